@@ -1,10 +1,9 @@
 """The engine core's loop (vLLM RFC 11945, option 2, in a thread of its own).
 
-Submitting a step (schedule, build, send) is separate from finishing it (receive, update). In each
-iteration the loop submits steps while there is work and fewer are in flight than the scheduler
-allows (to a single stage as late as it can, see `pace`), applies the results that have come, sends
-the clients their updates, and waits in one poller if nothing is ready. One thread, no locks around
-state; no send ever blocks.
+Submitting a step (schedule, build, send) is separate from finishing it (receive, update). Each
+iteration submits steps while there is work and fewer are in flight than the scheduler allows (to a
+single stage as late as it can, see `pace`), applies the results that have come, sends the clients
+their updates, and waits in one poller if nothing is ready. One thread, no locks; no send blocks.
 """
 
 import math

@@ -17,15 +17,15 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.batches.engine import add_engine_flags, case_of, measured_engine
-from server.batch_files.answering.grouped_lines import grouped_lines
 from server.batch_files.batch_lines import LineRules
 from server.batch_files.file_job import FileJob
+from server.batches.engine_backend import engine_backend
 from server.bench.cases.random_prompts import offline_prompts
 from server.bench.cases.workloads import GenerationCase
 from server.bench.continuations import Continuations, prompts_of
 from server.bench.results.measurement import Figures, Progress
 from server.daemon.run import RunningEngine
-from server.settings.server_config import Limits, ServerConfig
+from server.settings.server_config import ServerConfig
 
 
 def write_file(file: Path, case: GenerationCase, prompts: Sequence[bytes]) -> None:
@@ -64,20 +64,11 @@ async def file_figures(
     """The prompts as a file: from opening it to its answers in order."""
     source = folder / "in.jsonl"
     await asyncio.to_thread(write_file, source, case, prompts)
-    config = ServerConfig(
-        host="",
-        port=0,
-        api_workers=1,
-        drain_timeout=0,
-        log_level="warning",
-        limits=Limits(max_queue_seconds=0),
-        models=(engine.model,),
-    )
     engine.client.reset_cache()
-    async with grouped_lines(config) as backend:
+    async with engine_backend(ServerConfig(models=(engine.model,))) as backend:
         rules = LineRules(max_line_bytes=1 << 20)
         job = FileJob(source, folder / "out.part", rules=rules, options={})
-        progress = Progress("file", "requests", len(prompts), lambda: job.counts.done)
+        progress = Progress("file", "requests", len(prompts), lambda: job.summary.done)
         async with progress.shown():
             started = time.perf_counter()
             await job.open(resume=False)
@@ -87,15 +78,15 @@ async def file_figures(
             job.assemble(folder / "out.jsonl")
             seconds = time.perf_counter() - started
         job.remove()
-    if job.counts.completed < len(prompts):
-        raise SystemExit(f"{job.counts.failed} lines failed: see {folder / 'out.jsonl'}")
+    if job.summary.completed < len(prompts):
+        raise SystemExit(f"{job.summary.failed} lines failed: see {folder / 'out.jsonl'}")
     return {
         "requests_per_s": len(prompts) / seconds,
         "seconds": seconds,
         "first_pass_s": opened - started,
         "assembly_s": started + seconds - answered,
-        "saved_share": job.counts.saved_share,
-        "output_tokens": job.counts.output_tokens,
+        "saved_share": job.summary.saved_share,
+        "output_tokens": job.summary.output_tokens,
     }
 
 

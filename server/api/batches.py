@@ -107,25 +107,9 @@ def _answer(batch_id: str, batch: StoredBatch | None) -> Response:
 
 def _shown(batch: StoredBatch) -> BatchObject:
     errors = _errors.decode(batch.errors)
-    return BatchObject(
-        id=batch.id,
-        endpoint=batch.endpoint,
-        model=batch.model,
-        errors=BatchErrors(data=errors) if errors else None,
-        input_file_id=batch.input_file_id,
-        completion_window=batch.completion_window,
-        status=batch.status,
-        output_file_id=batch.output_file_id,
-        error_file_id=batch.error_file_id,
-        created_at=batch.created_at,
-        in_progress_at=batch.in_progress_at,
-        expires_at=batch.expires_at,
-        finalizing_at=batch.finalizing_at,
-        completed_at=batch.completed_at,
-        failed_at=batch.failed_at,
-        expired_at=batch.expired_at,
-        cancelling_at=batch.cancelling_at,
-        cancelled_at=batch.cancelled_at,
-        request_counts=RequestCounts(batch.total, batch.completed, batch.failed),
-        metadata=_metadata.decode(batch.metadata),
-    )
+    own = {
+        "errors": BatchErrors(data=errors) if errors else None,
+        "request_counts": RequestCounts(batch.total, batch.completed, batch.failed),
+        "metadata": _metadata.decode(batch.metadata),
+    }
+    return msgspec.convert({**msgspec.structs.asdict(batch), **own}, BatchObject)

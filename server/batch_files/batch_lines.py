@@ -5,11 +5,15 @@ from typing import Literal
 import msgspec
 from msgspec import Raw
 
+from server.batches.base import Answer, Line
 from server.echoed import quoted
 from server.msgspec_faults import fault_of
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank")
 """What a line may ask for."""
+
+BESIDE_BODY = 1 << 16
+"""Bytes of a line that are not its body."""
 
 _ONLINE_FIELDS = ("stream", "timeout", "priority")
 
@@ -19,30 +23,6 @@ class LineError(msgspec.Struct, frozen=True):
 
     code: str
     message: str
-
-
-class Line(msgspec.Struct, frozen=True):
-    """A request. `index` counts the lines that are not blank, from 0; `body` is JSON, and names
-    `model`."""
-
-    index: int
-    custom_id: str
-    url: str
-    body: bytes
-    model: str | None = None
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What an endpoint answered to a line: HTTP status, request id, JSON."""
-
-    status: int
-    request_id: str
-    body: bytes
-
-    @property
-    def is_good(self) -> bool:
-        """Whether it is a result."""
-        return self.status == 200
 
 
 class LineRules(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,12 +3,10 @@
 import asyncio
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
-from server.batch_files.base import LineBackend
 from server.batch_files.batch_lines import (
-    Answer,
-    Line,
     LineError,
     LineRules,
     custom_id_of,
@@ -16,10 +14,11 @@ from server.batch_files.batch_lines import (
     read_line,
     read_output,
 )
-from server.batch_files.counts import Counts
-from server.batch_files.line_index import LineIndex, RawLine
+from server.batch_files.line_index import LineIndex
 from server.batch_files.result_files import write_results
 from server.batch_files.result_log import JobFileError, JobIdentity, ResultLog
+from server.batches.base import Answer, Backend, Line
+from server.batches.results import Summary
 from server.echoed import quoted
 
 SYNC_SECONDS = 1.0
@@ -29,7 +28,7 @@ class FileJob:
     """Lines are read twice: once to find those that begin alike, then in that order.
 
     `open` it, `run` it, then `assemble` the output and `remove` the log; or `close` it, and go on
-    another time. `counts` is kept up to date meanwhile; `model` is that of the first request.
+    another time. `summary` is kept up to date meanwhile; `model` is that of the first request.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class FileJob:
         results depend on besides, such as the model: a job goes on only with the same."""
         self._source, self._log_path = source, log
         self._rules, self._options = rules, dict(options)
-        self.counts = Counts()
+        self.summary = Summary()
         self.model: str | None = None
 
     async def open(self, *, resume: bool) -> None:
@@ -50,45 +49,28 @@ class FileJob:
         await asyncio.to_thread(self._open, resume)
 
     def _open(self, resume: bool) -> None:
-        try:
-            self._file = self._source.open("rb")
-        except OSError as error:
-            raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
-        try:
-            self._read_source()
-            self._open_log(resume)
-        except BaseException:
-            self._file.close()
-            raise
+        with ExitStack() as opened:
+            try:
+                self._file = opened.enter_context(self._source.open("rb"))
+                self._index = index = LineIndex(self._file, self._rules)
+            except OSError as error:
+                raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
+            self._order, self.model = index.order(), index.model
+            self.summary.requests = len(index)
+            identity = JobIdentity(
+                input_digest=index.digest,
+                input_bytes=index.num_bytes,
+                lines=len(index),
+                options=self._options,
+            )
+            if resume:
+                self._log = ResultLog.resumed(self._log_path, identity, self._recount)
+            else:
+                self._log = ResultLog.begun(self._log_path, identity)
+            self.summary.earlier = self.summary.done
+            opened.pop_all()
 
-    def _read_source(self) -> None:
-        try:
-            self._index = LineIndex(self._file, self._rules.max_line_bytes, self._is_request)
-        except OSError as error:
-            raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
-        self._order = self._index.order()
-        self.counts.total = len(self._index)
-
-    def _is_request(self, line: RawLine) -> bool:
-        request = read_line(0, line.number, line.text, self._rules)
-        if self.model is None and isinstance(request, Line):
-            self.model = request.model
-        return isinstance(request, Line)
-
-    def _open_log(self, resume: bool) -> None:
-        index = self._index
-        identity = JobIdentity(
-            input_digest=index.digest,
-            input_bytes=index.num_bytes,
-            lines=len(index),
-            options=self._options,
-        )
-        if resume:
-            self._log = ResultLog.resumed(self._log_path, identity, self._recount)
-        else:
-            self._log = ResultLog.begun(self._log_path, identity)
-
-    async def run(self, backend: LineBackend) -> None:
+    async def run(self, backend: Backend) -> None:
         """Answer every line that has no result yet. Cancelled or not, what is done is on the disk
         at the end.
 
@@ -174,7 +156,14 @@ class FileJob:
 
     def _add(self, index: int, outcome: Answer | LineError, output: bytes) -> None:
         self._log.add(index, output)
-        self.counts.add(outcome)
+        self._count(outcome)
 
     def _recount(self, index: int, output: bytes) -> None:
-        self.counts.add(read_output(output))
+        self._count(read_output(output))
+
+    def _count(self, outcome: Answer | LineError) -> None:
+        if isinstance(outcome, Answer) and outcome.is_good:
+            self.summary.count()
+            self.summary.add_usage(outcome.body)
+        else:
+            self.summary.count(failed=True)

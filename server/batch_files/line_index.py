@@ -2,6 +2,7 @@
 
 import hashlib
 import zlib
+from array import array
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
@@ -11,20 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
 
+from server.batch_files.batch_lines import LineRules, read_line
+from server.batches.base import Line
+
 _FIRST_DEPTH, _DEPTHS, _GROWTH = 64, 40, 1.2
 DEPTHS = tuple(round(_FIRST_DEPTH * _GROWTH**i) for i in range(_DEPTHS))
 """Where the beginnings of a prompt are hashed, in bytes of its JSON: up to 78,000, in steps that
 are a fifth of the depth. Prompts that share a beginning differ at most so much deeper."""
 
-_BLOCK = 1 << 14
 _SKIPPED_AT_ONCE = 1 << 20
-_PROMPTS = ("messages", "prompt", "query")
-
-
-class _Keyed(msgspec.Struct):
-    custom_id: str | None = None
-    url: str = ""
-    body: Raw = Raw()
 
 
 class _Prompts(msgspec.Struct):
@@ -33,7 +29,6 @@ class _Prompts(msgspec.Struct):
     query: Raw = Raw()
 
 
-_keyed = msgspec.json.Decoder(_Keyed)
 _prompts = msgspec.json.Decoder(_Prompts)
 
 
@@ -54,29 +49,32 @@ class LineIndex:
     offsets    int64[L], in bytes
     sizes      int64[L], in bytes
     repeated   bool[L], its `custom_id` is that of an earlier request
+    model      of the first request that names one
     digest     of the whole file
     num_bytes  of the whole file
     """
 
-    def __init__(
-        self, file: BinaryIO, max_line_bytes: int, is_request: Callable[[RawLine], bool]
-    ) -> None:
+    def __init__(self, file: BinaryIO, rules: LineRules) -> None:
         """Reads all of `file`, of which one line at a time is in memory. A line that is no request
         takes its `custom_id` from no other. Raises OSError."""
         hashed = hashlib.blake2b(digest_size=16)
-        blocks = [_Block()]
-        for line in _lines(file, max_line_bytes, hashed.update):
-            if blocks[-1].count == _BLOCK:
-                blocks.append(_Block())
-            blocks[-1].add(line, takes_id=is_request(line))
+        self.numbers, self.offsets, self.sizes = array("q"), array("q"), array("q")
+        self.model: str | None = None
+        ids, self._hashes = array("Q"), array("I")
+        for raw in _lines(file, rules.max_line_bytes, hashed.update):
+            self.numbers.append(raw.number)
+            self.offsets.append(raw.offset)
+            self.sizes.append(raw.size)
+            request = read_line(0, raw.number, raw.text, rules)
+            hashes: list[int] = []
+            if isinstance(request, Line):
+                self.model = self.model or request.model
+                hashes = _hashes(request)
+            ids.append(_hash_of(request.custom_id) if isinstance(request, Line) else 0)
+            self._hashes.extend(hashes + [0] * (_DEPTHS - len(hashes)))
         self.digest = hashed.hexdigest()
         self.num_bytes = file.tell()
-        self.numbers = np.concatenate([block.numbers[: block.count] for block in blocks])
-        self.offsets = np.concatenate([block.offsets[: block.count] for block in blocks])
-        self.sizes = np.concatenate([block.sizes[: block.count] for block in blocks])
-        ids = np.concatenate([block.ids[: block.count] for block in blocks])
-        self.repeated = _repeated(ids)
-        self._blocks = blocks
+        self.repeated = _repeated(np.frombuffer(ids, np.uint64))
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -84,64 +82,31 @@ class LineIndex:
     def order(self) -> npt.NDArray[np.int64]:
         """The indices of all lines, int64[L]: those that begin alike, one after another. The hashes
         are forgotten."""
-        blocks, self._blocks = self._blocks, []
-        deepest = max(block.deepest for block in blocks)
-        hashes = np.concatenate([block.hashes[: block.count, :deepest] for block in blocks])
-        if not deepest:
-            return np.arange(len(hashes))
-        return np.lexsort(hashes.T[::-1])
+        hashes = np.frombuffer(self._hashes, np.uint32).reshape(-1, _DEPTHS)
+        self._hashes = array("I")
+        used = hashes[:, hashes.any(axis=0)]
+        return np.lexsort(used.T[::-1]) if used.size else np.arange(len(hashes))
 
 
-class _Block:
-    """Arrays for some of the lines, of which `count` are there. `ids` uint64 are hashes of their
-    `custom_id`, 0 for none; `hashes` uint32[BLOCK, DEPTHS] are chained, 0 beyond the prompt's
-    end."""
-
-    def __init__(self) -> None:
-        self.count = self.deepest = 0
-        self.numbers = np.zeros(_BLOCK, np.int64)
-        self.offsets = np.zeros(_BLOCK, np.int64)
-        self.sizes = np.zeros(_BLOCK, np.int64)
-        self.ids = np.zeros(_BLOCK, np.uint64)
-        self.hashes = np.zeros((_BLOCK, _DEPTHS), np.uint32)
-
-    def add(self, line: RawLine, *, takes_id: bool) -> None:
-        at = self.count
-        self.numbers[at], self.offsets[at], self.sizes[at], text = line
-        custom_id, hashes = _keys(text)
-        if takes_id and custom_id is not None:
-            digest = hashlib.blake2b(custom_id.encode(), digest_size=8).digest()
-            self.ids[at] = int.from_bytes(digest) or 1
-        if hashes:
-            self.hashes[at, : len(hashes)] = hashes
-            self.deepest = max(self.deepest, len(hashes))
-        self.count += 1
+def _hash_of(custom_id: str) -> int:
+    """Not 0, which is for none."""
+    digest = hashlib.blake2b(custom_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest) or 1
 
 
-def _keys(text: bytes) -> tuple[str | None, list[int]]:
-    """A line's `custom_id`, and the hashes of what its prompt begins with. A line that cannot be
-    read has none."""
-    try:
-        given = _keyed.decode(text)
-        if not given.body:
-            return given.custom_id, []
-        prompts = _prompts.decode(given.body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None, []
-    prompt = next((own for name in _PROMPTS if (own := getattr(prompts, name))), Raw())
-    return given.custom_id, _chained_hashes(memoryview(prompt), zlib.crc32(given.url.encode()))
-
-
-def _chained_hashes(prompt: memoryview, before: int) -> list[int]:
-    """Each is that of everything up to its depth. Two that are equal by chance only put lines side
-    by side: what they share is found exactly, later."""
+def _hashes(request: Line) -> list[int]:
+    """Hashes of what its prompt begins with, each of everything up to its depth. Two that are equal
+    by chance only put lines side by side: what they share is found exactly, later."""
+    given = _prompts.decode(request.body)
+    prompt = memoryview(given.messages or given.prompt or given.query)
+    hashed = zlib.crc32(request.url.encode())
     hashes: list[int] = []
     start = 0
     for end in DEPTHS:
         if end > len(prompt):
             break
-        before = zlib.crc32(prompt[start:end], before)
-        hashes.append(before)
+        hashed = zlib.crc32(prompt[start:end], hashed)
+        hashes.append(hashed)
         start = end
     return hashes
 
@@ -149,9 +114,8 @@ def _chained_hashes(prompt: memoryview, before: int) -> list[int]:
 def _repeated(ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     """Which of `ids` are there before, bool[L]; 0 is none."""
     _, first = np.unique(ids, return_index=True)
-    repeated = np.ones(len(ids), bool)
+    repeated = ids != 0
     repeated[first] = False
-    repeated[ids == 0] = False
     return repeated
 
 
@@ -162,20 +126,12 @@ def _lines(file: BinaryIO, most: int, seen: Callable[[bytes], object]) -> Iterat
         seen(text)
         number += 1
         size = len(text)
-        if size > most and not text.endswith(b"\n"):
-            size += _skip_rest(file, seen)
+        ended = text.endswith(b"\n") or size <= most
+        while not ended and (part := file.readline(_SKIPPED_AT_ONCE)):
+            seen(part)
+            size += len(part)
+            ended = part.endswith(b"\n")
         skipped = len(BOM_UTF8) if number == 1 and text.startswith(BOM_UTF8) else 0
         if text[skipped:].strip():
             yield RawLine(number, offset + skipped, size - skipped, text[skipped:])
         offset += size
-
-
-def _skip_rest(file: BinaryIO, seen: Callable[[bytes], object]) -> int:
-    """Read to the end of a line; how many bytes that was."""
-    size = 0
-    while part := file.readline(_SKIPPED_AT_ONCE):
-        seen(part)
-        size += len(part)
-        if part.endswith(b"\n"):
-            break
-    return size

@@ -4,7 +4,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import Self
@@ -42,12 +42,10 @@ class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     def difference(self, other: "JobIdentity") -> str | None:
         """How an earlier job, `other`, was another one than this. None: it was the same."""
-        if (self.input_digest, self.input_bytes) != (other.input_digest, other.input_bytes):
+        if self.input_digest != other.input_digest:
             return (
                 f"the input has changed: it has {self.lines:,} lines ({self.input_bytes:,} bytes), "
                 f"and had {other.lines:,} ({other.input_bytes:,} bytes)"
-                if self.input_bytes != other.input_bytes
-                else "the input has changed, though not its size"
             )
         for name in sorted(self.options.keys() | other.options.keys()):
             own, theirs = self.options.get(name, "not given"), other.options.get(name, "not given")
@@ -98,15 +96,13 @@ class ResultLog:
             ) from None
         except OSError as error:
             raise _unwritten(path, error, identity.input_bytes) from None
-        log = cls(path, identity, file)
-        log._append(_encode(identity) + b"\n")
-        try:
+        with ExitStack() as opened:
+            log = cls(path, identity, opened.enter_context(file))
+            log._append(_encode(identity) + b"\n")
             log.sync()
             sync_folder(path.parent)
-        except BaseException:
-            log.close()
-            raise
-        return log
+            opened.pop_all()
+            return log
 
     @classmethod
     def resumed(cls, path: Path, identity: JobIdentity, each: Callable[[int, bytes], None]) -> Self:
@@ -118,13 +114,11 @@ class ResultLog:
             return cls.begun(path, identity)
         except OSError as error:
             raise JobFileError(f"{path} cannot be read and written: {error.strerror}") from None
-        log = cls(path, identity, file)
-        try:
+        with ExitStack() as opened:
+            log = cls(path, identity, opened.enter_context(file))
             log._read_back(each)
-        except BaseException:
-            log.close()
-            raise
-        return log
+            opened.pop_all()
+            return log
 
     def add(self, index: int, result: bytes) -> None:
         """The result of a request (JSON in one line), which has none yet."""

@@ -15,14 +15,14 @@ import msgspec
 import uvloop
 
 from engine_core.refusal import RefusalError
-from server.batch_files.answering.grouped_lines import grouped_lines
 from server.batch_process.batch_health import BatchHealth
 from server.batch_process.batch_runner import RETRY_S, BatchRunner
+from server.batches.engine_backend import engine_backend
 from server.batches.results import JobStoppedError
 from server.keys.client_keys import ClientKeys
 from server.lasting_task import lasting_task
 from server.loop_heartbeat import keep_beating
-from server.settings.server_config import ServerConfig, State
+from server.settings.server_config import ServerConfig
 from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder
 from workers.contract.process.log import open_log
@@ -43,19 +43,14 @@ async def run_batches(config: ServerConfig) -> None:
     state = await _opened(Path(config.state.folder), config.state.token, health)
     # Lines are checked and counted where they were uploaded: here nobody asks for a key, and
     # metrics, logs and traces of requests are not those of the API processes.
-    own = msgspec.structs.replace(
-        config,
-        state=State(),
-        api_keys=(),
-        count_files=(),
-        process_file=None,
-        batch_file=None,
-        access_log=None,
-        otlp_traces_endpoint=None,
-        metrics_alias=None,
+    own = ServerConfig(
+        strict_fields=config.strict_fields,
+        log_level=config.log_level,
+        limits=config.limits,
+        models=config.models,
     )
     try:
-        async with grouped_lines(own, _SHARE) as backend:
+        async with engine_backend(own, _SHARE) as backend:
             keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
             await BatchRunner(
                 state,

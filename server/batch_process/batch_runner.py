@@ -5,15 +5,15 @@ import hashlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from server.batch_files.base import LineBackend
-from server.batch_files.batch_lines import LineError, LineRules
+from server.batch_files.batch_lines import BESIDE_BODY, LineError, LineRules
 from server.batch_files.file_job import FileJob
 from server.batch_files.result_log import JobFileError, NoRoomError
 from server.batch_process.batch_health import BatchHealth
+from server.batches.base import Backend
 from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder
 from server.state.stored_batches import BatchError, Status, StoredBatch
@@ -22,9 +22,6 @@ from server.state.stored_files import StoredFile
 _POLL_S = 0.2
 _EXPIRY_S = 60.0
 _EXPIRED = LineError("batch_expired", "the batch's time was over before this line was answered")
-_BESIDE_BODY = 1 << 16
-"""Bytes of a line that are not its body."""
-
 _MOST_ROOM = 16 << 20
 """Bytes that a batch waits for at most: what there is room for is done, and kept."""
 RETRY_S = 5.0
@@ -42,7 +39,7 @@ class BatchRunner:
     def __init__(
         self,
         state: StateFolder,
-        backend: LineBackend,
+        backend: Backend,
         max_body_bytes: int,
         on_owner: Callable[[str], None] = lambda _: None,
         health: BatchHealth | None = None,
@@ -50,8 +47,8 @@ class BatchRunner:
         """`on_owner` hears whose batch comes next."""
         self._state, self._on_owner = state, on_owner
         self._backend = backend
-        self._max_line_bytes = max_body_bytes + _BESIDE_BODY
-        self._expiry = _Expiry(state)
+        self._max_line_bytes = max_body_bytes + BESIDE_BODY
+        self._expiry_due = 0.0
         self._health = health or BatchHealth()
         self._needed = 0
 
@@ -69,7 +66,7 @@ class BatchRunner:
     async def _turn(self) -> None:
         """Run the next batch, if there is one and the disk is well. One that is to end may give
         the disk what it lacks. Raises as `run` does, and one of STORAGE_FAULTS."""
-        await self._expiry.drop_if_due()
+        await self._drop_expired()
         batch = await asyncio.to_thread(self._state.batches.next_open)
         if not self._health.runs and not (batch is not None and is_to_end(batch)):
             await asyncio.to_thread(self._state.probe, self._needed)
@@ -79,21 +76,12 @@ class BatchRunner:
         else:
             self._on_owner(batch.owner)
             rules = LineRules(max_line_bytes=self._max_line_bytes, endpoint=batch.endpoint)
-            run = _BatchRun(self._state, batch, rules, self._expiry)
-            await run.run(self._backend)
+            await _BatchRun(self._state, batch, rules, self._drop_expired).run(self._backend)
 
-
-class _Expiry:
-    """Deletes files that have expired, once a minute."""
-
-    def __init__(self, state: StateFolder) -> None:
-        self._state = state
-        self._due = 0.0
-
-    async def drop_if_due(self) -> None:
-        """Called often. Raises one of STORAGE_FAULTS."""
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + _EXPIRY_S
+    async def _drop_expired(self) -> None:
+        """Delete files that have expired, once a minute. Raises one of STORAGE_FAULTS."""
+        if time.monotonic() >= self._expiry_due:
+            self._expiry_due = time.monotonic() + _EXPIRY_S
             await asyncio.to_thread(self._state.files.drop_expired)
 
 
@@ -101,14 +89,19 @@ class _BatchRun:
     """One batch, from wherever it is to its end."""
 
     def __init__(
-        self, state: StateFolder, batch: StoredBatch, rules: LineRules, expiry: _Expiry
+        self,
+        state: StateFolder,
+        batch: StoredBatch,
+        rules: LineRules,
+        often: Callable[[], Awaitable[None]],
     ) -> None:
-        self._state, self._batch, self._expiry = state, batch, expiry
+        """`often` is called several times a second."""
+        self._state, self._batch, self._often = state, batch, often
         self._log = state.jobs / batch.id
         source = state.files.path(batch.input_file_id)
         self._job = FileJob(source, self._log, rules=rules, options={})
 
-    async def run(self, backend: LineBackend) -> None:
+    async def run(self, backend: Backend) -> None:
         """Raises as `BatchRunner.run` does, one of STORAGE_FAULTS where the batch is to wait, and
         CancelledError: it goes on another time."""
         try:
@@ -135,9 +128,9 @@ class _BatchRun:
             raise error
         await self._fail("storage_full", "the server had no room for the results", error)
 
-    async def _answer(self, backend: LineBackend) -> None:
+    async def _answer(self, backend: Backend) -> None:
         batches, batch = self._state.batches, self._batch
-        if not self._job.counts.total:
+        if not self._job.summary.requests:
             await self._fail("empty_file", "the input file has no lines", "it has no lines")
             return
         await asyncio.to_thread(
@@ -159,7 +152,7 @@ class _BatchRun:
         while True:
             await asyncio.wait([work], timeout=_POLL_S)
             await asyncio.to_thread(self._count)
-            await self._expiry.drop_if_due()
+            await self._often()
             if work.done():
                 work.result()
                 return "completed"
@@ -169,9 +162,12 @@ class _BatchRun:
                 return "expired"
 
     def _count(self) -> None:
-        counts = self._job.counts
+        done = self._job.summary
         self._state.batches.count(
-            self._batch.id, total=counts.total, completed=counts.completed, failed=counts.failed
+            self._batch.id,
+            total=done.requests,
+            completed=done.completed,
+            failed=done.failed,
         )
 
     def _finish(self, status: Status) -> None:
@@ -185,15 +181,15 @@ class _BatchRun:
             unfinished=_EXPIRED if status == "expired" else None,
         )
         made = tuple(filter(None, (self._made(output, "output"), self._made(errors, "error"))))
-        known = {file.id for file in made}
+        known, done = {file.id for file in made}, self._job.summary
         batches.end(
             batch.id,
             status,
             made,
             output_file_id=output if output in known else None,
             error_file_id=errors if errors in known else None,
-            completed=self._job.counts.completed,
-            failed=self._job.counts.failed,
+            completed=done.completed,
+            failed=done.failed,
         )
         self._job.remove()
 

@@ -1,46 +1,55 @@
-"""What a job needs of whoever computes it: an engine of its own, or a daemon."""
+"""One way for many requests: lines, and the backend that answers them."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from server.batches.results import GenerateResult, JobStoppedError, Sharing
-from server.first_error import first_error
-from server.schemas.completions import CompletionRequest
+import msgspec
 
-Put = Callable[[int, GenerateResult], None]
-"""Takes the result of a request, given its number."""
+from server.batches.results import Sharing
+
+_OK = 200
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A request: the `index` of its line, its endpoint, its body as JSON.
+
+    `custom_id` and `model` are what a line of a file says beside and in its body.
+    """
+
+    index: int
+    custom_id: str
+    url: str
+    body: bytes
+    model: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What an endpoint answers: HTTP status, request id, JSON in one line; `retry_after` is the
+    number of seconds after which a full server wants to be asked again."""
+
+    status: int
+    request_id: str
+    body: bytes
+    retry_after: float | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it is a result."""
+        return self.status == _OK
+
+
+Put = Callable[[Line, Answer], None]
+"""Takes the answer to a line. Raises JobStoppedError where no other line would get a result."""
 
 
 class Backend(Protocol):
-    """Where the requests of a job go."""
+    """Where lines go: an engine here, or a daemon there."""
 
     sharing: Sharing
 
-    async def complete(self, requests: Mapping[int, CompletionRequest], put: Put) -> None:
-        """Continue the prompts of `requests`, by their numbers, in an order that shares most.
+    async def answer(self, lines: Iterable[Line], put: Put) -> None:
+        """Answer every line, errors included; those that begin alike follow each other.
 
-        Raises JobStoppedError.
+        Raises JobStoppedError once nothing more can be answered.
         """
         ...
-
-    async def post(self, path: str, body: Mapping[str, object]) -> bytes:
-        """The answer to a request of the HTTP API, which waits where the server is full.
-
-        Raises RequestError or JobStoppedError.
-        """
-        ...
-
-
-async def all_of(work: Iterable[Callable[[], Awaitable[None]]], at_once: int) -> None:
-    """Do all of `work`, begun in order. Raises the first JobStoppedError, which ends the rest."""
-    left = iter(work)
-
-    async def worker() -> None:
-        for each in left:
-            await each()
-
-    with first_error(JobStoppedError):
-        async with asyncio.TaskGroup() as group:
-            for _ in range(at_once):
-                group.create_task(worker())

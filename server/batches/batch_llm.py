@@ -1,29 +1,27 @@
 """Jobs of many requests from Python, on an engine of one's own or a running daemon."""
 
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from functools import partial
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
 import numpy as np
 
 from server.batches.base import Backend
-from server.batches.encode_job import EMBED_OPTIONS, RERANK_OPTIONS, EncodeJob, FloatArray, Ranking
+from server.batches.daemon_backend import daemon_backend
+from server.batches.engine_backend import engine_backend
 from server.batches.engine_options import engine_options
-from server.batches.job import Job
+from server.batches.jobs import Completions, Embeddings, FloatArray, Job, Rerankings
 from server.batches.loop_thread import LoopThread
-from server.batches.own_engine import own_engine
-from server.batches.remote_daemon import running_daemon
-from server.batches.requests import Options, Prompt, completion_requests
-from server.batches.results import Generated, GenerateResult, RequestError, Summary
+from server.batches.requests import Options, Prompt, completion_lines
+from server.batches.results import GenerateResult, RequestError, Summary
+from server.daemon.run import running_engine
 from server.models.model_source import model_folder
 from server.schemas.rerank import RerankResult
+from server.settings.server_config import ServerConfig
 
 ResultT = TypeVar("ResultT")
-_Work = Callable[[Backend, Callable[[int, ResultT | RequestError], None]], Awaitable[None]]
-_NO_OPTIONS: Mapping[str, object] = {}
+_NO_OPTIONS: Options = {}
 
 
 class BatchLLM:
@@ -58,6 +56,8 @@ class BatchLLM:
         if url is not None and settings:
             raise ValueError(f"{next(iter(settings))}: a daemon at a url has its own settings")
         self._model, self._url, self._api_key = model, url, api_key
+        named = url is not None and model is not None
+        self._named: Options = {"model": model} if named else {}
         self._options = engine_options(settings)
         self._progress = progress
         self._stack = AsyncExitStack()
@@ -105,38 +105,13 @@ class BatchLLM:
         JobStoppedError if the engine is lost.
         """
         _check_any("prompts", prompts)
-        requests = completion_requests(prompts, sampling, options)
-
-        async def work(
-            backend: Backend, put: Callable[[int, Generated | RequestError], None]
-        ) -> None:
-            for index, request in enumerate(requests):
-                if isinstance(request, RequestError):
-                    put(index, request)
-            good = {i: each for i, each in enumerate(requests) if not isinstance(each, Exception)}
-            await backend.complete(good, put)
-
-        started = time.perf_counter()
-        results: list[GenerateResult] = self._run("generate", len(prompts), work)
-        used = [result.usage for result in results if isinstance(result, Generated)]
-        self._sum_up(
-            results,
-            started,
-            prompt_tokens=sum(usage.prompt_tokens for usage in used),
-            output_tokens=sum(usage.completion_tokens for usage in used),
-            saved_tokens=sum(usage.prompt_tokens_details.cached_tokens for usage in used),
-        )
-        return results
+        return self._run(Completions(completion_lines(self._named, prompts, sampling, options)))
 
     def embed(self, texts: Sequence[Prompt], **options: object) -> FloatArray:
         """The vector of each text (or of token ids), float32[N, D]; `options` are fields of
         `/v1/embeddings`. One that is refused is NaN, and in `errors`. Raises like `generate`."""
         _check_any("texts", texts)
-        job = EncodeJob(options, EMBED_OPTIONS)
-        started = time.perf_counter()
-        work: _Work[FloatArray] = partial(job.embed, texts)
-        vectors = self._run("embed", len(texts), work)
-        self._sum_up(vectors, started, prompt_tokens=job.prompt_tokens)
+        vectors = self._run(Embeddings(self._named, texts, options))
         width = max(0 if isinstance(row, RequestError) else len(row) for row in vectors)
         whole = np.full((len(vectors), width), np.nan, np.float32)
         for row, vector in zip(whole, vectors, strict=True):
@@ -154,56 +129,34 @@ class BatchLLM:
 
     def rerank_each(
         self, queries: Sequence[str], documents: Sequence[Sequence[str]], **options: object
-    ) -> list[Ranking]:
+    ) -> list[list[RerankResult] | RequestError]:
         """The same for many queries, each with documents of its own. A query that is refused has
         its RequestError for a result. Raises like `generate`."""
         _check_any("queries", queries)
         if len(queries) != len(documents):
             raise ValueError(f"documents: {len(documents)} lists for {len(queries)} queries")
-        job = EncodeJob(options, RERANK_OPTIONS)
         pairs = list(zip(queries, documents, strict=True))
-        started = time.perf_counter()
-        work: _Work[list[RerankResult]] = partial(job.rerank, pairs)
-        rankings = self._run("rerank", len(queries), work)
-        self._sum_up(rankings, started, prompt_tokens=job.prompt_tokens)
-        return rankings
+        return self._run(Rerankings(self._named, pairs, options))
 
-    def _opened(self) -> AbstractAsyncContextManager[Backend]:
+    @asynccontextmanager
+    async def _opened(self) -> AsyncGenerator[Backend]:
         if self._url is not None:
-            return running_daemon(self._url, self._model, self._api_key)
+            async with daemon_backend(self._url, self._api_key) as daemon:
+                yield daemon
+            return
         folder = model_folder(str(self._model), self._options.load_format)
-        return own_engine(folder, self._options)
+        async with running_engine(folder, self._options) as engine:
+            config = ServerConfig(models=(engine.model,), log_level=self._options.log_level)
+            async with engine_backend(config) as own:
+                yield own
 
-    def _run(self, title: str, count: int, work: _Work[ResultT]) -> list[ResultT | RequestError]:
+    def _run(self, job: Job[ResultT]) -> list[ResultT | RequestError]:
         if self._loop is None or self._backend is None:
             raise RuntimeError("BatchLLM works inside its block: with BatchLLM(...) as llm")
-        job = Job[ResultT](title, count, shown=self._progress)
-        return self._loop.run(job.run(work(self._backend, job.put)))
-
-    def _sum_up(
-        self,
-        results: Sequence[object],
-        started: float,
-        *,
-        prompt_tokens: int,
-        output_tokens: int = 0,
-        saved_tokens: int = 0,
-    ) -> None:
-        assert self._backend is not None
-        self.errors = {
-            index: result
-            for index, result in enumerate(results)
-            if isinstance(result, RequestError)
-        }
-        self.summary = Summary(
-            requests=len(results),
-            failed=len(self.errors),
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            saved_tokens=saved_tokens,
-            seconds=time.perf_counter() - started,
-            sharing=self._backend.sharing,
-        )
+        results = self._loop.run(job.run(self._backend, shown=self._progress))
+        self.summary = job.summary
+        self.errors = {i: each for i, each in enumerate(results) if isinstance(each, RequestError)}
+        return results
 
 
 def _check_any(name: str, given: Sequence[object]) -> None:

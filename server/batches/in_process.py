@@ -4,7 +4,8 @@ import asyncio
 
 from starlette.types import ASGIApp, Message
 
-from server.batches.posting import MAX_ANSWER_BYTES, Reply, too_long
+from server.batches.answering import MAX_ANSWER_BYTES, too_long
+from server.batches.base import Answer
 
 
 class InProcess:
@@ -13,8 +14,8 @@ class InProcess:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def exchange(self, path: str, data: bytes) -> Reply:
-        """As `posting.Exchange` says."""
+    async def exchange(self, path: str, data: bytes) -> Answer:
+        """As `answering.Exchange` says."""
         to_read: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]
         answer: list[Message] = []
 
@@ -35,7 +36,7 @@ class InProcess:
         body = b"".join(part.get("body", b"") for part in parts)
         if len(body) > MAX_ANSWER_BYTES:
             return too_long(len(body), request_id)
-        return Reply(start["status"], body, None if wait is None else float(wait), request_id)
+        return Answer(start["status"], request_id, body, None if wait is None else float(wait))
 
 
 def _scope(path: str, size: int) -> dict[str, object]:

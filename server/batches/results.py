@@ -74,17 +74,50 @@ class JobStoppedError(RuntimeError):
         self.results = list(results)
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """One job in numbers. `failed` of the `requests` have an error for a result. `saved_tokens` of
-    the `prompt_tokens` were not computed again, as the engine counted them."""
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
 
-    requests: int
-    failed: int
-    prompt_tokens: int
-    output_tokens: int
-    saved_tokens: int
-    seconds: float
-    sharing: Sharing
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Answered(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+_answered = msgspec.json.Decoder(_Answered)
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """One job in numbers, kept up to date while it runs.
+
+    `done` of the `requests` have a result or, `failed` of them, an error; `earlier` ones were done
+    by other runs. `saved_tokens` of the `prompt_tokens` were not computed again, as the engine
+    counted them.
+    """
+
+    requests: int = 0
+    done: int = 0
+    earlier: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    saved_tokens: int = 0
+    seconds: float = 0.0
+    sharing: Sharing = "by token"
+
+    @property
+    def completed(self) -> int:
+        """Requests that have a result."""
+        return self.done - self.failed
+
+    @property
+    def computed_tokens(self) -> int:
+        """Those of prompts that were not saved, and the generated ones."""
+        return self.prompt_tokens - self.saved_tokens + self.output_tokens
 
     @property
     def saved_share(self) -> float:
@@ -94,12 +127,30 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def requests_per_s(self) -> float:
         """Failed ones included."""
-        return self.requests / self.seconds
+        return (self.done - self.earlier) / self.seconds
+
+    def count(self, *, failed: bool = False) -> None:
+        """One more is done."""
+        self.done += 1
+        self.failed += failed
+
+    def add_usage(self, body: bytes) -> None:
+        """The tokens of a good answer, if it says how many."""
+        try:
+            usage = _answered.decode(body).usage
+        except msgspec.ValidationError:
+            return
+        if usage is not None:
+            self.prompt_tokens += usage.prompt_tokens
+            self.output_tokens += usage.completion_tokens
+            if usage.prompt_tokens_details is not None:
+                self.saved_tokens += usage.prompt_tokens_details.cached_tokens
 
     def __str__(self) -> str:
+        earlier = f", {self.earlier:,} of them earlier" if self.earlier else ""
         return (
-            f"{self.requests:,} requests ({self.failed:,} failed) in {self.seconds:,.1f} s, "
-            f"{self.requests_per_s:,.1f} req/s; {self.prompt_tokens:,} tokens in, "
-            f"{self.saved_tokens:,} of them saved ({self.saved_share:.1%}, {self.sharing}), "
-            f"{self.output_tokens:,} out"
+            f"{self.requests:,} requests{earlier} ({self.failed:,} failed) in "
+            f"{self.seconds:,.1f} s, {self.requests_per_s:,.1f} req/s; "
+            f"{self.prompt_tokens:,} tokens in, {self.saved_tokens:,} of them saved "
+            f"({self.saved_share:.1%}, {self.sharing}), {self.output_tokens:,} out"
         )

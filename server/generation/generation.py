@@ -22,7 +22,7 @@ from server.generation.choice import Choice
 from server.generation.plan import GenerationPlan
 from server.generation.prompt import Prompt
 from server.generation.text_piece import TextPiece
-from server.keys.client_keys import ANYBODY, ClientKey
+from server.keys.client_keys import ClientKey
 from server.metrics.request_record import RequestRecord
 from server.schemas.common import CompletionUsage, PromptTokensDetails
 from server.service.registry import Model
@@ -238,8 +238,8 @@ def _seconds(plan: GenerationPlan, left: float | None) -> float | None:
 async def submitted(
     model: Model,
     plan: GenerationPlan,
-    client: ClientKey = ANYBODY,
-    on_row_end: Callable[[], None] | None = None,
+    client: ClientKey,
+    on_row_end: Callable[[], None],
 ) -> GenerateStream:
     """The job, once the engine has accepted it."""
     return await model.client.generate(

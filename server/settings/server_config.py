@@ -102,7 +102,7 @@ LogFormat = Literal["text", "json"]
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon: where it listens, what it serves, how much it admits.
 
-    `port` is the bound one, never 0 in a daemon that runs. `cache_secret` is what cache salts of
+    `port` is the bound one, 0 only where nothing listens. `cache_secret` is what cache salts of
     keys are made with, and `share_prefixes` names those that have the same. With `metrics_key`
     `/metrics` needs a key. Timeouts are in seconds. `/v1/models` lists the models in this order.
     Several API processes share their counts in `count_files`, one for each of them; `process_file`
@@ -110,9 +110,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     (None: there are to be no batches).
     """
 
-    host: str
-    port: int
-    api_workers: int
+    host: str = ""
+    port: int = 0
+    api_workers: int = 1
     api_keys: tuple[APIKey, ...] = ()
     cache_secret: str = ""
     share_prefixes: tuple[str, ...] = ()
@@ -121,16 +121,16 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     cors_origins: tuple[str, ...] = ()
     strict_fields: bool = False
     startup_timeout: float = defaults.STARTUP_TIMEOUT
-    drain_timeout: float
+    drain_timeout: float = 0.0
     stall_timeout: float = defaults.STALL_TIMEOUT
-    log_level: str
+    log_level: str = "warning"
     metrics_alias: MetricsAlias | None = None
     access_log: LogFormat | None = None
     otlp_traces_endpoint: str | None = None
     count_files: tuple[str, ...] = ()
     process_file: str | None = None
     batch_file: str | None = None
-    limits: Limits
+    limits: Limits = Limits()
     state: State = State()
     models: tuple[ServedModel, ...]
 

@@ -85,11 +85,13 @@ class TemplateClient:
 
     async def prompt_of(self, conversation: bytes, key: KeyShare) -> str:
         """The prompt of a Conversation's frame, which came with an API key; cancelled, it is given
-        up, waiting or rendered.
+        up, waiting or rendered. The first one starts the process where nothing has.
 
         Raises RefusalError: no template, one that refuses these messages, no running process, or
         too many that wait."""
         _ = self.template
+        if self._keeper is None:
+            self.start()
         if self._is_down:
             raise RefusalError("template_unavailable", self._outage)
         pending = self._queue.add(conversation, key)

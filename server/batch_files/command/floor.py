@@ -4,7 +4,6 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from server.batch_files.counts import Counts
 from server.settings.server_config import ServedModel
 from workers.contract.model_config import ModelConfig
 
@@ -12,9 +11,9 @@ _FLOPS = {"H200": 650e12}
 """Measured rates of large bf16 products, by what a GPU's name contains. Others are not known."""
 
 
-def floor_seconds(models: Sequence[ServedModel], done: Counts) -> float | None:
-    """The time of the matrix products of `done` on the GPUs of its engine: of all prompt tokens
-    that were not saved, and of all tokens that were sampled. Attention comes on top.
+def floor_seconds(models: Sequence[ServedModel], computed: int, sampled: int) -> float | None:
+    """The time of the matrix products of so many tokens on the GPUs of their engine: `computed`
+    are those of prompts that were not saved, and the `sampled` ones. Attention comes on top.
 
     None where it is not known: no generator alone, on GPUs that have been measured, in 16 bits.
     """
@@ -27,16 +26,15 @@ def floor_seconds(models: Sequence[ServedModel], done: Counts) -> float | None:
     rates = [rate for name, rate in _FLOPS.items() if all(name in gpu for gpu in gpu_names())]
     if not rates or not gpu_names():
         return None
-    return 2 * products(execution.model, done) / (rates[0] * execution.num_stages)
+    return 2 * products(execution.model, computed, sampled) / (rates[0] * execution.num_stages)
 
 
-def products(model: ModelConfig, done: Counts) -> float:
+def products(model: ModelConfig, computed: int, sampled: int) -> float:
     """Multiplications of the layers for each token that is computed, of the head for each that is
     sampled."""
     heads = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
     layers = model.num_layers * model.hidden_size * (heads + 3 * model.intermediate_size)
-    computed = done.prompt_tokens - done.saved_tokens + done.output_tokens
-    return layers * computed + model.vocab_size * model.hidden_size * done.output_tokens
+    return layers * computed + model.vocab_size * model.hidden_size * sampled
 
 
 def gpu_names() -> list[str]:

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from server.batch_files.answering.grouped_lines import GroupedLines, grouped_lines
+from server.batches.engine_backend import EngineBackend, engine_backend
 from server.daemon.child_commands import engine_parts
 from server.daemon.run import START_SECONDS, running_parts
 from server.daemon.running_daemons import announce, private_folder
@@ -23,7 +23,7 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 
 
 @asynccontextmanager
-async def own_engines(command: ServeCommand) -> AsyncGenerator[GroupedLines]:
+async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
     """An engine for each model of `command`, until the block ends.
 
     Raises one of `server.daemon.daemon.START_ERRORS`.
@@ -33,17 +33,10 @@ async def own_engines(command: ServeCommand) -> AsyncGenerator[GroupedLines]:
     with private_folder() as (folder, announcement):
         models = build_served_models(settings, command.setting_names, folder)
         config = ServerConfig(
-            host="",
-            port=0,
-            api_workers=1,
-            drain_timeout=0,
-            strict_fields=settings.strict_fields,
-            log_level=settings.log_level,
-            limits=settings.limits,
-            models=models,
+            strict_fields=settings.strict_fields, limits=settings.limits, models=models
         )
         async with running_parts(engine_parts(models, folder)) as parts, AsyncExitStack() as stack:
-            ready = stack.enter_async_context(grouped_lines(config))
+            ready = stack.enter_async_context(engine_backend(config))
             backend = await parts.until(ready, START_SECONDS)
             announce(announcement, models)
             yield backend

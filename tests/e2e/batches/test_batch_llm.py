@@ -126,7 +126,7 @@ def test_an_empty_job_and_the_wrong_model_are_refused(
     for empty in (generator.generate, generator.embed):
         with pytest.raises(ValueError, match="is empty"):
             empty([])
-    with pytest.raises(RuntimeError, match="does not generate"):
+    with pytest.raises(RuntimeError, match="no model of this daemon serves /v1/completions"):
         embedder.generate(["a"])
     with pytest.raises(RuntimeError, match="no model of this daemon serves /v1/embeddings"):
         generator.embed(["a"])

@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from server.batch_files.base import Put
-from server.batch_files.batch_lines import Answer, Line, LineRules
+from server.batch_files.batch_lines import LineRules
+from server.batches.base import Answer, Line, Put
 from server.batches.results import Sharing
 
 RULES = LineRules(max_line_bytes=1 << 20)
@@ -38,7 +38,7 @@ class Echo:
         self.asked: list[str] = []
         self._before, self._pause = before, pause
 
-    async def answer(self, lines: Iterator[Line], put: Put) -> None:
+    async def answer(self, lines: Iterable[Line], put: Put) -> None:
         for each in lines:
             await asyncio.sleep(self._pause)
             self._before(len(self.asked))

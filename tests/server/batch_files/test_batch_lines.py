@@ -3,8 +3,6 @@ import json
 import pytest
 
 from server.batch_files.batch_lines import (
-    Answer,
-    Line,
     LineError,
     LineRules,
     custom_id_of,
@@ -12,6 +10,7 @@ from server.batch_files.batch_lines import (
     read_line,
     read_output,
 )
+from server.batches.base import Answer, Line
 from tests.server.batch_files.requests_file import RULES, line
 
 

@@ -24,7 +24,7 @@ async def test_results_are_in_the_order_of_the_lines(tmp_path: Path) -> None:
     assert sum(one != other for one, other in pairwise(asked)) == 2
     job.assemble(tmp_path / "out")
     assert [each["custom_id"] for each in outputs(tmp_path / "out")] == [str(n) for n in range(60)]
-    assert (job.counts.total, job.counts.completed, job.counts.failed) == (60, 60, 0)
+    assert (job.summary.requests, job.summary.completed, job.summary.failed) == (60, 60, 0)
     job.remove()
     assert not (tmp_path / "log").exists()
 
@@ -43,7 +43,7 @@ async def test_bad_lines_have_their_errors_in_their_places(tmp_path: Path) -> No
         assert each["error"] is None if code is None else code in str(each["error"])
     assert sorted(backend.asked) == ["a", "c"]
     assert len({str(each["id"]) for each in found}) == 5
-    assert (job.counts.completed, job.counts.failed) == (2, 3)
+    assert (job.summary.completed, job.summary.failed) == (2, 3)
     job.assemble(tmp_path / "good", tmp_path / "bad")
     assert [len(outputs(tmp_path / name)) for name in ("good", "bad")] == [2, 3]
     job.close()
@@ -59,7 +59,7 @@ async def test_a_cancelled_job_goes_on(tmp_path: Path) -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    done = job.counts.done
+    done = job.summary.done
     assert 9 <= done < 40
     job.assemble(tmp_path / "out")
     assert len(outputs(tmp_path / "out")) == done
@@ -72,7 +72,7 @@ async def test_a_cancelled_job_goes_on(tmp_path: Path) -> None:
         await job_of(source).open(resume=False)
     again, backend = job_of(source), Echo()
     await again.open(resume=True)
-    assert again.counts.done == done
+    assert again.summary.done == done
     await again.run(backend)
     assert len(backend.asked) == 40 - done
     again.assemble(tmp_path / "out")

@@ -6,13 +6,12 @@ import msgspec
 import pytest
 
 from server.batch_files.command import floor
-from server.batch_files.command.batch_command import summary
 from server.batch_files.command.floor import floor_seconds, products
-from server.batch_files.counts import Counts
+from server.batches.results import Summary
 from server.settings.server_config import ServedModel
 from tests.server.support import served_model
 
-DONE = Counts(prompt_tokens=1000, saved_tokens=600, output_tokens=100)
+DONE = (500, 100)
 
 
 def model(folder: Path, **changes: object) -> ServedModel:
@@ -29,34 +28,28 @@ def test_products_are_those_of_what_was_computed(tmp_path: Path) -> None:
     weights = shape.hidden_size * (4 * shape.num_heads * shape.head_dim)
     weights += 3 * shape.hidden_size * shape.intermediate_size
     head = shape.hidden_size * shape.vocab_size
-    assert products(shape, DONE) == shape.num_layers * weights * 500 + head * 100
+    assert products(shape, *DONE) == shape.num_layers * weights * 500 + head * 100
 
 
 def test_it_is_known_for_a_generator_on_known_gpus(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(floor, "gpu_names", lambda: ["NVIDIA H200", "NVIDIA H200"])
-    one = floor_seconds([model(tmp_path)], DONE)
-    assert one == 2 * products(model(tmp_path).execution.model, DONE) / 650e12
+    one = floor_seconds([model(tmp_path)], *DONE)
+    assert one == 2 * products(model(tmp_path).execution.model, *DONE) / 650e12
     for unknown in (
         [model(tmp_path), model(tmp_path)],
         [model(tmp_path, task="embed")],
         [model(tmp_path, devices=("cpu",))],
         [model(tmp_path, dtype="float32")],
     ):
-        assert floor_seconds(unknown, DONE) is None
+        assert floor_seconds(unknown, *DONE) is None
 
 
 @pytest.mark.parametrize("gpus", [[], ["NVIDIA B200"], ["NVIDIA H200", "NVIDIA L4"]])
 def test_it_is_not_guessed(tmp_path: Path, monkeypatch, gpus: list[str]) -> None:
     monkeypatch.setattr(floor, "gpu_names", lambda: gpus)
-    assert floor_seconds([model(tmp_path)], DONE) is None
+    assert floor_seconds([model(tmp_path)], *DONE) is None
 
 
-def test_the_summary_has_it_where_it_is_known() -> None:
-    known = summary(DONE, Counts(), 2.0, "by token", 0.85)
-    assert known.endswith("100 out; 85% of the floor (matrix products alone)")
-    assert summary(DONE, Counts(), 2.0, "by token").endswith("100 out")
-
-
-def test_what_was_done_since(tmp_path: Path) -> None:
-    later = Counts(prompt_tokens=1500, saved_tokens=700, output_tokens=160)
-    assert later.since(DONE) == Counts(prompt_tokens=500, saved_tokens=100, output_tokens=60)
+def test_the_floor_is_of_what_was_computed() -> None:
+    done = Summary(prompt_tokens=1000, saved_tokens=600, output_tokens=100)
+    assert done.computed_tokens == 500

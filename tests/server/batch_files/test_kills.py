@@ -41,8 +41,8 @@ async def test_no_line_is_missing_or_twice_after_ten_kills(tmp_path: Path) -> No
         synced = after_a_kill(source, log, synced)
     job = FileJob(source, log, rules=RULES, options={})
     await job.open(resume=True)
-    assert synced - 1 <= job.counts.done < LINES, "all but the head are results"
-    before, backend = job.counts.done, Echo()
+    assert synced - 1 <= job.summary.done < LINES, "all but the head are results"
+    before, backend = job.summary.done, Echo()
     await job.run(backend)
     assert len(backend.asked) == LINES - before
     job.assemble(tmp_path / "out")

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from server.batch_files.batch_lines import LineRules
 from server.batch_files.line_index import LineIndex
 from tests.server.batch_files.requests_file import line
 
@@ -13,7 +14,7 @@ MOST = 1 << 16
 
 
 def index_of(*lines: bytes, most: int = MOST) -> LineIndex:
-    return LineIndex(io.BytesIO(b"".join(lines)), most, lambda line: b"GET" not in line.text)
+    return LineIndex(io.BytesIO(b"".join(lines)), LineRules(max_line_bytes=most))
 
 
 def test_lines_are_found_where_they_are() -> None:

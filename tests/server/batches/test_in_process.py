@@ -7,8 +7,9 @@ import pytest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from server.batches.answering import MAX_ANSWER_BYTES
+from server.batches.base import Answer
 from server.batches.in_process import InProcess
-from server.batches.posting import MAX_ANSWER_BYTES
 from server.errors import ErrorBody
 
 ID = "request-7"
@@ -39,7 +40,7 @@ def in_parts(*parts: bytes) -> StreamingResponse:
 )
 async def test_an_answer_is_taken_whole(response: Response) -> None:
     reply = await InProcess(Application(response)).exchange("/v1/completions", b"{}")
-    assert reply == (200, b'"aaaaaaaaaa"', None, ID)
+    assert reply == Answer(200, ID, b'"aaaaaaaaaa"')
 
 
 async def test_an_answer_that_is_too_long_is_not_written() -> None:

@@ -1,26 +1,41 @@
+import json
+from typing import Any
+
 import numpy as np
 import pytest
 
-from server.batches.requests import Prompt, completion_requests
+from server.batches.base import Line
+from server.batches.requests import Options, Prompt, check_options, completion_lines
 from server.batches.results import RequestError
 from server.generation.requested_grammar import grammar_of
+from server.http.body import Body
 from server.schemas.completions import CompletionRequest
 
 
+def body(line: Line | RequestError) -> dict[str, Any]:
+    assert isinstance(line, Line)
+    assert line.url == "/v1/completions"
+    return json.loads(line.body)
+
+
 def test_options_are_for_all_or_one_each() -> None:
-    asked = completion_requests(["a", [1, 2]], [{"seed": 1}, {"max_tokens": 5}], {"max_tokens": 3})
-    one, other = asked
-    assert isinstance(one, CompletionRequest)
-    assert isinstance(other, CompletionRequest)
-    assert (one.prompt, one.seed, one.max_tokens) == ("a", 1, 3)
-    assert (other.prompt, other.seed, other.max_tokens) == ([1, 2], None, 5)
+    each: list[Options] = [{"seed": 1}, {"max_tokens": 5}]
+    one, other = completion_lines({}, ["a", [1, 2]], each, {"max_tokens": 3})
+    assert body(one) == {"prompt": "a", "max_tokens": 3, "seed": 1, "return_token_ids": True}
+    assert body(other) == {"prompt": [1, 2], "max_tokens": 5, "return_token_ids": True}
+
+
+def test_bodies_name_the_model_and_go_on_with_the_prompt() -> None:
+    lines = completion_lines({"model": "m"}, ["b", "a c", "a b"], {}, {"max_tokens": 3})
+    assert list(body(lines[0])) == ["model", "prompt", "max_tokens", "return_token_ids"]
+    in_order = sorted(lines, key=lambda line: line.body if isinstance(line, Line) else b"")
+    assert [body(line)["prompt"] for line in in_order] == ["a b", "a c", "b"]
 
 
 def test_ids_may_come_in_an_array() -> None:
     ids: Prompt = np.array([3, 4], np.int32)  # pyright: ignore[reportAssignmentType]
-    (request,) = completion_requests([ids], {}, {})
-    assert isinstance(request, CompletionRequest)
-    assert request.prompt == [3, 4]
+    (line,) = completion_lines({}, [ids], {}, {})
+    assert body(line)["prompt"] == [3, 4]
 
 
 @pytest.mark.parametrize(
@@ -38,9 +53,9 @@ def test_ids_may_come_in_an_array() -> None:
     ],
 )
 def test_a_schema_is_given_as_in_a_body(options: dict[str, object]) -> None:
-    (request,) = completion_requests(["a"], options, {})
-    assert isinstance(request, CompletionRequest)
-    grammar = grammar_of(request)
+    (line,) = completion_lines({}, ["a"], options, {})
+    assert isinstance(line, Line)
+    grammar = grammar_of(Body(CompletionRequest).decode(line.body))
     assert grammar is not None
     assert "object" in grammar.source
 
@@ -48,7 +63,9 @@ def test_a_schema_is_given_as_in_a_body(options: dict[str, object]) -> None:
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), object()])
 def test_what_is_no_json_is_refused(number: object) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        completion_requests(["a"], {"top_p": number}, {})
+        completion_lines({}, ["a"], {"top_p": number}, {})
+    with pytest.raises(ValueError, match="JSON"):
+        check_options("/v1/embeddings", {"dimensions": number})
 
 
 @pytest.mark.parametrize(
@@ -66,18 +83,28 @@ def test_options_that_are_wrong_for_all_end_the_job_at_once(
     options: dict[str, object], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
-        completion_requests(["a"], options, {})
+        completion_lines({}, ["a"], options, {})
+
+
+@pytest.mark.parametrize("option", ["model", "input", "encoding_format", "user", "top_n"])
+def test_an_option_of_a_job_is_named(option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option}: there is no such option here; there are add"):
+        check_options("/v1/embeddings", {option: 1})
 
 
 def test_what_is_wrong_for_one_prompt_is_in_its_place() -> None:
     odd: Prompt = [{"role": "user"}]  # pyright: ignore[reportAssignmentType]
-    asked = completion_requests(["a", odd, "c"], [{}, {}, {"max_tokens": -1}], {})
-    assert isinstance(asked[0], CompletionRequest)
-    for request in asked[1:]:
+    each: list[Options] = [{}, {}, {"max_tokens": -1}, {"a": 1}]
+    first, *others = completion_lines({}, ["a", odd, "c", "d"], each, {})
+    assert isinstance(first, Line)
+    params: list[str | None] = []
+    for request in others:
         assert isinstance(request, RequestError)
         assert request.code == "invalid_request"
+        params.append(request.param)
+    assert params == ["prompt", "max_tokens", "a"]
 
 
 def test_as_many_options_as_prompts() -> None:
     with pytest.raises(ValueError, match="sampling: 1 for 2 prompts"):
-        completion_requests(["a", "b"], [{}], {})
+        completion_lines({}, ["a", "b"], [{}], {})

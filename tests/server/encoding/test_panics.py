@@ -9,7 +9,6 @@ import pytest
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.batches.bundles import ids_of
 from tests.engine_core.panicking import BAD, make_panicking
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import server_config, write_tokenizer
@@ -51,16 +50,3 @@ def test_a_request_is_refused(
         assert "cannot be tokenized: Onig" in answer.text
     good = panicking.post("/tokenize", {"model": "writer", "prompt": "a good text"})
     assert good.status_code == 200
-
-
-def test_a_line_of_a_batch_is_left_to_the_engine() -> None:
-    with TemporaryDirectory() as name:
-        write_tokenizer(Path(name))
-        tokenizer = Tokenizer.load(Path(name))
-        make_panicking(tokenizer.raw)
-        first, bad, last = ids_of(tokenizer, [("one", True), (BAD, True), ("two", False)])
-        assert bad == b""
-        assert [first, last] == [
-            *ids_of(tokenizer, [("one", True)]),
-            *ids_of(tokenizer, [("two", False)]),
-        ]

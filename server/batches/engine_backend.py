@@ -1,0 +1,72 @@
+"""Engines within reach: lines are answered by the HTTP API's own handlers, without a socket."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.app.application import create_app
+from server.app.endpoints import all_endpoints
+from server.batches.answering import answer_all
+from server.batches.base import Line, Put
+from server.batches.batch_client import BatchClient
+from server.batches.in_process import InProcess
+from server.batches.results import Sharing
+from server.keys.client_keys import ClientKey
+from server.service.registry import Model, Registry
+from server.service.service import Service
+from server.settings.server_config import ServerConfig
+
+_AT_ONCE = 16_384
+_UNLIMITED = 1 << 62
+
+
+class EngineBackend:
+    """Begins lines in the order in which they come. Their jobs wait in the engines' clients."""
+
+    sharing: Sharing = "by token"
+
+    def __init__(self, service: Service) -> None:
+        self.models = [model.served for model in service.registry.models]
+        self._keys = service.keys
+        self._in_process = InProcess(create_app(service))
+
+    def act_for(self, client: ClientKey) -> None:
+        """Lines are this client's from now on."""
+        self._keys.anybody = client
+
+    async def answer(self, lines: Iterable[Line], put: Put) -> None:
+        """As `Backend` says."""
+        await answer_all(lines, put, self._in_process.exchange, at_once=_AT_ONCE)
+
+
+@asynccontextmanager
+async def engine_backend(config: ServerConfig, share: float = 1.0) -> AsyncGenerator[EngineBackend]:
+    """Answers lines with the engines of `config`, which run or are about to, until the block ends.
+    They have at most this `share` of what an engine takes at once; the rest is for other clients.
+
+    Raises RefusalError if an engine dies before it is ready.
+    """
+    models: list[Model] = []
+    for served in config.models:
+        execution = served.execution
+        tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
+        models.append(Model(served, tokenizer, BatchClient(served.engine, share)))
+    # The clients keep to the engines' bounds, and lines wait: nothing is to be refused here.
+    limits = msgspec.structs.replace(
+        config.limits,
+        max_requests=_UNLIMITED,
+        max_rows=_UNLIMITED,
+        max_tokens=_UNLIMITED,
+        max_request_seconds=0.0,
+    )
+    registry = Registry(models, all_endpoints())
+    service = Service(msgspec.structs.replace(config, limits=limits), registry)
+    try:
+        await asyncio.gather(*[model.client.start() for model in models])
+        await asyncio.gather(*[model.client.wait_ready() for model in models])
+        yield EngineBackend(service)
+    finally:
+        await registry.close()

@@ -1,0 +1,185 @@
+"""Jobs from Python: their lines, and their results as they come."""
+
+import base64
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from operator import attrgetter
+from typing import Generic, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import UNSET
+
+from server.batches.base import Answer, Backend, Line
+from server.batches.requests import Options, Prompt, check_options, line_of, plain, refusal
+from server.batches.results import Generated, JobStoppedError, RequestError, Summary
+from server.bench.results.measurement import Progress
+from server.schemas.completions import Completion
+from server.schemas.embeddings import EmbeddingList
+from server.schemas.rerank import Reranking, RerankResult
+
+FloatArray = npt.NDArray[np.float32]
+ResultT = TypeVar("ResultT")
+
+_EMBEDDINGS, _RERANK = "/v1/embeddings", "/v1/rerank"
+_TEXTS_A_LINE = 64
+
+
+class Job(ABC, Generic[ResultT]):
+    """`count` requests, each of which gets one result or one error."""
+
+    def __init__(self, title: str, count: int) -> None:
+        self._title = title
+        self.results: list[ResultT | RequestError | None] = [None] * count
+        self.summary = Summary(requests=count)
+
+    @abstractmethod
+    def rounds(self) -> Iterator[Iterable[Line]]:
+        """The lines; those of a round may depend on the answers to the one before."""
+
+    @abstractmethod
+    def read(self, line: Line, body: bytes) -> None:
+        """Put the result in a good answer. Raises JobStoppedError where no other would get one."""
+
+    def refuse(self, line: Line, error: RequestError) -> None:
+        """Put why a line was refused."""
+        self.put(line.index, error)
+
+    def take(self, line: Line, answer: Answer) -> None:
+        """As `base.Put` says."""
+        if answer.is_good:
+            self.summary.add_usage(answer.body)
+            self.read(line, answer.body)
+        else:
+            self.refuse(line, refusal(answer))
+
+    def put(self, index: int, result: ResultT | RequestError) -> None:
+        """The result of a request, given its number."""
+        self.results[index] = result
+        self.summary.count(failed=isinstance(result, RequestError))
+
+    async def run(self, backend: Backend, *, shown: bool) -> list[ResultT | RequestError]:
+        """All results, in order; if it is `shown`, a line on standard error tells how far it is.
+
+        Raises JobStoppedError, with the results so far.
+        """
+        summary, started = self.summary, time.perf_counter()
+        summary.sharing = backend.sharing
+        progress = Progress(self._title, "requests", summary.requests, lambda: summary.done)
+        async with progress.shown() if shown else nullcontext():
+            try:
+                for lines in self.rounds():
+                    await backend.answer(lines, self.take)
+            except JobStoppedError as error:
+                raise JobStoppedError(str(error), self.results) from None
+        summary.seconds = time.perf_counter() - started
+        done = [result for result in self.results if result is not None]
+        assert len(done) == summary.requests, "every request has been answered"
+        return done
+
+
+class Completions(Job[Generated]):
+    """A completion for each line; those without a line have their errors."""
+
+    def __init__(self, lines: Sequence[Line | RequestError]) -> None:
+        super().__init__("generate", len(lines))
+        self._lines: list[Line] = []
+        for index, line in enumerate(lines):
+            if isinstance(line, Line):
+                self._lines.append(line)
+            else:
+                self.put(index, line)
+
+    def rounds(self) -> Iterator[Iterable[Line]]:
+        # Bodies begin with the prompts: those that begin alike follow each other.
+        yield sorted(self._lines, key=attrgetter("body"))
+
+    def read(self, line: Line, body: bytes) -> None:
+        completion = msgspec.json.decode(body, type=Completion)
+        if not isinstance(completion.usage, msgspec.Struct):
+            raise JobStoppedError("the server's answer has no usage: it is no penstock")
+        replace = msgspec.structs.replace
+        choices = [replace(choice, prompt_token_ids=UNSET) for choice in completion.choices]
+        self.put(line.index, Generated(choices=choices, usage=completion.usage))
+
+
+class Embeddings(Job[FloatArray]):
+    """A vector for each text, float32[D]; neighbouring ones are in one line. Where that is refused,
+    each of its texts gets a line of its own."""
+
+    def __init__(self, named: Options, texts: Sequence[Prompt], options: Options) -> None:
+        """Raises ValueError."""
+        super().__init__("embed", len(texts))
+        self._texts = texts
+        self._fields = {**named, **check_options(_EMBEDDINGS, options), "encoding_format": "base64"}
+        self._numbers: list[list[int]] = []
+        self._alone: list[int] = []
+
+    def rounds(self) -> Iterator[Iterable[Line]]:
+        yield self._lines(self._neighbours())
+        yield self._lines([number] for number in self._alone)
+
+    def read(self, line: Line, body: bytes) -> None:
+        vectors = msgspec.json.decode(body, type=EmbeddingList).data
+        for number, entry in zip(self._numbers[line.index], vectors, strict=True):
+            vector = base64.b64decode(msgspec.json.decode(entry.embedding, type=str))
+            self.put(number, np.frombuffer(vector, np.float32))
+
+    def refuse(self, line: Line, error: RequestError) -> None:
+        part = self._numbers[line.index]
+        if len(part) == 1:
+            self.put(part[0], error)
+        else:
+            self._alone += part
+
+    def _lines(self, parts: Iterable[list[int]]) -> Iterator[Line]:
+        for part in parts:
+            self._numbers.append(part)
+            items = [plain("input", self._texts[number]) for number in part]
+            yield line_of(len(self._numbers) - 1, _EMBEDDINGS, {**self._fields, "input": items})
+
+    def _neighbours(self) -> Iterator[list[int]]:
+        """Numbers of neighbouring texts, or of neighbouring token ids."""
+        part: list[int] = []
+        for number, text in enumerate(self._texts):
+            try:
+                plain("input", text)
+            except RequestError as error:
+                self.put(number, error)
+                continue
+            alike = not part or isinstance(text, str) == isinstance(self._texts[part[0]], str)
+            if len(part) == _TEXTS_A_LINE or not alike:
+                yield part
+                part = []
+            part.append(number)
+        if part:
+            yield part
+
+
+class Rerankings(Job[list[RerankResult]]):
+    """A ranking of each query's documents."""
+
+    def __init__(
+        self, named: Options, pairs: Sequence[tuple[str, Sequence[str]]], options: Options
+    ) -> None:
+        """Raises ValueError."""
+        super().__init__("rerank", len(pairs))
+        self._pairs = pairs
+        self._fields = {**named, **check_options(_RERANK, options)}
+
+    def rounds(self) -> Iterator[Iterable[Line]]:
+        yield self._lines()
+
+    def read(self, line: Line, body: bytes) -> None:
+        self.put(line.index, msgspec.json.decode(body, type=Reranking).results)
+
+    def _lines(self) -> Iterator[Line]:
+        for index, (query, documents) in enumerate(self._pairs):
+            fields = {**self._fields, "query": query, "documents": list(documents)}
+            try:
+                yield line_of(index, _RERANK, fields)
+            except RequestError as error:
+                self.put(index, error)

@@ -1,0 +1,139 @@
+"""Lines to answers: what is asked again, what stops a job, how many are under way."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from engine_core.refusal import ErrorCode, RefusalError
+from server.batches.answering import NOT_OURS, Exchange, answer_all, answered, error_of
+from server.batches.base import Answer, Line
+from server.batches.daemon_backend import in_one_line
+from server.batches.requests import refusal
+from server.batches.results import JobStoppedError
+from server.errors import ERRORS, error_body
+
+LINE = Line(0, "", "/x", b'{"a":1}')
+
+
+def refused(code: ErrorCode, retry_after: float | None = None) -> Answer:
+    body = error_body(RefusalError(code, "no", "prompt"))
+    return Answer(ERRORS[code].status, "r", body, retry_after)
+
+
+def answering(*answers: Answer, seen: list[bytes] | None = None) -> Exchange:
+    left = list(answers)
+
+    async def exchange(path: str, data: bytes) -> Answer:
+        if seen is not None:
+            seen.append(path.encode() + data)
+        return left.pop(0)
+
+    return exchange
+
+
+@pytest.mark.parametrize("code", ["overloaded", "not_ready"])
+async def test_a_full_server_is_asked_again(code: ErrorCode) -> None:
+    seen: list[bytes] = []
+    good, full = Answer(200, "r", b"yes"), refused(code, 0.001)
+    assert await answered(answering(full, full, good, seen=seen), LINE) == good
+    assert seen == [b'/x{"a":1}'] * 3
+
+
+@pytest.mark.parametrize("code", ["context_length_exceeded", "row_failed", "model_not_found"])
+async def test_an_error_is_an_answer(code: ErrorCode) -> None:
+    assert await answered(answering(refused(code)), LINE) == refused(code)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *map(refused, ("invalid_api_key", "engine_dead", "unhealthy", "draining")),
+        Answer(502, "", b"<html>Bad Gateway</html>"),
+        Answer(403, "", b'{"message": "Forbidden"}'),
+    ],
+)
+async def test_what_all_lines_would_get_stops_the_job(answer: Answer) -> None:
+    with pytest.raises(JobStoppedError):
+        await answered(answering(answer), LINE)
+
+
+@pytest.mark.parametrize("code", ["context_length_exceeded", "row_failed", "too_large"])
+def test_what_is_wrong_with_one_request_is_its_own(code: ErrorCode) -> None:
+    error = refusal(refused(code))
+    assert (error.code, error.message, error.param) == (code, "no", "prompt")
+
+
+@pytest.mark.parametrize("code", ["model_not_found", "wrong_endpoint", "model_required"])
+def test_what_is_wrong_with_the_model_stops_a_job_of_one_model(code: ErrorCode) -> None:
+    with pytest.raises(JobStoppedError, match=code):
+        refusal(refused(code))
+
+
+async def test_the_first_failure_ends_the_rest() -> None:
+    done: list[int] = []
+
+    async def exchange(path: str, data: bytes) -> Answer:
+        if data == b"1":
+            raise JobStoppedError("gone")
+        await asyncio.sleep(0.05)
+        return Answer(200, "", data)
+
+    lines = [Line(number, "", "/x", b"%d" % number) for number in range(5)]
+    with pytest.raises(JobStoppedError, match="gone"):
+        await answer_all(lines, lambda line, _: done.append(line.index), exchange, at_once=2)
+    assert not done
+
+
+async def test_so_many_are_under_way_at_once_begun_in_order() -> None:
+    under_way, most, begun = 0, 0, list[int]()
+
+    async def exchange(path: str, data: bytes) -> Answer:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        begun.append(int(data))
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        return Answer(200, "", data)
+
+    lines = [Line(number, "", "/x", b"%d" % number) for number in range(40)]
+    answers: dict[int, bytes] = {}
+    await answer_all(
+        lines,
+        lambda line, answer: answers.__setitem__(line.index, answer.body),
+        exchange,
+        at_once=12,
+    )
+    assert begun == list(range(40))
+    assert most == 12
+    assert answers == {number: b"%d" % number for number in range(40)}
+
+
+async def test_a_result_that_nobody_can_use_stops_the_job() -> None:
+    def put(line: Line, answer: Answer) -> None:
+        raise JobStoppedError("no penstock")
+
+    with pytest.raises(JobStoppedError, match="no penstock"):
+        await answer_all([LINE, LINE], put, answering(*[Answer(200, "", b"")] * 2), at_once=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "expected"),
+    [
+        (b'{\n "choices": [],\n "a": "b\\n"}\r\n', 200, 200),
+        (b"<html>\nWelcome</html>", 200, 500),
+        (b"<html>\nOh</html>", 500, 500),
+        (b"\xff", 404, 404),
+        (b"", 500, 500),
+        (b"[" * 100_000, 200, 500),
+    ],
+)
+def test_whatever_a_gateway_answers_is_one_line_of_json(
+    body: bytes, status: int, expected: int
+) -> None:
+    found = in_one_line(Answer(status, "", body))
+    assert found.status == expected
+    assert b"\n" not in found.body
+    assert isinstance(msgspec.json.decode(found.body), dict)
+    assert found.is_good or error_of(found).code == NOT_OURS

@@ -1,0 +1,172 @@
+"""Lines before engines that compute nothing: through the API's handlers, within bounds."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine_core.messages import Failed
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.batches.base import Answer, Line
+from server.batches.engine_backend import EngineBackend, engine_backend
+from server.batches.results import JobStoppedError
+from server.settings.server_config import ServerConfig
+from tests.patience import PATIENCE
+from tests.server.conftest import DeploymentBuilder
+from tests.server.fake_engine import FakeEngine
+
+PREFIX = "Water falls from the gate into the turbine below, and the turbine turns. "
+
+
+class Rig:
+    """A generator and an embedder, and the backend before them."""
+
+    def __init__(self, backend: EngineBackend, writer: FakeEngine, embedder: FakeEngine) -> None:
+        self.backend, self.writer, self.embedder = backend, writer, embedder
+        self.answers: dict[int, Answer] = {}
+
+    async def answer(self, *bodies: dict[str, Any], url: str = "/v1/completions") -> None:
+        lines = [
+            Line(index, "", url, json.dumps(body).encode()) for index, body in enumerate(bodies)
+        ]
+        await asyncio.wait_for(
+            self.backend.answer(lines, lambda line, answer: self.put(line.index, answer)), PATIENCE
+        )
+
+    def put(self, index: int, answer: Answer) -> None:
+        self.answers[index] = answer
+
+    def statuses(self) -> list[int]:
+        return [self.answers[index].status for index in sorted(self.answers)]
+
+
+@asynccontextmanager
+async def rig(folder: Path, tokenizer: Tokenizer, rows: int = 1000) -> AsyncGenerator[Rig]:
+    """Engines that take `rows` at once, half of which are for lines."""
+    builder = DeploymentBuilder(folder, tokenizer)
+    models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
+    models = [
+        msgspec.structs.replace(
+            model, engine=msgspec.structs.replace(model.engine, max_pending_rows=rows)
+        )
+        for model in models
+    ]
+    endpoints = [model.engine.client_endpoint for model in models]
+    with (
+        FakeEngine(endpoints[0], tokenizer) as writer,
+        FakeEngine(endpoints[1], tokenizer, task="embed") as embedder,
+    ):
+        async with engine_backend(ServerConfig(models=tuple(models)), 0.5) as backend:
+            yield Rig(backend, writer, embedder)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110 (another thread changes it)
+            await asyncio.sleep(0.005)
+
+
+async def test_each_line_has_its_answer(folder: Path, tokenizer: Tokenizer) -> None:
+    async with rig(folder, tokenizer) as here:
+        await here.answer({"prompt": "a", "max_tokens": 3}, {"prompt": "", "n": 0}, {"model": "x"})
+        assert here.statuses() == [200, 400, 400]
+        assert json.loads(here.answers[0].body)["usage"]["completion_tokens"] == 3
+        assert here.answers[0].request_id.startswith("req-")
+        await here.answer({"input": ["a", "b"]}, {"input": ""}, url="/v1/embeddings")
+        assert here.statuses()[:2] == [200, 400]
+
+
+async def test_jobs_are_of_the_batch_band_and_come_in_order(
+    folder: Path, tokenizer: Tokenizer
+) -> None:
+    prompts = [f"{PREFIX}{word}?" for word in ("how", "what", "who")]
+    async with rig(folder, tokenizer) as here:
+        await here.answer(*[{"prompt": prompt, "max_tokens": 2} for prompt in prompts])
+        await here.answer({"input": ["a", "b"]}, url="/v1/embeddings")
+        generated, (embedded,) = here.writer.received, here.embedder.received
+    assert [job.texts for job in generated] == [[prompt] for prompt in prompts]
+    assert all(job.batch for job in (*generated, embedded))
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "rows"),
+    [
+        ("/v1/completions", {"prompt": "a", "max_tokens": 1}, 1),
+        ("/v1/completions", {"prompt": ["a", "b"], "n": 2, "max_tokens": 1}, 4),
+        ("/v1/embeddings", {"input": ["a", "b"]}, 2),
+    ],
+    ids=["a prompt", "prompts", "vectors"],
+)
+async def test_lines_leave_room_in_the_engine(
+    folder: Path, tokenizer: Tokenizer, url: str, body: dict[str, Any], rows: int
+) -> None:
+    async with rig(folder, tokenizer, rows=16) as here:
+        engines = here.writer, here.embedder
+        for engine in engines:
+            engine.script.held = True
+        answering = asyncio.create_task(here.answer(*[body] * 20, url=url))
+        await until(lambda: sum(engine.running for engine in engines) >= 8 // rows)
+        await asyncio.sleep(0.1)
+        assert sum(engine.running for engine in engines) == 8 // rows
+        for engine in engines:
+            engine.script.held = False
+        await answering
+        assert here.statuses() == [200] * 20
+
+
+async def test_a_line_that_is_larger_than_the_room_is_answered(
+    folder: Path, tokenizer: Tokenizer
+) -> None:
+    async with rig(folder, tokenizer, rows=4) as here:
+        await here.answer(
+            {"prompt": ["a"] * 9, "max_tokens": 1},
+            {"prompt": "a", "n": 5, "max_tokens": 1},
+            {"prompt": "b", "max_tokens": 1},
+        )
+        assert here.statuses() == [200] * 3
+
+
+async def test_an_engine_that_is_full_is_asked_again(folder: Path, tokenizer: Tokenizer) -> None:
+    async with rig(folder, tokenizer) as here:
+        here.writer.script.refusal = Failed(0, "overloaded", "full", None, 0.01)
+        answering = asyncio.create_task(here.answer({"prompt": "a"}, {"prompt": "b"}))
+        await until(lambda: len(here.writer.received) >= 2)
+        here.writer.script.refusal = None
+        await answering
+        assert here.statuses() == [200, 200]
+
+
+async def test_a_lost_engine_stops_the_job(folder: Path, tokenizer: Tokenizer) -> None:
+    async with rig(folder, tokenizer, rows=16) as here:
+        here.writer.script.held = True
+        answering = asyncio.create_task(here.answer(*[{"prompt": "a"}] * 20))
+        await until(lambda: here.writer.running == 8)
+        here.writer.kill()
+        with pytest.raises(JobStoppedError, match=r"engine_dead|unhealthy"):
+            await answering
+        with pytest.raises(JobStoppedError, match="unhealthy"):
+            await here.answer({"prompt": "a"})
+
+
+async def test_who_leaves_takes_nothing_along(folder: Path, tokenizer: Tokenizer) -> None:
+    """Those that wait for room, and those at the engine."""
+    async with rig(folder, tokenizer, rows=16) as here:
+        here.writer.script.held = True
+        answering = asyncio.create_task(
+            here.backend.answer(
+                (Line(i, "", "/v1/completions", b'{"prompt": "a"}') for i in range(3000)),
+                lambda *_: None,
+            )
+        )
+        await until(lambda: here.writer.running == 8)
+        answering.cancel()
+        await asyncio.wait([answering])
+        await until(lambda: here.writer.running == 0)
+        here.writer.script.held = False
+        await here.answer(*[{"prompt": "b", "max_tokens": 1}] * 20)
+        assert here.statuses() == [200] * 20
