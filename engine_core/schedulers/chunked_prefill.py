@@ -3,15 +3,15 @@
 import math
 
 from engine_core.schedulers.batches import DecodeBatch
+from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.micro_batches import MicroBatches
 from engine_core.schedulers.prompt_budget import PromptBudget
 from engine_core.schedulers.requests.classes import RequestClasses
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.prompts_in_progress import PromptsInProgress
 from engine_core.schedulers.requests.queue_policy import QueuePolicy
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.running import RunningRequests
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
-from engine_core.schedulers.sharing.prompts_in_progress import PromptsInProgress
 from engine_core.schedulers.short_steps import ShortSteps
 
 _MOST_HELD = 128

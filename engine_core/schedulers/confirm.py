@@ -9,9 +9,9 @@ from engine_core.messages import Finish, RowOutput
 from engine_core.outbox import Outbox
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.cached_prefix import share_computed
 from engine_core.schedulers.requests.request import Request, Status
-from engine_core.schedulers.sharing.cached_prefix import share_computed
 from workers.contract.messages import GenerateOutput, Logprobs
 
 _ITEM = 4  # bytes of an int32 or float32

@@ -80,6 +80,10 @@ class CostModel:
         step, token, attended, context = self.coefficients
         return step + token * work.tokens + attended * work.attended + context * work.contexts
 
+    def fixed_tokens(self) -> float:
+        """So many tokens take as long as all else of a step."""
+        return self.coefficients.step / self.coefficients.token
+
     def chunk_seconds(self, start: int, length: int) -> float:
         """What positions [start, start + length) of a prompt add to a step."""
         _, token, attended, _ = self.coefficients

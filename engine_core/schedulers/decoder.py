@@ -16,18 +16,18 @@ from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.chunked_prefill import ChunkedPrefill
 from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar, num_sampled
 from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
+from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.masks import StepMasks
 from engine_core.schedulers.micro_batches import MicroBatches
 from engine_core.schedulers.preemption import Preemption
 from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, efficient_tokens
+from engine_core.schedulers.requests.cached_prefix import share_computed, share_text
 from engine_core.schedulers.requests.classes import RequestClasses
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.prompts_in_progress import PromptsInProgress
 from engine_core.schedulers.requests.request import Request, Status
 from engine_core.schedulers.requests.row_shares import RowShares
 from engine_core.schedulers.requests.running import RunningRequests
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
-from engine_core.schedulers.sharing.cached_prefix import share_computed, share_text
-from engine_core.schedulers.sharing.prompts_in_progress import PromptsInProgress
 from engine_core.schedulers.short_steps import ShortSteps
 from engine_core.schedulers.step_builder import build_decode_step
 from workers.contract.config import ExecutionConfig
@@ -65,7 +65,7 @@ class DecoderScheduler:
         self._micro_batches = MicroBatches(config, self._step_time, self._shared)
         self._classes = RequestClasses(self.kv, config, efficient_tokens(config), clock)
         self._arrivals = self._classes.arrivals
-        self._in_progress = PromptsInProgress(self.kv, self._costs)
+        self._in_progress = PromptsInProgress(self.kv, self._costs.fixed_tokens)
         self._preemption = Preemption(self.kv, self._running, self._classes, self._preempt)
         self._rows = RowShares(config.max_running, clock)
         self._short_steps = ShortSteps(

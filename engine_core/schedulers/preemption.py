@@ -3,11 +3,11 @@ the youngest."""
 
 from collections.abc import Callable
 
+from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.cached_prefix import cached_prefix
 from engine_core.schedulers.requests.classes import RequestClasses
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.running import RunningRequests
-from engine_core.schedulers.sharing.cached_prefix import cached_prefix
 
 
 class Preemption:

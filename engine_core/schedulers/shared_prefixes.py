@@ -11,7 +11,7 @@ from operator import attrgetter
 import numpy as np
 
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.request import UNSHARED, Request
 
 _shared_block = attrgetter("shared_block")

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable, Iterator
 
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.cached_prefix import Claim, claim_from_cache
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.waiting import WaitingQueue
-from engine_core.schedulers.sharing.cached_prefix import Claim, claim_from_cache
 
 
 class ArrivalQueue:

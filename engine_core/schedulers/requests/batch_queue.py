@@ -10,12 +10,12 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import count
 
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.kv_cache.child_blocks import common_tokens
+from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.cached_prefix import Claim, cached_prefix, claim_from_cache
 from engine_core.schedulers.requests.output_lengths import OutputLengths
+from engine_core.schedulers.requests.prompts_in_progress import LEAST_SHARED
 from engine_core.schedulers.requests.request import Request
-from engine_core.schedulers.sharing.cached_prefix import Claim, cached_prefix, claim_from_cache
-from engine_core.schedulers.sharing.child_blocks import common_tokens
-from engine_core.schedulers.sharing.prompts_in_progress import LEAST_SHARED
 
 _CHANGED = 1.25
 """New runs are put in order anew when outputs have become longer or shorter by this factor."""

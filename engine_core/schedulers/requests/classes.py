@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.arrivals import ArrivalQueue, SurplusQueue
 from engine_core.schedulers.requests.batch_queue import BatchQueue
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.queue_policy import QueuePolicy
 from engine_core.schedulers.requests.request import Request, Status
 from workers.contract.config import ExecutionConfig

@@ -5,8 +5,8 @@ A scheduler has a queue for each class of requests, and asks them in turn.
 
 from typing import Protocol
 
+from engine_core.schedulers.requests.cached_prefix import Claim
 from engine_core.schedulers.requests.request import Request
-from engine_core.schedulers.sharing.cached_prefix import Claim
 
 
 class QueuePolicy(Protocol):

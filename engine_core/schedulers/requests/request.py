@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from engine_core.job import Job
 from engine_core.messages import SamplingParams
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
-from engine_core.schedulers.sharing.child_blocks import BlockHash
+from engine_core.schedulers.kv_cache.child_blocks import BlockHash
+from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
 from workers.contract.messages import SlotInit
 from workers.contract.token_sampling import BarredTokens, TokenBias
 

@@ -55,13 +55,9 @@ def test_any_tree_gives_the_reference_texts(stages: int, data: st.DataObject) ->
         batch, prompt = waiting[number]
         tokens = data.draw(st.sampled_from([1, 2, 9, 14]), "max_tokens")
         expected[number] = reference(prompt, tokens, _STOPS)
+        key = data.draw(st.integers(0, 2), "key")
         jobs[number] = driver.add(
-            number,
-            prompt,
-            tokens,
-            batch=batch,
-            key=data.draw(st.integers(0, 2), "key"),
-            eos_token_ids=_STOPS,
+            number, prompt, tokens, batch=batch, key=key, eos_token_ids=_STOPS
         )
         for _ in range(data.draw(st.integers(0, 3), "steps")):
             if not driver.submit() and driver.batches:

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from engine_core.schedulers.sharing.child_blocks import BlockHash, ChildBlocks
+from engine_core.schedulers.kv_cache.child_blocks import BlockHash, ChildBlocks
 
 _DIGEST_BYTES = 16
 

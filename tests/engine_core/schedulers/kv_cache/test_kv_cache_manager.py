@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
 
 
 def tokens(*values: int) -> "array[int]":

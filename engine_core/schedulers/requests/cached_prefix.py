@@ -10,9 +10,9 @@ right.
 from typing import Final, NamedTuple
 
 from engine_core.job import Job
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.kv_cache.child_blocks import NO_MATCH, Scope
+from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.request import Request
-from engine_core.schedulers.sharing.child_blocks import NO_MATCH, Scope
 
 LEAST_COPIED: Final = 2
 """One token, as the first of all texts, is not worth the copy of a block."""

@@ -5,7 +5,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.schedulers.sharing.child_blocks import NO_MATCH, ChildBlocks, common_tokens
+from engine_core.schedulers.kv_cache.child_blocks import NO_MATCH, ChildBlocks, common_tokens
 
 _tokens = st.lists(st.sampled_from([0, 1, 255, 256, 1 << 30]), max_size=6)
 

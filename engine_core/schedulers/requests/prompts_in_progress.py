@@ -1,15 +1,14 @@
 """Prompts that are being computed, and who waits to share them instead of computing them again."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Final
 
-from engine_core.schedulers.cost_model import CostModel
-from engine_core.schedulers.requests.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.kv_cache.child_blocks import common_tokens
+from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.requests.cached_prefix import LEAST_COPIED, cached_prefix, scope_of
 from engine_core.schedulers.requests.request import Request
-from engine_core.schedulers.sharing.cached_prefix import LEAST_COPIED, cached_prefix, scope_of
-from engine_core.schedulers.sharing.child_blocks import common_tokens
 
 LEAST_SHARED: Final = 16
 """Tokens that two prompts begin with alike which are worth looking at."""
@@ -23,8 +22,9 @@ class PromptsInProgress:
     does so where that saves more tokens than a step computes in its fixed time, and for one step.
     """
 
-    def __init__(self, kv: KVCacheManager, costs: CostModel) -> None:
-        self._kv, self._costs = kv, costs
+    def __init__(self, kv: KVCacheManager, fixed_tokens: Callable[[], float]) -> None:
+        """A step computes `fixed_tokens` in its fixed time."""
+        self._kv, self._fixed_tokens = kv, fixed_tokens
         self._numbers = count()
         self._sorted: dict[bytes, list[tuple[bytes, int, Request]]] = {}  # by salt
         self._entries: dict[Request, tuple[bytes, int, Request]] = {}
@@ -122,8 +122,7 @@ class PromptsInProgress:
         """Tokens that are worth waiting for: of a batch, which loses nothing by it, the fewest that
         are copied."""
         if is_stranger:
-            step, token, _, _ = self._costs.coefficients
-            return max(LEAST_SHARED, step / token)
+            return max(LEAST_SHARED, self._fixed_tokens())
         return LEAST_COPIED if request.job.is_batch else LEAST_SHARED
 
 

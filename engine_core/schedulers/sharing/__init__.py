@@ -1,1 +1,0 @@
-"""What requests share: blocks found by their tokens, and prompts that others compute."""
