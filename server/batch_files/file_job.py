@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from server.batch_files.batch_lines import (
     read_line,
     read_output,
 )
-from server.batch_files.line_index import LineIndex
+from server.batch_files.line_index import LineIndex, prompt_of
 from server.batch_files.result_files import write_results
 from server.batch_files.result_log import JobFileError, JobIdentity, ResultLog
 from server.batches.base import Answer, Backend, Line
@@ -22,6 +22,8 @@ from server.batches.results import Summary
 from server.echoed import quoted
 
 SYNC_SECONDS = 1.0
+_LINES, _BYTES = 1024, 32 << 20
+"""Lines that are sorted together."""
 
 
 class FileJob:
@@ -117,7 +119,13 @@ class FileJob:
             await asyncio.to_thread(self._log.sync)
 
     def _lines(self) -> Iterator[Line]:
-        """The requests without a result; what is none gets its error on the way."""
+        """The requests without a result, sorted."""
+        for window in _windows(self._unanswered()):
+            yield from sorted(window, key=prompt_of)
+
+    def _unanswered(self) -> Iterator[Line]:
+        """The requests without a result, those that begin alike about together; what is none gets
+        its error on the way."""
         for index in self._order.tolist():
             if self._log.has(index):
                 continue
@@ -167,3 +175,16 @@ class FileJob:
             self.summary.add_usage(outcome.body)
         else:
             self.summary.count(failed=True)
+
+
+def _windows(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Neighbouring lines: so many of them, or bytes."""
+    window: list[Line] = []
+    size = 0
+    for line in lines:
+        window.append(line)
+        size += len(line.body)
+        if len(window) == _LINES or size >= _BYTES:
+            yield window
+            window, size = [], 0
+    yield window

@@ -94,11 +94,16 @@ def _hash_of(custom_id: str) -> int:
     return int.from_bytes(digest) or 1
 
 
+def prompt_of(request: Line) -> bytes:
+    """What lines are sorted by: the text of its prompt, in JSON."""
+    given = _prompts.decode(request.body)
+    return bytes(given.messages or given.prompt or given.query)
+
+
 def _hashes(request: Line) -> list[int]:
     """Hashes of what its prompt begins with, each of everything up to its depth. Two that are equal
-    by chance only put lines side by side: what they share is found exactly, later."""
-    given = _prompts.decode(request.body)
-    prompt = memoryview(given.messages or given.prompt or given.query)
+    by chance only put lines side by side."""
+    prompt = memoryview(prompt_of(request))
     hashed = zlib.crc32(request.url.encode())
     hashes: list[int] = []
     start = 0

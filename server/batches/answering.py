@@ -29,22 +29,25 @@ Exchange = Callable[[str, bytes], Awaitable[Answer]]
 
 
 async def answer_all(lines: Iterable[Line], put: Put, exchange: Exchange, *, at_once: int) -> None:
-    """Answer all lines, begun in their order, at most `at_once` of them together.
+    """Answer all lines, begun in order, at most `at_once` of them together.
 
     Raises the first JobStoppedError, which ends the rest.
     """
     room = Room(at_once, _OPEN_BYTES)
 
-    async def answer(line: Line, give: Callable[[], None]) -> None:
+    async def answer(line: Line, keep: Callable[[int, int], None]) -> None:
         try:
             put(line, await answered(exchange, line))
         finally:
-            give()
+            keep(0, 0)
 
     with first_error(JobStoppedError):
         async with asyncio.TaskGroup() as tasks:
             for line in lines:
-                tasks.create_task(answer(line, await room.take(1, len(line.body))))
+                keep = await room.take(1, len(line.body))
+                tasks.create_task(answer(line, keep))
+                # Those that have begun come to their engine before more are read.
+                await asyncio.sleep(0)
 
 
 async def answered(exchange: Exchange, line: Line) -> Answer:

@@ -11,8 +11,7 @@ from engine_core.config import EngineConfig
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
 from server.batches.room import Room
 
-ID_BYTES = 4
-"""Token ids are int32."""
+_ID_BYTES = 4
 
 
 class BatchClient(EngineClient):
@@ -22,18 +21,10 @@ class BatchClient(EngineClient):
         """Uses at most this `share` of what the engine takes at once."""
         super().__init__(engine.client_endpoint)
         self.batch = True
-        self.room = Room(
+        self._room = Room(
             math.ceil(engine.max_pending_rows * share), math.ceil(engine.max_pending_tokens * share)
         )
         self._holders: set[asyncio.Task[Any]] = set()
-
-    async def hold(self, task: asyncio.Task[Any], rows: int, tokens: int) -> None:
-        """Wait for room, and hold it until the task ends."""
-        if task not in self._holders:
-            self._holders.add(task)
-            task.add_done_callback(self._holders.discard)
-            give = await self.room.take(rows, tokens)
-            task.add_done_callback(lambda _: give())
 
     async def _submit(
         self,
@@ -41,17 +32,26 @@ class BatchClient(EngineClient):
         waiting: GenerateStream | EncodeCall[Any, Any],
         message: GenerateJob | EncodeJob,
     ) -> Accepted:
-        task = asyncio.current_task()
-        assert task is not None, "jobs are submitted in tasks"
-        await self.hold(task, *_size(message))
-        return await super()._submit(job, waiting, message)
+        line = asyncio.current_task()
+        assert line is not None, "jobs are submitted in tasks"
+        if line in self._holders:
+            return await super()._submit(job, waiting, message)
+        self._holders.add(line)
+        line.add_done_callback(self._holders.discard)
+        rows, tokens = _size(message)
+        keep = await self._room.take(rows, tokens)
+        line.add_done_callback(lambda _: keep(0, 0))
+        accepted = await super()._submit(job, waiting, message)
+        sequences = message.n if isinstance(message, GenerateJob) else 1
+        keep(rows, sum(accepted.prompt_tokens) * sequences)
+        return accepted
 
 
 def _size(message: GenerateJob | EncodeJob) -> tuple[int, int]:
     """Its rows, and the most tokens that they may have: a text has at most one a byte."""
     rows = len(message.texts) + len(message.ids)
     tokens = sum(len(text.encode()) for text in message.texts)
-    tokens += sum(map(len, message.ids)) // ID_BYTES
+    tokens += sum(map(len, message.ids)) // _ID_BYTES
     if isinstance(message, GenerateJob):
         return rows * message.n, tokens * message.n
     query = message.query or ""

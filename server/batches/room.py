@@ -13,10 +13,10 @@ class Room:
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
 
-    async def take(self, first: int, second: int) -> Callable[[], None]:
+    async def take(self, first: int, second: int) -> Callable[[int, int], None]:
         """Wait in turn for so much, or for all of the room where that is less.
 
-        Call what is returned once, to give it back.
+        Call what is returned with how much of it is kept from then on, at last nothing.
         """
         taken = [min(pair) for pair in zip((first, second), self.most, strict=True)]
         async with self._turn:
@@ -24,7 +24,13 @@ class Room:
                 self._changed.clear()
                 await self._changed.wait()
             self._add(-taken[0], -taken[1])
-        return lambda: self._add(*taken)
+
+        def keep(first: int, second: int) -> None:
+            kept = min(first, taken[0]), min(second, taken[1])
+            self._add(taken[0] - kept[0], taken[1] - kept[1])
+            taken[:] = kept
+
+        return keep
 
     def _add(self, first: int, second: int) -> None:
         self._left[0] += first

@@ -234,7 +234,7 @@ async def test_a_batch_that_was_cancelled_before_its_turn_asks_nothing(state: St
 
 
 async def test_what_is_not_done_in_time_is_an_error(state: StateFolder) -> None:
-    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(1000)]), 1)
+    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(1000)]), 2)
     async with running(state, Echo(pause=0.02)):
         batch = await over(state, batch_id)
     assert batch.status == "expired"

@@ -1,6 +1,7 @@
 """Lines to answers: what is asked again, what stops a job, how many are under way."""
 
 import asyncio
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -108,6 +109,23 @@ async def test_so_many_are_under_way_at_once_begun_in_order() -> None:
     assert begun == list(range(40))
     assert most == 12
     assert answers == {number: b"%d" % number for number in range(40)}
+
+
+async def test_the_first_line_is_asked_for_before_all_are_read() -> None:
+    read: list[int] = []
+    read_before: list[int] = []
+
+    def lines() -> Iterator[Line]:
+        for number in range(100):
+            read.append(number)
+            yield Line(number, "", "/x", b"")
+
+    async def exchange(path: str, data: bytes) -> Answer:
+        read_before.append(len(read))
+        return Answer(200, "", data)
+
+    await answer_all(lines(), lambda *_: None, exchange, at_once=1000)
+    assert read_before[0] < 5
 
 
 async def test_a_result_that_nobody_can_use_stops_the_job() -> None:

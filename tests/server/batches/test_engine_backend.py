@@ -46,14 +46,15 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(folder: Path, tokenizer: Tokenizer, rows: int = 1000) -> AsyncGenerator[Rig]:
-    """Engines that take `rows` at once, half of which are for lines."""
+async def rig(
+    folder: Path, tokenizer: Tokenizer, rows: int = 1000, tokens: int = 1 << 20
+) -> AsyncGenerator[Rig]:
+    """Engines that take `rows` and `tokens` at once, half of which are for lines."""
     builder = DeploymentBuilder(folder, tokenizer)
     models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
+    bounds = {"max_pending_rows": rows, "max_pending_tokens": tokens}
     models = [
-        msgspec.structs.replace(
-            model, engine=msgspec.structs.replace(model.engine, max_pending_rows=rows)
-        )
+        msgspec.structs.replace(model, engine=msgspec.structs.replace(model.engine, **bounds))
         for model in models
     ]
     endpoints = [model.engine.client_endpoint for model in models]
@@ -81,16 +82,30 @@ async def test_each_line_has_its_answer(folder: Path, tokenizer: Tokenizer) -> N
         assert here.statuses()[:2] == [200, 400]
 
 
-async def test_jobs_are_of_the_batch_band_and_come_in_order(
+async def test_lines_come_in_their_order_and_are_of_the_batch_band(
     folder: Path, tokenizer: Tokenizer
 ) -> None:
-    prompts = [f"{PREFIX}{word}?" for word in ("how", "what", "who")]
     async with rig(folder, tokenizer) as here:
-        await here.answer(*[{"prompt": prompt, "max_tokens": 2} for prompt in prompts])
-        await here.answer({"input": ["a", "b"]}, url="/v1/embeddings")
-        generated, (embedded,) = here.writer.received, here.embedder.received
-    assert [job.texts for job in generated] == [[prompt] for prompt in prompts]
-    assert all(job.batch for job in (*generated, embedded))
+        texts = [f"{number:03}" for number in range(300)]
+        await here.answer(*[{"prompt": text, "max_tokens": 1} for text in texts])
+        assert [job.texts for job in here.writer.received] == [[text] for text in texts]
+        await here.answer({"input": "a"}, url="/v1/embeddings")
+        assert all(job.batch for job in [*here.writer.received, *here.embedder.received])
+
+
+async def test_a_text_counts_its_tokens_once_they_are_known(
+    folder: Path, tokenizer: Tokenizer
+) -> None:
+    body = {"prompt": PREFIX * 4, "max_tokens": 1}
+    tokens = len(tokenizer.encode([PREFIX * 4], add_special_tokens=True)[0]) // 4
+    assert 2 * tokens < len(PREFIX * 4)
+    async with rig(folder, tokenizer, tokens=4 * len(PREFIX * 4)) as here:
+        here.writer.script.held = True
+        answering = asyncio.create_task(here.answer(*[body] * 20))
+        await until(lambda: here.writer.running >= 3)
+        here.writer.script.held = False
+        await answering
+        assert here.statuses() == [200] * 20
 
 
 @pytest.mark.parametrize(
@@ -100,7 +115,7 @@ async def test_jobs_are_of_the_batch_band_and_come_in_order(
         ("/v1/completions", {"prompt": ["a", "b"], "n": 2, "max_tokens": 1}, 4),
         ("/v1/embeddings", {"input": ["a", "b"]}, 2),
     ],
-    ids=["a prompt", "prompts", "vectors"],
+    ids=["prompt", "prompts", "vectors"],
 )
 async def test_lines_leave_room_in_the_engine(
     folder: Path, tokenizer: Tokenizer, url: str, body: dict[str, Any], rows: int
