@@ -282,6 +282,7 @@ class EngineCore:
         self._on_beat()
         beat = self._statistics.beat(
             self._scheduler.usage(),
+            self._budget.held,
             now,
             oldest=self._in_flight[0].since if self._in_flight else now,
             in_flight=len(self._in_flight),

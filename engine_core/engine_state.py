@@ -88,6 +88,7 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="beat
     """The loop's heartbeat, once a second to every client.
 
     Times are in seconds. `expected_wait_s` is for a job of priority 0; 0 while it is unknown.
+    `admitted_rows` and `admitted_tokens` are those of all jobs that have not ended.
     """
 
     usage: Usage
@@ -118,6 +119,8 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="beat
     step_sizes: list[int]
     """Steps by their size: of at most STEP_SIZES[i] tokens and more than the size before; the last
     entry counts all larger ones."""
+    admitted_rows: int
+    admitted_tokens: int
 
 
 def _fields(kind: type[Usage] | type[Beat] | type[StageTime]) -> dict[str, EngineMetric]:

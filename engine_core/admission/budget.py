@@ -3,7 +3,7 @@
 A job's rows beyond what it may count are made when others of it have ended.
 """
 
-from engine_core.admission.shared_bound import SharedBound
+from engine_core.admission.shared_bound import InFlight, SharedBound
 from engine_core.job import Job
 from engine_core.messages import EncodeJob, GenerateJob
 from engine_core.refusal import RefusalError
@@ -18,11 +18,10 @@ class Budget:
         self._changed: set[Job] = set()  # what they count is to be looked at again
 
     @property
-    def is_empty(self) -> bool:
-        """Nothing is in flight."""
+    def held(self) -> InFlight:
+        """What is in flight."""
         self._count_changed()
-        held = self._bound.all
-        return held.requests == held.rows == held.tokens == 0
+        return self._bound.all
 
     def admit(self, client: bytes, message: GenerateJob | EncodeJob) -> Job:
         """Admit a whole job. Raises RefusalError: `too_large` if it could never fit, `overloaded`

@@ -1,6 +1,6 @@
 """A bound on rows and tokens in flight that neither one request nor one API key takes whole.
 
-Engines and API processes keep to it alike. A request counts an eighth of each at most, however
+A request counts an eighth of each at most, however
 large it is, and all large ones together leave an eighth to small ones. An API key, where there are
 several, has half of each at most.
 """
@@ -38,11 +38,6 @@ class SharedBound:
         if rows <= self.rows_of_one and tokens <= self._tokens_of_one:
             return rows, tokens
         return min(rows, self.rows_of_one), min(tokens, max(sent, self._tokens_of_one))
-
-    def requests_of(self, key: int) -> int:
-        """Those of a key."""
-        own = self._keys.get(key)
-        return 0 if own is None else own.requests
 
     def fits(self, rows: int, tokens: int) -> bool:
         """There is room for a request that counts so much."""

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -79,16 +78,14 @@ class EngineClient:
         ids: list[bytes] | None = None,
         n: int = 1,
         options: JobOptions = NO_OPTIONS,
-        on_row_end: Callable[[], None] | None = None,
     ) -> GenerateStream:
         """Submit prompts (texts or int32 ids as bytes); returns once the engine accepted them.
-        `on_row_end` is called for each row that ends.
 
         Raises RefusalError if it refused them. Cancelling the wait aborts the job.
         """
         texts, ids = texts or [], ids or []
         job = next(self._ids)
-        stream = GenerateStream(self, job, (len(texts) + len(ids)) * n, on_row_end)
+        stream = GenerateStream(self, job, (len(texts) + len(ids)) * n)
         message = GenerateJob(
             job,
             params=params,

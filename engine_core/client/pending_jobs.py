@@ -3,7 +3,7 @@ them."""
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
@@ -81,14 +81,7 @@ class GenerateStream(PendingJob):
     `decode_s` is the time from its first token to its end, in seconds.
     """
 
-    def __init__(
-        self,
-        client: JobClient,
-        job: int,
-        rows: int,
-        on_row_end: Callable[[], None] | None = None,
-    ) -> None:
-        """`on_row_end` is called for each row that ends, whether its updates are read or not."""
+    def __init__(self, client: JobClient, job: int, rows: int) -> None:
         super().__init__()
         self.prompt_tokens: list[int] = []
         self.prompt_ids: list[bytes] = []
@@ -96,7 +89,6 @@ class GenerateStream(PendingJob):
         self._client = client
         self._id = job
         self._open_rows = set(range(rows))
-        self._on_row_end = on_row_end
         self._updates: list[RowOutput] = []
         self._error: RefusalError | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -170,8 +162,6 @@ class GenerateStream(PendingJob):
 
     def _close_row(self, row: int) -> None:
         self._open_rows.discard(row)
-        if self._on_row_end is not None:
-            self._on_row_end()
         if not self._open_rows:
             self._stop_clock()
             self._client.forget(self._id)

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 
+from engine_core.admission.shared_bound import InFlight
 from engine_core.engine_state import STEP_SIZES, Beat, StageTime, Usage
 from workers.contract.messages import StepTimes
 
@@ -60,10 +61,17 @@ class Statistics:
         self._last_finished = now
 
     def beat(
-        self, usage: Usage, now: float, *, oldest: float, in_flight: int, expected_wait_s: float
+        self,
+        usage: Usage,
+        admitted: InFlight,
+        now: float,
+        *,
+        oldest: float,
+        in_flight: int,
+        expected_wait_s: float,
     ) -> Beat:
-        """The heartbeat: these counters beside the scheduler's. `oldest` is when the oldest of the
-        steps `in_flight` was submitted."""
+        """The heartbeat: these counters beside the scheduler's, and what has been `admitted`.
+        `oldest` is when the oldest of the steps `in_flight` was submitted."""
         return Beat(
             usage=usage,
             stages=[stage.time() for stage in self._stages],
@@ -75,4 +83,6 @@ class Statistics:
             last_step_age_s=now - self._last_finished,
             prompt_tokens=self._prompt_tokens,
             step_sizes=list(self._step_sizes),
+            admitted_rows=admitted.rows,
+            admitted_tokens=admitted.tokens,
         )

@@ -81,17 +81,18 @@ class _Answer:
         async with generating as generation:
             pieces = await generation.final_pieces()
             first, form = pieces[0], self._form
-            answer = ChatCompletion(
-                id=self._id,
-                created=self._created,
-                model=self._model,
-                system_fingerprint=self._fingerprint,
-                choices=await encoded_choices(pieces, form.choice),
-                usage=generation.usage(),
-                prompt_token_ids=UNSET if first.prompt_ids is None else first.prompt_ids,
-                prompt_logprobs=await form.prompt_logprobs(first),
-            )
-            return json_answer(answer)
+            async with generation.encoding():
+                answer = ChatCompletion(
+                    id=self._id,
+                    created=self._created,
+                    model=self._model,
+                    system_fingerprint=self._fingerprint,
+                    choices=await encoded_choices(pieces, form.choice),
+                    usage=generation.usage(),
+                    prompt_token_ids=UNSET if first.prompt_ids is None else first.prompt_ids,
+                    prompt_logprobs=await form.prompt_logprobs(first),
+                )
+                return json_answer(answer)
 
     def events(
         self, generating: AbstractAsyncContextManager[Generation], usage: StreamedUsage

@@ -78,8 +78,9 @@ class _Answer:
         """The answer once all choices have ended."""
         async with generating as generation:
             pieces = await generation.final_pieces()
-            choices = await encoded_choices(pieces, self._form.choice)
-            return json_answer(self._completion(choices, generation.usage()))
+            async with generation.encoding():
+                choices = await encoded_choices(pieces, self._form.choice)
+                return json_answer(self._completion(choices, generation.usage()))
 
     def events(
         self, generating: AbstractAsyncContextManager[Generation], usage: StreamedUsage

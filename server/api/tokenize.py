@@ -1,5 +1,7 @@
 """`/detokenize`, and our own form of `/tokenize`: a model's tokenizer, without its engine."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import get_args
 
 from fastapi import Request, Response
@@ -44,13 +46,22 @@ async def answer_tokenization(request: Request, model: Model, body: TokenizeRequ
     service, record = service_of(request), record_of(request)
     with CancelOnDisconnect(request.receive):
         text, special = await _text(service, record, model, body)
-        with service.admission.of(model.name).admit(rows=1, tokens=len(text.encode())):
+        with tokenizing(service, record, [text]):
             (sliced,) = await all_slices(model.tokenizer, [text])
             with_texts = bool(body.return_token_strs)
             tokens = await in_thread(
                 lambda: _tokens(model, sliced, special=special, with_texts=with_texts)
             )
     return json_answer(tokens)
+
+
+@contextmanager
+def tokenizing(service: Service, record: RequestRecord, texts: list[str]) -> Generator[None]:
+    """These texts are tokenized within the block. Raises RefusalError `overloaded`."""
+    key = record.client.share.number
+    with service.in_flight, service.ledger.account(key, "texts to tokenize") as account:
+        account.hold(sum(len(text.encode()) for text in texts))
+        yield
 
 
 def _tokens(model: Model, sliced: SlicedText, *, special: bool, with_texts: bool) -> Tokens:
@@ -97,7 +108,7 @@ async def detokenize(request: Request) -> Response:
     body = await _detokenize_body.read(request, service.limits.max_body_bytes)
     model = service.find(record, body.model, DETOKENIZE)
     check_ids(body.tokens, "tokens", model.vocab_size)
-    with service.admission.of(model.name).admit(rows=1, tokens=len(body.tokens)):
+    with service.in_flight:
         text = await in_thread(
             lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=False)
         )

@@ -77,8 +77,7 @@ async def serve(
 ) -> None:
     """Serve on `listener` until it has drained. Raises TokenizerError for a bad model folder."""
     service = Service(config, Registry.load(config.models, all_endpoints()), index=index)
-    limits = config.limits
-    unread = UnreadAnswers(limits.max_unread_bytes, limits.max_unread_seconds)
+    unread = UnreadAnswers(service.ledger, config.limits.max_unread_seconds)
     uvicorn_config = uvicorn.Config(
         create_app(service),
         # It only calls it for each connection.

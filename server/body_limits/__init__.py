@@ -1,1 +1,1 @@
-"""What bodies may take before they are read and decoded: bytes, and turns of the event loop."""
+"""Turns of the event loop that bodies take to be decoded."""

@@ -1,4 +1,4 @@
-"""An encode job: admitted, run, counted."""
+"""An encode job: run, counted."""
 
 import asyncio
 import time
@@ -43,12 +43,11 @@ async def encode(
     is the kind of answer that the model gives; `record` is that of the request, whose client's key
     and salt are added to the `options`.
 
-    Raises RefusalError if admission or the engine refuses the job, it fails, or the request's time
-    is over. `name` returns the request's field of an item, where that is not the engine's.
+    Raises RefusalError if the engine refuses the job, it fails, or the request's time is over.
+    `name` returns the request's field of an item, where that is not the engine's.
     """
-    tokens = items.size + _query_size(query and query.text, len(items))
-    pool, client = service.admission.of(model.name), record.client
-    with pool.admit(rows=len(items), tokens=tokens, key=client.share.number):
+    client = record.client
+    with service.in_flight:
         encoding = model.client.encode(
             kind,
             texts=items.texts,
@@ -123,12 +122,3 @@ def count_usage(encoded: Encoded) -> Usage:
     """The usage of a job, as the engine counted it."""
     total = sum(encoded.prompt_tokens)
     return Usage(total, total)
-
-
-def _query_size(query: str | list[str] | None, items: int) -> int:
-    """In bytes: one query is part of every pair."""
-    if query is None:
-        return 0
-    if isinstance(query, str):
-        return items * len(query.encode())
-    return sum(len(text.encode()) for text in query)

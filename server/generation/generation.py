@@ -1,17 +1,10 @@
-"""A generate job in flight: admitted, accepted by the engine, its choices as they grow."""
+"""A generate job in flight: accepted by the engine, its choices as they grow."""
 
 import asyncio
 import itertools
 import time
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Collection,
-    Generator,
-    Iterator,
-)
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Collection, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 
 import msgspec
 
@@ -19,6 +12,7 @@ from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput
 from server.generation.choice import Choice
+from server.generation.held_scores import HeldScores
 from server.generation.plan import GenerationPlan
 from server.generation.prompt import Prompt
 from server.generation.text_piece import TextPiece
@@ -43,16 +37,16 @@ class Generation:
         model: Model,
         plan: GenerationPlan,
         stream: GenerateStream | None,
+        scores: HeldScores,
         started: float,
     ) -> None:
         """`stream` is None if the deadline came before the engine accepted the job; `started` is
         when the request came, by time.perf_counter()."""
-        self._record = record
+        self._record, self._scores = record, scores
         self._metrics = service.metrics.of_model(model.name)
         self._counted_at = started
         self._has_tokens = False
-        self._num_generated = 0
-        self._gathered = service.gathered
+        self._encoding = service.encoding
         self._plan = plan
         self._stream = stream
         self._unread: Iterator[RowOutput] = iter(())
@@ -82,18 +76,20 @@ class Generation:
         if len(outputs) == _AT_ONCE:
             await asyncio.sleep(0)
         updated: dict[int, Choice] = {}
-        tokens = 0
+        tokens = scored = 0
         for output in outputs:
             choice = updated[output.row] = self.choices[output.row]
             tokens -= choice.tokens
             choice.apply(output)
             tokens += choice.tokens
             if output.scored is not None:
+                scored += len(output.scored.chosen) // 4
                 updated |= self._siblings(output.row)
             if choice.finish_reason is not None and self._stream is not None:
                 self._stream.end_row(output.row)
         if tokens:
             self._count(tokens)
+        self._scores.add(tokens, scored)
         return updated.values()
 
     async def final_pieces(self) -> list[TextPiece]:
@@ -101,19 +97,15 @@ class Generation:
 
         Raises RefusalError if the job failed, or the answer has become too large.
         """
-        if self._plan.logprobs is not None:
-            await self._gather()
-        else:
-            while await self.advance():
-                pass
+        self._scores.streamed = False
+        while await self.advance():
+            pass
         pieces = [choice.next_piece() for choice in self._best()]
         return [piece for piece in pieces if piece is not None]
 
-    @property
-    def num_scores(self) -> int:
-        """How many log-probabilities of generated tokens the answer has."""
-        width = self._plan.logprobs
-        return 0 if width is None else self._num_generated * (width + 1)
+    def encoding(self) -> AbstractAsyncContextManager[None]:
+        """The whole answer is encoded within the block: large ones one after the other."""
+        return self._encoding if self._scores.are_many else nullcontext()
 
     def usage(self) -> CompletionUsage:
         """Exact counts, so far."""
@@ -143,11 +135,6 @@ class Generation:
         if self._stream is not None and self._stream.timing is not None:
             record.add_timing(self._stream.timing)
             record.decode_s = self._stream.decode_s
-
-    async def _gather(self) -> None:
-        with self._gathered.answer() as answer:
-            while await self.advance():
-                answer.grow_to(self.num_scores)
 
     def _siblings(self, row: int) -> dict[int, Choice]:
         """The choices of the prompt of a row by theirs, if what it brings was all they awaited."""
@@ -188,7 +175,6 @@ class Generation:
             metrics.first_token_seconds.observe(now - self._counted_at)
             self._record.first_token_s = now - self._record.started
         self._counted_at, self._has_tokens = now, True
-        self._num_generated += tokens
         metrics.generated_tokens.add(tokens)
 
 
@@ -196,32 +182,30 @@ class Generation:
 async def generate(
     service: Service, record: RequestRecord, model: Model, plan: GenerationPlan
 ) -> AsyncGenerator[Generation]:
-    """Admit a job and submit it; entered once the engine has accepted it or its deadline, by the
-    plan or the server's limit, has come, aborted on the way out, when `record` gets its numbers.
+    """Submit a job; entered once the engine has accepted it or its deadline, by the plan or the
+    server's limit, has come, aborted on the way out, when `record` gets its numbers.
 
-    Raises RefusalError if admission or the engine refuses it.
+    Raises RefusalError if the engine refuses it, or there is no room for what is held.
     """
     started = time.perf_counter()
-    limit = model.max_model_len
-    sent = plan.prompts.size
-    tokens = plan.tokens(sent, limit)
-    pool = service.admission.of(model.name)
-    client = record.client
-    with pool.admit(rows=plan.rows, tokens=tokens, sent=sent, key=client.share.number) as ticket:
-        submitting = submitted(model, plan, client, ticket.end_row)
+    key = record.client.share.number
+    scored = plan.logprobs is not None or plan.params.prompt_logprobs is not None
+    holding = service.ledger.account(key, "log-probabilities") if scored else nullcontext()
+    with service.in_flight, holding as account:
+        submitting = submitted(model, plan, record.client)
         seconds = _seconds(plan, time_left(service.limits, record))
         if seconds is None:
             deadline, stream = None, await submitting
         else:
             deadline = asyncio.get_running_loop().time() + seconds
             stream = await _by(deadline, submitting)
-        generation = Generation(service, record, model, plan, stream, started)
+        scores = HeldScores(plan, account)
+        generation = Generation(service, record, model, plan, stream, scores, started)
         ends = nullcontext() if deadline is None else _expiring(generation, deadline)
         try:
             if stream is None:
                 yield generation
                 return
-            ticket.correct(plan.tokens(sum(stream.prompt_tokens), limit))
             with stream, ends:
                 yield generation
         finally:
@@ -236,10 +220,7 @@ def _seconds(plan: GenerationPlan, left: float | None) -> float | None:
 
 
 async def submitted(
-    model: Model,
-    plan: GenerationPlan,
-    client: ClientKey,
-    on_row_end: Callable[[], None],
+    model: Model, plan: GenerationPlan, client: ClientKey
 ) -> GenerateStream:
     """The job, once the engine has accepted it."""
     return await model.client.generate(
@@ -253,7 +234,6 @@ async def submitted(
             priority=plan.priority,
             key=client.share,
         ),
-        on_row_end=on_row_end,
     )
 
 

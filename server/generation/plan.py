@@ -35,17 +35,6 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     return_token_ids: bool = False
 
-    @property
-    def rows(self) -> int:
-        """Sequences: `width` for each prompt."""
-        return len(self.prompts) * self.width
-
-    def tokens(self, prompt_tokens: int, max_model_len: int) -> int:
-        """The most tokens that the job may hold: its prompts, and every row run to its end."""
-        limit = self.params.max_tokens
-        longest = max_model_len if limit is None else min(limit, max_model_len)
-        return prompt_tokens + self.rows * longest
-
 
 def generation_plan(
     body: SamplingOptions,

@@ -13,7 +13,7 @@ from server.body_limits.decoding_turns import LARGE_BYTES
 from server.echoed import shortened
 from server.http.derived_structs import derived
 from server.http.disconnect import ClientLeftError
-from server.http.incoming import has_come, incoming, length_of
+from server.http.incoming import body_account, has_come, incoming, length_of
 from server.metrics.request_record import record_of
 from server.msgspec_faults import Fault, entry_at_fault, fault_of
 from server.schemas.known_options import refused_fields
@@ -129,11 +129,11 @@ async def _incoming(request: Request, max_bytes: int) -> bytes:
         raise _too_large(max_bytes)
     parts: list[bytes] = []
     size = 0
-    async with incoming(request, length) as held:
+    async with incoming(request, length) as account:
         async for part in request.stream():
             size += len(part)
             if size <= max_bytes:
-                held.add(len(part))
+                account.hold(size)
                 parts.append(part)
             elif size > hopeless:
                 raise _too_large(max_bytes)
@@ -143,12 +143,12 @@ async def _incoming(request: Request, max_bytes: int) -> bytes:
 
 
 async def _begin_turn(request: Request, size: int) -> None:
-    """Wait for the turn of a body of `size` bytes, which counts meanwhile. Raises
-    ClientLeftError."""
-    service, key = service_of(request), record_of(request).client.share
-    with service.reading.body(size) as held:
-        held.add(size)
-        if not await service.decoding.begin(key, request.is_disconnected):
+    """Wait for the turn of a body of `size` bytes, which are held meanwhile. Raises RefusalError
+    `overloaded` or ClientLeftError."""
+    key = record_of(request).client.share
+    with body_account(request) as account:
+        account.hold(size)
+        if not await service_of(request).decoding.begin(key, request.is_disconnected):
             raise ClientLeftError
 
 

@@ -57,15 +57,14 @@ class FormReader:
         ClientLeftError, or what the sink raises."""
         check_encoding(request)
         parser = self._parser(request)
-        async with incoming(request, length_of(request, max_bytes)) as held:
+        async with incoming(request, length_of(request, max_bytes)) as account:
             async for part in request.stream():
-                unwritten = self._size
                 with _parsing():
                     parser.write(part)
-                held.add(self._size - unwritten)
+                account.hold(self._size)
                 if self._size >= _WRITTEN_AT_ONCE:
                     await self._flush()
-                    held.release()
+                    account.hold(0)
         with _parsing():
             parser.finalize()
         await self._flush()

@@ -1,4 +1,4 @@
-"""Bodies on their way: how long they may take, and what they hold meanwhile."""
+"""Bodies on their way: how long they may take, and the account of what they hold."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,8 +8,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
 from engine_core.refusal import RefusalError
-from server.body_limits.reading_budget import BodyBytes
 from server.http.disconnect import ClientLeftError
+from server.metrics.request_record import record_of
+from server.service.ledger import Account
 from server.service.service import service_of
 
 # A body has the first, and the time that it takes at this rate.
@@ -27,18 +28,24 @@ def length_of(request: Request, unknown: int) -> int:
     return int(request.headers.get("content-length", unknown))
 
 
+def body_account(request: Request) -> Account:
+    """An account for a body, in part or whole."""
+    key = record_of(request).client.share.number
+    return service_of(request).ledger.account(key, "the body of this request")
+
+
 @asynccontextmanager
-async def incoming(request: Request, length: int) -> AsyncGenerator[BodyBytes]:
-    """Read a body of `length` bytes within the block, and count what it holds.
+async def incoming(request: Request, length: int) -> AsyncGenerator[Account]:
+    """Read a body of `length` bytes within the block, and have the account hold what has come.
 
     Raises RefusalError `overloaded` or `body_timeout`, or ClientLeftError.
     """
     seconds = _READING_S + length / _READING_RATE
     limit = asyncio.timeout(seconds)
     try:
-        with service_of(request).reading.body(length) as held:
+        with body_account(request) as account:
             async with limit:
-                yield held
+                yield account
     except ClientDisconnect:
         raise ClientLeftError from None
     except TimeoutError:

@@ -59,6 +59,14 @@ def engine_metrics(models: Sequence[MeteredModel]) -> Iterator[Metric]:
     yield _step_sizes(beats)
 
 
+def add_admitted(in_flight: Metric, models: Sequence[MeteredModel]) -> None:
+    """Add the rows and tokens that engines have admitted to the requests `in_flight`."""
+    beats = [model.client.beat for model in models if not model.client.dead]
+    for what in ("rows", "tokens"):
+        admitted = sum(getattr(beat, f"admitted_{what}") for beat in beats if beat is not None)
+        in_flight.add_sample(in_flight.name, {"what": what}, admitted)
+
+
 _Beats = Iterable[tuple[MeteredModel, Beat]]
 
 

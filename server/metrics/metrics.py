@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from server import __version__
 from server.metrics.batch_state import batches_run
-from server.metrics.engine_families import MeteredModel, engine_metrics
+from server.metrics.engine_families import MeteredModel, add_admitted, engine_metrics
 from server.metrics.families import OTHER, Count, Distribution, place
 from server.metrics.key_families import KeyFamilies
 from server.metrics.process_memory import ProcessMemory
@@ -58,7 +58,6 @@ class Metrics:
         self._of_model = {model.name: self._families.of_model(own, model.name) for model in models}
         self._of_key = self._families.keys.of_each(own)
         self._by_reason = self._families.by_reason(own)
-        self._in_flight = self._families.in_flight.first
         self.dropped_lines = self._families.dropped_lines.count(own)
         # Most series are never counted; looking the others up takes longer than counting.
         self._of_answer: dict[tuple[str, int], tuple[Count, Distribution]] = {}
@@ -68,10 +67,9 @@ class Metrics:
         """The counts of one model, by its first name."""
         return self._of_model[model]
 
-    def set_in_flight(self, requests: int, rows: int, tokens: int) -> None:
-        """So much is in flight from now on."""
-        cells, at = self._cells.own, self._in_flight
-        cells[at], cells[at + 1], cells[at + 2] = requests, rows, tokens
+    def set_in_flight(self, requests: int) -> None:
+        """So many requests are in flight in this process from now on."""
+        self._cells.own[self._families.in_flight.first] = requests
 
     def answered(self, record: RequestRecord) -> None:
         """A request is over: its record is closed."""
@@ -100,7 +98,10 @@ class Metrics:
         """Every metric under its own name, as it is now."""
         sums, alive = self._cells.sums(), self._cells.sums_alive()
         for family in self._families.all():
-            yield family.metric(alive if family.kind == "gauge" else sums)
+            shown = family.metric(alive if family.kind == "gauge" else sums)
+            if family is self._families.in_flight:
+                add_admitted(shown, self._models)
+            yield shown
         yield from engine_metrics(self._models)
         text = "1: running requests are finished, and new ones refused."
         yield GaugeMetricFamily("penstock_draining", text, value=float(self.draining))

@@ -121,7 +121,7 @@ class RequestFamilies:
             "gauge",
             "penstock_in_flight",
             "What has been admitted and not yet answered.",
-            {"what": ("requests", "rows", "tokens")},
+            {"what": ("requests",)},
         )
         self.dropped_lines = Family(
             "counter",

@@ -5,7 +5,6 @@ import functools
 import logging
 import resource
 
-from server.service.admission import limits_per_process
 from server.settings.server_config import ServerConfig
 
 _ENOUGH = 65_536
@@ -25,15 +24,15 @@ def raise_open_files_limit() -> None:
 
 
 def warn_of_few_open_files(config: ServerConfig) -> None:
-    """Warn if an API process cannot have a connection for each request that it would admit."""
+    """Warn if an API process cannot have a connection for its part of the sequences in flight."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    requests = limits_per_process(config.limits, config.api_workers).max_requests
+    requests = max(1, config.limits.max_rows // config.api_workers)
     needed = requests + _OWN_FILES + _FILES_PER_MODEL * len(config.models)
     if soft != resource.RLIM_INFINITY and soft < needed:
         _log.warning(
             "an API process may open %d files, but needs %d to take %d requests at once: "
             "connections beyond will be closed unanswered. Raise the hard limit (ulimit -Hn, "
-            "systemd: LimitNOFILE=) or lower --max-requests",
+            "systemd: LimitNOFILE=) or lower --max-sequences",
             *(soft, needed, requests),
         )
 

@@ -1,5 +1,6 @@
 """The state that the handlers of one API process share, and how it stops."""
 
+import asyncio
 import itertools
 import secrets
 import time
@@ -14,13 +15,12 @@ from starlette.responses import Response
 from engine_core.refusal import RefusalError
 from server.access_log.access_log import AccessLog
 from server.body_limits.decoding_turns import DecodingTurns
-from server.body_limits.reading_budget import ReadingBudget
 from server.keys.client_keys import ClientKeys
 from server.metrics.metrics import Metrics
 from server.metrics.request_record import RequestRecord
-from server.service.admission import Admission, limits_per_process
 from server.service.endpoint import Endpoint
-from server.service.gathered_scores import GatheredScores
+from server.service.in_flight import InFlight
+from server.service.ledger import Ledger
 from server.service.registry import Model, Registry
 from server.settings.server_config import ServerConfig, State
 from server.state.state_folder import StateFolder
@@ -33,13 +33,13 @@ _LAST_ANSWERS_S = 1.0
 
 
 class Service:
-    """The state behind the routes: keys, models, admission, metrics, and whether the doors are
+    """The state behind the routes: keys, models, the ledger, metrics, and whether the doors are
     open."""
 
     def __init__(self, config: ServerConfig, registry: Registry, *, index: int = 0) -> None:
         """`index` is the number of this API process. Raises OSError, StateFolderError."""
         self.config = config
-        self.limits = limits_per_process(config.limits, config.api_workers)
+        self.limits = config.limits
         self.keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
         self.registry = registry
         self.metrics = Metrics(
@@ -55,12 +55,11 @@ class Service:
         self.access_log = _access_log(config, self.metrics)
         self.tracer = _request_tracer(config.otlp_traces_endpoint)
         self.state = _state_folder(config.state)
-        self.admission = Admission(
-            self.limits, [model.name for model in registry.models], self.metrics.set_in_flight
-        )
-        self.reading = ReadingBudget(self.limits.max_reading_bytes)
+        self.in_flight = InFlight(self.metrics.set_in_flight)
+        self.ledger = Ledger(self.limits.max_unread_bytes)
         self.decoding = DecodingTurns()
-        self.gathered = GatheredScores(self.limits.max_unread_bytes)
+        self.encoding = asyncio.Lock()
+        """Held while a large answer is encoded: there is never more than one beside the ledger."""
         self.draining = False
         self._id_prefix = secrets.token_hex(8)
         self._ids = itertools.count(1)
@@ -113,9 +112,9 @@ class Service:
     async def drain(self) -> None:
         """Refuse new requests, let running ones finish, end the rest at the deadline."""
         self.draining = self.metrics.draining = True
-        if not await self.admission.empty(self.config.drain_timeout):
+        if not await self.in_flight.empty(self.config.drain_timeout):
             self.cut()
-            await self.admission.empty(_LAST_ANSWERS_S)
+            await self.in_flight.empty(_LAST_ANSWERS_S)
 
     def cut(self) -> None:
         """End all running requests, each with an answer or a last event; this ends a drain."""

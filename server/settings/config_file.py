@@ -34,7 +34,6 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "device": parse_device,
     "kv_cache_memory": parse_size,
     "max_body_size": parse_size,
-    "max_reading_size": parse_size,
     "max_unread_size": parse_size,
     "max_file_size": parse_size,
     "max_stored_size": parse_size,

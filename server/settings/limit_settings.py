@@ -21,16 +21,6 @@ from server.settings.storage_settings import StorageSettings
 class LimitSettings(StorageSettings, frozen=True, kw_only=True):
     """What one client may ask of the daemon, and all of them together."""
 
-    max_requests: Annotated[
-        Positive,
-        Flag(
-            FlagGroup.LIMITS,
-            "requests in flight in the whole daemon; more are answered with 429 "
-            f"(default: {defaults.MAX_REQUESTS})",
-            parse_positive,
-            "N",
-        ),
-    ] = defaults.MAX_REQUESTS
     max_sequences: Annotated[
         Positive,
         Flag(
@@ -60,23 +50,13 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
             "SIZE",
         ),
     ] = defaults.MAX_BODY_BYTES
-    max_reading_size: Annotated[
-        Bytes,
-        Flag(
-            FlagGroup.LIMITS,
-            "bytes of bodies that have come in part, in each API process; more are answered with "
-            f"429 (default: {defaults.MAX_READING_BYTES >> 20}MiB)",
-            parse_size,
-            "SIZE",
-        ),
-    ] = defaults.MAX_READING_BYTES
     max_unread_size: Annotated[
         Bytes,
         Flag(
             FlagGroup.LIMITS,
-            "bytes of answers that clients have not read, in each API process; beyond it those "
-            "that read least are cut off, and the largest refused that are not streamed and have "
-            f"log-probabilities (default: {defaults.MAX_UNREAD_BYTES >> 20}MiB)",
+            "bytes of bodies, waiting conversations, log-probabilities and unread answers, in each "
+            "API process; beyond it the largest request gets 429, or the slowest reader is cut off "
+            f"(default: {defaults.MAX_UNREAD_BYTES >> 20}MiB)",
             parse_size,
             "SIZE",
         ),
@@ -153,11 +133,9 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
     def limits(self) -> Limits:
         """What the daemon admits, and what one request may ask for."""
         return Limits(
-            max_requests=self.max_requests,
             max_rows=self.max_sequences,
             max_queue_seconds=self.max_queue_seconds,
             max_body_bytes=self.max_body_size,
-            max_reading_bytes=self.max_reading_size,
             max_unread_bytes=self.max_unread_size,
             max_unread_seconds=self.max_unread_seconds,
             max_inputs=self.max_inputs,

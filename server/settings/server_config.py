@@ -25,19 +25,18 @@ MetricsAlias = Literal["vllm"]
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of the daemon and of one request.
 
-    `max_requests`, `max_rows` (sequences) and `max_tokens` (a text counts its bytes until it is
-    tokenized) bound everything in flight, `max_queue_seconds` (0: nothing) each model's expected
-    wait; the other bounds hold for each request. `priority_range` is what requests may name, from
-    and to; None: 0 alone. What has waited `max_priority_wait` seconds goes before every priority.
-    A request runs for `max_request_seconds` at most (0: for any time).
+    `max_rows` (sequences) and `max_tokens` (a text counts its bytes until it is tokenized) bound
+    what is in flight of each model, `max_queue_seconds` (0: nothing) its expected wait;
+    `max_unread_bytes` bounds what an API process holds; the other bounds are those of a request.
+    `priority_range` is what requests may name, from and to; None: 0 alone. What has waited
+    `max_priority_wait` seconds goes before every priority. A request runs for `max_request_seconds`
+    at most (0: for any time).
     """
 
-    max_requests: int = defaults.MAX_REQUESTS
     max_rows: int = defaults.MAX_SEQUENCES
     max_tokens: int = defaults.MAX_PENDING_TOKENS
     max_queue_seconds: float = defaults.MAX_QUEUE_SECONDS
     max_body_bytes: int = defaults.MAX_BODY_BYTES
-    max_reading_bytes: int = defaults.MAX_READING_BYTES
     max_unread_bytes: int = defaults.MAX_UNREAD_BYTES
     max_unread_seconds: float = defaults.MAX_UNREAD_SECONDS
     max_inputs: int = defaults.MAX_INPUTS

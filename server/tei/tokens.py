@@ -9,7 +9,13 @@ from msgspec import Raw
 
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SlicedText
-from server.api.tokenize import ALL_TASKS, DETOKENIZE, answer_tokenization, tokenize_body
+from server.api.tokenize import (
+    ALL_TASKS,
+    DETOKENIZE,
+    answer_tokenization,
+    tokenize_body,
+    tokenizing,
+)
 from server.encoding.text_prompts import text_prompt
 from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
 from server.http.body import Body, whole_body
@@ -73,11 +79,7 @@ async def _tei_tokenize(request: Request, raw: bytes) -> Response:
     prompt = text_prompt(model, body.prompt_name, None)
     whole = [prompt + text for text in texts]
     special = body.add_special_tokens is not False
-    size = sum(len(text.encode()) for text in whole)
-    with (
-        CancelOnDisconnect(request.receive),
-        service.admission.of(model.name).admit(rows=len(whole), tokens=size),
-    ):
+    with CancelOnDisconnect(request.receive), tokenizing(service, record, whole):
         sliced = await all_slices(model.tokenizer, whole, offsets=True)
         tokens = await in_thread(
             lambda: [
@@ -97,7 +99,7 @@ async def decode(request: Request) -> Response:
     model = _model(service, record, body.model, DECODE)
     lists = _id_lists(body.ids, model, service.limits.max_inputs)
     skips = body.skip_special_tokens is not False
-    with service.admission.of(model.name).admit(rows=len(lists), tokens=sum(map(len, lists))):
+    with service.in_flight:
         return json_answer(await in_thread(lambda: _texts(model, lists, skips=skips)))
 
 

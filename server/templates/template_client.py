@@ -7,6 +7,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from engine_core.client.pending_jobs import Outcome
+from engine_core.fair_queuing.fair_queue import FairQueue
 from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.refusal import RefusalError
 from server.lasting_task import lasting_task
@@ -19,7 +21,6 @@ from server.templates.protocol import (
     Ping,
     frame,
 )
-from server.templates.render_queue import PendingRender, RenderQueue
 from server.templates.template_files import NoChatTemplateError, read_chat_template
 
 # To start and to compile the template, while all of the daemon starts.
@@ -45,18 +46,27 @@ _INTERRUPT_EVERY_S = 0.05
 _log = logging.getLogger(__name__)
 
 
+class _PendingRender:
+    """A conversation that waits for its prompt: the frame to send, and the answer to come, which is
+    cancelled when the client leaves."""
+
+    def __init__(self, frame: bytes) -> None:
+        self.frame = frame
+        self.answer: Outcome[Answer] = Outcome()
+
+
 class TemplateClient:
     """One template's process, started with the server and again whenever it ends.
 
-    A task owns the process and sends it one conversation at a time. It also reads answers that
-    nobody waits for any more, so that no request gets the answer of another.
+    A task owns the process and sends it one conversation at a time; API keys take turns. It also
+    reads answers that nobody waits for any more, so that no request gets the answer of another.
     """
 
     def __init__(self, model: str, folder: Path) -> None:
         """Reads the template. A model without a working template is served all the same."""
         self._model = model
-        self._queue = RenderQueue(model)
-        self._current: PendingRender | None = None
+        self._queue: FairQueue[_PendingRender] = FairQueue()
+        self._current: _PendingRender | None = None
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._process: ProcessHandle | None = None
@@ -87,19 +97,19 @@ class TemplateClient:
         """The prompt of a Conversation's frame, which came with an API key; cancelled, it is given
         up, waiting or rendered. The first one starts the process where nothing has.
 
-        Raises RefusalError: no template, one that refuses these messages, no running process, or
-        too many that wait."""
+        Raises RefusalError: no template, one that refuses these messages, or no running process."""
         _ = self.template
         if self._keeper is None:
             self.start()
         if self._is_down:
             raise RefusalError("template_unavailable", self._outage)
-        pending = self._queue.add(conversation, key)
+        pending = _PendingRender(conversation)
+        self._queue.put(pending, key)
         self._wake.set()
         try:
             outcome = await pending.answer
         except asyncio.CancelledError:
-            self._queue.remove(pending)
+            self._queue.discard(pending, key)
             self._interrupt(pending)
             raise
         if isinstance(outcome, NotRendered):
@@ -195,9 +205,9 @@ class TemplateClient:
         pending.answer.set(answer)
         return survives
 
-    async def _next(self, process: ProcessHandle) -> PendingRender | None:
-        """The conversation that the last process has left, or the first whose client still waits;
-        None after a while without one, or at once if the process has ended."""
+    async def _next(self, process: ProcessHandle) -> _PendingRender | None:
+        """The conversation that the last process has left, or the next one in turn; None after a
+        while without one, or at once if the process has ended."""
         if self._current is not None and not self._current.answer.done():
             return self._current
         if not self._queue and process.alive:
@@ -205,9 +215,9 @@ class TemplateClient:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PING_EVERY_S):
                     await self._wake.wait()
-        return self._queue.take()
+        return self._queue.take() if self._queue else None
 
-    def _interrupt(self, pending: PendingRender) -> None:
+    def _interrupt(self, pending: _PendingRender) -> None:
         """Have the process give `pending` up, if that is what it renders."""
         if self._is_up and self._process is not None and self._current is pending:
             self._process.interrupt()
@@ -230,8 +240,8 @@ class TemplateClient:
         current, self._current = self._current, None
         if current is not None:
             current.answer.set(error)
-        while pending := self._queue.take():
-            pending.answer.set(error)
+        while self._queue:
+            self._queue.take().answer.set(error)
 
 
 def _refusal(answer: NotRendered) -> RefusalError:

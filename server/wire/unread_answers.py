@@ -3,6 +3,7 @@
 import asyncio
 from typing import Protocol
 
+from server.service.ledger import Ledger
 from server.wire.log_limit import CONNECTION_LOG
 
 _LOOK_SECONDS = 1.0
@@ -35,7 +36,7 @@ class _Watched:
 
     def __init__(self, unsent: int, now: float) -> None:
         self.unsent, self.moved_at = unsent, now
-        self.unread = self.taken = self.looks = 0
+        self.unread, self.taken, self.looks = unsent, 0, 0
 
     def look(self, connection: Connection, now: float) -> None:
         unsent = connection.unsent_bytes()
@@ -58,34 +59,39 @@ class _Watched:
 
 class UnreadAnswers:
     """Watches the connections of one process whose clients lag behind, once a second. One that has
-    read nothing at all for `max_seconds` is cut off. Where all together have more than `max_bytes`
-    unread, those are that read least, until only one is left that reads steadily.
+    read nothing at all for `max_seconds` is cut off. What is unread counts in the ledger: where
+    that is too much, those are cut off that read least, until only one is left that reads steadily.
     """
 
-    def __init__(self, max_bytes: int, max_seconds: float) -> None:
-        self._max_bytes, self._max_seconds = max_bytes, max_seconds
+    def __init__(self, ledger: Ledger, max_seconds: float) -> None:
+        self._ledger, self._max_seconds = ledger, max_seconds
+        ledger.cut_unread = self._cut_excess
         self._watched: dict[Connection, _Watched] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, connection: Connection) -> None:
         """Its client lags behind from now on."""
         loop = asyncio.get_running_loop()
-        self._watched[connection] = _Watched(connection.unsent_bytes(), loop.time())
+        watched = self._watched[connection] = _Watched(connection.unsent_bytes(), loop.time())
+        self._ledger.unread += watched.unread
         if self._timer is None:
             self._timer = loop.call_later(_LOOK_SECONDS, self._look)
 
     def forget(self, connection: Connection) -> None:
         """Its client has caught up, or is gone. Idempotent."""
-        self._watched.pop(connection, None)
+        if (watched := self._watched.pop(connection, None)) is not None:
+            self._ledger.unread -= watched.unread
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._timer = None
         for connection, watched in self._watched.items():
+            before = watched.unread
             watched.look(connection, now)
+            self._ledger.unread += watched.unread - before
         self._cut_still(now)
-        self._cut_excess()
+        self._ledger.make_room()
         if self._watched:
             self._timer = loop.call_later(_LOOK_SECONDS, self._look)
 
@@ -94,17 +100,17 @@ class UnreadAnswers:
         for connection in [c for c, watched in self._watched.items() if watched.moved_at < limit]:
             self._cut(connection, f"it has read nothing for {self._max_seconds:g} s")
 
-    def _cut_excess(self) -> None:
-        excess = sum(watched.unread for watched in self._watched.values()) - self._max_bytes
+    def _cut_excess(self, excess: int) -> None:
         slowest = sorted(self._watched.items(), key=lambda item: item[1].progress)
         for connection, watched in slowest:
             if excess <= 0 or (len(self._watched) == 1 and watched.is_steady):
                 return
             excess -= watched.unread
-            self._cut(connection, "all answers that are not read are too much")
+            self._cut(connection, "answers that are not read, and requests, are too much")
 
     def _cut(self, connection: Connection, why: str) -> None:
-        unread = self._watched.pop(connection).unread
+        unread = self._watched[connection].unread
+        self.forget(connection)
         message = "a client that does not read its answer is cut off, %d bytes: %s"
         CONNECTION_LOG.warning(message, unread, why)
         connection.cut()

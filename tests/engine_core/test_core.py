@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine_core.admission.shared_bound import InFlight
 from engine_core.executor.base import WorkerLostError
 from engine_core.messages import (
     Abort,
@@ -309,4 +310,4 @@ def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architectur
             assert (job_id in ledger.failed) == (job_id not in ledger.accepted) or ended < count
     usage = engine.core._scheduler.usage()
     assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
-    assert engine.core._budget.is_empty
+    assert engine.core._budget.held == InFlight()

@@ -5,6 +5,7 @@ import gc
 import numpy as np
 import pytest
 
+from engine_core.admission.shared_bound import InFlight
 from engine_core.messages import Abort, EndRow, GenerateJob, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
 from tests.engine_core.fake_transport import Engine
@@ -74,4 +75,4 @@ def test_ten_thousand_requests_leave_nothing_behind(word_tokenizer, stages: int)
     assert not scheduler._rows
     assert not scheduler._running.prompts
     assert not engine.core._in_flight
-    assert engine.core._budget.is_empty
+    assert engine.core._budget.held == InFlight()

@@ -219,6 +219,8 @@ class FakeEngine:
             prompt_tokens=0,
             step_sizes=[0] * (len(STEP_SIZES) + 1),
             stages=STAGE_TIMES,
+            admitted_rows=running,
+            admitted_tokens=running,
         )
         for client in self._greeted:
             self._send(client, beat)

@@ -78,10 +78,10 @@ EVERY_FLAG = (
     "--attention-backend naive --max-running 4 --max-step-tokens 55 --kv-cache-memory 1.5GiB "
     "--block-size 8 --memory-share 0.25 --host ::1 --port 0 --api-key k --api-workers 6 "
     "--api-key-file f --api-key-file g --tls-cert c --tls-key d --strict-fields "
-    "--cors-origin https://x --cors-origin * --max-requests 7 --max-sequences 8 "
+    "--cors-origin https://x --cors-origin * --max-sequences 8 "
     "--max-body-size 8kB --max-inputs 9 --max-documents 10 --max-n 11 --max-queue-seconds 12 "
     "--state-dir s --max-file-size 1MB --max-file-lines 13 --max-stored-size 2MB "
-    "--max-reading-size 3MB --priority-range=-2:3 --max-priority-wait 1.5 "
+    "--priority-range=-2:3 --max-priority-wait 1.5 "
     "--max-request-seconds 14 --max-unread-size 4MB --max-unread-seconds 15 "
     "--share-prefixes p --share-prefixes all "
     "--startup-timeout 9 --drain-timeout 0.5 --stall-timeout 0 --log-level debug"
@@ -115,10 +115,8 @@ EVERY_SETTING = Settings(
     tls_key="d",
     cors_origins=("https://x", "*"),
     strict_fields=True,
-    max_requests=7,
     max_sequences=8,
     max_body_size=8000,
-    max_reading_size=3 * 10**6,
     max_inputs=9,
     max_documents=10,
     max_n=11,
@@ -147,10 +145,8 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
     assert command.api_key == "k"
     assert command.settings == EVERY_SETTING
     assert command.settings.limits == Limits(
-        max_requests=7,
         max_rows=8,
         max_body_bytes=8000,
-        max_reading_bytes=3 * 10**6,
         max_inputs=9,
         max_documents=10,
         max_n=11,

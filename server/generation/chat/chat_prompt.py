@@ -1,4 +1,4 @@
-"""A conversation's prompt: checked, admitted, rendered by the model's template."""
+"""A conversation's prompt: checked, and rendered by the model's template."""
 
 from server.generation.chat.conversation import ChatOptions, conversation, num_characters
 from server.metrics.request_record import RequestRecord
@@ -18,9 +18,8 @@ async def chat_prompt(
 ) -> str:
     """The text for the model to continue, special tokens written out.
 
-    The whole conversation is counted until its prompt is known. Raises RefusalError: a message at
-    fault, texts far beyond what the model takes, too much in flight, a template that refuses, or
-    that too many wait for, no time.
+    The whole conversation is held until its prompt is known. Raises RefusalError: a message at
+    fault, texts far beyond what the model takes, no room, a template that refuses, no time.
     """
     model.text_bound.check_length(num_characters(messages), "messages")
     # What waits is the frame alone: messages without any text are many times its size in memory.
@@ -28,7 +27,11 @@ async def chat_prompt(
     question = frame(parsed)
     del parsed
     key = record.client.share
-    with service.admission.of(model.name).admit(rows=1, tokens=len(question), key=key.number):
+    with (
+        service.in_flight,
+        service.ledger.account(key.number, "a conversation that waits for its template") as account,
+    ):
+        account.hold(len(question))
         rendering = model.chat.prompt_of(question, key)
         prompt = await within_limit(service.limits, record, rendering)
     model.text_bound.check(prompt, "messages")

@@ -35,7 +35,7 @@ def manifests(helm3: Helm3) -> list[Manifest]:
 def scraped_daemon() -> Generator[Daemon]:
     """A daemon that refuses more than a few requests at a time, and has been asked too early."""
     port = free_port()
-    limits = ("--api-workers", "2", "--max-requests", "8", "--threads", "1")
+    limits = ("--api-workers", "2", "--max-sequences", "8", "--threads", "1")
     daemon = Daemon("--port", str(port), *limits)
     try:
         refused_while_loading(f"http://127.0.0.1:{port}")

@@ -87,7 +87,7 @@ def test_failures_are_restarted(name: str) -> None:
 @every_unit
 def test_every_admitted_request_may_have_a_connection(name: str) -> None:
     (files,) = read_unit(name)["LimitNOFILE"]
-    assert int(files) >= 4 * defaults.MAX_REQUESTS
+    assert int(files) >= 2 * defaults.MAX_SEQUENCES
 
 
 def test_units_differ_by_devices_alone() -> None:

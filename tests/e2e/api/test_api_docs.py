@@ -187,7 +187,6 @@ def test_the_limits_are_the_defaults() -> None:
         "documents": limits.max_documents,
         "`n`": limits.max_n,
         "lines of such a file": limits.max_file_lines,
-        "requests in flight, for each model": limits.max_requests,
         "sequences in flight, for each model": limits.max_rows,
         "tokens in flight, for each model": limits.max_tokens,
         "[expected wait](#the-expected-wait) until a request begins, for each model": (

@@ -41,8 +41,8 @@ def test_the_limit_is_raised_for_every_process(narrow: Daemon) -> None:
 def test_a_limit_below_what_is_admitted_is_a_warning(narrow: Daemon) -> None:
     (warning,) = lines(narrow, "may open")
     assert f"may open {HARD} files" in warning
-    assert "4096 requests" in warning
-    assert "--max-requests" in warning
+    assert "16384 requests" in warning
+    assert "--max-sequences" in warning
 
 
 def test_no_file_left_is_one_line_of_the_log(narrow: Daemon) -> None:

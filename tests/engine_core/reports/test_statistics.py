@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from engine_core.admission.shared_bound import InFlight
 from engine_core.engine_state import Beat, StageTime, Usage
 from engine_core.messages import GenerateJob, Hello, SamplingParams
 from engine_core.reports.statistics import Statistics
@@ -31,7 +32,8 @@ def times(start_us: int) -> StepTimes:
 
 def beat(statistics: Statistics, now: float = 0.0) -> Beat:
     usage = Usage(running=0, waiting=0)
-    return statistics.beat(usage, now, oldest=now, in_flight=0, expected_wait_s=0.0)
+    admitted = InFlight(rows=3, tokens=4)
+    return statistics.beat(usage, admitted, now, oldest=now, in_flight=0, expected_wait_s=0.0)
 
 
 def test_each_stages_times_are_summed_up() -> None:

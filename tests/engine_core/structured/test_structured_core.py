@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine_core.admission.shared_bound import InFlight
 from engine_core.messages import Abort, GenerateJob, Grammar, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.structured.grammar import GrammarCompiler
@@ -48,7 +49,7 @@ def constrained(grammar: Grammar, max_tokens: int = 30) -> SamplingParams:
 def assert_nothing_left(engine: Engine) -> None:
     usage = engine.core._scheduler.usage()
     assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
-    assert engine.core._budget.is_empty
+    assert engine.core._budget.held == InFlight()
     preprocessor = engine.core._preprocessor
     assert isinstance(preprocessor, DecoderPreprocessor)
     engine.iterate_until(lambda: not preprocessor._compiler_threads._waiting)

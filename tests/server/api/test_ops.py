@@ -11,7 +11,6 @@ from server import __version__
 from server.app.endpoints import all_endpoints
 from server.service.registry import Registry
 from server.service.service import Service
-from server.settings.server_config import Limits
 from tests.patience import wait_until
 from tests.server.chat_templates import chat_deployment
 from tests.server.conftest import Deployment, DeploymentBuilder
@@ -266,9 +265,7 @@ def test_the_api_key_opens_everything_but_health_and_metrics(builder):
 
 async def test_several_processes_count_together(builder, tmp_path):
     files = [tmp_path / f"{number}.counts" for number in range(2)]
-    config = server_config(
-        builder.model("writer", "generate"), api_workers=2, limits=Limits(max_requests=8)
-    )
+    config = server_config(builder.model("writer", "generate"), api_workers=2)
     config = msgspec.structs.replace(config, count_files=tuple(map(str, files)))
     deployment = builder.open(config)
     service = Service(config, Registry.load(config.models, all_endpoints()), index=1)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from engine_core.messages import Failed
+from server.service.ledger import REQUEST_BYTES
 from server.settings.server_config import Limits
 from tests.patience import PATIENCE, wait_until
 from tests.server.api.test_ops import metric
@@ -124,25 +125,6 @@ def test_a_client_that_does_not_read_holds_up_nobody(deployment, say):
     wait_until(lambda: metric(deployment, "penstock_in_flight", what="rows") == 0)
 
 
-def test_a_full_engine_refuses_whole_requests_and_takes_the_next_when_one_leaves(builder):
-    limits = Limits(max_requests=1, max_rows=6)
-    deployment = builder.open(server_config(builder.model("writer", "generate"), limits=limits))
-    slow(deployment)
-    first = Background(
-        lambda: deployment.post("/v1/completions", {**ENDLESS, "n": 4, "max_tokens": 40})
-    )
-    wait_until(lambda: deployment.engines["writer"].running == 1)
-    refused = deployment.post("/v1/completions", {"prompt": "a", "n": 3})
-    assert refused.status_code == 429
-    assert refused.headers["retry-after"] == "1"
-    assert refused.json()["error"]["code"] == "overloaded"
-    hopeless = deployment.post("/v1/completions", {"prompt": "a", "n": 7})
-    assert (hopeless.status_code, hopeless.json()["error"]["code"]) == (400, "too_large")
-    assert len(first.result().json()["choices"]) == 4
-    assert deployment.post("/v1/completions", {"prompt": "a", "n": 6}).status_code == 200
-    assert metric(deployment, "penstock_in_flight", what="rows") == 0
-
-
 def test_a_queue_that_is_too_long_says_how_long_it_is(builder):
     """On every endpoint; when it is shorter again, all are served."""
     models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
@@ -172,22 +154,27 @@ def test_a_queue_that_is_too_long_says_how_long_it_is(builder):
 
 def test_many_clients_and_a_small_deployment(builder):
     """Everyone gets one answer, 200 or 429, and nothing is in flight afterwards."""
-    limits = Limits(max_requests=3)
+    limits = Limits(max_unread_bytes=4 * REQUEST_BYTES)
     deployment = builder.open(server_config(builder.model("writer", "generate"), limits=limits))
     deployment.engines["writer"].script.step_seconds = 0.01
-    bodies = [{"prompt": "a", "max_tokens": 20, "stream": number % 2 == 0} for number in range(24)]
+    scored = {"prompt": "a", "max_tokens": 20, "logprobs": 5}
     requests = [
-        Background(lambda body=body: deployment.post("/v1/completions", body)) for body in bodies
+        Background(
+            lambda body={**scored, "stream": number % 2 == 0}: deployment.post(
+                "/v1/completions", body
+            )
+        )
+        for number in range(24)
     ]
-    statuses = [request.result().status_code for request in requests]
-    assert set(statuses) == {200, 429}
-    assert [
-        metric(deployment, "penstock_in_flight", what=w) for w in ("requests", "rows", "tokens")
-    ] == [
-        0,
-        0,
-        0,
-    ]
+    answers = [request.result() for request in requests]
+    assert {answer.status_code for answer in answers} == {200, 429}
+    (refusal, *_) = [answer for answer in answers if answer.status_code == 429]
+    assert refusal.headers["retry-after"] == "1"
+    assert refusal.json()["error"]["code"] == "overloaded"
+    assert "for log-probabilities" in refusal.json()["error"]["message"]
+    for what in ("requests", "rows"):
+        wait_until(lambda what=what: metric(deployment, "penstock_in_flight", what=what) == 0)
+    assert deployment.post("/v1/completions", scored).status_code == 200
 
 
 def test_an_engine_that_dies(builder):

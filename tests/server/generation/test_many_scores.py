@@ -1,4 +1,4 @@
-"""Answers with many log-probabilities of generated tokens: encoded in parts, and bounded."""
+"""Answers with many log-probabilities: encoded in parts, one after the other, and bounded."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +22,12 @@ CHAT: dict[str, Any] = {
 PATHS = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
 CHOICES = 16
 """Of 700 tokens with 5 alternatives each: more numbers than are encoded at once; twice as many are
-more than are kept."""
+more than are held beside another answer."""
 
 
 @pytest.fixture(scope="module")
 def open_deployment(tokenizer: Tokenizer) -> Iterator[Deployment]:
-    limits = Limits(max_unread_bytes=64 * 80_000)
+    limits = Limits(max_unread_bytes=1 << 20)
     with chat_deployment(tokenizer, {"writer": CHATML}, limits=limits) as deployment:
         yield deployment
 
@@ -61,8 +61,9 @@ def test_too_many_are_refused_and_others_are_served(deployment: Deployment, path
         while not refused.done():
             assert deployment.post(path, small).status_code == 200
     error = refused.result().json()["error"]
-    assert refused.result().status_code == 400
-    assert (error["code"], error["param"]) == ("too_large", "logprobs")
+    assert refused.result().status_code == 429
+    assert error["code"] == "overloaded"
+    assert "of them for log-probabilities" in error["message"]
     # Nothing of a stream is kept, and nothing without log-probabilities counts.
     streamed = deployment.post(path, {**large, "stream": True})
     assert streamed.text.endswith("data: [DONE]\n\n")

@@ -23,6 +23,8 @@ BEAT = Beat(
     last_step_age_s=0.5,
     prompt_tokens=60,
     step_sizes=[5, 0, 0, 1, *[0] * (len(STEP_SIZES) - 4), 1],
+    admitted_rows=6,
+    admitted_tokens=80,
 )
 
 

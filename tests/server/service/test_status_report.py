@@ -85,7 +85,7 @@ def test_what_is_in_flight(deployment) -> None:
     deployment.engines["writer"].script.held = True
     with deployment.http.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}):
         wait_until(lambda: status(deployment).in_flight.requests == 1)
-        assert status(deployment).in_flight.rows == 1
+        wait_until(lambda: status(deployment).in_flight.rows == 1)
         deployment.engines["writer"].script.held = False
     wait_until(lambda: status(deployment).in_flight.requests == 0)
 

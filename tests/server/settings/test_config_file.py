@@ -26,10 +26,8 @@ metrics_alias: vllm
 metrics_key: true
 access_log: json
 otlp_traces_endpoint: https://collector/v1/traces
-max_requests: 10
 max_sequences: 20
 max_body_size: 2MiB
-max_reading_size: 5MiB
 max_unread_size: 6MiB
 max_unread_seconds: 9
 max_inputs: 30
@@ -141,10 +139,8 @@ def everything(folder: Path) -> Settings:
         metrics_key=True,
         access_log="json",
         otlp_traces_endpoint="https://collector/v1/traces",
-        max_requests=10,
         max_sequences=20,
         max_body_size=2 << 20,
-        max_reading_size=5 << 20,
         max_unread_size=6 << 20,
         max_unread_seconds=9.0,
         max_inputs=30,
@@ -190,7 +186,7 @@ def test_models_alone_leave_the_rest_at_its_defaults(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("prot: 1", "prot: unknown key; did you mean port?"),
-        ("max-requests: 1", "max-requests: unknown key; did you mean max_requests?"),
+        ("max-sequences: 1", "max-sequences: unknown key; did you mean max_sequences?"),
         ("api_key: k", "api_key: unknown key; did you mean api_key_files?"),
         ("zzz: 1", "zzz: unknown key"),
         ("port: 65536", "port: expected `int` <= 65535"),
@@ -202,7 +198,7 @@ def test_models_alone_leave_the_rest_at_its_defaults(tmp_path: Path) -> None:
         ("host: ''", "host: expected `str` of length >= 1"),
         ("host: 1", "host: expected `str`, got `int`"),
         ("api_workers: 0", "api_workers: expected `int` >= 1"),
-        ("max_requests: 99999999999999999999999", "max_requests: expected `int` <= 2147483647"),
+        ("max_sequences: 99999999999999999999999", "max_sequences: expected `int` <= 2147483647"),
         ("max_body_size: lots", "max_body_size: 'lots' is not a size, such as 2GiB or 512MB"),
         ("max_body_size: 0", "max_body_size: expected `int` >= 1"),
         ("api_key_files: keys", "api_key_files: expected `array`, got `str`"),

@@ -84,7 +84,7 @@ def test_info_tells_of_the_embedder(tei_deployment):
     assert info["model_id"] == info["served_model_name"] == "tei-vectors"
     assert info["model_type"] == {"embedding": {"pooling": "mean"}}
     assert (info["model_dtype"], info["max_input_length"]) == ("float32", 2048)
-    assert (info["max_client_batch_size"], info["max_concurrent_requests"]) == (2048, 4096)
+    assert (info["max_client_batch_size"], info["max_concurrent_requests"]) == (2048, 16_384)
     assert {"model_sha", "max_batch_tokens", "version", "sha", "docker_label"} <= set(info)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -13,13 +14,12 @@ import httpx
 import pytest
 
 from benchmarks.daemon.process_stats import cpu_seconds
-from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
-from engine_core.refusal import RefusalError
+from engine_core.fair_queuing.key_share import KeyShare
+from server.service.ledger import REQUEST_BYTES
 from server.settings.server_config import Limits
-from server.templates import render_queue
-from server.templates.template_client import TemplateClient
 from tests.e2e.daemon import children_of, is_alive
 from tests.patience import wait_until
+from tests.server.api.test_ops import metric
 from tests.server.chat_templates import ENDLESS, chat_deployment
 from tests.server.conftest import Deployment
 from tests.server.templates.test_template_process import ask, pid, started
@@ -50,57 +50,23 @@ async def test_interrupts_outside_of_a_render_change_nothing(tmp_path):
             assert await ask(chat, str(number)) == str(number)
 
 
-async def refused(chat: TemplateClient, key: KeyShare = NO_KEY) -> str:
-    with pytest.raises(RefusalError) as caught:
-        await ask(chat, "one too many", key)
-    assert caught.value.code == "overloaded"
-    return caught.value.message
-
-
-@pytest.mark.parametrize(("conversations", "size"), [(3, 1 << 20), (2048, 500)])
-async def test_so_many_wait_and_no_more(tmp_path, monkeypatch, conversations, size):
-    monkeypatch.setattr(render_queue, "_MAX_CONVERSATIONS", conversations)
-    monkeypatch.setattr(render_queue, "_MAX_BYTES", size)
-    async with started(tmp_path) as chat:
-        # The process is not up yet: all of them wait. Each is a frame of 145 bytes and more.
-        waiting = [ask(chat, f"{number}") for number in range(3)]
-        await asyncio.sleep(0)
-        assert "the chat template of model writer is overloaded: 3 conv" in await refused(chat)
-        waiting[0].cancel()
-        await asyncio.sleep(0)
-        assert await ask(chat, "in its place") == "in its place"
-        assert await asyncio.gather(*waiting[1:]) == ["1", "2"]
-
-
-@pytest.mark.parametrize(("conversations", "size"), [(7, 1 << 20), (2048, 1000)])
-async def test_api_keys_take_turns_and_have_half_each(tmp_path, monkeypatch, conversations, size):
-    monkeypatch.setattr(render_queue, "_MAX_CONVERSATIONS", conversations)
-    monkeypatch.setattr(render_queue, "_MAX_BYTES", size)
+async def test_api_keys_take_turns(tmp_path):
     greedy, honest = KeyShare(1), KeyShare(2)
     async with started(tmp_path) as chat:
         ended: list[str] = []
+        # The process is not up yet: all of them wait.
         waiting = [ask(chat, text, greedy) for text in ("a", "b", "c")]
         await asyncio.sleep(0)
-        assert "3 conversations" in (message := await refused(chat, greedy))
-        assert "of this API key" in message
         waiting.append(ask(chat, "honest", honest))
         for each in waiting:
             each.add_done_callback(lambda done: ended.append(done.result()))
         await asyncio.gather(*waiting)
         assert ended == ["a", "honest", "b", "c"]
-        assert await ask(chat, "after", greedy) == "after"
-
-
-async def test_one_alone_may_have_any_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(render_queue, "_MAX_BYTES", 10)
-    async with started(tmp_path) as chat:
-        assert await ask(chat, "larger than that") == "larger than that"
 
 
 @pytest.fixture(scope="module")
 def deployment(tokenizer) -> Iterator[Deployment]:
-    limits = Limits(max_tokens=1 << 16)
-    with chat_deployment(tokenizer, {"writer": ENDLESS}, limits) as deployment:
+    with chat_deployment(tokenizer, {"writer": ENDLESS}) as deployment:
         yield deployment
 
 
@@ -129,11 +95,22 @@ def test_twenty_that_left_hold_up_nobody(deployment, path):
     assert cpu_seconds(running) - begun < 5 * _RENDER_S
 
 
-def test_messages_without_text_are_counted(deployment):
-    empty = [{"role": "assistant", "content": ""}] * 2000
-    answer = chat(deployment, *empty)
-    assert answer.json()["error"]["code"] == "too_large"
-    assert chat(deployment, *empty[:1000]).status_code == 200
+def test_the_largest_of_too_many_that_wait_is_refused(tokenizer):
+    limits = Limits(max_unread_bytes=10 * REQUEST_BYTES)
+    with chat_deployment(tokenizer, {"writer": ENDLESS}, limits) as own, ExitStack() as open_ones:
+        leave(own, "/v1/chat/completions", open_ones)
+        with ThreadPoolExecutor(2) as pool:
+            empty = [{"role": "assistant", "content": ""}] * 2000
+            large = pool.submit(chat, own, *empty)
+            wait_until(lambda: metric(own, "penstock_in_flight", what="requests") == 2)
+            other = pool.submit(chat, own, *empty[:1800])
+            refused = large.result()
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            error = refused.json()["error"]
+            assert error["code"] == "overloaded"
+            assert "for a conversation that waits for its template" in error["message"]
+            assert other.result().status_code == 200
+        assert chat(own, *empty).status_code == 200
 
 
 def test_the_process_has_no_socket_but_its_own(deployment):

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from server.service.ledger import Ledger
 from server.wire import unread_answers
 from server.wire.unread_answers import UnreadAnswers
 from tests.virtual_time import in_virtual_time
@@ -33,7 +34,7 @@ class Reader:
 @pytest.fixture
 def watcher(monkeypatch: pytest.MonkeyPatch) -> UnreadAnswers:
     monkeypatch.setattr(unread_answers, "_LOOK_SECONDS", 0.02)
-    return UnreadAnswers(MAX_BYTES, MAX_SECONDS)
+    return UnreadAnswers(Ledger(MAX_BYTES), MAX_SECONDS)
 
 
 @in_virtual_time

@@ -1,0 +1,120 @@
+"""The bytes that one API process holds for its clients: one bound for all of them together.
+
+A request opens an account wherever it holds much: its body on the way and until it is decoded, a
+conversation that waits for its chat template, texts that are tokenized, log-probabilities. Answers
+that have been sent and not read count beside them (`server/wire/unread_answers.py`).
+
+Beyond the bound the side that has more gives way. Of requests the largest is refused, of the API
+key that holds most; of unread answers the one that is read most slowly is cut off. So nobody who
+asks for little is refused because others ask for much.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from engine_core.refusal import RefusalError
+
+REQUEST_BYTES = 16 << 10
+"""What a request takes besides: its task, its headers, its connection."""
+
+
+class Ledger:
+    """Bytes of open accounts, and of unread answers. One account alone may have more than the
+    bound, and so may one answer that is read steadily."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._accounts: dict[Account, None] = {}
+        self._of_keys: Counter[int] = Counter()
+        self._held = 0
+        self.unread = 0
+        """Bytes of answers that are not read."""
+        self.cut_unread: Callable[[int], None] = lambda _: None
+        """Cuts answers off that have so many bytes, the slowest first."""
+
+    @property
+    def num_bytes(self) -> int:
+        """All that is held."""
+        return self._held + self.unread
+
+    def account(self, key: int, purpose: str) -> "Account":
+        """An account for a request of an API key (0 where there are no others); `purpose` says in
+        its refusal what it holds."""
+        return Account(self, key, purpose)
+
+    def move(self, account: "Account", more: int) -> None:
+        """Called by accounts: one holds so much more, or less. Raises RefusalError `overloaded` if
+        it is refused for that."""
+        self._held += more
+        self._of_keys[account.key] += more
+        if account.num_bytes:
+            self._accounts[account] = None
+        else:
+            self._accounts.pop(account, None)
+        if more > 0:
+            self.make_room()
+
+    def make_room(self) -> None:
+        """Have others give way while more is held than may be."""
+        while (excess := self.num_bytes - self._max_bytes) > 0:
+            if self.unread > self._held:
+                self.cut_unread(excess)
+                return
+            if len(self._accounts) == 1:
+                return
+            self._largest().refuse(self._max_bytes)
+
+    def _largest(self) -> "Account":
+        """Of several the one that came last."""
+        of_keys = self._of_keys
+        return max(reversed(self._accounts), key=lambda each: (of_keys[each.key], each.num_bytes))
+
+
+class Account:
+    """What one request holds within its block, all of which is given back on the way out. Leaving
+    a block that was cancelled because the request was refused raises RefusalError `overloaded`."""
+
+    def __init__(self, ledger: Ledger, key: int, purpose: str) -> None:
+        self._ledger, self.key, self._purpose = ledger, key, purpose
+        self._refusal = ""
+        self.num_bytes = 0
+
+    def hold(self, num_bytes: int) -> None:
+        """The request holds so much from now on, and what a request takes besides.
+
+        Raises RefusalError `overloaded` if there is no room and it is the largest."""
+        self._move(REQUEST_BYTES + num_bytes)
+
+    def refuse(self, max_bytes: int) -> None:
+        """Hold nothing any more, and end the block with a refusal: raised here in the block's own
+        task, which is cancelled from any other."""
+        self._refusal = (
+            f"this server holds as much as it may (--max-unread-size), {max_bytes} bytes, "
+            f"{self.num_bytes} of them for {self._purpose}; try again later"
+        )
+        self._move(0)
+        if asyncio.current_task() is self._task:
+            raise RefusalError("overloaded", self._refusal)
+        self._task.cancel()
+
+    def _move(self, num_bytes: int) -> None:
+        more, self.num_bytes = num_bytes - self.num_bytes, num_bytes
+        if more:
+            self._ledger.move(self, more)
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine that uses the block is run by a task"
+        self._task = task
+        self.hold(0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._move(0)
+        if self._refusal and kind is asyncio.CancelledError and self._task.uncancel() == 0:
+            raise RefusalError("overloaded", self._refusal) from None
