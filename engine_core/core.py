@@ -284,8 +284,7 @@ class EngineCore:
             self._scheduler.usage(),
             self._budget.held,
             now,
-            oldest=self._in_flight[0].since if self._in_flight else now,
-            in_flight=len(self._in_flight),
+            in_flight=[step.since for step in self._in_flight],
             expected_wait_s=self._queue_bound.expected_wait(self._scheduler.tokens_before(0)),
         )
         for client in list(self._known_clients):

@@ -1,6 +1,7 @@
 """What an engine core has done since its start, as its heartbeat reports it."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from engine_core.admission.shared_bound import InFlight
 from engine_core.engine_state import STEP_SIZES, Beat, StageTime, Usage
@@ -66,20 +67,19 @@ class Statistics:
         admitted: InFlight,
         now: float,
         *,
-        oldest: float,
-        in_flight: int,
+        in_flight: Sequence[float],
         expected_wait_s: float,
     ) -> Beat:
-        """The heartbeat: these counters beside the scheduler's, and what has been `admitted`.
-        `oldest` is when the oldest of the steps `in_flight` was submitted."""
+        """The heartbeat: these counters beside the scheduler's, and what has been `admitted`. The
+        steps `in_flight` are given by when each was submitted, the oldest first."""
         return Beat(
             usage=usage,
             stages=[stage.time() for stage in self._stages],
             expected_wait_s=expected_wait_s,
-            stalled_s=now - oldest,
+            stalled_s=now - in_flight[0] if in_flight else 0.0,
             steps=self._steps,
             step_tokens=self._step_tokens,
-            steps_in_flight=in_flight,
+            steps_in_flight=len(in_flight),
             last_step_age_s=now - self._last_finished,
             prompt_tokens=self._prompt_tokens,
             step_sizes=list(self._step_sizes),

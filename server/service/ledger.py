@@ -68,7 +68,7 @@ class Ledger:
             self._largest().refuse(self._max_bytes)
 
     def _largest(self) -> "Account":
-        """Of several the one that came last."""
+        """The newest, where several are."""
         of_keys = self._of_keys
         return max(reversed(self._accounts), key=lambda each: (of_keys[each.key], each.num_bytes))
 

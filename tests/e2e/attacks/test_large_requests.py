@@ -69,6 +69,14 @@ def test_requests_for_everything_leave_room_for_others(daemon: Daemon) -> None:
     wait_until(lambda: in_flight(daemon, "rows") == 0)
 
 
+def test_more_sequences_than_a_daemon_ever_takes(daemon: Daemon) -> None:
+    refused = asked(daemon, "/v1/completions", "honest", prompt=["a"] * 200, n=100)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "too_large")
+    assert "20000 rows" in error["message"]
+    assert "16384 rows" in error["message"]
+
+
 def test_an_answer_that_nobody_reads_holds_nothing(daemon: Daemon) -> None:
     body = {**LARGE, "prompt": ["a"] * 512, "max_tokens": 1, "stream": True, "logprobs": 20}
     with closing(sent(daemon, body)):

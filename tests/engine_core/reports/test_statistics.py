@@ -33,7 +33,16 @@ def times(start_us: int) -> StepTimes:
 def beat(statistics: Statistics, now: float = 0.0) -> Beat:
     usage = Usage(running=0, waiting=0)
     admitted = InFlight(rows=3, tokens=4)
-    return statistics.beat(usage, admitted, now, oldest=now, in_flight=0, expected_wait_s=0.0)
+    return statistics.beat(usage, admitted, now, in_flight=[], expected_wait_s=0.0)
+
+
+def test_a_heartbeat_says_what_is_in_flight() -> None:
+    admitted = InFlight(requests=2, rows=3, tokens=4)
+    found = Statistics(1, 0.0).beat(
+        Usage(running=0, waiting=0), admitted, 9.0, in_flight=[2.0, 5.0], expected_wait_s=0.0
+    )
+    assert (found.steps_in_flight, found.stalled_s) == (2, 7.0)
+    assert (found.admitted_rows, found.admitted_tokens) == (3, 4)
 
 
 def test_each_stages_times_are_summed_up() -> None:

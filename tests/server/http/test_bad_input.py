@@ -65,13 +65,6 @@ def test_a_completion_that_cannot_be(deployment, fields, param):
     assert deployment.engines["writer"].received == []
 
 
-def test_more_rows_than_a_daemon_ever_takes(deployment):
-    error = error_of(deployment.post("/v1/completions", {"prompt": ["a"] * 200, "n": 100}), 400)
-    assert error["code"] == "too_large"
-    assert "20000" in error["message"]
-    assert "16384" in error["message"]
-
-
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain", None])
 def test_json_is_json_whatever_it_is_called(deployment, content_type):
     headers = {} if content_type is None else {"content-type": content_type}

@@ -4,10 +4,11 @@ import time
 from pathlib import Path
 
 import pytest
+from prometheus_client.core import GaugeMetricFamily
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.engine_state import STEP_SIZES, Beat, StageTime, Usage
-from server.metrics.engine_families import engine_metrics
+from server.metrics.engine_families import add_admitted, engine_metrics
 from server.service.registry import Registry
 from tests.server.support import served_model
 
@@ -85,3 +86,19 @@ def test_one_that_is_lost_keeps_its_counters_and_computes_nothing(
         "penstock_engine_heartbeat_age_seconds",
         "penstock_engine_tokens_per_step_sum",
     }
+
+
+def test_rows_and_tokens_in_flight_are_those_of_engines_that_live(
+    registry: Registry, client: EngineClient
+) -> None:
+    def in_flight() -> dict[str, float]:
+        metric = GaugeMetricFamily("in_flight", "Requests.", labels=["what"])
+        metric.add_metric(["requests"], 2.0)
+        add_admitted(metric, registry.models)
+        return {sample.labels["what"]: sample.value for sample in metric.samples}
+
+    assert in_flight() == {"requests": 2, "rows": 0, "tokens": 0}
+    client.beat = BEAT
+    assert in_flight() == {"requests": 2, "rows": 6, "tokens": 80}
+    client.dead = True
+    assert in_flight() == {"requests": 2, "rows": 0, "tokens": 0}
