@@ -1,8 +1,8 @@
 """The ASGI application: request id, API key, metrics, the endpoint's handler, and an answer if the
 handler breaks.
 
-What is checked here is the API key (401); too much load (429) is refused by the handlers, through
-`server/service/admission.py`.
+What is checked here is the API key (401); too much load (429) is refused by the handlers, by the
+`ledger` and their engines.
 
 Handlers are looked up and called here: a framework's middleware, routing and dependencies took a
 third of the time from a request to its job.

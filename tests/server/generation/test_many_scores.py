@@ -8,6 +8,8 @@ import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.settings.server_config import Limits
+from tests.patience import wait_until
+from tests.server.api.test_ops import metric
 from tests.server.chat_client import say_little
 from tests.server.chat_templates import CHATML, chat_deployment
 from tests.server.conftest import Deployment
@@ -71,3 +73,19 @@ def test_too_many_are_refused_and_others_are_served(deployment: Deployment, path
     plain = {name: value for name, value in large.items() if "logprobs" not in name}
     assert deployment.post(path, plain).status_code == 200
     assert deployment.engines["writer"].aborted
+
+
+def test_a_stream_that_holds_the_most_ends_with_the_refusal(deployment: Deployment) -> None:
+    deployment.engines["writer"].script.step_seconds = 0.2
+    prompt = {"prompt": [7] * 1200, "echo": True, "logprobs": 5, "max_tokens": 400}
+    scored = {"prompt": "a", "logprobs": 0, "max_tokens": 10, "ignore_eos": True}
+    with ThreadPoolExecutor(64) as pool:
+        body = {**prompt, "ignore_eos": True, "stream": True}
+        streamed = pool.submit(deployment.post, "/v1/completions", body)
+        wait_until(lambda: metric(deployment, "penstock_in_flight", what="requests") == 1)
+        others = [pool.submit(deployment.post, "/v1/completions", scored) for _ in range(60)]
+        assert {other.result().status_code for other in others} == {200}
+        events = streamed.result().text.removesuffix("\n\n").split("\n\n")
+    assert events[0].startswith('data: {"id":"cmpl-')
+    assert '"code":"overloaded"' in events[-1]
+    wait_until(lambda: metric(deployment, "penstock_in_flight", what="rows") == 0)
