@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from engine_core.refusal import RefusalError
 from server.api.tokenize import tokenizing
 from server.body_limits.decoding_turns import LARGE_BYTES, DecodingTurns
-from server.errors import APIError
 from server.http.body import read_bytes
 from server.metrics.request_record import RequestRecord
 from server.service.in_flight import InFlight
@@ -57,7 +57,7 @@ async def test_too_many_that_wait_to_be_decoded_are_refused() -> None:
     await asyncio.sleep(0.01)
     service.decoding._next()
     ends = await asyncio.gather(*waiting, return_exceptions=True)
-    refusals = [end for end in ends if isinstance(end, APIError)]
+    refusals = [end for end in ends if isinstance(end, RefusalError)]
     assert {refusal.code for refusal in refusals} == {"overloaded"}
     assert len(refusals) == 2
     assert "for the body of this request" in refusals[0].message
@@ -69,7 +69,7 @@ async def test_texts_are_held_while_they_are_tokenized() -> None:
     with tokenizing(service, RECORD, ["é", "b"]):
         assert service.ledger.num_bytes == REQUEST_BYTES + 3
         second = tokenizing(service, RECORD, ["x" * 98])
-        with pytest.raises(APIError, match="for texts to tokenize") as refusal, second:
+        with pytest.raises(RefusalError, match="for texts to tokenize") as refusal, second:
             pass
         assert refusal.value.code == "overloaded"
     assert service.ledger.num_bytes == 0
