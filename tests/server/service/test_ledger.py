@@ -132,10 +132,11 @@ async def test_a_block_that_fails_gives_all_back() -> None:
 async def test_who_is_refused_and_cancelled_is_cancelled() -> None:
     ledger = Ledger(MOST)
     (large,) = await clients(ledger, 99)
-    Client(ledger), Client(ledger)
+    others = [Client(ledger) for _ in range(2)]
     large.task.cancel()
     await settled()
     assert large.task.cancelled()
+    assert refused(others) == [False, False]
 
 
 steps = st.lists(
