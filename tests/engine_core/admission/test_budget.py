@@ -7,8 +7,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from engine_core.admission.budget import Budget
 from engine_core.admission.shared_bound import InFlight
 from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job, RefusalError
+from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.refusal import RefusalError
 
 ROWS, TOKENS = 40, 400
 ROWS_OF_ONE, TOKENS_OF_ONE = 5, 50
