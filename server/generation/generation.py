@@ -219,9 +219,7 @@ def _seconds(plan: GenerationPlan, left: float | None) -> float | None:
     return min(plan.timeout, left)
 
 
-async def submitted(
-    model: Model, plan: GenerationPlan, client: ClientKey
-) -> GenerateStream:
+async def submitted(model: Model, plan: GenerationPlan, client: ClientKey) -> GenerateStream:
     """The job, once the engine has accepted it."""
     return await model.client.generate(
         plan.params,
