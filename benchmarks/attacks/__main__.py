@@ -68,7 +68,7 @@ def main() -> None:
 
 def _measure(attack: Attack, options: argparse.Namespace) -> Outcome:
     with _daemon(options.source, options.keys) as (daemon, attacker, honest):
-        client = HonestClient(honest)
+        client, before = HonestClient(honest), honest.server_errors()
         client.ask_for(_BEGINNING_SECONDS)
         idle = client.ask_for(_IDLE_SECONDS)
         process = multiprocessing.get_context("fork").Process(target=attack, args=(attacker,))
@@ -77,7 +77,7 @@ def _measure(attack: Attack, options: argparse.Namespace) -> Outcome:
             time.sleep(_BEGINNING_SECONDS)
             answers = client.ask_for(options.seconds)
             memory = sum(memory_of(pid).pss for pid in family_of(daemon.pid))
-            errors = honest.server_errors()
+            errors = honest.server_errors() - before
         finally:
             process.kill()
             process.join()

@@ -33,10 +33,6 @@ from engine_core.schedulers.step_builder import build_decode_step
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, StepMask
 
-_OBSERVED = 16
-"""One step in so many is observed in any case."""
-
-
 class DecoderScheduler:
     """API keys take turns; first come, first served in each, priority by priority. Then come rows
     beyond a share, and the batch band last. The oldest request always makes progress.
@@ -145,8 +141,7 @@ class DecoderScheduler:
         return self._micro_batches.depth
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        # Rarely where nothing but the worth of waiting depends on it: fitting takes microseconds.
-        if self._step_time is not None or self._short_steps.present or not self._step % _OBSERVED:
+        if self._step_time is not None or self._short_steps.present:
             self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
