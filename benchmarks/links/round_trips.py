@@ -56,7 +56,7 @@ def measure() -> list[Figure]:
 
 async def _client_round_trips(endpoint: str) -> list[float]:
     """µs from a job's submission to its only token."""
-    with running_module("benchmarks.http.fake_engine", endpoint, "generate", "0", "7"):
+    with running_module("benchmarks.http.fake_engine", endpoint, "generate", "1", "0", "7"):
         client = EngineClient(endpoint)
         await client.start()
         await client.wait_ready()
