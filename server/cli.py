@@ -26,7 +26,7 @@ from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.flag_declaration import FlagGroup
 from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.server_config import ServerConfig, api_key_from
-from server.settings.setting_names import SettingNames, flag_name
+from server.settings.setting_names import RETIRED, SettingNames, flag_name
 from server.settings.settings import ServeCommand, Settings
 from server.trace.command import TraceError, add_trace
 
@@ -57,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: its exit code. Bad usage exits with 2, a start that fails with 1."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = _parser(with_bench="bench" in arguments)
+    for key, instead in RETIRED.items():
+        if any(argument.partition("=")[0] == flag_name(key) for argument in arguments):
+            parser.error(f"{flag_name(key)} is gone: {instead}")
     options = parser.parse_args(arguments)
     try:
         return options.run(options.parser, options)

@@ -33,6 +33,7 @@ from engine_core.schedulers.step_builder import build_decode_step
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, StepMask
 
+
 class DecoderScheduler:
     """API keys take turns; first come, first served in each, priority by priority. Then come rows
     beyond a share, and the batch band last. The oldest request always makes progress.

@@ -17,6 +17,7 @@ import yaml
 
 from server.msgspec_faults import Fault, fault_of
 from server.settings.engine_settings import ModelSettings
+from server.settings.setting_names import RETIRED
 from server.settings.setting_types import (
     parse_device,
     parse_origin,
@@ -159,6 +160,8 @@ def _message(fault: Fault) -> str:
         return f"a key of {path} is no text" if path else "a key is no text"
     struct = ModelSettings if _MODEL_PATH.match(path) else Settings
     key = path.rpartition(".")[2]
+    if fault.kind == "unknown" and key in RETIRED:
+        return f"{path}: is gone; {RETIRED[key]}"
     if fault.kind == "unknown":
         near = difflib.get_close_matches(key.replace("-", "_"), struct.__struct_fields__, 1, 0.5)
         return f"{path}: unknown key" + (f"; did you mean {near[0]}?" if near else "")

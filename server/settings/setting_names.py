@@ -12,6 +12,13 @@ _LIST_FLAGS = {
 }
 """Flags of lists: each is given once for each item."""
 
+RETIRED = {
+    "max_requests": "max_sequences bounds what is in flight, max_unread_size what is held for it",
+    "max_reading_size": "max_unread_size bounds all that a process holds, bodies on their way too",
+    "no_groups": "prompts share by token, and nothing without prefix caching",
+}
+"""Settings that are gone, and what there is instead."""
+
 
 class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
     """What messages call a setting: its flag, or its key in `file`.

@@ -214,6 +214,7 @@ def test_sizes(commands: list[ServeCommand], text: str, size: int) -> None:
         (["--dtype", "int3"], "invalid choice: 'int3'"),
         (["--served-model-name", "a"], "1 --served-model-name for 2 models"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
+        (["--max-requests=9"], "--max-requests is gone: max_sequences bounds what is in flight"),
     ],
 )
 def test_bad_usage_exits_with_2(

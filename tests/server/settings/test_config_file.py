@@ -189,6 +189,7 @@ def test_models_alone_leave_the_rest_at_its_defaults(tmp_path: Path) -> None:
         ("max-sequences: 1", "max-sequences: unknown key; did you mean max_sequences?"),
         ("api_key: k", "api_key: unknown key; did you mean api_key_files?"),
         ("zzz: 1", "zzz: unknown key"),
+        ("max_requests: 1", "max_requests: is gone; max_sequences bounds what is in flight"),
         ("port: 65536", "port: expected `int` <= 65535"),
         ("port: -1", "port: expected `int` >= 0"),
         ("port: '80'", "port: expected `int`, got `str`"),
