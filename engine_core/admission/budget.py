@@ -26,7 +26,7 @@ class Budget:
     def admit(self, client: bytes, message: GenerateJob | EncodeJob) -> Job:
         """Admit a whole job. Raises RefusalError: `too_large` if it could never fit, `overloaded`
         if it does not fit now."""
-        bound, key = self._bound, message.key.number
+        bound, key = self._bound, _key_of(message)
         rows, sent, cost = _size(message)
         if rows < 1:
             raise RefusalError("invalid_request", "the request has no items")
@@ -71,9 +71,15 @@ class Budget:
 
     def _count(self, job: Job, rows: int, tokens: int, begun: int = 0) -> None:
         """The job counts so much from now on."""
-        key = job.message.key.number
-        self._bound.move(key, begun, rows - job.counted_rows, tokens - job.counted_tokens)
+        more = rows - job.counted_rows, tokens - job.counted_tokens
+        self._bound.move(_key_of(job.message), begun, *more)
         job.counted_rows, job.counted_tokens = rows, tokens
+
+
+def _key_of(message: GenerateJob | EncodeJob) -> int:
+    """The key whose bound a job counts in. Lines of batches are in none: their client keeps to a
+    part of the engine, of which the key's other requests shall have theirs."""
+    return 0 if message.batch else message.key.number
 
 
 def _size(message: GenerateJob | EncodeJob) -> tuple[int, int, int]:

@@ -1,5 +1,6 @@
 """The bound on work in flight, where jobs of two keys come, end row by row and leave."""
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -96,3 +97,15 @@ def test_the_first_job_of_a_key_is_never_too_much_for_its_key() -> None:
     with pytest.raises(RefusalError, match="this API key"):
         budget.admit(b"", message(1, 1, 1))
     budget.admit(b"", message(1, 1, 2))
+
+
+def test_a_keys_batch_leaves_the_key_what_it_may_have() -> None:
+    budget = Budget(ROWS, TOKENS)
+    for _ in range(5):
+        line = message(ROWS_OF_ONE, key=1)
+        budget.admit(b"batch", msgspec.structs.replace(line, batch=True))
+    job = budget.admit(b"client", message(ROWS_OF_ONE, key=1))
+    assert job.counted_rows == ROWS_OF_ONE
+    with pytest.raises(RefusalError, match="at capacity"):
+        budget.admit(b"client", message(ROWS_OF_ONE, key=1))
+    budget.release(job)
