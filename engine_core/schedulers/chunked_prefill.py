@@ -67,7 +67,7 @@ class ChunkedPrefill:
         """Begin waiting requests, of at most so many tokens. False if one has to wait."""
         held = 0
         while queue:
-            request = queue.next(batch.step) if self._running.free_slots else None
+            request = queue.next() if self._running.free_slots else None
             if request is None or not self._length(request, 0, budget):
                 return False
             if self._in_progress.holds(request, batch.step):

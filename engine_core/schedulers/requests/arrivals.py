@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
-from engine_core.schedulers.requests.cached_prefix import Claim, claim_from_cache
+from engine_core.schedulers.requests.cached_prefix import Claim, cached_prefix, claim_from_cache
 from engine_core.schedulers.requests.request import Request
 from engine_core.schedulers.requests.waiting import WaitingQueue
 
@@ -60,8 +60,7 @@ class ArrivalQueue:
             yield request
             tokens -= len(request.tokens)
 
-    def next(self, step: int) -> Request | None:
-        del step
+    def next(self) -> Request | None:
         self.waiting.promote_overdue()
         request = self.waiting.first()
         return None if request is None or request.in_flight else request
@@ -71,7 +70,7 @@ class ArrivalQueue:
         return math.inf
 
     def claim(self, request: Request) -> Claim | None:
-        return claim_from_cache(self._kv, request)
+        return claim_from_cache(self._kv, request, cached_prefix(self._kv, request))
 
     def begun(self, request: Request) -> None:
         self.waiting.given(request, len(request.tokens))

@@ -96,8 +96,7 @@ class BatchQueue:
         run, tokens = self._run_of.pop(request), self._held.pop(request, None)
         self.num_tokens -= self._leave(run, request) if tokens is None else tokens
 
-    def next(self, step: int) -> Request | None:
-        del step
+    def next(self) -> Request | None:
         for run in self._open:
             if (request := _first(run)) is not None:
                 return request
@@ -121,11 +120,12 @@ class BatchQueue:
         return math.ceil(max(balance, self._step_tokens - decode_rows, 1))
 
     def claim(self, request: Request) -> Claim | None:
+        found = cached_prefix(self._kv, request)
         if self.running:
-            found = self._kv.num_held(cached_prefix(self._kv, request).blocks)
-            if self._kv.num_free < self._growth + self._expected_blocks(request) - found:
+            needed = self._expected_blocks(request) - self._kv.num_held(found.blocks)
+            if self._kv.num_free < self._growth + needed:
                 return None
-        return claim_from_cache(self._kv, request)
+        return claim_from_cache(self._kv, request, found)
 
     def begun(self, request: Request) -> None:
         self.remove(request)

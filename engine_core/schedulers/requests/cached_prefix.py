@@ -70,10 +70,10 @@ def cached_prefix(kv: KVCacheManager, request: Request) -> CachedPrefix:
     return CachedPrefix(blocks, source, whole + count)
 
 
-def claim_from_cache(kv: KVCacheManager, request: Request) -> Claim | None:
-    """The blocks of all its known tokens, of which the cached prefix is shared; None if too few are
+def claim_from_cache(kv: KVCacheManager, request: Request, found: CachedPrefix) -> Claim | None:
+    """The blocks of all its known tokens, of which those `found` are shared; None if too few are
     free."""
-    shared, source, length = cached_prefix(kv, request)
+    shared, source, length = found
     needed = kv.blocks_for(len(request.tokens)) - len(shared)
     kv.touch(shared)
     if source >= 0:

@@ -35,8 +35,8 @@ class QueuePolicy(Protocol):
         """It has ended while it waited."""
         ...
 
-    def next(self, step: int) -> Request | None:
-        """The request that begins next, with this step; None if none may."""
+    def next(self) -> Request | None:
+        """The request that begins next; None if none may."""
         ...
 
     def quota(self, decode_rows: int, micro_batches: int) -> float:

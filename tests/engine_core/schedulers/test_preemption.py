@@ -141,7 +141,7 @@ def test_no_arrival_waits_beside_a_row_of_the_batch(ahead: int, data: st.DataObj
         for _ in range(data.draw(st.integers(0, 4), "steps")):
             if not driver.submit() and driver.batches:
                 driver.finish()
-            elif arrivals and arrivals.next(0) and driver.batch_queue.running:
+            elif arrivals and arrivals.next() and driver.batch_queue.running:
                 assert driver.submitted[-1].num_tokens == step
         prompt = prompt_of(data.draw(st.integers(1, 40), "prompt"), seed=job)
         driver.add(job, prompt, 9)
