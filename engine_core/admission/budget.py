@@ -3,6 +3,7 @@
 A job's rows beyond what it may count are made when others of it have ended.
 """
 
+from engine_core.admission.job_size import job_size
 from engine_core.admission.shared_bound import InFlight, SharedBound
 from engine_core.job import Job
 from engine_core.messages import EncodeJob, GenerateJob
@@ -27,7 +28,7 @@ class Budget:
         """Admit a whole job. Raises RefusalError: `too_large` if it could never fit, `overloaded`
         if it does not fit now."""
         bound, key = self._bound, _key_of(message)
-        rows, sent, cost = _size(message)
+        rows, sent, cost = job_size(message)
         if rows < 1:
             raise RefusalError("invalid_request", "the request has no items")
         if rows > bound.max_rows or cost > bound.max_tokens:
@@ -80,23 +81,3 @@ def _key_of(message: GenerateJob | EncodeJob) -> int:
     """The key whose bound a job counts in. Lines of batches are in none: their client keeps to a
     part of the engine, of which the key's other requests shall have theirs."""
     return 0 if message.batch else message.key.number
-
-
-def _size(message: GenerateJob | EncodeJob) -> tuple[int, int, int]:
-    """(rows, tokens as they were sent, those of all rows), both tokens from above: a token has at
-    least one byte, an id has four."""
-    text_bytes = sum(len(text.encode()) for text in message.texts)
-    tokens = text_bytes + sum(len(ids) // 4 for ids in message.ids)
-    items = len(message.texts) + len(message.ids)
-    if isinstance(message, GenerateJob):
-        return items * message.n, tokens, tokens * message.n
-    return items, tokens, tokens + _query_bytes(message.query, items)
-
-
-def _query_bytes(query: str | list[str] | None, items: int) -> int:
-    """A query counts once for every pair that it is part of."""
-    if query is None:
-        return 0
-    if isinstance(query, str):
-        return len(query.encode()) * items
-    return sum(len(text.encode()) for text in query)

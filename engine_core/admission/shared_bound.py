@@ -1,8 +1,7 @@
 """A bound on rows and tokens in flight that neither one request nor one API key takes whole.
 
-A request counts an eighth of each at most, however
-large it is, and all large ones together leave an eighth to small ones. An API key, where there are
-several, has half of each at most.
+A request counts an eighth of each at most, however large it is, and all large ones together leave
+an eighth to small ones. An API key, where there are several, has half of each at most.
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ class Room:
     """Bounds work in two measures, such as rows and tokens. Use from one loop."""
 
     def __init__(self, first: int, second: int) -> None:
-        self.most = (first, second)
+        self._most = (first, second)
         self._left = [first, second]
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -18,7 +18,7 @@ class Room:
 
         Call what is returned with how much of it is kept from then on, at last nothing.
         """
-        taken = [min(pair) for pair in zip((first, second), self.most, strict=True)]
+        taken = [min(pair) for pair in zip((first, second), self._most, strict=True)]
         async with self._turn:
             while any(own > left for own, left in zip(taken, self._left, strict=True)):
                 self._changed.clear()
