@@ -35,7 +35,6 @@ _OPTIONS = {
     )
 }
 _OF_ALL = frozenset({NOT_OURS, "not_found", "model_not_found", "model_required", "wrong_endpoint"})
-_NOTHING: Options = {}
 _body = Body(CompletionRequest)
 
 
@@ -50,32 +49,40 @@ def completion_lines(
 
     Raises ValueError for options that are wrong for all, before any work.
     """
-    if isinstance(sampling, Mapping):
-        common, each = {**common, **sampling}, [_NOTHING] * len(prompts)
-    else:
-        each = sampling
-    if isinstance(wrong := _completion(0, named, "", common), RequestError):
+    of_all = {**common, **sampling} if isinstance(sampling, Mapping) else common
+    if (wrong := _fault(of_all)) is not None:
         raise ValueError(wrong.message)
-    if len(each) != len(prompts):
-        raise ValueError(f"sampling: {len(each)} for {len(prompts)} prompts; give one, or one each")
+    if isinstance(sampling, Mapping):
+        return [_completion(index, named, prompt, of_all) for index, prompt in enumerate(prompts)]
+    if len(sampling) != len(prompts):
+        given, wanted = len(sampling), len(prompts)
+        raise ValueError(f"sampling: {given} for {wanted} prompts; give one, or one each")
+    options = ({**common, **own} for own in sampling)
     return [
-        _completion(index, named, prompt, {**common, **own})
-        for index, (prompt, own) in enumerate(zip(prompts, each, strict=True))
+        _fault(own) or _completion(index, named, prompt, own)
+        for index, (prompt, own) in enumerate(zip(prompts, options, strict=True))
     ]
+
+
+def _fault(options: Options) -> RequestError | None:
+    """What is wrong with the options of a completion. The prompt, which may be long, is checked by
+    whoever answers."""
+    try:
+        _check_names(_COMPLETIONS, options)
+        _body.decode(line_of(0, "", {**options, "prompt": ""}).body, strictly=True)
+    except RefusalError as error:
+        return RequestError(error.code, error.message, error.param)
+    except RequestError as error:
+        return error
+    return None
 
 
 def _completion(
     index: int, named: Options, prompt: Prompt, options: Options
 ) -> Line | RequestError:
-    others = {**options, "return_token_ids": True}
     try:
-        _check_names(_COMPLETIONS, options)
-        # The prompt is long, and is checked by whoever answers.
-        _body.decode(line_of(0, "", {"prompt": "", **others}).body, strictly=True)
-        fields = {**named, "prompt": plain("prompt", prompt), **others}
+        fields = {**named, "prompt": plain("prompt", prompt), **options, "return_token_ids": True}
         return line_of(index, _COMPLETIONS, fields)
-    except RefusalError as error:
-        return RequestError(error.code, error.message, error.param)
     except RequestError as error:
         return error
 
