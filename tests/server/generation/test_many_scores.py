@@ -79,13 +79,15 @@ def test_a_stream_that_holds_the_most_ends_with_the_refusal(deployment: Deployme
     deployment.engines["writer"].script.step_seconds = 0.2
     prompt = {"prompt": [7] * 1200, "echo": True, "logprobs": 5, "max_tokens": 400}
     scored = {"prompt": "a", "logprobs": 0, "max_tokens": 10, "ignore_eos": True}
-    with ThreadPoolExecutor(64) as pool:
-        body = {**prompt, "ignore_eos": True, "stream": True}
-        streamed = pool.submit(deployment.post, "/v1/completions", body)
-        wait_until(lambda: metric(deployment, "penstock_in_flight", what="requests") == 1)
+    body = {**prompt, "ignore_eos": True, "stream": True}
+    streaming = deployment.http.stream("POST", "/v1/completions", json=body)
+    with ThreadPoolExecutor(64) as pool, streaming as streamed:
+        lines = filter(None, streamed.iter_lines())
+        # Only then are its scores held, and the next events ahead.
+        events = [next(lines)]
         others = [pool.submit(deployment.post, "/v1/completions", scored) for _ in range(60)]
         assert {other.result().status_code for other in others} == {200}
-        events = streamed.result().text.removesuffix("\n\n").split("\n\n")
+        events += lines
     assert events[0].startswith('data: {"id":"cmpl-')
     assert '"code":"overloaded"' in events[-1]
     wait_until(lambda: metric(deployment, "penstock_in_flight", what="rows") == 0)
