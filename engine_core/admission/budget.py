@@ -20,7 +20,7 @@ class Budget:
 
     @property
     def held(self) -> InFlight:
-        """What is in flight."""
+        """All that is in flight."""
         self._count_changed()
         return self._bound.all
 

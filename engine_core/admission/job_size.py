@@ -6,8 +6,9 @@ from engine_core.messages import EncodeJob, GenerateJob
 
 
 class JobSize(NamedTuple):
-    """Rows, `sent` tokens as they came and `tokens` of all rows, both from above: a token has at
-    least one byte, an id has four."""
+    """Rows of a job, the tokens `sent` and the `tokens` of all rows.
+
+    Both are from above: a token has at least one byte, an id has four."""
 
     rows: int
     sent: int

@@ -1,4 +1,4 @@
-"""One job: a file of requests in, their results out, in the same order."""
+"""A job from a file of requests to a file of their results, in the same order."""
 
 import asyncio
 import os
@@ -124,8 +124,8 @@ class FileJob:
             yield from sorted(window, key=prompt_of)
 
     def _unanswered(self) -> Iterator[Line]:
-        """The requests without a result, those that begin alike about together; what is none gets
-        its error on the way."""
+        """The requests without a result, those that begin alike about together. A line that is no
+        request gets its error on the way."""
         for index in self._order.tolist():
             if self._log.has(index):
                 continue

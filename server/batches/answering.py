@@ -51,8 +51,8 @@ async def answer_all(lines: Iterable[Line], put: Put, exchange: Exchange, *, at_
 
 
 async def answered(exchange: Exchange, line: Line) -> Answer:
-    """What the server answers to `line`, be it an error; one that is full, or still loads, is asked
-    again.
+    """Get the server's answer to `line`, be it an error. A server that is full, or still loads, is
+    asked again.
 
     Raises JobStoppedError where every other line would get the same error.
     """
@@ -70,8 +70,7 @@ async def answered(exchange: Exchange, line: Line) -> Answer:
 
 
 def error_of(answer: Answer) -> ErrorDetail:
-    """The error in an answer that is not good; one that is not of this API has the code
-    NOT_OURS."""
+    """The error in an answer that is not good. If it is not of this API, its code is NOT_OURS."""
     try:
         return msgspec.json.decode(answer.body, type=ErrorBody).error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

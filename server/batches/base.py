@@ -1,4 +1,4 @@
-"""One way for many requests: lines, and the backend that answers them."""
+"""Lines, as many requests come, and the backend that answers them."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -24,8 +24,9 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What an endpoint answers: HTTP status, request id, JSON in one line; `retry_after` is the
-    number of seconds after which a full server wants to be asked again."""
+    """An endpoint's answer: HTTP status, request id, JSON in one line.
+
+    A full server wants to be asked again after `retry_after` seconds."""
 
     status: int
     request_id: str
@@ -34,7 +35,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def is_good(self) -> bool:
-        """Whether it is a result."""
+        """True for a result, False for an error."""
         return self.status == _OK
 
 
@@ -48,7 +49,7 @@ class Backend(Protocol):
     sharing: Sharing
 
     async def answer(self, lines: Iterable[Line], put: Put) -> None:
-        """Answer every line, errors included; those that begin alike follow each other.
+        """Answer every line, errors included. Lines that begin alike follow each other.
 
         Raises JobStoppedError once nothing more can be answered.
         """

@@ -17,8 +17,9 @@ _NO_ANSWER = 500
 
 
 class DaemonBackend:
-    """Lines become ordinary requests, begun in the order in which they come: the daemon's prefix
-    cache then shares the whole blocks of what they begin with."""
+    """Lines become ordinary requests, begun in the order in which they come.
+
+    The daemon's prefix cache then shares the whole blocks of what they begin with."""
 
     sharing: Sharing = "by whole blocks"
 

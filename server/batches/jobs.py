@@ -38,7 +38,7 @@ class Job(ABC, Generic[ResultT]):
 
     @abstractmethod
     def rounds(self) -> Iterator[Iterable[Line]]:
-        """The lines; those of a round may depend on the answers to the one before."""
+        """The lines, round by round. A round may depend on the answers to the one before."""
 
     @abstractmethod
     def read(self, line: Line, body: bytes) -> None:
@@ -62,7 +62,7 @@ class Job(ABC, Generic[ResultT]):
         self.summary.count(failed=isinstance(result, RequestError))
 
     async def run(self, backend: Backend, *, shown: bool) -> list[ResultT | RequestError]:
-        """All results, in order; if it is `shown`, a line on standard error tells how far it is.
+        """Get all results, in order. If it is `shown`, a line on standard error tells the progress.
 
         Raises JobStoppedError, with the results so far.
         """
@@ -82,7 +82,7 @@ class Job(ABC, Generic[ResultT]):
 
 
 class Completions(Job[Generated]):
-    """A completion for each line; those without a line have their errors."""
+    """A completion for each line. Requests without a line have their errors."""
 
     def __init__(self, lines: Sequence[Line | RequestError]) -> None:
         super().__init__("generate", len(lines))
@@ -107,7 +107,7 @@ class Completions(Job[Generated]):
 
 
 class Embeddings(Job[FloatArray]):
-    """A vector for each text, float32[D]; neighbouring ones are in one line. Where that is refused,
+    """A vector for each text, float32[D]. Neighbouring texts share a line. Where that is refused,
     each of its texts gets a line of its own."""
 
     def __init__(self, named: Options, texts: Sequence[Prompt], options: Options) -> None:

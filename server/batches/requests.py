@@ -44,8 +44,9 @@ def completion_lines(
     sampling: Options | Sequence[Options],
     common: Options,
 ) -> list[Line | RequestError]:
-    """A line for each prompt, with the fields `named` and by `common` and `sampling`, which may be
-    one for each of them.
+    """A line for each prompt, with the fields `named`, and those of `common` and `sampling`.
+
+    `sampling` may be one for all prompts, or one for each.
 
     Raises ValueError for options that are wrong for all, before any work.
     """
@@ -65,8 +66,9 @@ def completion_lines(
 
 
 def _fault(options: Options) -> RequestError | None:
-    """What is wrong with the options of a completion. The prompt, which may be long, is checked by
-    whoever answers."""
+    """Find what is wrong with the options of a completion.
+
+    The prompt, which may be long, is checked by whoever answers."""
     try:
         _check_names(_COMPLETIONS, options)
         _body.decode(line_of(0, "", {**options, "prompt": ""}).body, strictly=True)

@@ -12,7 +12,7 @@ _NUMBER_BYTES = 8  # with its token's id
 
 
 class HeldScores:
-    """Those of prompts are held until the answer has ended; those of generated tokens as well,
+    """Scores of prompts are held until the answer has ended. So are those of generated tokens,
     unless they are streamed."""
 
     def __init__(self, plan: GenerationPlan, account: Account | None) -> None:
@@ -32,7 +32,7 @@ class HeldScores:
         return of_prompts + self._generated * self._width > _LARGE
 
     def add(self, generated: int, of_prompts: int) -> None:
-        """So many more tokens have come. Raises RefusalError: `too_large` if there are too many,
+        """Count tokens that have come. Raises RefusalError: `too_large` if there are too many,
         `overloaded` if there is no room for them."""
         self._generated += generated
         self._of_prompts += of_prompts

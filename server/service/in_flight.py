@@ -24,7 +24,7 @@ class InFlight:
             self._emptied.set()
 
     async def empty(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds until nothing is in flight; whether that came about."""
+        """Wait at most `timeout` seconds until nothing is in flight. Tells if that came about."""
         self._emptied = asyncio.Event()
         if self._requests == 0:
             return True

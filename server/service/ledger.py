@@ -41,8 +41,8 @@ class Ledger:
         return self._held + self.unread
 
     def account(self, key: int, purpose: str) -> "Account":
-        """An account for a request of an API key (0 where there are no others); `purpose` says in
-        its refusal what it holds."""
+        """An account for a request of an API key (0 where there are no others). Its refusal names
+        the `purpose`."""
         return Account(self, key, purpose)
 
     def move(self, account: "Account", more: int) -> None:
@@ -74,7 +74,7 @@ class Ledger:
 
 
 class Account:
-    """What one request holds within its block, all of which is given back on the way out. Leaving
+    """Bytes that one request holds within its block, given back on the way out. Leaving
     a block that was cancelled because the request was refused raises RefusalError `overloaded`."""
 
     def __init__(self, ledger: Ledger, key: int, purpose: str) -> None:
@@ -89,8 +89,9 @@ class Account:
         self._move(REQUEST_BYTES + num_bytes)
 
     def refuse(self, max_bytes: int) -> None:
-        """Hold nothing any more, and end the block with a refusal: raised here in the block's own
-        task, which is cancelled from any other."""
+        """Hold nothing any more, and end the block with a refusal.
+
+        The refusal is raised here in the block's own task, which is cancelled from any other."""
         self._refusal = (
             f"this server holds as much as it may (--max-unread-size), {max_bytes} bytes, "
             f"{self.num_bytes} of them for {self._purpose}; try again later"

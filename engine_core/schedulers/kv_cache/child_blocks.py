@@ -32,7 +32,7 @@ def common_tokens(one: bytes, other: bytes) -> int:
 
 
 class ChildBlocks:
-    """For each parent, the hash of all before a block, and each scope: the blocks that follow it.
+    """Blocks by their parent, the hash of all before them, and by scope.
 
     They are sorted by their tokens (int32 bytes, of full blocks and of others), so that of all that
     begin like a prompt, one of the two beside its place does so for longest. Only tokens whose
@@ -69,7 +69,7 @@ class ChildBlocks:
         return (block, count) if count else NO_MATCH
 
     def longest_whole(self, parent: BlockHash, scope: Scope, tokens: bytes) -> tuple[int, int]:
-        """The same, of the blocks that `tokens` go on from: with all that they hold."""
+        """Find likewise, of the blocks that `tokens` go on from with all that they hold."""
         children = self._children.get((parent, scope), [])
         while place := bisect_right(children, tokens, key=_tokens):
             own, block = children[place - 1]

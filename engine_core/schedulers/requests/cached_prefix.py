@@ -1,4 +1,4 @@
-"""What a request that begins finds in the KV cache, and what it leaves there for others.
+"""Prefixes that requests find in the KV cache when they begin, and leave there for others.
 
 Whole blocks are shared by all requests of one salt as soon as a step with them is submitted. Parts
 of blocks are copied, once their positions are computed: only within one API key; without keys only
@@ -25,8 +25,9 @@ _ENDED: Final = "ended texts"
 
 
 class CachedPrefix(NamedTuple):
-    """The longest prefix of a request that it may share: `length` tokens, in whole `blocks` and, if
-    it is not -1, the first tokens of the block `source`."""
+    """The longest prefix that a request may share, of `length` tokens.
+
+    They are in whole `blocks` and, if it is not -1, in the first part of the block `source`."""
 
     blocks: list[int]
     source: int
@@ -48,7 +49,7 @@ class Claim(NamedTuple):
 
 
 def scope_of(job: Job) -> Scope:
-    """Among whose requests parts of blocks are shared; None for a job of one row without key."""
+    """Name those who share parts of blocks with a job. A job of one row without a key has None."""
     if number := job.message.key.number:
         return number
     if job.is_batch:
@@ -57,7 +58,7 @@ def scope_of(job: Job) -> Scope:
 
 
 def cached_prefix(kv: KVCacheManager, request: Request) -> CachedPrefix:
-    """What is in the cache of a request's known tokens. The last of them is never in it, because
+    """Look up the known tokens of a request in the cache. The last of them is never in it, because
     the next token is sampled from its logits."""
     request.hashes = kv.hash_blocks(request.tokens, request.hashes, request.salt)
     if request.awaits_scores:
@@ -71,7 +72,7 @@ def cached_prefix(kv: KVCacheManager, request: Request) -> CachedPrefix:
 
 
 def claim_from_cache(kv: KVCacheManager, request: Request, found: CachedPrefix) -> Claim | None:
-    """The blocks of all its known tokens, of which those `found` are shared; None if too few are
+    """Take the blocks of all known tokens of a request, sharing those `found`. None if too few are
     free."""
     shared, source, length = found
     needed = kv.blocks_for(len(request.tokens)) - len(shared)
@@ -88,7 +89,7 @@ def claim_from_cache(kv: KVCacheManager, request: Request, found: CachedPrefix) 
 
 
 def share_computed(kv: KVCacheManager, request: Request, stop: int) -> None:
-    """Its positions before `stop` are computed, and may be copied from now on."""
+    """Let others copy the positions of a request before `stop`, which are computed."""
     scope = scope_of(request.job)
     if scope is not None:
         for index in range(request.indexed, kv.blocks_for(stop)):
@@ -97,7 +98,7 @@ def share_computed(kv: KVCacheManager, request: Request, stop: int) -> None:
 
 
 def share_text(kv: KVCacheManager, request: Request) -> None:
-    """It stops running: what it has computed may be continued, if its blocks stay in the cache."""
+    """Let others continue what a request that stops running has computed, while it is cached."""
     stop = len(request.tokens) - 1  # the newest token has no position yet
     if stop < request.resident_from:
         return

@@ -15,9 +15,9 @@ LEAST_SHARED: Final = 16
 
 
 class PromptsInProgress:
-    """The prompts of running requests that are not all computed, sorted by their tokens for each
-    salt: the one that begins like a newcomer's for longest is beside its place.
+    """Prompts of running requests that are not all computed, sorted by their tokens, by salt.
 
+    The one that begins like a newcomer's for longest is beside its place.
     Rows of one job, and of the batch band, wait until what they share is computed. Any other row
     does so where that saves more tokens than a step computes in its fixed time, and for one step.
     """
@@ -33,14 +33,14 @@ class PromptsInProgress:
         self._for_one_step: dict[Request, int] = {}
 
     def begin(self, request: Request) -> None:
-        """Its known tokens are computed from now on."""
+        """Enter a request whose known tokens are computed from now on."""
         if len(request.tokens) - request.submitted < LEAST_SHARED:
             return
         entry = self._entries[request] = (request.tokens.tobytes(), next(self._numbers), request)
         insort(self._sorted.setdefault(request.salt, []), entry)
 
     def holds(self, request: Request, step: int) -> bool:
-        """Whether a request whose turn has come, with this step, waits. Then `computed`,
+        """Decide if a request whose turn has come, with this step, waits. If so, `computed`,
         `step_over` or `leave` returns it."""
         leader, shared = self._most_shared(request)
         if leader is None or shared < LEAST_SHARED:
@@ -59,8 +59,8 @@ class PromptsInProgress:
         return True
 
     def computed(self, request: Request, stop: int) -> Iterator[Request]:
-        """The positions of a running request before `stop` are computed. Yields who waited for no
-        more, the last one first."""
+        """Note that a running request is computed up to `stop`. Yields who waited for no more, the
+        last one first."""
         if stop >= request.resident_from:
             yield from self.leave(request)
             return
@@ -68,11 +68,12 @@ class PromptsInProgress:
         yield from self._released([each for each, shared in waiting.items() if shared <= stop])
 
     def step_over(self, step: int) -> Iterator[Request]:
-        """A step is computed. Yields who waited only for that."""
+        """Note that a step is computed. Yields who waited only for that."""
         return self._released([each for each, at in self._for_one_step.items() if at <= step])
 
     def leave(self, request: Request) -> Iterator[Request]:
-        """Nothing of a request is computed any more. Yields who waited for it, the last first."""
+        """Remove a request of which nothing is computed any more. Yields who waited for it, last
+        ones first."""
         entry = self._entries.pop(request, None)
         if entry is not None:
             own = self._sorted[request.salt]
@@ -82,7 +83,7 @@ class PromptsInProgress:
         return self._released(list(self._waiting.get(request, {})))
 
     def forget(self, request: Request) -> None:
-        """It has ended while it waited, or waits no more."""
+        """Remove a request that has ended while it waited, or waits no more."""
         self._for_one_step.pop(request, None)
         leader = self._leaders.pop(request, None)
         if leader is not None:

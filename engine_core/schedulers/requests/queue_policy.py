@@ -28,7 +28,7 @@ class QueuePolicy(Protocol):
         ...
 
     def hold(self, request: Request) -> None:
-        """Its turn has come, but it waits for another until `put_back`, and counts until then."""
+        """A request whose turn has come waits for another until `put_back`, and counts."""
         ...
 
     def remove(self, request: Request) -> None:
@@ -36,7 +36,7 @@ class QueuePolicy(Protocol):
         ...
 
     def next(self) -> Request | None:
-        """The request that begins next; None if none may."""
+        """The request that begins next, or None if none may."""
         ...
 
     def quota(self, decode_rows: int, micro_batches: int) -> float:
