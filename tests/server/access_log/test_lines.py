@@ -99,7 +99,14 @@ def test_a_model_whose_name_has_spaces_is_quoted() -> None:
 @pytest.mark.alone
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_line_costs_little(form: LogFormat) -> None:
-    """1 % of a core at 5,000 requests a second are 2 us a line; a loaded machine takes longer."""
+    """1 % of a core at 5,000 requests a second are 2 us a line: a third of what the standard
+    library takes to write the same fields, measured beside it, since machines differ."""
     record, line = served(), LineFormat(form).line
-    seconds = min(timeit.repeat(lambda: line(record, *POST), number=1000, repeat=50))
-    assert seconds / 1000 < 4e-6
+    fields = json.loads(LineFormat("json").line(record, *POST))
+    own, standard = (
+        timeit.Timer(lambda: line(record, *POST)),
+        timeit.Timer(lambda: json.dumps(fields)),
+    )
+    pairs = [(own.timeit(1000), standard.timeit(1000)) for _ in range(50)]
+    fastest = [min(times) for times in zip(*pairs, strict=True)]
+    assert fastest[0] < 0.75 * fastest[1]
