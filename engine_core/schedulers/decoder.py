@@ -237,6 +237,7 @@ class DecoderScheduler:
             self._release(request)
         else:
             self._in_progress.forget(request)
+            self._resume(self._in_progress.leave(request))
             self._classes.of(request).remove(request)
         request.status = Status.ENDED
         self._constrained -= request.constrained

@@ -94,26 +94,31 @@ class DecoderProcessor:
         if message.params.prompt_logprobs is not None:
             # The first row of a prompt scores it.
             unscored = msgspec.structs.replace(message.params, prompt_logprobs=None)
-        requests = (
-            Request(
-                job=job,
-                row=index * message.n + choice,
-                params=unscored if choice else message.params,
-                tokens=tokens[:],
-                max_len=limits[index],
-                seed=row_seed(message.params.seed, choice),
-                matcher=self._matcher(inputs.grammar, message.params),
-                limits=token_limits,
-                barred=barred,
-                salt=message.cache_salt.encode(),
-                priority=message.priority,
-            )
-            for index, tokens in enumerate(prompts)
-            for choice in range(message.n)
-        )
+
+        def requests() -> Iterator[Request]:
+            for index, tokens in enumerate(prompts):
+                first: Request | None = None
+                for choice in range(message.n):
+                    request = Request(
+                        job=job,
+                        row=index * message.n + choice,
+                        params=unscored if choice else message.params,
+                        tokens=tokens[:],
+                        max_len=limits[index],
+                        seed=row_seed(message.params.seed, choice),
+                        matcher=self._matcher(inputs.grammar, message.params),
+                        limits=token_limits,
+                        barred=barred,
+                        salt=message.cache_salt.encode(),
+                        priority=message.priority,
+                        scored_by=first,
+                    )
+                    first = first or (request if request.awaits_scores else None)
+                    yield request
+
         counts, ids = [len(tokens) for tokens in prompts], [text.ids for text in tokenized]
         ignored = () if inputs.grammar is None else inputs.grammar.ignored
-        return Accepted(message.id, counts, ids, ignored=ignored), requests
+        return Accepted(message.id, counts, ids, ignored=ignored), requests()
 
     def _matcher(self, grammar: CompiledGrammar | None, params: SamplingParams) -> Matcher | None:
         return None if grammar is None else Matcher(grammar, params, self._vocab_size)

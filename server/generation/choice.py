@@ -19,8 +19,7 @@ class Choice:
     Text that may yet become a stop string is held back until `end` releases it. An engine that
     fails does not end its rows: that text is lost.
 
-    Where the prompt is scored, a choice that does not bring the scores itself is held back until
-    they are there.
+    Where the prompt is scored, its first choice brings the scores before the others begin.
 
     `tokens` counts every generated token, also a stop token and the tokens whose text a stop string
     has cut off. `cached` counts the tokens of its prompt that the engine had computed before.
@@ -44,12 +43,6 @@ class Choice:
         self._sampled = None if plan.logprobs is None else SampledTokens(plan.logprobs)
         self._brings_scores = index % plan.width == 0
         self._scores_sent = 0
-
-    @property
-    def is_held_back(self) -> bool:
-        """The scores of its prompt are awaited, of which another row brings more."""
-        scores = self._prompt.scores
-        return not self._brings_scores and scores is not None and not scores.complete
 
     @property
     def met_stop_string(self) -> bool:
@@ -88,7 +81,7 @@ class Choice:
         """The part that has become certain since the last call, None if there is none."""
         plan, ids = self._plan, self._ids
         echo = "" if self._begun else self._prompt.echo
-        if self.is_held_back or not (self._text or echo or self.finish_reason is not None):
+        if not (self._text or echo or self.finish_reason is not None):
             return None
         piece = TextPiece(
             self.index,

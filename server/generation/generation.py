@@ -84,7 +84,6 @@ class Generation:
             tokens += choice.tokens
             if output.scored is not None:
                 scored += len(output.scored.chosen) // 4
-                updated |= self._siblings(output.row)
             if choice.finish_reason is not None and self._stream is not None:
                 self._stream.end_row(output.row)
         if tokens:
@@ -136,14 +135,6 @@ class Generation:
             record.add_timing(self._stream.timing)
             record.decode_s = self._stream.decode_s
 
-    def _siblings(self, row: int) -> dict[int, Choice]:
-        """The choices of the prompt of a row by theirs, if what it brings was all they awaited."""
-        width = self._plan.width
-        rows = range(row - row % width, row - row % width + width)
-        siblings = {other: self.choices[other] for other in rows}
-        held_back = any(choice.is_held_back for choice in siblings.values())
-        return {} if held_back else siblings
-
     def _best(self) -> list[Choice]:
         """The `n` likeliest choices of each prompt, the best first, numbered anew; all choices
         unchanged if no more were generated."""
@@ -159,9 +150,7 @@ class Generation:
         return best
 
     def _end_open_choices(self) -> list[Choice]:
-        late = [
-            choice for choice in self.choices if choice.finish_reason is None or choice.is_held_back
-        ]
+        late = [choice for choice in self.choices if choice.finish_reason is None]
         for choice in late:
             choice.end("timeout")
         return late

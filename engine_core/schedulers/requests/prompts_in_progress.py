@@ -8,7 +8,7 @@ from typing import Final
 from engine_core.schedulers.kv_cache.child_blocks import common_tokens
 from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.cached_prefix import LEAST_COPIED, cached_prefix, scope_of
-from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.requests.request import Request, Status
 
 LEAST_SHARED: Final = 16
 """Tokens that two prompts begin with alike which are worth looking at."""
@@ -18,8 +18,9 @@ class PromptsInProgress:
     """Prompts of running requests that are not all computed, sorted by their tokens, by salt.
 
     The one that begins like a newcomer's for longest is beside its place.
-    Rows of one job, and of the batch band, wait until what they share is computed. Any other row
-    does so where that saves more tokens than a step computes in its fixed time, and for one step.
+    Rows of one job, and of the batch band, wait until what they share is computed, and rows that
+    repeat scores of their prompt until another has all of them. Any other row does so where that
+    saves more tokens than a step computes in its fixed time, and for one step.
     """
 
     def __init__(self, kv: KVCacheManager, fixed_tokens: Callable[[], float]) -> None:
@@ -42,6 +43,10 @@ class PromptsInProgress:
     def holds(self, request: Request, step: int) -> bool:
         """Decide if a request whose turn has come, with this step, waits. If so, `computed`,
         `step_over` or `leave` returns it."""
+        scorer = request.scored_by
+        if scorer is not None and scorer.awaits_scores and scorer.status is not Status.ENDED:
+            self._wait(request, scorer, len(request.tokens))
+            return True
         leader, shared = self._most_shared(request)
         if leader is None or shared < LEAST_SHARED:
             return False
@@ -51,12 +56,15 @@ class PromptsInProgress:
         saved = shared - cached_prefix(self._kv, request).length
         if saved < self._least_saved(request, is_stranger=is_stranger):
             return False
-        self._waiting.setdefault(leader, {})[request] = shared
-        self._leaders[request] = leader
+        self._wait(request, leader, shared)
         if is_stranger:
             request.has_waited = True
             self._for_one_step[request] = step
         return True
+
+    def _wait(self, request: Request, leader: Request, shared: int) -> None:
+        self._waiting.setdefault(leader, {})[request] = shared
+        self._leaders[request] = leader
 
     def computed(self, request: Request, stop: int) -> Iterator[Request]:
         """Note that a running request is computed up to `stop`. Yields who waited for no more, the

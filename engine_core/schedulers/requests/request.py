@@ -50,6 +50,7 @@ class Request:
     salt           part of its blocks' hashes: only requests with the same one share blocks
     priority       waiting requests with a lower one begin first
     surplus        beyond the share of its job or key: it gives way to rows that are not
+    scored_by      the row of its job that scores its prompt, after which it begins
     slot           its slot while it runs
     submitted      positions whose computation has been sent out
     in_flight      steps that hold it
@@ -80,6 +81,7 @@ class Request:
     salt: bytes = b""
     priority: float = 0
     surplus: bool = False
+    scored_by: Request | None = None
     status: Status = Status.WAITING
     slot: int = -1
     submitted: int = 0

@@ -143,3 +143,32 @@ def test_who_waits_may_be_aborted_and_who_is_waited_for() -> None:
     assert len(done) == 2
     assert all(driver.text(number) == reference(_PROMPTS[number], 3) for number in done)
     driver.assert_idle()
+
+
+@pytest.mark.parametrize("ended", ["no", "running", "preempted"])
+def test_who_repeats_scores_begins_after_the_row_that_has_them(ended: str) -> None:
+    """Also where that row ends before, as a stop string or its client ends it."""
+    most = 8 if ended == "preempted" else 64
+    driver = Driver(num_blocks=100, max_step_tokens=most, steps_ahead=0)
+    params = SamplingParams(max_tokens=3, prompt_logprobs=0)
+    job = Job(b"client", GenerateJob(0, params=params, n=3), 3, 0)
+    tokens = array("i", prompt_of(12, seed=6))
+    first = Request(job, 0, params, tokens[:], max_len=15, seed=0)
+    plain = SamplingParams(max_tokens=3)
+    others = [
+        Request(job, row, plain, tokens[:], max_len=15, seed=0, scored_by=first) for row in (1, 2)
+    ]
+    driver.scheduler.add(job, [first, *others])
+    driver.submit()
+    assert driver.submitted[0].requests == [first], "the others share too little to wait for it"
+    if ended == "preempted":
+        driver.finish()
+        driver.scheduler._preempt(first)
+    if ended != "no":
+        driver.scheduler.abort(job, 0)
+    driver.drain()
+    begun = [request.row for batch in driver.submitted for request in batch.requests]
+    assert begun.index(1) > 0
+    rows = [output.row for output in driver.outputs[0] if output.finish is not None]
+    assert sorted(rows) == ([0, 1, 2] if ended == "no" else [1, 2])
+    driver.assert_idle()
