@@ -11,14 +11,14 @@ from prometheus_client.registry import Collector
 
 from server import __version__
 from server.metrics.batch_state import batches_run
-from server.metrics.engine_families import MeteredModel, add_admitted, engine_metrics
+from server.metrics.engine_families import add_admitted, engine_metrics
 from server.metrics.families import OTHER, Count, Distribution, place
-from server.metrics.key_families import KeyFamilies
 from server.metrics.process_memory import ProcessMemory
 from server.metrics.request_families import STATUSES, ModelMetrics, RequestFamilies
 from server.metrics.request_record import RequestRecord
 from server.metrics.shared_cells import SharedCells
 from server.metrics.vllm_alias import vllm_metrics
+from server.service.registry import Model
 from server.settings.server_config import MetricsAlias
 
 
@@ -31,7 +31,7 @@ class Metrics:
 
     def __init__(
         self,
-        models: Sequence[MeteredModel],
+        models: Sequence[Model],
         endpoints: Sequence[str],
         keys: Sequence[str] = (),
         *,
@@ -50,13 +50,11 @@ class Metrics:
         self._alias = alias
         self._memory = ProcessMemory(process_file)
         self._batch_file = batch_file
-        self._families = RequestFamilies(
-            endpoints, [model.name for model in models], KeyFamilies(keys)
-        )
+        self._families = RequestFamilies(endpoints, [model.name for model in models], keys)
         self._cells = SharedCells(place(self._families.all()), count_files, index)
         own = self._cells.own
         self._of_model = {model.name: self._families.of_model(own, model.name) for model in models}
-        self._of_key = self._families.keys.of_each(own)
+        self._of_key = self._families.of_keys(own)
         self._by_reason = self._families.by_reason(own)
         self.dropped_lines = self._families.dropped_lines.count(own)
         # Most series are never counted; looking the others up takes longer than counting.
@@ -83,7 +81,7 @@ class Metrics:
         if record.error is not None and not record.is_probe:
             self._by_reason[record.error].add()
         if name := record.client.name:
-            (self._of_key.get(name) or self._of_key[OTHER]).count(record)
+            (self._of_key.get(name) or self._of_key[OTHER]).add(record)
         if record.rows and record.model is not None:
             self._of_model[record.model].count(record)
 

@@ -1,11 +1,11 @@
 """What API processes count of their requests: the names, and how a request is counted."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from server.errors import ERRORS
 from server.metrics.families import OTHER, Count, Distribution, Family
-from server.metrics.key_families import KeyFamilies
 from server.metrics.request_record import ROW_ENDS, RequestRecord
 
 _INTERNAL: Final = 500
@@ -43,6 +43,41 @@ _COUNTS: Final = {
 }
 
 
+_KEY_COUNTS: Final = {
+    "requests": "Requests by the name of their API key.",
+    "prompt_tokens": "Tokens of accepted inputs, by the same.",
+    "generated_tokens": "Tokens of continuations, by the same.",
+}
+
+
+def _inference_s(record: RequestRecord) -> float | None:
+    return None if record.prefill_s is None else record.prefill_s + (record.decode_s or 0.0)
+
+
+def _output_token_s(record: RequestRecord) -> float | None:
+    # The rows of a request decode side by side.
+    further = record.output_tokens / record.rows - 1
+    return None if record.decode_s is None or further <= 0 else record.decode_s / further
+
+
+def _generated_tokens(record: RequestRecord) -> int | None:
+    return None if record.decode_s is None else record.output_tokens
+
+
+_OBSERVED_AT_END: Final[dict[str, Callable[[RequestRecord], float | None]]] = {
+    "request_seconds": attrgetter("total_s"),
+    "tokenize_seconds": attrgetter("tokenize_s"),
+    "queue_seconds": attrgetter("queue_s"),
+    "prefill_seconds": attrgetter("prefill_s"),
+    "decode_seconds": attrgetter("decode_s"),
+    "inference_seconds": _inference_s,
+    "time_per_output_token_seconds": _output_token_s,
+    "request_prompt_tokens": attrgetter("prompt_tokens"),
+    "request_generated_tokens": _generated_tokens,
+}
+"""What a request that is over adds to distributions, None for nothing."""
+
+
 class ModelMetrics:
     """The counts of one model."""
 
@@ -58,15 +93,7 @@ class ModelMetrics:
         self.first_token_seconds = distributions["time_to_first_token_seconds"]
         self.next_token_seconds = distributions["inter_token_seconds"]
         self._cached_tokens = counts["cached_tokens"]
-        self._request_seconds = distributions["request_seconds"]
-        self._tokenize_seconds = distributions["tokenize_seconds"]
-        self._queue_seconds = distributions["queue_seconds"]
-        self._prefill_seconds = distributions["prefill_seconds"]
-        self._decode_seconds = distributions["decode_seconds"]
-        self._inference_seconds = distributions["inference_seconds"]
-        self._time_per_output_token = distributions["time_per_output_token_seconds"]
-        self._request_prompt_tokens = distributions["request_prompt_tokens"]
-        self._request_generated_tokens = distributions["request_generated_tokens"]
+        self._at_end = [(distributions[name], value) for name, value in _OBSERVED_AT_END.items()]
         self._rows = rows
 
     def count(self, record: RequestRecord) -> None:
@@ -74,32 +101,34 @@ class ModelMetrics:
         for end, rows in record.ended_rows.items():
             self._rows[end].add(rows)
         self._cached_tokens.add(record.cached_tokens)
-        self._request_seconds.observe(record.total_s)
-        self._request_prompt_tokens.observe(record.prompt_tokens)
-        if record.tokenize_s is not None:
-            self._tokenize_seconds.observe(record.tokenize_s)
-        if record.queue_s is not None:
-            self._queue_seconds.observe(record.queue_s)
-        if record.prefill_s is not None:
-            self._prefill_seconds.observe(record.prefill_s)
-            self._inference_seconds.observe(record.prefill_s + (record.decode_s or 0.0))
-        if record.decode_s is not None:
-            self._count_decode(record, record.decode_s)
+        for distribution, value_of in self._at_end:
+            if (value := value_of(record)) is not None:
+                distribution.observe(value)
 
-    def _count_decode(self, record: RequestRecord, seconds: float) -> None:
-        self._decode_seconds.observe(seconds)
-        self._request_generated_tokens.observe(record.output_tokens)
-        # The rows of a request decode side by side.
-        if (further := record.output_tokens / record.rows - 1) > 0:
-            self._time_per_output_token.observe(seconds / further)
+
+class KeyMetrics(NamedTuple):
+    """The counts of one API key."""
+
+    requests: Count
+    prompt_tokens: Count
+    generated_tokens: Count
+
+    def add(self, record: RequestRecord) -> None:
+        """A request of this key is over."""
+        self.requests.add()
+        self.prompt_tokens.add(record.prompt_tokens)
+        self.generated_tokens.add(record.output_tokens)
 
 
 class RequestFamilies:
     """The families, before they have cells."""
 
-    def __init__(self, endpoints: Sequence[str], models: Sequence[str], keys: KeyFamilies) -> None:
-        """`endpoints` are paths, `models` names."""
-        paths, names = (*dict.fromkeys(endpoints), OTHER), tuple(models)
+    def __init__(
+        self, endpoints: Sequence[str], models: Sequence[str], keys: Sequence[str]
+    ) -> None:
+        """`endpoints` are paths, `models` and `keys` names. A key that comes later counts as
+        another."""
+        paths, self._keys = (*dict.fromkeys(endpoints), OTHER), (*dict.fromkeys(keys), OTHER)
         self.requests = Family(
             "counter",
             "penstock_http_requests",
@@ -129,8 +158,11 @@ class RequestFamilies:
             "Lines of the access log that could not be written.",
             {},
         )
-        self.keys = keys
-        model = {"model": names}
+        key, model = {"key": self._keys}, {"model": tuple(models)}
+        self._of_keys = [
+            Family("counter", f"penstock_key_{name}", text, key, shows_zeros=False)
+            for name, text in _KEY_COUNTS.items()
+        ]
         self._rows = Family(
             "counter", "penstock_rows", "Rows by how they ended.", {**model, "reason": ROW_ENDS}
         )
@@ -147,13 +179,14 @@ class RequestFamilies:
         """In the order in which they are shown."""
         of_requests = [self.requests, self.request_seconds, self.refusals, self.failures]
         of_models = [*self._counts.values(), self._rows, *self._distributions.values()]
-        return [
-            *of_requests,
-            self.in_flight,
-            self.dropped_lines,
-            *self.keys.all(),
-            *of_models,
-        ]
+        return [*of_requests, self.in_flight, self.dropped_lines, *self._of_keys, *of_models]
+
+    def of_keys(self, cells: "memoryview[float]") -> dict[str, KeyMetrics]:
+        """The counts of each API key, by its name, and of all others."""
+        return {
+            key: KeyMetrics(*(family.count(cells, key) for family in self._of_keys))
+            for key in self._keys
+        }
 
     def of_model(self, cells: "memoryview[float]", model: str) -> ModelMetrics:
         """The counts of one model."""
