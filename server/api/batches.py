@@ -20,7 +20,7 @@ from server.schemas.stored.batch_objects import (
 from server.schemas.stored.list_queries import BatchListQuery
 from server.service.endpoint import Endpoint
 from server.service.service import json_answer, service_of
-from server.service.stored import in_state, listed, stored_of
+from server.service.stored import in_state, page_of, stored_of
 from server.state.database import Page
 from server.state.stored_batches import BatchError, StoredBatch
 from server.state.stored_files import new_id
@@ -29,12 +29,8 @@ _WINDOW_SECONDS = 24 * 3600
 
 CREATE_BATCH = Endpoint("POST", "/v1/batches", operation(BatchObject, BatchRequest), order=81)
 LIST_BATCHES = Endpoint("GET", "/v1/batches", operation(BatchList, query=BatchListQuery), order=82)
-GET_BATCH = Endpoint(
-    "GET", "/v1/batches/{batch}", operation(BatchObject, parameters=("batch",)), order=83
-)
-CANCEL_BATCH = Endpoint(
-    "POST", "/v1/batches/{batch}/cancel", operation(BatchObject, parameters=("batch",)), order=84
-)
+GET_BATCH = Endpoint("GET", "/v1/batches/{batch}", operation(BatchObject), order=83)
+CANCEL_BATCH = Endpoint("POST", "/v1/batches/{batch}/cancel", operation(BatchObject), order=84)
 _body = Body(BatchRequest)
 _errors = msgspec.json.Decoder(list[BatchError])
 _metadata = msgspec.json.Decoder(dict[str, str] | None)
@@ -71,16 +67,8 @@ async def list_batches(request: Request) -> Response:
     state, owner = stored_of(request)
     query = query_of(request, BatchListQuery)
     page = Page(query.limit, query.after, newest_first=True)
-    found = await listed(page, lambda page: state.batches.list(owner, page))
-    shown = found[: page.limit]
-    return json_answer(
-        BatchList(
-            data=[*map(_shown, shown)],
-            first_id=shown[0].id if shown else None,
-            last_id=shown[-1].id if shown else None,
-            has_more=len(found) > len(shown),
-        )
-    )
+    found = await page_of(page, lambda page: state.batches.list(owner, page), _shown)
+    return json_answer(BatchList(**found))
 
 
 @GET_BATCH.answered_by

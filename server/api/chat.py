@@ -1,7 +1,6 @@
 """`/v1/chat/completions`: a conversation's next message."""
 
 import time
-from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -17,12 +16,7 @@ from server.generation.chat.conversation import ChatOptions
 from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, generation_plan
 from server.generation.requested_sampling import sampling_params
-from server.generation.stream import (
-    StreamedUsage,
-    encoded_choices,
-    stream_events,
-    streamed_usage,
-)
+from server.generation.stream import encoded_choices, stream_events, streamed_usage
 from server.generation.text_piece import TextPiece
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
@@ -60,7 +54,9 @@ async def create_chat_completion(request: Request) -> Response:
         answer = _Answer(service, model, ChatFormat(body, model, plan.logprobs))
         try:
             if body.stream:
-                return await EventStream.begin(answer.events(generating, usage))
+                last = partial(answer.chunk, [])
+                events = stream_events(generating, usage, answer.chunks, last)
+                return await EventStream.begin(events)
             return await answer.whole(generating)
         except RefusalError as error:
             raise chat_error(error, body) from None
@@ -94,28 +90,19 @@ class _Answer:
                 )
                 return json_answer(answer)
 
-    def events(
-        self, generating: AbstractAsyncContextManager[Generation], usage: StreamedUsage
-    ) -> AsyncGenerator[bytes]:
-        """The answer as a stream."""
-        return stream_events(
-            generating,
-            usage,
-            self._chunks,
-            partial(self._chunk, []),
-        )
-
-    async def _chunks(
+    async def chunks(
         self, piece: TextPiece, usage: CompletionUsage | UnsetType | None
     ) -> list[ChatChunk]:
-        chunks = [self._chunk([choice], usage) for choice in await self._form.deltas(piece)]
+        """A piece of a choice in a stream, with the usage so far."""
+        chunks = [self.chunk([choice], usage) for choice in await self._form.deltas(piece)]
         if piece.prompt_ids is not None:
             chunks[0] = msgspec.structs.replace(chunks[0], prompt_token_ids=piece.prompt_ids)
         return chunks
 
-    def _chunk(
+    def chunk(
         self, choices: list[ChunkChoice], usage: CompletionUsage | UnsetType | None
     ) -> ChatChunk:
+        """A part of a stream."""
         return ChatChunk(
             id=self._id,
             created=self._created,

@@ -1,7 +1,6 @@
 """`/v1/completions`: text that continues a prompt."""
 
 import time
-from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -15,12 +14,7 @@ from server.generation.completion.completion_choices import CompletionFormat
 from server.generation.generation import Generation, generate
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
 from server.generation.requested_sampling import sampling_params
-from server.generation.stream import (
-    StreamedUsage,
-    encoded_choices,
-    stream_events,
-    streamed_usage,
-)
+from server.generation.stream import encoded_choices, stream_events, streamed_usage
 from server.generation.text_piece import TextPiece
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
@@ -60,7 +54,8 @@ async def create_completion(request: Request) -> Response:
     with CancelOnDisconnect(request.receive):
         generating = generate(service, record, model, plan)
         if body.stream:
-            return await EventStream.begin(answer.events(generating, usage))
+            last = partial(answer.completion, [])
+            return await EventStream.begin(stream_events(generating, usage, answer.chunks, last))
         return await answer.whole(generating)
 
 
@@ -80,27 +75,18 @@ class _Answer:
             pieces = await generation.final_pieces()
             async with generation.encoding():
                 choices = await encoded_choices(pieces, self._form.choice)
-                return json_answer(self._completion(choices, generation.usage()))
+                return json_answer(self.completion(choices, generation.usage()))
 
-    def events(
-        self, generating: AbstractAsyncContextManager[Generation], usage: StreamedUsage
-    ) -> AsyncGenerator[bytes]:
-        """The answer as a stream."""
-        return stream_events(
-            generating,
-            usage,
-            self._chunks,
-            partial(self._completion, []),
-        )
-
-    async def _chunks(
+    async def chunks(
         self, piece: TextPiece, usage: CompletionUsage | UnsetType | None
     ) -> list[Completion]:
-        return [self._completion([await self._form.choice(piece)], usage)]
+        """A piece of a choice in a stream, with the usage so far."""
+        return [self.completion([await self._form.choice(piece)], usage)]
 
-    def _completion(
+    def completion(
         self, choices: list[CompletionChoice], usage: CompletionUsage | UnsetType | None
     ) -> Completion:
+        """The whole answer, or a part of a stream."""
         return Completion(
             id=self._id,
             created=self._created,

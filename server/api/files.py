@@ -16,7 +16,7 @@ from engine_core.refusal import RefusalError
 from server.echoed import quoted
 from server.http.form import Form, FormReader
 from server.http.incoming import length_of
-from server.http.openapi import contents, operation
+from server.http.openapi import operation
 from server.http.query import query_of
 from server.schemas.stored.file_objects import (
     LEAST_KEPT_SECONDS,
@@ -29,7 +29,7 @@ from server.schemas.stored.file_objects import (
 from server.schemas.stored.list_queries import FileListQuery
 from server.service.endpoint import Endpoint
 from server.service.service import json_answer, service_of
-from server.service.stored import Stored, in_state, listed, stored_of, storing
+from server.service.stored import Stored, in_state, page_of, stored_of, storing
 from server.settings.server_config import Limits
 from server.state.database import Page
 from server.state.stored_files import StoredFile, new_id
@@ -40,13 +40,9 @@ _BESIDE_FILE = 2 << 20
 
 CREATE_FILE = Endpoint("POST", "/v1/files", operation(FileObject, form=FileForm), order=71)
 LIST_FILES = Endpoint("GET", "/v1/files", operation(FileList, query=FileListQuery), order=72)
-GET_FILE = Endpoint(
-    "GET", "/v1/files/{file}", operation(FileObject, parameters=("file",)), order=73
-)
-DELETE_FILE = Endpoint(
-    "DELETE", "/v1/files/{file}", operation(DeletedFile, parameters=("file",)), order=74
-)
-GET_CONTENT = Endpoint("GET", "/v1/files/{file}/content", contents(("file",)), order=75)
+GET_FILE = Endpoint("GET", "/v1/files/{file}", operation(FileObject), order=73)
+DELETE_FILE = Endpoint("DELETE", "/v1/files/{file}", operation(DeletedFile), order=74)
+GET_CONTENT = Endpoint("GET", "/v1/files/{file}/content", operation(None), order=75)
 
 
 @CREATE_FILE.answered_by
@@ -71,16 +67,8 @@ async def list_files(request: Request) -> Response:
     state, owner = stored_of(request)
     query = query_of(request, FileListQuery)
     page = Page(query.limit, query.after, newest_first=query.order == "desc")
-    found = await listed(page, lambda page: state.files.list(owner, page, query.purpose))
-    shown = found[: page.limit]
-    return json_answer(
-        FileList(
-            data=[*map(_shown, shown)],
-            first_id=shown[0].id if shown else None,
-            last_id=shown[-1].id if shown else None,
-            has_more=len(found) > len(shown),
-        )
-    )
+    found = await page_of(page, lambda page: state.files.list(owner, page, query.purpose), _shown)
+    return json_answer(FileList(**found))
 
 
 @GET_FILE.answered_by

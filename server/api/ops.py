@@ -15,9 +15,7 @@ from server.service.registry import Model, Registry
 from server.service.service import json_answer, service_of
 
 LIST_MODELS = Endpoint("GET", "/v1/models", operation(ModelList), order=220)
-GET_MODEL = Endpoint(
-    "GET", "/v1/models/{model:path}", operation(ModelCard, parameters=("model",)), order=230
-)
+GET_MODEL = Endpoint("GET", "/v1/models/{model:path}", operation(ModelCard), order=230)
 LIVE = Endpoint("GET", "/health/live", operation(Health), order=240, needs_key=False)
 HEALTH = Endpoint("GET", "/health", operation(Health), order=250, needs_key=False)
 READY = Endpoint("GET", "/health/ready", operation(Health), order=260, needs_key=False)

@@ -81,7 +81,10 @@ async def serve(
     uvicorn_config = uvicorn.Config(
         create_app(service),
         # It only calls it for each connection.
-        http=cast("type[WireProtocol]", partial(WireProtocol, unread=unread)),
+        http=cast(
+            "type[WireProtocol]",
+            partial(WireProtocol, note_unread=service.note_unread, unread_answers=unread),
+        ),
         ws="none",
         lifespan="on",
         access_log=False,

@@ -11,15 +11,13 @@ from starlette.types import ASGIApp
 
 from engine_core.refusal import ErrorCode, RefusalError
 from server import __version__
-from server.app.endpoints import routes
 from server.errors import INTERNAL
 from server.http.cors import with_cors
 from server.http.error_answer import ErrorAnswer
 from server.http.gate import Gate
-from server.http.openapi import describe, documented_operations
+from server.http.openapi import describe, route_of
 from server.http.route_table import RouteTable, redirect_slashes
 from server.service.service import Service
-from server.wire.unreadable_request import NOTE_UNREAD, NoteUnread
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -29,13 +27,13 @@ def create_app(service: Service) -> ASGIApp:
     """
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[dict[str, NoteUnread]]:
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         await service.registry.start()
-        yield {NOTE_UNREAD: gate.note_unread}
+        yield
         await service.registry.close()
 
     endpoints = service.registry.endpoints
-    own_routes = routes(endpoints)
+    own_routes = [*map(route_of, endpoints)]
     app = FastAPIOffline(
         title="penstock",
         version=__version__,
@@ -51,10 +49,7 @@ def create_app(service: Service) -> ASGIApp:
     app.add_exception_handler(Exception, _on_exception)
     redirect_slashes(app)
     describe(app, [endpoint.operation for endpoint in endpoints])
-    table = RouteTable(own_routes)
-    lost = documented_operations(app) - table.operations
-    assert not lost, f"documented, but not in the gate's table: {sorted(lost)}"
-    gate = Gate(service, table, others=app)
+    gate = Gate(service, RouteTable(own_routes), others=app)
     return with_cors(gate, service.config.cors_origins, service.access_log)
 
 

@@ -3,10 +3,7 @@ declares."""
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Iterator
-
-from fastapi import APIRouter
-from fastapi.routing import APIRoute
+from collections.abc import Iterator
 
 import server.api
 import server.cohere
@@ -19,19 +16,6 @@ def all_endpoints() -> tuple[Endpoint, ...]:
     """In the order of the documentation; each package's modules are found by listing it."""
     found = dict.fromkeys(_declared())
     return tuple(sorted(found, key=lambda endpoint: endpoint.order))
-
-
-def routes(endpoints: Iterable[Endpoint]) -> list[APIRoute]:
-    """FastAPI's routes, which describe and match them."""
-    router = APIRouter()
-    for endpoint in endpoints:
-        router.add_api_route(
-            endpoint.path,
-            endpoint.handler,
-            methods=[endpoint.method],
-            **endpoint.operation.arguments,
-        )
-    return [route for route in router.routes if isinstance(route, APIRoute)]
 
 
 def _declared() -> Iterator[Endpoint]:

@@ -34,7 +34,7 @@ class Gate:
         self._service = service
         self._table = table
         self._others = others
-        self._log, self._tracer = service.access_log, service.tracer
+        self._tracer = service.tracer
         self._open = {
             endpoint.handler
             for endpoint in service.registry.endpoints
@@ -80,19 +80,8 @@ class Gate:
             if not complete:
                 _note_unanswered(scope, record)
             record.endpoint = self._table.endpoint(scope)
-            self._close(scope, record)
+            self._service.note(scope, record)
             self._trace(scope, record, handler)
-
-    def note_unread(self, scope: Scope, error: RefusalError) -> bytes:
-        """A request that could not be read, and so never comes here, was answered with `error`;
-        `scope` has what is known of it. Returns its id."""
-        request_id = self._service.new_id("req")
-        now = time.perf_counter()
-        record = RequestRecord(
-            request_id=request_id, started=now, status=ERRORS[error.code].status, error=error.code
-        )
-        self._close(scope, record)
-        return request_id.encode()
 
     async def _answer(
         self, handler: Handler | None, scope: Scope, receive: Receive, send: Send
@@ -114,12 +103,6 @@ class Gate:
         if client is not None:
             record.client = client
         return client is not None
-
-    def _close(self, scope: Scope, record: RequestRecord) -> None:
-        record.close()
-        self._service.metrics.answered(record)
-        if self._log is not None:
-            self._log.add(scope, record)
 
     def _trace(self, scope: Scope, record: RequestRecord, handler: Handler | None) -> None:
         if self._tracer is not None and handler not in self._open and not record.is_probe:

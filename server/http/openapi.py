@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 
 from server.errors import ERRORS, ErrorBody
 from server.http.descriptions import add_descriptions
-from server.service.endpoint import Operation
+from server.service.endpoint import Endpoint, Operation
 
 REF = "#/components/schemas/{name}"
 # Required only if the daemon has API keys.
@@ -18,17 +18,20 @@ _KEY = {"type": "http", "scheme": "bearer"}
 
 
 def operation(
-    answer: type[msgspec.Struct],
+    answer: type[msgspec.Struct] | None,
     body: type[msgspec.Struct] | None = None,
     *,
     chunk: type[msgspec.Struct] | None = None,
     form: type[msgspec.Struct] | None = None,
     query: type[msgspec.Struct] | None = None,
-    parameters: tuple[str, ...] = (),
 ) -> Operation:
-    """An endpoint's answer and body, which may be a `form`. A streamed answer consists of `chunk`s;
-    `query` holds the parameters of the URL, and `parameters` are texts in its path."""
-    content = {"application/json": {"schema": ref(answer)}}
+    """An endpoint's answer, None for whatever a file holds, and body, which may be a `form`. A
+    streamed answer consists of `chunk`s; `query` holds the parameters of the URL."""
+    content: dict[str, Any] = (
+        {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+        if answer is None
+        else {"application/json": {"schema": ref(answer)}}
+    )
     if chunk is not None:
         content["text/event-stream"] = {"schema": _event(chunk)}
     responses: dict[int | str, dict[str, Any]] = {
@@ -41,28 +44,20 @@ def operation(
         for status in sorted({kind.status for kind in ERRORS.values()}):
             responses[status] = {"description": _codes(status), "content": error}
     return Operation(
-        arguments={
-            "responses": responses,
-            "openapi_extra": _body(body, form) | _parameters(parameters, query),
-        },
+        arguments={"responses": responses, "openapi_extra": _body(body, form) | _query(query)},
         types=tuple(kind for kind in (answer, body, chunk, form, ErrorBody) if kind is not None),
     )
 
 
-def contents(parameters: tuple[str, ...]) -> Operation:
-    """An endpoint whose answer is whatever a file holds."""
-    error = {"application/json": {"schema": ref(ErrorBody)}}
-    binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-    responses: dict[int | str, dict[str, Any]] = {
-        200: {"description": "Success", "content": binary},
-        "default": {"description": "Any error", "content": error},
-    }
-    arguments = {
-        "response_class": Response,
-        "responses": responses,
-        "openapi_extra": _parameters(parameters, None),
-    }
-    return Operation(arguments=arguments, types=(ErrorBody,))
+def route_of(endpoint: Endpoint) -> APIRoute:
+    """FastAPI's route, which describes the endpoint and matches its path."""
+    arguments: dict[str, Any] = {"response_class": Response, **endpoint.operation.arguments}
+    route = APIRoute(endpoint.path, endpoint.handler, methods=[endpoint.method], **arguments)
+    if route.param_convertors:
+        text = {"in": "path", "required": True, "schema": {"type": "string"}}
+        parameters = [{"name": name, **text} for name in route.param_convertors]
+        route.openapi_extra = {**(route.openapi_extra or {}), "parameters": parameters}
+    return route
 
 
 def _body(body: type[msgspec.Struct] | None, form: type[msgspec.Struct] | None) -> dict[str, Any]:
@@ -71,18 +66,15 @@ def _body(body: type[msgspec.Struct] | None, form: type[msgspec.Struct] | None) 
     return {"requestBody": {"required": True, "content": content}} if content else {}
 
 
-def _parameters(path: tuple[str, ...], query: type[msgspec.Struct] | None) -> dict[str, Any]:
-    found: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in path
+def _query(query: type[msgspec.Struct] | None) -> dict[str, Any]:
+    if query is None:
+        return {}
+    schema = msgspec.json.schema_components([query])[1][query.__name__]
+    found = [
+        {"name": name, "in": "query", "schema": of_one}
+        for name, of_one in schema["properties"].items()
     ]
-    if query is not None:
-        schema = msgspec.json.schema_components([query])[1][query.__name__]
-        found += [
-            {"name": name, "in": "query", "schema": of_one}
-            for name, of_one in schema["properties"].items()
-        ]
-    return {"parameters": found} if found else {}
+    return {"parameters": found}
 
 
 def components(operations: Iterable[Operation]) -> dict[str, Any]:
@@ -111,13 +103,6 @@ def describe(app: FastAPI, operations: Iterable[Operation]) -> None:
         return app.openapi_schema
 
     app.openapi = openapi
-
-
-def documented_operations(app: FastAPI) -> set[tuple[str, str]]:
-    """Methods and paths that `app` describes, parameters written `{name}`."""
-    routes = (route for route in app.routes if isinstance(route, APIRoute))
-    described = (route for route in routes if route.include_in_schema)
-    return {(method, route.path_format) for route in described for method in route.methods or ()}
 
 
 def ref(struct: type[msgspec.Struct]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute, Match
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -18,28 +18,20 @@ _SLASHES = re.compile(r"(/|%2f)+$", re.IGNORECASE)
 class RouteTable:
     """A path without parameters is found by one look-up, one with parameters by its pattern.
 
-    `operations` are the methods and paths that are served, parameters written `{name}`. HEAD is
-    served wherever GET is: the HTTP server leaves the body out.
+    HEAD is served wherever GET is: the HTTP server leaves the body out.
     """
 
-    def __init__(self, routes: Iterable[BaseRoute]) -> None:
-        """Routes of other kinds are left out: a router included into another is one in some
-        releases of FastAPI."""
-        self.operations: set[tuple[str, str]] = set()
+    def __init__(self, routes: Iterable[APIRoute]) -> None:
         self._fixed: dict[tuple[str, str], Handler] = {}
         self._patterns: list[tuple[str, APIRoute]] = []
         for route in routes:
-            if isinstance(route, APIRoute):
-                for method in _methods(route):
-                    self._add(method, route)
+            methods = route.methods or set[str]()
+            for method in methods | {"HEAD"} if "GET" in methods else methods:
+                if route.param_convertors:
+                    self._patterns.append((method, route))
+                else:
+                    self._fixed[method, route.path] = route.endpoint
         self._paths = frozenset(path for _, path in self._fixed)
-
-    def _add(self, method: str, route: APIRoute) -> None:
-        self.operations.add((method, route.path_format))
-        if route.param_convertors:
-            self._patterns.append((method, route))
-        else:
-            self._fixed[method, route.path] = route.endpoint
 
     def find(self, scope: Scope) -> Handler | None:
         """The handler for `scope`, which gets the path's parameters."""
@@ -67,11 +59,6 @@ class RouteTable:
             return scope["path"]
         route = scope.get("route")
         return route.path_format if isinstance(route, APIRoute) else "other"
-
-
-def _methods(route: APIRoute) -> set[str]:
-    methods = set(route.methods or ())
-    return methods | {"HEAD"} if "GET" in methods else methods
 
 
 class SlashRedirect(RedirectResponse):

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from engine_core.refusal import RefusalError
 from server.access_log.access_log import AccessLog
 from server.body_limits.decoding_turns import DecodingTurns
+from server.errors import ERRORS
 from server.keys.client_keys import ClientKeys
 from server.metrics.metrics import Metrics
 from server.metrics.request_record import RequestRecord
@@ -108,6 +110,26 @@ class Service:
             raise RefusalError("draining", "the server is shutting down")
         for model in models:
             model.check_loaded()
+
+    def note(self, scope: Scope, record: RequestRecord) -> None:
+        """Count a request that is over, and write its line into the access log."""
+        record.close()
+        self.metrics.answered(record)
+        if self.access_log is not None:
+            self.access_log.add(scope, record)
+
+    def note_unread(self, scope: Scope, error: RefusalError) -> bytes:
+        """Note a request that could not be read, and so never comes to the application: it was
+        answered with `error`; `scope` has what is known of it. Returns its id."""
+        request_id = self.new_id("req")
+        record = RequestRecord(
+            request_id=request_id,
+            started=time.perf_counter(),
+            status=ERRORS[error.code].status,
+            error=error.code,
+        )
+        self.note(scope, record)
+        return request_id.encode()
 
     async def drain(self) -> None:
         """Refuse new requests, let running ones finish, end the rest at the deadline."""

@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
@@ -59,11 +59,20 @@ async def in_state(
         return await asyncio.to_thread(work, *arguments, **named)
 
 
-async def listed(page: Page, find: Callable[[Page], list[Item]]) -> list[Item]:
-    """What `find` finds, in a thread. Raises RefusalError, also for an `after` that is not
-    there."""
+async def page_of(
+    page: Page, find: Callable[[Page], list[Item]], shown: Callable[[Item], Any]
+) -> dict[str, Any]:
+    """The fields of a list of what `find` finds, in a thread; `shown` makes what clients see of an
+    item. Raises RefusalError, also for an `after` that is not there."""
     try:
-        return await in_state(find, page)
+        found = await in_state(find, page)
     except UnknownItemError:
         message = f"after: there is no {quoted(page.after)}"
         raise RefusalError("invalid_request", message, "after") from None
+    data = [shown(item) for item in found[: page.limit]]
+    return {
+        "data": data,
+        "first_id": data[0].id if data else None,
+        "last_id": data[-1].id if data else None,
+        "has_more": len(found) > len(data),
+    }

@@ -8,27 +8,21 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 def answer_as_http10(cycle: RequestResponseCycle) -> None:
     """Answer `cycle`, whose application has not begun, as HTTP/1.0 requires."""
-    cycle.keep_alive = False
-    cycle.waiting_for_100_continue = False
-    cycle.send = _Http10Send(cycle).send
+    send, has_length = cycle.send, False
 
-
-class _Http10Send:
-    """A cycle's `send` that adds no chunks to a body of unknown length."""
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._send = cycle.send
-        self._has_length = False
-
-    async def send(self, message: Any) -> None:
-        """Each part is announced to the cycle as the whole body."""
+    async def send_without_chunks(message: Any) -> None:
+        """Announce each part to the cycle as the whole body."""
+        nonlocal has_length
         if message["type"] == "http.response.start":
             names = {name.lower() for name, _ in message["headers"]}
-            self._has_length = b"content-length" in names
+            has_length = b"content-length" in names
             if b"connection" not in names:
                 message["headers"] = [*message["headers"], (b"connection", b"close")]
-        if not self._has_length:
-            self._cycle.chunked_encoding = False
-            self._cycle.expected_content_length = len(message.get("body", b""))
-        await self._send(message)
+        if not has_length:
+            cycle.chunked_encoding = False
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.keep_alive = False
+    cycle.waiting_for_100_continue = False
+    cycle.send = send_without_chunks

@@ -9,12 +9,11 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from engine_core.refusal import RefusalError
-from server.metrics.request_record import RequestRecord
 from server.service.open_files_limit import log_if_last
 from server.wire.http10_body import answer_as_http10
 from server.wire.log_limit import CONNECTION_LOG
 from server.wire.unread_answers import UnreadAnswers
-from server.wire.unreadable_request import answer_and_close
+from server.wire.unreadable_request import NoteUnread, answer_and_close
 from server.wire.write_coalescing import CoalescingTransport
 
 
@@ -29,10 +28,17 @@ class WireProtocol(HttpToolsProtocol):
     max_header_bytes = 64 << 10
     progress_timeout_s = 60.0
 
-    def __init__(self, *args: Any, unread: UnreadAnswers | None = None, **options: Any) -> None:
-        """`unread` watches it while its client lags behind; the rest is uvicorn's."""
+    def __init__(
+        self,
+        *args: Any,
+        note_unread: NoteUnread,
+        unread_answers: UnreadAnswers,
+        **options: Any,
+    ) -> None:
+        """`note_unread` hears of requests that cannot be read; `unread_answers` watches the
+        connection while its client lags behind; the rest is uvicorn's."""
         super().__init__(*args, **options)
-        self._unread = unread
+        self._note_unread, self._unread_answers = note_unread, unread_answers
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Wait for a first request."""
@@ -46,34 +52,18 @@ class WireProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
         self._timer.cancel()
-        if self._unread is not None:
-            self._unread.forget(self)
+        self._unread_answers.forget(self)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """The client lags behind."""
         super().pause_writing()
-        if self._unread is not None:
-            self._unread.watch(self)
+        self._unread_answers.watch(self)
 
     def resume_writing(self) -> None:
         """It has caught up."""
         super().resume_writing()
-        if self._unread is not None:
-            self._unread.forget(self)
-
-    def unsent_bytes(self) -> int:
-        """What has been written, and not yet taken by the kernel."""
-        return self.transport.get_write_buffer_size()
-
-    def held_bytes(self) -> int:
-        """About what of the answer waits to be written."""
-        record: RequestRecord | None = self.scope.get("record")
-        return 0 if record is None or record.held_bytes is None else record.held_bytes()
-
-    def cut(self) -> None:
-        """End the connection, whatever its client has not read."""
-        self.transport.abort()
+        self._unread_answers.forget(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse one read."""
@@ -176,7 +166,7 @@ class WireProtocol(HttpToolsProtocol):
         CONNECTION_LOG.warning("a request could not be read: %s", error.message)
         self._refused = True
         self._deadline = None
-        answer_and_close(self, error)
+        answer_and_close(self, error, self._note_unread)
 
     def _follow(self) -> None:
         """Set the deadline by what has been read."""

@@ -1,8 +1,10 @@
 """Answers that clients do not read: how much of them waits, and who is cut off for that."""
 
 import asyncio
-from typing import Protocol
 
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from server.metrics.request_record import RequestRecord
 from server.service.ledger import Ledger
 from server.wire.log_limit import CONNECTION_LOG
 
@@ -14,22 +16,6 @@ _STEADY_BYTES = 16 << 10
 may have unread."""
 
 
-class Connection(Protocol):
-    """A client that is being answered."""
-
-    def unsent_bytes(self) -> int:
-        """What has been written to it, and not yet taken by the kernel."""
-        ...
-
-    def held_bytes(self) -> int:
-        """About what of its answer waits to be written."""
-        ...
-
-    def cut(self) -> None:
-        """End it, whatever it has not read."""
-        ...
-
-
 class _Watched:
     """A connection whose client lags behind: how much it has read since, in `looks` looks. What is
     unsent only shrinks meanwhile: nothing is written until the client has caught up."""
@@ -38,12 +24,12 @@ class _Watched:
         self.unsent, self.moved_at = unsent, now
         self.unread, self.taken, self.looks = unsent, 0, 0
 
-    def look(self, connection: Connection, now: float) -> None:
-        unsent = connection.unsent_bytes()
+    def look(self, connection: HttpToolsProtocol, now: float) -> None:
+        unsent = _unsent_bytes(connection)
         if unsent < self.unsent:
             self.taken += self.unsent - unsent
             self.moved_at = now
-        self.unsent, self.unread = unsent, unsent + connection.held_bytes()
+        self.unsent, self.unread = unsent, unsent + _held_bytes(connection)
         self.looks += 1
 
     @property
@@ -66,18 +52,18 @@ class UnreadAnswers:
     def __init__(self, ledger: Ledger, max_seconds: float) -> None:
         self._ledger, self._max_seconds = ledger, max_seconds
         ledger.cut_unread = self._cut_excess
-        self._watched: dict[Connection, _Watched] = {}
+        self._watched: dict[HttpToolsProtocol, _Watched] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, connection: Connection) -> None:
+    def watch(self, connection: HttpToolsProtocol) -> None:
         """Its client lags behind from now on."""
         loop = asyncio.get_running_loop()
-        watched = self._watched[connection] = _Watched(connection.unsent_bytes(), loop.time())
+        watched = self._watched[connection] = _Watched(_unsent_bytes(connection), loop.time())
         self._ledger.unread += watched.unread
         if self._timer is None:
             self._timer = loop.call_later(_LOOK_SECONDS, self._look)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: HttpToolsProtocol) -> None:
         """Its client has caught up, or is gone. Idempotent."""
         if (watched := self._watched.pop(connection, None)) is not None:
             self._ledger.unread -= watched.unread
@@ -108,9 +94,20 @@ class UnreadAnswers:
             excess -= watched.unread
             self._cut(connection, "answers that are not read, and requests, are too much")
 
-    def _cut(self, connection: Connection, why: str) -> None:
+    def _cut(self, connection: HttpToolsProtocol, why: str) -> None:
         unread = self._watched[connection].unread
         self.forget(connection)
         message = "a client that does not read its answer is cut off, %d bytes: %s"
         CONNECTION_LOG.warning(message, unread, why)
-        connection.cut()
+        connection.transport.abort()
+
+
+def _unsent_bytes(connection: HttpToolsProtocol) -> int:
+    """What has been written, and not yet taken by the kernel."""
+    return connection.transport.get_write_buffer_size()
+
+
+def _held_bytes(connection: HttpToolsProtocol) -> int:
+    """About what of the answer waits to be written."""
+    record: RequestRecord | None = connection.scope.get("record")
+    return 0 if record is None or record.held_bytes is None else record.held_bytes()

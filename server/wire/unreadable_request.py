@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import httptools
 from starlette.types import Scope
@@ -18,9 +17,6 @@ from engine_core.refusal import RefusalError
 from server.http.error_answer import ErrorAnswer
 from server.metrics.request_record import RequestRecord
 
-NOTE_UNREAD: Final = "note_unread"
-"""Where the connections find a NoteUnread in the application's state."""
-
 NoteUnread = Callable[[Scope, RefusalError], bytes]
 """Takes what is known of a request, and its answer; returns the request's id."""
 
@@ -28,13 +24,20 @@ NoteUnread = Callable[[Scope, RefusalError], bytes]
 _LINGER_S = 2
 
 
-def answer_and_close(connection: HttpToolsProtocol, error: RefusalError) -> None:
+def answer_and_close(
+    connection: HttpToolsProtocol, error: RefusalError, note_unread: NoteUnread
+) -> None:
     """Answer with `error`, after the answers to earlier requests, and close.
 
     The caller drops everything received from now on.
     """
     last = cast("RequestResponseCycle | None", connection.cycle)
-    end = partial(_end, connection, error, _scope_of_unread(connection, last))
+    known = _scope_of_unread(connection, last)
+
+    def end() -> None:
+        """Answer a request of which the application will not hear."""
+        _answer_last(connection, error, note_unread(known, error))
+
     if last is None or last.response_complete:
         end()
     elif not last.more_body:
@@ -71,12 +74,6 @@ def _scope_of_unread(connection: HttpToolsProtocol, last: RequestResponseCycle |
         with suppress(httptools.HttpParserInvalidURLError):
             known["raw_path"] = httptools.parse_url(connection.url).path
     return known
-
-
-def _end(connection: HttpToolsProtocol, error: RefusalError, scope: Scope) -> None:
-    """The application will not hear of the request."""
-    note_unread: NoteUnread = connection.app_state[NOTE_UNREAD]
-    _answer_last(connection, error, note_unread(scope, error))
 
 
 def _answer_last(connection: HttpToolsProtocol, error: RefusalError, request_id: bytes) -> None:

@@ -1,21 +1,12 @@
-"""Every documented operation goes through the gate, whatever FastAPI makes of its routers."""
+"""Every documented operation goes through the gate."""
 
 import re
 import socket
-from typing import Any
 
 import pytest
-from fastapi import FastAPI
-from fastapi_offline import FastAPIOffline
 
-from server.app import application
-from server.app.application import create_app
-from server.app.endpoints import all_endpoints
-from server.service.registry import Registry
-from server.service.service import Service
 from tests.patience import wait_until
 from tests.server.conftest import Deployment
-from tests.server.support import server_config
 
 
 def operations(deployment: Deployment, method: str) -> list[str]:
@@ -80,16 +71,3 @@ def test_a_client_that_leaves_is_no_failure(
         before[400],
         before[500],
     ]
-
-
-def test_an_operation_that_the_gate_does_not_know_stops_the_start(monkeypatch) -> None:
-    def with_another(**settings: Any) -> FastAPI:
-        app = FastAPIOffline(**settings)
-        app.get("/lost")(lambda: None)
-        return app
-
-    service = Service(server_config(), Registry.load((), all_endpoints()))
-    create_app(service)
-    monkeypatch.setattr(application, "FastAPIOffline", with_another)
-    with pytest.raises(AssertionError, match=r"not in the gate's table: \[\('GET', '/lost'\)\]"):
-        create_app(service)

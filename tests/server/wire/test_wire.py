@@ -11,8 +11,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from server.service.ledger import Ledger
 from server.wire.http_protocol import WireProtocol
-from server.wire.unreadable_request import NOTE_UNREAD
+from server.wire.unread_answers import UnreadAnswers
 from tests.patience import PATIENCE
 
 GET = b"GET /now HTTP/1.1\r\nHost: here\r\n"
@@ -119,8 +120,13 @@ async def connect(app: App, read_timeout: float) -> AsyncGenerator[Connect]:
     config = uvicorn.Config(cast("Any", app), http=ShortTimeout, ws="none", log_config=None)
     config.load()
     state = ServerState()
+    unread = UnreadAnswers(Ledger(1 << 30), PATIENCE)
     server = await asyncio.get_running_loop().create_server(
-        lambda: ShortTimeout(config, state, {NOTE_UNREAD: lambda *_: b"req-1"}), "127.0.0.1", 0
+        lambda: ShortTimeout(
+            config, state, {}, note_unread=lambda *_: b"req-1", unread_answers=unread
+        ),
+        "127.0.0.1",
+        0,
     )
 
     @asynccontextmanager
