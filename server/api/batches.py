@@ -19,7 +19,7 @@ from server.schemas.stored.batch_objects import (
 )
 from server.schemas.stored.list_queries import BatchListQuery
 from server.service.endpoint import Endpoint
-from server.service.service import json_answer, service_of
+from server.service.service import json_answer
 from server.service.stored import in_state, page_of, stored_of
 from server.state.database import Page
 from server.state.stored_batches import BatchError, StoredBatch
@@ -40,7 +40,7 @@ _metadata = msgspec.json.Decoder(dict[str, str] | None)
 async def create_batch(request: Request) -> Response:
     """Answer every line of an uploaded file, below the priority of all other requests."""
     state, owner = stored_of(request)
-    body = await _body.read(request, service_of(request).limits.max_body_bytes)
+    body = await _body.read(request)
     file = await in_state(state.files.get, body.input_file_id, owner)
     if file is None or file.purpose != "batch":
         message = f"input_file_id: no file {quoted(body.input_file_id)} for batches"

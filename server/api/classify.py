@@ -12,11 +12,7 @@ from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.metrics.request_record import record_of
-from server.schemas.classify import (
-    Classification,
-    ClassificationList,
-    ClassifyRequest,
-)
+from server.schemas.classify import Classification, ClassificationList, ClassifyRequest
 from server.service.endpoint import Endpoint
 from server.service.inputs import parse_items
 from server.service.service import json_answer, service_of
@@ -29,13 +25,7 @@ CLASSIFY = Endpoint(
     tasks=("classify",),
     order=60,
 )
-CLASSIFY_ALIAS = Endpoint(
-    "POST",
-    "/classify",
-    operation(ClassificationList, ClassifyRequest),
-    variant_of=CLASSIFY,
-    order=61,
-)
+CLASSIFY_ALIAS = CLASSIFY.at("/classify", order=61)
 _body = Body(ClassifyRequest)
 
 
@@ -44,7 +34,7 @@ _body = Body(ClassifyRequest)
 async def create_classifications(request: Request) -> Response:
     """Classify one or more texts, or lists of token ids."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    body = await _body.read(request)
     model = service.find(record, body.model, CLASSIFY, body.priority or 0)
     items = parse_items(body.input, "input", model, service.limits.max_inputs)
     tokenization = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)

@@ -46,7 +46,7 @@ _body = Body(CompletionRequest)
 async def create_completion(request: Request) -> Response:
     """Continue one or more prompts, in one answer or as a stream of server-sent events."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    body = await _body.read(request)
     model = service.find(record, body.model, COMPLETIONS, body.priority or 0)
     usage = streamed_usage(body)
     plan = completion_plan(body, model, service.limits)

@@ -13,11 +13,7 @@ from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.metrics.request_record import record_of
-from server.schemas.embeddings import (
-    Embedding,
-    EmbeddingList,
-    EmbeddingRequest,
-)
+from server.schemas.embeddings import Embedding, EmbeddingList, EmbeddingRequest
 from server.service.endpoint import Endpoint
 from server.service.service import json_answer, service_of
 
@@ -35,7 +31,7 @@ _body = Body(EmbeddingRequest)
 async def create_embeddings(request: Request) -> Response:
     """Embed one or more texts, or lists of token ids."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    body = await _body.read(request)
     model = service.find(record, body.model, EMBEDDINGS, body.priority or 0)
     plan = embedding_plan(body, model, service.limits)
     with CancelOnDisconnect(request.receive):

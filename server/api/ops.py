@@ -1,4 +1,4 @@
-"""Endpoints for operators: models, health, version, metrics."""
+"""Endpoints for operators: models, health, version, metrics, status."""
 
 from fastapi import Request, Response
 from msgspec import UNSET
@@ -10,9 +10,11 @@ from server.http.openapi import operation
 from server.http.route_table import SlashRedirect
 from server.metrics.request_record import record_of
 from server.schemas.common import Health, ModelCard, ModelList, Version
+from server.schemas.status import Status
 from server.service.endpoint import Endpoint, Operation
 from server.service.registry import Model, Registry
 from server.service.service import json_answer, service_of
+from server.service.status_report import status_of
 
 LIST_MODELS = Endpoint("GET", "/v1/models", operation(ModelList), order=220)
 GET_MODEL = Endpoint("GET", "/v1/models/{model:path}", operation(ModelCard), order=230)
@@ -27,6 +29,7 @@ METRICS = Endpoint(
     order=280,
     needs_key="metrics_key",
 )
+STATUS = Endpoint("GET", "/status", operation(Status), order=290)
 
 
 @LIST_MODELS.answered_by
@@ -92,3 +95,12 @@ async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
     record_of(request).is_probe = True
     return Response(await service_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)
+
+
+@STATUS.answered_by
+async def status(request: Request) -> Response:
+    """The daemon's state as JSON: models, load, counts since its start."""
+    record_of(request).is_probe = True
+    answer = json_answer(status_of(service_of(request)))
+    answer.headers["cache-control"] = "no-store"
+    return answer

@@ -36,9 +36,7 @@ RERANK = Endpoint(
     relevance=True,
     order=40,
 )
-RERANK_V2 = Endpoint(
-    "POST", "/v2/rerank", operation(Reranking, RerankRequest), variant_of=RERANK, order=41
-)
+RERANK_V2 = RERANK.at("/v2/rerank", order=41)
 rerank_body = Body(RerankRequest)
 
 
@@ -46,8 +44,7 @@ rerank_body = Body(RerankRequest)
 @RERANK_V2.answered_by
 async def create_reranking(request: Request) -> Response:
     """Score documents against a query: by a reranker, or the similarity of vectors."""
-    limit = service_of(request).limits.max_body_bytes
-    return await answer_reranking(request, await rerank_body.read(request, limit))
+    return await answer_reranking(request, await rerank_body.read(request))
 
 
 async def answer_reranking(request: Request, body: RerankRequest) -> Response:
@@ -71,13 +68,13 @@ async def answer_reranking(request: Request, body: RerankRequest) -> Response:
         scores = found.raw_scores if body.use_activation is False else found.scores
         # Different raw scores may be equal after rounding by a sigmoid.
         best = np.argsort(-found.raw_scores, kind="stable")[:top_n].tolist()
-        returned = documents if body.return_documents else None
+        results, data = _results(scores, best, documents if body.return_documents else None)
         return json_answer(
             Reranking(
                 id=service.new_id("rerank"),
                 model=model.name,
-                results=_results(scores, best, returned),
-                data=_voyage_results(scores, best, returned),
+                results=results,
+                data=data,
                 meta=_meta(found, APIVersion.of(request.url.path)),
                 usage=found.usage,
             )
@@ -102,28 +99,16 @@ async def _document_tokenization(model: Model, body: RerankRequest) -> Tokenizat
 
 def _results(
     scores: FloatArray, best: list[int], documents: list[str] | None
-) -> list[RerankResult]:
-    return [
-        RerankResult(
-            index=index,
-            relevance_score=float(scores[index]),
-            document=None if documents is None else Document(documents[index]),
-        )
-        for index in best
-    ]
-
-
-def _voyage_results(
-    scores: FloatArray, best: list[int], documents: list[str] | None
-) -> list[VoyageResult]:
-    return [
-        VoyageResult(
-            index=index,
-            relevance_score=float(scores[index]),
-            document=None if documents is None else documents[index],
-        )
-        for index in best
-    ]
+) -> tuple[list[RerankResult], list[VoyageResult]]:
+    """The `best` documents as Cohere and Jina list them, and as Voyage does."""
+    results: list[RerankResult] = []
+    data: list[VoyageResult] = []
+    for index in best:
+        score, text = float(scores[index]), None if documents is None else documents[index]
+        document = None if text is None else Document(text)
+        results.append(RerankResult(index=index, relevance_score=score, document=document))
+        data.append(VoyageResult(index=index, relevance_score=score, document=text))
+    return results, data
 
 
 def _meta(found: Relevance, version: APIVersion) -> RerankMeta:

@@ -16,12 +16,7 @@ from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.metrics.request_record import RequestRecord, record_of
-from server.schemas.tokenize import (
-    DetokenizedText,
-    DetokenizeRequest,
-    TokenizeRequest,
-    Tokens,
-)
+from server.schemas.tokenize import DetokenizedText, DetokenizeRequest, TokenizeRequest, Tokens
 from server.service.endpoint import Endpoint
 from server.service.inputs import check_ids
 from server.service.registry import Model
@@ -105,7 +100,7 @@ def _refuse_chat_options(body: TokenizeRequest) -> None:
 async def detokenize(request: Request) -> Response:
     """The text of token ids."""
     service, record = service_of(request), record_of(request)
-    body = await _detokenize_body.read(request, service.limits.max_body_bytes)
+    body = await _detokenize_body.read(request)
     model = service.find(record, body.model, DETOKENIZE)
     check_ids(body.tokens, "tokens", model.vocab_size)
     with service.in_flight:

@@ -20,13 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-import msgspec
 import uvicorn
 import uvloop
 
 from server.app.application import create_app
 from server.app.endpoints import all_endpoints
-from server.app.reload import Certificate, Reload
+from server.app.reload import Certificate, read_config, reload
 from server.lasting_task import lasting_task
 from server.loop_heartbeat import keep_beating
 from server.service.registry import Registry
@@ -116,14 +115,10 @@ def _reload_on_sighup(
     certificate = None
     if context is not None and config.tls is not None:
         certificate = Certificate(context, config.tls)
-    reload = Reload(partial(_read_config, config_file), service.keys, certificate)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reload, config_file, service.keys, certificate)
     # It is blocked from birth: one that came since the configuration was read is handled now.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
-
-
-def _read_config(file: Path) -> ServerConfig:
-    return msgspec.json.decode(file.read_bytes(), type=ServerConfig)
 
 
 def listening_sockets(listener: socket.socket) -> list[socket.socket]:
@@ -146,7 +141,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
     file, descriptor, index = sys.argv[1:]
-    config = _read_config(config_file := Path(file))
+    config = read_config(config_file := Path(file))
     open_log("api", config.log_level)
     listener = socket.socket(fileno=int(descriptor))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -6,8 +6,9 @@ certificate when a connection does.
 
 import logging
 import ssl
-from collections.abc import Callable
 from pathlib import Path
+
+import msgspec
 
 from server.keys.client_keys import ClientKeys
 from server.settings.server_config import TLS, ServerConfig
@@ -37,26 +38,18 @@ class Certificate:
         connection.context = self._context
 
 
-class Reload:
-    """Applies to `keys` and `certificate` what `read_config` finds."""
+def read_config(file: Path) -> ServerConfig:
+    """The configuration that the supervisor has written."""
+    return msgspec.json.decode(file.read_bytes(), type=ServerConfig)
 
-    def __init__(
-        self,
-        read_config: Callable[[], ServerConfig],
-        keys: ClientKeys,
-        certificate: Certificate | None,
-    ) -> None:
-        self._read_config = read_config
-        self._keys = keys
-        self._certificate = certificate
 
-    def __call__(self) -> None:
-        """The supervisor has checked everything. A certificate that was replaced meanwhile by one
-        that cannot be used is logged here."""
-        config = self._read_config()
-        self._keys.replace(config.api_keys)
-        if self._certificate is not None and config.tls is not None:
-            try:
-                self._certificate.renew(config.tls)
-            except TLSError as error:
-                _log.warning("%s; the former certificate stays in use", error)
+def reload(config_file: Path, keys: ClientKeys, certificate: Certificate | None) -> None:
+    """Apply what the supervisor, which has checked everything, has written anew. A certificate that
+    was replaced meanwhile by one that cannot be used is logged here."""
+    config = read_config(config_file)
+    keys.replace(config.api_keys)
+    if certificate is not None and config.tls is not None:
+        try:
+            certificate.renew(config.tls)
+        except TLSError as error:
+            _log.warning("%s; the former certificate stays in use", error)

@@ -36,13 +36,7 @@ EMBED = Endpoint(
     variant_of=EMBEDDINGS,
     order=31,
 )
-EMBED_V2 = Endpoint(
-    "POST",
-    "/v2/embed",
-    operation(CohereEmbeddings, CohereEmbedRequest),
-    variant_of=EMBEDDINGS,
-    order=32,
-)
+EMBED_V2 = EMBED.at("/v2/embed", order=32)
 _body = Body(CohereEmbedRequest)
 
 
@@ -51,7 +45,7 @@ _body = Body(CohereEmbedRequest)
 async def embed(request: Request) -> Response:
     """Embed texts as Cohere does: too long ones are cut unless `truncate` is NONE."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    body = await _body.read(request)
     model = service.find(record, body.model, EMBEDDINGS, body.priority or 0)
     texts, field = given_texts(body)
     plan = cohere_embedding_plan(body, texts, field, model, service.limits)

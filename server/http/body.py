@@ -38,9 +38,9 @@ class Body(Generic[Struct]):
         self._refused = refused_fields(struct)
         self._decoder = msgspec.json.Decoder(derived(struct, self._refused))
 
-    async def read(self, request: Request, max_bytes: int) -> Struct:
-        """Raises RefusalError: as `read_bytes`, or `invalid_request` with the field as `param`."""
-        raw = await read_bytes(request, max_bytes)
+    async def read(self, request: Request) -> Struct:
+        """Raises RefusalError: as `whole_body`, or `invalid_request` with the field as `param`."""
+        raw = await whole_body(request)
         return self.decode(raw, strictly=service_of(request).config.strict_fields)
 
     def decode(self, raw: bytes, *, strictly: bool = False) -> Struct:
@@ -91,11 +91,6 @@ def _within(path: str) -> Iterator[str]:
 
 
 async def whole_body(request: Request) -> bytes:
-    """The raw body, read as the daemon's limits permit. Raises as `read_bytes`."""
-    return await read_bytes(request, service_of(request).limits.max_body_bytes)
-
-
-async def read_bytes(request: Request, max_bytes: int) -> bytes:
     """The raw body, when it is its turn to be decoded. Raises RefusalError `body_too_large`,
     `unsupported_encoding`, `overloaded` or `body_timeout`, or ClientLeftError.
 
@@ -104,7 +99,7 @@ async def read_bytes(request: Request, max_bytes: int) -> bytes:
     """
     # Most bodies come with their headers: nothing need be waited for, nor counted.
     body = _buffered if has_come(request.scope) else _incoming
-    whole = await body(request, max_bytes)
+    whole = await body(request, service_of(request).limits.max_body_bytes)
     check_encoding(request)
     if len(whole) > LARGE_BYTES:
         await _begin_turn(request, len(whole))

@@ -74,7 +74,7 @@ def _mapped(kind: Any, added: Mapping[str, Any], *, strictly: bool) -> Any:
     mapped = tuple(_mapped(part, {**others, **added}, strictly=strictly) for part in parts)
     if all(new is old for new, old in zip(mapped, parts, strict=True)):
         return kind
-    return _union(mapped) if origin in (Union, types.UnionType) else origin[mapped]
+    return (Union if origin is types.UnionType else origin)[mapped]
 
 
 def _fields_of_several(kinds: tuple[Any, ...]) -> dict[str, None]:
@@ -88,10 +88,3 @@ def _fields_of_several(kinds: tuple[Any, ...]) -> dict[str, None]:
 
 def _is_struct(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _union(kinds: tuple[Any, ...]) -> Any:
-    union = kinds[0]
-    for kind in kinds[1:]:
-        union |= kind
-    return union

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
@@ -12,6 +12,7 @@ from engine_core.refusal import RefusalError
 from server.echoed import shortened
 from server.http.body import check_encoding
 from server.http.incoming import incoming, length_of
+from server.state.upload import Upload
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
 _MAX_FIELDS = 32
 _MAX_FIELD_BYTES = 4096
 _WRITTEN_AT_ONCE = 1 << 20
-
-
-class Sink(Protocol):
-    """Takes a file's contents as they come; `write` may block, and runs in a thread."""
-
-    def write(self, data: bytes) -> None: ...
 
 
 class Form:
@@ -37,11 +32,11 @@ class Form:
 
 
 class FormReader:
-    """Reads a form: the file in the field `file_field` goes to a sink, other fields are kept."""
+    """Reads a form: the file in the field `file_field` is uploaded, other fields are kept."""
 
-    def __init__(self, file_field: str, sink: Sink) -> None:
+    def __init__(self, file_field: str, upload: Upload) -> None:
         self._form = Form(file_field)
-        self._sink = sink
+        self._upload = upload
         self._unwritten: list[bytes] = []
         self._size = 0
         self._header = bytearray()
@@ -54,7 +49,7 @@ class FormReader:
     async def read(self, request: Request, max_bytes: int) -> Form:
         """The whole form, which has the time of `max_bytes` if it does not tell its length. Raises
         RefusalError `invalid_request`, `unsupported_encoding`, `overloaded` or `body_timeout`,
-        ClientLeftError, or what the sink raises."""
+        ClientLeftError, or what the upload raises."""
         check_encoding(request)
         parser = self._parser(request)
         async with incoming(request, length_of(request, max_bytes)) as account:
@@ -83,7 +78,7 @@ class FormReader:
 
     async def _flush(self) -> None:
         data, self._unwritten, self._size = b"".join(self._unwritten), [], 0
-        await asyncio.to_thread(self._sink.write, data)
+        await asyncio.to_thread(self._upload.write, data)
 
     def _callbacks(self) -> "MultipartCallbacks":
         return {

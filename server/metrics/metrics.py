@@ -13,13 +13,13 @@ from server import __version__
 from server.metrics.batch_state import batches_run
 from server.metrics.engine_families import add_admitted, engine_metrics
 from server.metrics.families import OTHER, Count, Distribution, place
-from server.metrics.process_memory import ProcessMemory
+from server.metrics.process_memory import process_memory
 from server.metrics.request_families import STATUSES, ModelMetrics, RequestFamilies
 from server.metrics.request_record import RequestRecord
 from server.metrics.shared_cells import SharedCells
 from server.metrics.vllm_alias import vllm_metrics
 from server.service.registry import Model
-from server.settings.server_config import MetricsAlias
+from server.settings.server_config import ServerConfig
 
 
 class Metrics:
@@ -30,27 +30,16 @@ class Metrics:
     """
 
     def __init__(
-        self,
-        models: Sequence[Model],
-        endpoints: Sequence[str],
-        keys: Sequence[str] = (),
-        *,
-        index: int = 0,
-        count_files: Sequence[Path] = (),
-        process_file: Path | None = None,
-        batch_file: Path | None = None,
-        alias: MetricsAlias | None = None,
+        self, config: ServerConfig, models: Sequence[Model], endpoints: Sequence[str], index: int
     ) -> None:
-        """`keys` are the names of API keys; one that comes later counts as another.
-
-        `count_files` and `index` are those of `SharedCells`, `process_file` is that of
-        `ProcessMemory`, `batch_file` that of `BatchState`. Raises OSError."""
+        """`endpoints` are paths; `index` is the number of this API process. Raises OSError."""
         self.draining = False
         self._models = models
-        self._alias = alias
-        self._memory = ProcessMemory(process_file)
-        self._batch_file = batch_file
-        self._families = RequestFamilies(endpoints, [model.name for model in models], keys)
+        self._config = config
+        self._families = RequestFamilies(
+            endpoints, [model.name for model in models], [key.name for key in config.api_keys]
+        )
+        count_files = [*map(Path, config.count_files)]
         self._cells = SharedCells(place(self._families.all()), count_files, index)
         own = self._cells.own
         self._of_model = {model.name: self._families.of_model(own, model.name) for model in models}
@@ -89,7 +78,7 @@ class Metrics:
         """Every metric, as it is now; with the alias, once more under other names."""
         metrics = list(self.own())
         yield from metrics
-        if self._alias == "vllm":
+        if self._config.metrics_alias == "vllm":
             yield from vllm_metrics(self._models, metrics)
 
     def own(self) -> Iterator[Metric]:
@@ -103,12 +92,12 @@ class Metrics:
         yield from engine_metrics(self._models)
         text = "1: running requests are finished, and new ones refused."
         yield GaugeMetricFamily("penstock_draining", text, value=float(self.draining))
-        if self._batch_file is not None:
+        if self._config.batch_file is not None:
             text = "1: the batch process runs and can write; 0: batches wait."
-            running = float(batches_run(self._batch_file))
+            running = float(batches_run(Path(self._config.batch_file)))
             yield GaugeMetricFamily("penstock_batch_process_up", text, value=running)
         yield _build_info()
-        yield self._memory.metric()
+        yield process_memory(self._config.process_file)
 
     async def page(self) -> bytes:
         """The metrics in Prometheus' text format. Other requests run in between: a page of several

@@ -27,32 +27,26 @@ def write_processes(file: Path, processes: Sequence[DaemonProcess]) -> None:
     new.rename(file)
 
 
-class ProcessMemory:
-    """The processes that are named in `file`; there are none before it has been written."""
+def process_memory(file: str | None) -> Metric:
+    """The resident memory of the processes that are named in `file` and run; of none before it has
+    been written."""
+    family = GaugeMetricFamily(
+        "penstock_process_resident_memory_bytes",
+        "Resident memory.",
+        labels=["role", "model", "number"],
+    )
+    for process in _named_in(file):
+        with suppress(OSError):  # it is gone
+            pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+            labels = [process.role, process.model, str(process.number)]
+            family.add_metric(labels, pages * mmap.PAGESIZE)
+    return family
 
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
 
-    def metric(self) -> Metric:
-        """The resident memory of those that run."""
-        family = GaugeMetricFamily(
-            "penstock_process_resident_memory_bytes",
-            "Resident memory.",
-            labels=["role", "model", "number"],
-        )
-        for process in self._found():
-            with suppress(OSError):  # it is gone
-                pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-                labels = [process.role, process.model, str(process.number)]
-                family.add_metric(labels, pages * mmap.PAGESIZE)
-        return family
-
-    def _found(self) -> list[DaemonProcess]:
-        """They are read each time: the batch process may be another one by now."""
-        if self._file is None:
-            return []
-        try:
-            content = self._file.read_bytes()
-        except FileNotFoundError:
-            return []
-        return msgspec.json.decode(content, type=list[DaemonProcess])
+def _named_in(file: str | None) -> list[DaemonProcess]:
+    """They are read each time: the batch process may be another one by now."""
+    try:
+        content = b"[]" if file is None else Path(file).read_bytes()
+    except FileNotFoundError:
+        return []
+    return msgspec.json.decode(content, type=list[DaemonProcess])

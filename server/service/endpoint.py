@@ -12,6 +12,7 @@ from server.settings.server_config import ServerConfig
 from workers.contract.config import ExecutionConfig, Task
 
 Handler = Callable[[Request], Awaitable[Response]]
+Method = Literal["GET", "POST", "DELETE"]
 
 _LAST = 1_000
 
@@ -39,7 +40,7 @@ class Endpoint:
 
     def __init__(
         self,
-        method: Literal["GET", "POST", "DELETE"],
+        method: Method,
         path: str,
         operation: Operation,
         *,
@@ -54,7 +55,7 @@ class Endpoint:
         variant is the same service in another form: the list of a model's endpoints has only the
         original. `order` sorts the documentation and that list. With `needs_key` only clients with
         an API key are answered: always, never, or if the setting of that name says so."""
-        self.method = method
+        self.method: Method = method
         self.path = path
         self.operation = operation
         self.tasks = tasks if variant_of is None else variant_of.tasks
@@ -63,6 +64,12 @@ class Endpoint:
         self.order = order
         self._needs_key: bool | Literal["metrics_key"] = needs_key
         self._handler: Handler | None = None
+
+    def at(self, path: str, *, order: int) -> "Endpoint":
+        """A variant with the same bodies and answers, at another path."""
+        return Endpoint(
+            self.method, path, self.operation, variant_of=self.variant_of or self, order=order
+        )
 
     @property
     def path_format(self) -> str:

@@ -44,16 +44,8 @@ class Service:
         self.limits = config.limits
         self.keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
         self.registry = registry
-        self.metrics = Metrics(
-            registry.models,
-            [endpoint.path_format for endpoint in registry.endpoints],
-            [key.name for key in config.api_keys],
-            index=index,
-            count_files=[Path(file) for file in config.count_files],
-            process_file=Path(config.process_file) if config.process_file is not None else None,
-            batch_file=Path(config.batch_file) if config.batch_file is not None else None,
-            alias=config.metrics_alias,
-        )
+        paths = [endpoint.path_format for endpoint in registry.endpoints]
+        self.metrics = Metrics(config, registry.models, paths, index)
         self.access_log = _access_log(config, self.metrics)
         self.tracer = _request_tracer(config.otlp_traces_endpoint)
         self.state = _state_folder(config.state)

@@ -42,6 +42,10 @@ def test_a_variant_is_served_by_the_same_models() -> None:
     original = Endpoint("POST", "/a", Operation(arguments={}), tasks=("classify",), relevance=True)
     variant = Endpoint("POST", "/b", Operation(arguments={}), variant_of=original)
     assert (variant.tasks, variant.relevance) == (("classify",), True)
+    other = variant.at("/c", order=7)
+    assert (other.path, other.variant_of, other.order, other.tasks) == (
+        *("/c", original, 7, ("classify",)),
+    )
 
 
 def test_an_endpoint_without_a_handler_stops_the_start() -> None:

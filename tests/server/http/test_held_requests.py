@@ -10,7 +10,7 @@ from starlette.requests import Request
 from engine_core.refusal import RefusalError
 from server.api.tokenize import tokenizing
 from server.body_limits.decoding_turns import LARGE_BYTES, DecodingTurns
-from server.http.body import read_bytes
+from server.http.body import whole_body
 from server.metrics.request_record import RequestRecord
 from server.service.in_flight import InFlight
 from server.service.ledger import REQUEST_BYTES, Ledger
@@ -21,7 +21,10 @@ RECORD = RequestRecord(request_id="", started=0.0)
 
 def service_of(max_bytes: int) -> Any:
     return SimpleNamespace(
-        ledger=Ledger(max_bytes), decoding=DecodingTurns(), in_flight=InFlight(lambda _: None)
+        limits=SimpleNamespace(max_body_bytes=SIZE),
+        ledger=Ledger(max_bytes),
+        decoding=DecodingTurns(),
+        in_flight=InFlight(lambda _: None),
     )
 
 
@@ -39,7 +42,7 @@ def request(service: Any) -> Request:
 async def test_bodies_are_held_until_they_are_decoded() -> None:
     service = service_of(10 * SIZE)
     service.decoding._taken = True
-    waiting = [asyncio.create_task(read_bytes(request(service), SIZE)) for _ in range(3)]
+    waiting = [asyncio.create_task(whole_body(request(service))) for _ in range(3)]
     await asyncio.sleep(0)
     assert service.ledger.num_bytes == 3 * (SIZE + REQUEST_BYTES)
     waiting.pop().cancel()
@@ -53,7 +56,7 @@ async def test_bodies_are_held_until_they_are_decoded() -> None:
 async def test_too_many_that_wait_to_be_decoded_are_refused() -> None:
     service = service_of(2 * SIZE)
     service.decoding._taken = True
-    waiting = [asyncio.create_task(read_bytes(request(service), SIZE)) for _ in range(3)]
+    waiting = [asyncio.create_task(whole_body(request(service))) for _ in range(3)]
     await asyncio.sleep(0.01)
     service.decoding._next()
     ends = await asyncio.gather(*waiting, return_exceptions=True)
