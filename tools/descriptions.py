@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from server.app.endpoints import all_endpoints
-from server.http.descriptions import FILE, Descriptions
-from server.http.openapi import components
+from server.http.openapi import FILE, Descriptions, components
 from server.schemas import tei
 from server.schemas.known_options import known_options
 from tools.pages import cells, names, section

@@ -8,7 +8,6 @@ from fastapi import Request, Response
 from engine_core.refusal import RefusalError
 from server.echoed import quoted
 from server.http.body import Body
-from server.http.openapi import operation
 from server.http.query import query_of
 from server.schemas.stored.batch_objects import (
     BatchErrors,
@@ -18,7 +17,7 @@ from server.schemas.stored.batch_objects import (
     RequestCounts,
 )
 from server.schemas.stored.list_queries import BatchListQuery
-from server.service.endpoint import Endpoint
+from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer
 from server.service.stored import in_state, page_of, stored_of
 from server.state.database import Page

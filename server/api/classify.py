@@ -10,12 +10,10 @@ from server.encoding.label_scores import label_scores
 from server.encoding.row_names import item_names
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.openapi import operation
-from server.metrics.request_record import record_of
 from server.schemas.classify import Classification, ClassificationList, ClassifyRequest
-from server.service.endpoint import Endpoint
+from server.service.endpoint import Endpoint, operation
 from server.service.inputs import parse_items
-from server.service.service import json_answer, service_of
+from server.service.service import json_answer, record_of, service_of
 from server.service.truncation import items_cut_to
 
 CLASSIFY = Endpoint(

@@ -18,16 +18,14 @@ from server.generation.stream import encoded_choices, stream_events, streamed_us
 from server.generation.text_piece import TextPiece
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.openapi import operation
 from server.http.sse import EventStream
-from server.metrics.request_record import record_of
 from server.schemas.common import CompletionUsage
 from server.schemas.completions import Completion, CompletionChoice, CompletionRequest
 from server.schemas.field_names import value_under_any_name
-from server.service.endpoint import Endpoint
+from server.service.endpoint import Endpoint, operation
 from server.service.inputs import parse_items
 from server.service.registry import Model
-from server.service.service import Service, json_answer, service_of
+from server.service.service import Service, json_answer, record_of, service_of
 from server.settings.server_config import Limits
 
 DEFAULT_MAX_TOKENS = 16

@@ -11,11 +11,9 @@ from server.encoding.vector_json import rows_in_json
 from server.encoding.vectors import quantize, shorten
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.openapi import operation
-from server.metrics.request_record import record_of
 from server.schemas.embeddings import Embedding, EmbeddingList, EmbeddingRequest
-from server.service.endpoint import Endpoint
-from server.service.service import json_answer, service_of
+from server.service.endpoint import Endpoint, operation
+from server.service.service import json_answer, record_of, service_of
 
 EMBEDDINGS = Endpoint(
     "POST",

@@ -16,7 +16,6 @@ from engine_core.refusal import RefusalError
 from server.echoed import quoted
 from server.http.form import Form, FormReader
 from server.http.incoming import length_of
-from server.http.openapi import operation
 from server.http.query import query_of
 from server.schemas.stored.file_objects import (
     LEAST_KEPT_SECONDS,
@@ -27,7 +26,7 @@ from server.schemas.stored.file_objects import (
     FileObject,
 )
 from server.schemas.stored.list_queries import FileListQuery
-from server.service.endpoint import Endpoint
+from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer, service_of
 from server.service.stored import Stored, in_state, page_of, stored_of, storing
 from server.settings.server_config import Limits

@@ -6,9 +6,8 @@ from typing import Final
 from fastapi import Request, Response
 
 from engine_core.refusal import RefusalError
-from server.http.openapi import operation
 from server.schemas.status import Home
-from server.service.endpoint import Endpoint, Operation
+from server.service.endpoint import Endpoint, Operation, operation
 from server.service.service import json_answer, service_of
 from server.status_page.page_files import PAGE, PageFile, read_page_files
 

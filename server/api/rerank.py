@@ -9,8 +9,6 @@ from server.encoding.encode import texts_cut_to
 from server.encoding.relevance import Pairs, Relevance, checked_instruction, relevance
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.openapi import operation
-from server.metrics.request_record import record_of
 from server.schemas.field_names import value_under_any_name
 from server.schemas.rerank import (
     APIVersion,
@@ -23,10 +21,10 @@ from server.schemas.rerank import (
     RerankResult,
     VoyageResult,
 )
-from server.service.endpoint import Endpoint
+from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count
 from server.service.registry import Model
-from server.service.service import json_answer, service_of
+from server.service.service import json_answer, record_of, service_of
 
 RERANK = Endpoint(
     "POST",

@@ -7,14 +7,12 @@ from server.encoding.relevance import Pairs, checked_instruction, relevance
 from server.encoding.row_names import item_names
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.openapi import operation
-from server.metrics.request_record import record_of
 from server.schemas.field_names import given_twice
 from server.schemas.score import Score, ScoreList, ScoreRequest, Texts
-from server.service.endpoint import Endpoint
+from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count
 from server.service.registry import Model
-from server.service.service import json_answer, service_of
+from server.service.service import json_answer, record_of, service_of
 from server.service.truncation import items_cut_to
 
 SCORE = Endpoint(

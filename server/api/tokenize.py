@@ -14,13 +14,12 @@ from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.openapi import operation
-from server.metrics.request_record import RequestRecord, record_of
+from server.metrics.request_record import RequestRecord
 from server.schemas.tokenize import DetokenizedText, DetokenizeRequest, TokenizeRequest, Tokens
-from server.service.endpoint import Endpoint
+from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_ids
 from server.service.registry import Model
-from server.service.service import Service, json_answer, service_of
+from server.service.service import Service, json_answer, record_of, service_of
 from workers.contract.config import Task
 
 ALL_TASKS = get_args(Task)

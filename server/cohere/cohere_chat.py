@@ -11,12 +11,10 @@ from server.generation.generation import generate
 from server.generation.plan import GenerationPlan
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.openapi import operation
 from server.http.sse import EventStream
-from server.metrics.request_record import record_of
 from server.schemas.cohere.chat_request import CohereChat, CohereChatEvent, CohereChatRequest
-from server.service.endpoint import Endpoint
-from server.service.service import json_answer, service_of
+from server.service.endpoint import Endpoint, operation
+from server.service.service import json_answer, record_of, service_of
 
 CHAT = Endpoint(
     "POST",

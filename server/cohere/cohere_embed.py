@@ -17,8 +17,6 @@ from server.encoding.vector_json import rows_in_json
 from server.encoding.vectors import AnyArray, quantize, shorten
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.openapi import operation
-from server.metrics.request_record import record_of
 from server.schemas.cohere.embed_request import (
     CohereEmbeddings,
     CohereEmbedRequest,
@@ -26,8 +24,8 @@ from server.schemas.cohere.embed_request import (
     EmbedMeta,
 )
 from server.schemas.rerank import APIVersion, InputTokens
-from server.service.endpoint import Endpoint
-from server.service.service import json_answer, service_of
+from server.service.endpoint import Endpoint, operation
+from server.service.service import json_answer, record_of, service_of
 
 EMBED = Endpoint(
     "POST",

@@ -14,10 +14,9 @@ from server.echoed import shortened
 from server.http.derived_structs import derived
 from server.http.disconnect import ClientLeftError
 from server.http.incoming import body_account, has_come, incoming, length_of
-from server.metrics.request_record import record_of
 from server.msgspec_faults import Fault, entry_at_fault, fault_of
 from server.schemas.known_options import refused_fields
-from server.service.service import service_of
+from server.service.service import record_of, service_of
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 

@@ -9,9 +9,8 @@ from starlette.types import Scope
 
 from engine_core.refusal import RefusalError
 from server.http.disconnect import ClientLeftError
-from server.metrics.request_record import record_of
 from server.service.ledger import Account
-from server.service.service import service_of
+from server.service.service import record_of, service_of
 
 # A body has the first, and the time that it takes at this rate.
 _READING_S = 10

@@ -1,6 +1,8 @@
-"""The OpenAPI description: bodies and answers are msgspec structs, which FastAPI cannot read."""
+"""The OpenAPI document: bodies and answers are msgspec structs, which FastAPI cannot read; what
+their fields mean, and examples of requests, come from the pages of docs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,45 +10,12 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from server.errors import ERRORS, ErrorBody
-from server.http.descriptions import add_descriptions
-from server.service.endpoint import Endpoint, Operation
+from server.schemas.known_options import known_options
+from server.service.endpoint import REF, Endpoint, Operation
 
-REF = "#/components/schemas/{name}"
+FILE = Path(__file__).with_name("descriptions.json")
 # Required only if the daemon has API keys.
 _KEY = {"type": "http", "scheme": "bearer"}
-
-
-def operation(
-    answer: type[msgspec.Struct] | None,
-    body: type[msgspec.Struct] | None = None,
-    *,
-    chunk: type[msgspec.Struct] | None = None,
-    form: type[msgspec.Struct] | None = None,
-    query: type[msgspec.Struct] | None = None,
-) -> Operation:
-    """An endpoint's answer, None for whatever a file holds, and body, which may be a `form`. A
-    streamed answer consists of `chunk`s; `query` holds the parameters of the URL."""
-    content: dict[str, Any] = (
-        {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-        if answer is None
-        else {"application/json": {"schema": ref(answer)}}
-    )
-    if chunk is not None:
-        content["text/event-stream"] = {"schema": _event(chunk)}
-    responses: dict[int | str, dict[str, Any]] = {
-        200: {"description": "Success", "content": content}
-    }
-    error = {"application/json": {"schema": ref(ErrorBody)}}
-    if body is None:
-        responses["default"] = {"description": "Any error", "content": error}
-    else:
-        for status in sorted({kind.status for kind in ERRORS.values()}):
-            responses[status] = {"description": _codes(status), "content": error}
-    return Operation(
-        arguments={"responses": responses, "openapi_extra": _body(body, form) | _query(query)},
-        types=tuple(kind for kind in (answer, body, chunk, form, ErrorBody) if kind is not None),
-    )
 
 
 def route_of(endpoint: Endpoint) -> APIRoute:
@@ -58,23 +27,6 @@ def route_of(endpoint: Endpoint) -> APIRoute:
         parameters = [{"name": name, **text} for name in route.param_convertors]
         route.openapi_extra = {**(route.openapi_extra or {}), "parameters": parameters}
     return route
-
-
-def _body(body: type[msgspec.Struct] | None, form: type[msgspec.Struct] | None) -> dict[str, Any]:
-    forms = {"application/json": body, "multipart/form-data": form}
-    content = {kind: {"schema": ref(struct)} for kind, struct in forms.items() if struct}
-    return {"requestBody": {"required": True, "content": content}} if content else {}
-
-
-def _query(query: type[msgspec.Struct] | None) -> dict[str, Any]:
-    if query is None:
-        return {}
-    schema = msgspec.json.schema_components([query])[1][query.__name__]
-    found = [
-        {"name": name, "in": "query", "schema": of_one}
-        for name, of_one in schema["properties"].items()
-    ]
-    return {"parameters": found}
 
 
 def components(operations: Iterable[Operation]) -> dict[str, Any]:
@@ -98,29 +50,66 @@ def describe(app: FastAPI, operations: Iterable[Operation]) -> None:
             schemas = components(described)
             schema["components"] = {"schemas": schemas, "securitySchemes": {"key": _KEY}}
             schema["security"] = [{"key": []}, {}]
-            add_descriptions(schema)
+            _add_descriptions(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = openapi
 
 
-def ref(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of a struct that the description holds."""
-    return {"$ref": REF.format(name=struct.__name__)}
+class Descriptions(msgspec.Struct, frozen=True):
+    """`fields`: component -> field -> text. `parameters`: the same by method and path. `examples`:
+    type of request -> bodies.
+
+    `python -m tools.descriptions` writes them from the pages; a test compares.
+    """
+
+    fields: dict[str, dict[str, str]]
+    parameters: dict[str, dict[str, str]]
+    examples: dict[str, list[Any]]
 
 
-def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
-    """One event of a stream: a chunk or an error; `[DONE]` at the end of a stream without error."""
-    json = {
-        "type": "string",
-        "contentMediaType": "application/json",
-        "contentSchema": {"anyOf": [ref(chunk), ref(ErrorBody)]},
-    }
-    data = {"anyOf": [{"const": "[DONE]"}, json]}
-    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
+def descriptions() -> Descriptions:
+    """Those that came with the daemon."""
+    return msgspec.json.decode(FILE.read_bytes(), type=Descriptions)
 
 
-def _codes(status: int) -> str:
-    codes = [code for code, kind in ERRORS.items() if kind.status == status]
-    return "`code`: " + ", ".join(codes)
+def _add_descriptions(schema: dict[str, Any]) -> None:
+    """Describe the fields of an OpenAPI document's components; give each operation the examples of
+    its requests, and the list of known options that these do not serve."""
+    told = descriptions()
+    for name, component in schema["components"]["schemas"].items():
+        for field, of_field in component.get("properties", {}).items():
+            of_field["description"] = told.fields[name][field]
+    for path, item in schema["paths"].items():
+        for method, operation in item.items():
+            for parameter in operation.get("parameters", ()):
+                texts = told.parameters[f"{method.upper()} {path}"]
+                parameter["description"] = texts[parameter["name"]]
+            requests = list(_requests(operation))
+            _add_examples(operation, [body for each in requests for body in told.examples[each]])
+            _add_refused(operation, requests)
+
+
+def _requests(operation: dict[str, Any]) -> Iterator[str]:
+    """The types of its body: one for each dialect."""
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    if body is not None:
+        for dialect in body["schema"].get("anyOf", [body["schema"]]):
+            yield dialect["$ref"].rpartition("/")[2]
+
+
+def _add_examples(operation: dict[str, Any], bodies: list[Any]) -> None:
+    if bodies:
+        operation["requestBody"]["content"]["application/json"]["examples"] = {
+            f"Example {number}": {"value": body} for number, body in enumerate(bodies, 1)
+        }
+
+
+def _add_refused(operation: dict[str, Any], requests: list[str]) -> None:
+    table = known_options()
+    refused = dict.fromkeys(name for each in requests for name in table.of(each, "refused"))
+    if refused:
+        names = ", ".join(f"`{name}`" for name in refused)
+        text = f"Known, not served (400, unless null or neutral): {names}."
+        operation["description"] = f"{operation.get('description', '')}\n\n{text}".strip()

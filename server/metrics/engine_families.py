@@ -5,7 +5,7 @@ Every API process has the same heartbeats: each shows them as they are, and none
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -14,6 +14,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from engine_core.client.engine_client import EngineClient
 from engine_core.engine_state import (
     ENGINE_METRICS,
     STAGE_METRICS,
@@ -24,12 +25,27 @@ from engine_core.engine_state import (
     stage_values,
 )
 from server.metrics.families import cumulative
-from server.service.registry import Model
+from server.settings.server_config import ServedModel
 
 _FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
-def engine_metrics(models: Sequence[Model]) -> Iterator[Metric]:
+class MeteredModel(Protocol):
+    """What is shown of a model."""
+
+    @property
+    def name(self) -> str:
+        """Its first name, as in answers."""
+        ...
+
+    @property
+    def served(self) -> ServedModel: ...
+
+    @property
+    def client(self) -> EngineClient: ...
+
+
+def engine_metrics(models: Sequence[MeteredModel]) -> Iterator[Metric]:
     """The metrics of every engine that has sent a heartbeat; of one that is dead only counters."""
     up = GaugeMetricFamily("penstock_engine_up", "1: ready and alive.", labels=["model"])
     for model in models:
@@ -43,7 +59,7 @@ def engine_metrics(models: Sequence[Model]) -> Iterator[Metric]:
     yield _step_sizes(beats)
 
 
-def add_admitted(in_flight: Metric, models: Sequence[Model]) -> None:
+def add_admitted(in_flight: Metric, models: Sequence[MeteredModel]) -> None:
     """Add the rows and tokens that engines have admitted to the requests `in_flight`."""
     beats = [model.client.beat for model in models if not model.client.dead]
     for what in ("rows", "tokens"):
@@ -51,7 +67,7 @@ def add_admitted(in_flight: Metric, models: Sequence[Model]) -> None:
         in_flight.add_sample(in_flight.name, {"what": what}, admitted)
 
 
-_Beats = Iterable[tuple[Model, Beat]]
+_Beats = Iterable[tuple[MeteredModel, Beat]]
 
 
 def _of_beats(beats: _Beats) -> Sequence[Metric]:

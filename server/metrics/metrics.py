@@ -11,14 +11,13 @@ from prometheus_client.registry import Collector
 
 from server import __version__
 from server.metrics.batch_state import batches_run
-from server.metrics.engine_families import add_admitted, engine_metrics
+from server.metrics.engine_families import MeteredModel, add_admitted, engine_metrics
 from server.metrics.families import OTHER, Count, Distribution, place
 from server.metrics.process_memory import process_memory
 from server.metrics.request_families import STATUSES, ModelMetrics, RequestFamilies
 from server.metrics.request_record import RequestRecord
 from server.metrics.shared_cells import SharedCells
 from server.metrics.vllm_alias import vllm_metrics
-from server.service.registry import Model
 from server.settings.server_config import ServerConfig
 
 
@@ -30,7 +29,11 @@ class Metrics:
     """
 
     def __init__(
-        self, config: ServerConfig, models: Sequence[Model], endpoints: Sequence[str], index: int
+        self,
+        config: ServerConfig,
+        models: Sequence[MeteredModel],
+        endpoints: Sequence[str],
+        index: int,
     ) -> None:
         """`endpoints` are paths; `index` is the number of this API process. Raises OSError."""
         self.draining = False

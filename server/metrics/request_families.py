@@ -158,18 +158,12 @@ class RequestFamilies:
             "Lines of the access log that could not be written.",
             {},
         )
-        key, model = {"key": self._keys}, {"model": tuple(models)}
-        self._of_keys = [
-            Family("counter", f"penstock_key_{name}", text, key, shows_zeros=False)
-            for name, text in _KEY_COUNTS.items()
-        ]
+        model = {"model": tuple(models)}
+        self._of_keys = _counters("key_", _KEY_COUNTS, {"key": self._keys}, shows_zeros=False)
         self._rows = Family(
             "counter", "penstock_rows", "Rows by how they ended.", {**model, "reason": ROW_ENDS}
         )
-        self._counts = {
-            name: Family("counter", f"penstock_{name}", text, model)
-            for name, text in _COUNTS.items()
-        }
+        self._counts = _counters("", _COUNTS, model)
         self._distributions = {
             name: Family("histogram", f"penstock_{name}", text, model, bounds)
             for name, (text, bounds) in _DISTRIBUTIONS.items()
@@ -179,12 +173,18 @@ class RequestFamilies:
         """In the order in which they are shown."""
         of_requests = [self.requests, self.request_seconds, self.refusals, self.failures]
         of_models = [*self._counts.values(), self._rows, *self._distributions.values()]
-        return [*of_requests, self.in_flight, self.dropped_lines, *self._of_keys, *of_models]
+        return [
+            *of_requests,
+            self.in_flight,
+            self.dropped_lines,
+            *self._of_keys.values(),
+            *of_models,
+        ]
 
     def of_keys(self, cells: "memoryview[float]") -> dict[str, KeyMetrics]:
         """The counts of each API key, by its name, and of all others."""
         return {
-            key: KeyMetrics(*(family.count(cells, key) for family in self._of_keys))
+            key: KeyMetrics(*(family.count(cells, key) for family in self._of_keys.values()))
             for key in self._keys
         }
 
@@ -200,6 +200,19 @@ class RequestFamilies:
         """The counts of refusals and failures, by the code of their errors."""
         refusals = {code: self.refusals.count(cells, code) for code in _REFUSALS}
         return refusals | {code: self.failures.count(cells, code) for code in _FAILURES}
+
+
+def _counters(
+    prefix: str,
+    texts: dict[str, str],
+    labels: dict[str, tuple[str, ...]],
+    *,
+    shows_zeros: bool = True,
+) -> dict[str, Family]:
+    return {
+        name: Family("counter", f"penstock_{prefix}{name}", text, labels, shows_zeros=shows_zeros)
+        for name, text in texts.items()
+    }
 
 
 def _by_reason(name: str, text: str, codes: tuple[str, ...]) -> Family:

@@ -3,10 +3,9 @@ and traces read it at its end."""
 
 import time
 from collections.abc import Callable
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
-from starlette.requests import Request
 
 from engine_core.job_timing import JobTiming
 from engine_core.refusal import ErrorCode
@@ -91,8 +90,3 @@ class RequestRecord(msgspec.Struct, kw_only=True):
         self.total_s = time.perf_counter() - self.started
         if open_rows := self.rows - sum(self.ended_rows.values()):
             self.end_rows("abort" if self.error is None else "error", open_rows)
-
-
-def record_of(request: Request) -> RequestRecord:
-    """The record of `request`."""
-    return cast("RequestRecord", request.scope["record"])

@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
 
-from server.service.registry import Model
+from server.metrics.engine_families import MeteredModel
 
 _NAMES: Final = {
     "penstock_engine_running_rows": ("num_requests_running",),
@@ -51,7 +51,7 @@ _FINISHED: Final = {
 """vLLM's reasons, each with our own that it stands for."""
 
 
-def vllm_metrics(models: Sequence[Model], metrics: Iterable[Metric]) -> Iterator[Metric]:
+def vllm_metrics(models: Sequence[MeteredModel], metrics: Iterable[Metric]) -> Iterator[Metric]:
     """What vLLM calls those of `metrics` that it has; `engine` is the number of a model."""
     numbers = {model.name: str(number) for number, model in enumerate(models)}
     for metric in metrics:
@@ -91,7 +91,7 @@ def _finished(samples: Sequence[Sample]) -> list[Sample]:
     ]
 
 
-def _cache_config(models: Sequence[Model]) -> Metric:
+def _cache_config(models: Sequence[MeteredModel]) -> Metric:
     """The keys of vLLM's `CacheConfig` that a router reads, or that mean the same here."""
     labels = ["block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching", "engine"]
     text = "The KV cache of each model."

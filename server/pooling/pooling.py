@@ -6,12 +6,10 @@ from server.encoding.encode import count_usage
 from server.encoding.vector_json import rows_in_json
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.openapi import operation
-from server.metrics.request_record import record_of
 from server.pooling.pooling_job import PoolingJob
 from server.schemas.pooling.pooling_request import Pooling, PoolingList, PoolingRequest
-from server.service.endpoint import Endpoint
-from server.service.service import json_answer, service_of
+from server.service.endpoint import Endpoint, operation
+from server.service.service import json_answer, record_of, service_of
 
 POOLING = Endpoint(
     "POST",

@@ -1,13 +1,14 @@
-"""An endpoint of the HTTP API, declared by the module that serves it."""
+"""An endpoint of the HTTP API, declared and described by the module that serves it."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import compile_path
 
+from server.errors import ERRORS, ErrorBody
 from server.settings.server_config import ServerConfig
 from workers.contract.config import ExecutionConfig, Task
 
@@ -16,6 +17,8 @@ Method = Literal["GET", "POST", "DELETE"]
 
 _LAST = 1_000
 
+REF: Final = "#/components/schemas/{name}"
+
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """The OpenAPI description of an endpoint: keyword arguments of FastAPI's routes, and the types
@@ -23,6 +26,38 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     arguments: dict[str, Any]
     types: tuple[Any, ...] = ()
+
+
+def operation(
+    answer: type[msgspec.Struct] | None,
+    body: type[msgspec.Struct] | None = None,
+    *,
+    chunk: type[msgspec.Struct] | None = None,
+    form: type[msgspec.Struct] | None = None,
+    query: type[msgspec.Struct] | None = None,
+) -> Operation:
+    """An endpoint's answer, None for whatever a file holds, and body, which may be a `form`. A
+    streamed answer consists of `chunk`s; `query` holds the parameters of the URL."""
+    content: dict[str, Any] = (
+        {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+        if answer is None
+        else {"application/json": {"schema": ref(answer)}}
+    )
+    if chunk is not None:
+        content["text/event-stream"] = {"schema": _event(chunk)}
+    responses: dict[int | str, dict[str, Any]] = {
+        200: {"description": "Success", "content": content}
+    }
+    error = {"application/json": {"schema": ref(ErrorBody)}}
+    if body is None:
+        responses["default"] = {"description": "Any error", "content": error}
+    else:
+        for status in sorted({kind.status for kind in ERRORS.values()}):
+            responses[status] = {"description": _codes(status), "content": error}
+    return Operation(
+        arguments={"responses": responses, "openapi_extra": _body(body, form) | _query(query)},
+        types=tuple(kind for kind in (answer, body, chunk, form, ErrorBody) if kind is not None),
+    )
 
 
 class Endpoint:
@@ -98,3 +133,41 @@ class Endpoint:
     def is_served_by(self, execution: ExecutionConfig) -> bool:
         """Whether a model that is run this way serves it."""
         return execution.task in self.tasks and (execution.scores_relevance or not self.relevance)
+
+
+def ref(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """The schema of a struct that the description holds."""
+    return {"$ref": REF.format(name=struct.__name__)}
+
+
+def _body(body: type[msgspec.Struct] | None, form: type[msgspec.Struct] | None) -> dict[str, Any]:
+    forms = {"application/json": body, "multipart/form-data": form}
+    content = {kind: {"schema": ref(struct)} for kind, struct in forms.items() if struct}
+    return {"requestBody": {"required": True, "content": content}} if content else {}
+
+
+def _query(query: type[msgspec.Struct] | None) -> dict[str, Any]:
+    if query is None:
+        return {}
+    schema = msgspec.json.schema_components([query])[1][query.__name__]
+    found = [
+        {"name": name, "in": "query", "schema": of_one}
+        for name, of_one in schema["properties"].items()
+    ]
+    return {"parameters": found}
+
+
+def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
+    """One event of a stream: a chunk or an error; `[DONE]` at the end of a stream without error."""
+    json = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [ref(chunk), ref(ErrorBody)]},
+    }
+    data = {"anyOf": [{"const": "[DONE]"}, json]}
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
+
+
+def _codes(status: int) -> str:
+    codes = [code for code, kind in ERRORS.items() if kind.status == status]
+    return "`code`: " + ", ".join(codes)

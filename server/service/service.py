@@ -159,6 +159,11 @@ def service_of(request: Request) -> Service:
     return cast("Service", request.scope["service"])
 
 
+def record_of(request: Request) -> RequestRecord:
+    """The record of `request`."""
+    return cast("RequestRecord", request.scope["record"])
+
+
 def json_answer(answer: object) -> Response:
     """A 200 with `answer` as JSON."""
     return Response(msgspec.json.encode(answer), media_type="application/json")

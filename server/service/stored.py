@@ -10,8 +10,7 @@ from starlette.requests import Request
 
 from engine_core.refusal import RefusalError
 from server.echoed import quoted
-from server.metrics.request_record import record_of
-from server.service.service import service_of
+from server.service.service import record_of, service_of
 from server.state.database import Page, UnknownItemError
 from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder

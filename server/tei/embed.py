@@ -26,7 +26,7 @@ from server.encoding.text_prompts import behind_prompt, text_prompt
 from server.encoding.vectors import shorten
 from server.http.body import Body, whole_body
 from server.http.disconnect import CancelOnDisconnect
-from server.metrics.request_record import RequestRecord, record_of
+from server.metrics.request_record import RequestRecord
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.tei import (
     EmbedRequest,
@@ -38,7 +38,7 @@ from server.schemas.tei import (
 from server.service.endpoint import Endpoint
 from server.service.inputs import check_count
 from server.service.registry import Model
-from server.service.service import Service, json_answer, service_of
+from server.service.service import Service, json_answer, record_of, service_of
 from server.tei.operations import tei_operation
 from server.tei.tei_errors import empty_batch, tei_errors
 from server.tei.text_limit import side, whole_cut

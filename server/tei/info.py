@@ -4,11 +4,11 @@ from fastapi import Request, Response
 
 from server import __version__
 from server.api.classify import CLASSIFY
-from server.metrics.request_record import RequestRecord, record_of
+from server.metrics.request_record import RequestRecord
 from server.schemas.tei import ClassifierType, EmbeddingType, Info, ModelType
 from server.service.endpoint import Endpoint
 from server.service.registry import Model
-from server.service.service import Service, json_answer, service_of
+from server.service.service import Service, json_answer, record_of, service_of
 from server.tei.embed import the_embedder, the_sparse_embedder
 from server.tei.operations import tei_operation
 from server.tei.tei_errors import tei_errors

@@ -4,9 +4,8 @@ from typing import Any
 
 import msgspec
 
-from server.http.openapi import REF, operation, ref
 from server.schemas.tei import TEIError
-from server.service.endpoint import Operation
+from server.service.endpoint import REF, Operation, operation, ref
 from server.tei.tei_errors import STATUSES
 
 JSON = dict[str, Any]

@@ -16,12 +16,12 @@ from server.encoding.encode import Query, encode
 from server.encoding.label_scores import probabilities
 from server.http.body import Body, whole_body
 from server.http.disconnect import CancelOnDisconnect
-from server.metrics.request_record import RequestRecord, record_of
+from server.metrics.request_record import RequestRecord
 from server.schemas.tei import Prediction, PredictRequest
 from server.service.endpoint import Endpoint
 from server.service.inputs import check_count, text_items
 from server.service.registry import Model
-from server.service.service import Service, json_answer, service_of
+from server.service.service import Service, json_answer, record_of, service_of
 from server.tei.operations import tei_operation
 from server.tei.tei_errors import empty_batch, tei_errors
 from server.tei.text_limit import whole_cut

@@ -11,14 +11,13 @@ from server.encoding.encode import texts_cut_to
 from server.encoding.relevance import Pairs, relevance
 from server.http.body import Body, whole_body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.openapi import operation
-from server.metrics.request_record import RequestRecord, record_of
+from server.metrics.request_record import RequestRecord
 from server.schemas.rerank import Reranking, RerankRequest
 from server.schemas.tei import Rank, RerankTextsRequest
-from server.service.endpoint import Endpoint
+from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count
 from server.service.registry import Model
-from server.service.service import Service, json_answer, service_of
+from server.service.service import Service, json_answer, record_of, service_of
 from server.tei.dialects import is_tei
 from server.tei.operations import either_operation, tei_operation
 from server.tei.tei_errors import empty_batch, tei_errors

@@ -7,11 +7,10 @@ from fastapi import Request, Response
 
 from server.api.rerank import RERANK
 from server.http.body import whole_body
-from server.metrics.request_record import record_of
 from server.schemas.tei import EmbedRequest
 from server.service.endpoint import Endpoint
 from server.service.registry import Model
-from server.service.service import service_of
+from server.service.service import record_of, service_of
 from server.tei.embed import answer_embed, answer_embed_sparse
 from server.tei.info import described
 from server.tei.operations import tei_operation

@@ -20,14 +20,13 @@ from server.encoding.text_prompts import text_prompt
 from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
 from server.http.body import Body, whole_body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.openapi import operation
-from server.metrics.request_record import RequestRecord, record_of
+from server.metrics.request_record import RequestRecord
 from server.schemas.tei import DecodeRequest, SimpleToken, TokenizeTextsRequest
 from server.schemas.tokenize import TokenizeRequest, Tokens
-from server.service.endpoint import Endpoint
+from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count, check_ids
 from server.service.registry import Model
-from server.service.service import Service, json_answer, service_of
+from server.service.service import Service, json_answer, record_of, service_of
 from server.tei.dialects import is_tei
 from server.tei.info import described
 from server.tei.operations import either_operation, tei_operation

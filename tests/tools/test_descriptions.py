@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from server.app.endpoints import all_endpoints
-from server.http.descriptions import FILE
-from server.http.openapi import components
+from server.http.openapi import FILE, components
 from tools.descriptions import encoded, from_pages
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from server.app.endpoints import all_endpoints
-from server.http.descriptions import descriptions
+from server.http.openapi import descriptions
 from server.schemas.known_options import known_options
 
 BODIES = {kind.__name__: kind for each in all_endpoints() for kind in each.operation.types}
