@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job
+from engine_core.job import Job, JobKind
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.cost_model import Coefficients
 from engine_core.schedulers.requests.online_traffic import REMEMBERED, STEP_SECONDS
@@ -64,7 +64,7 @@ def test_rows_are_made_as_others_end() -> None:
     assert made.row == 4
     assert {row.row for row in shares.close(job)} == {1, 2, 3, 4}
     assert shares.ended(rows[1]) == (None, None)
-    assert not shares
+    assert not any(shares.num_jobs)
 
 
 @given(data=st.data())
@@ -97,9 +97,11 @@ def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObje
             for other in alive
             if (rows := [each for each in alive if each.job is other.job])
         }
-        assert shares.small_jobs == list(jobs.values()).count(False)
-    assert shares.small_jobs == shares.client_jobs == 0
-    assert not shares
+        counts = [list(jobs.values()).count(large) for large in (False, True)]
+        assert shares.num_jobs == [*counts, 0]
+        assert all((job.kind is JobKind.LARGE) == large for job, large in jobs.items())
+    assert shares.num_jobs == [0, 0, 0]
+    assert not shares._jobs
     clock.now = REMEMBERED
     shares._forget_keys()
     assert not shares._keys
