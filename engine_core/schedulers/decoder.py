@@ -98,7 +98,7 @@ class DecoderScheduler:
 
     @property
     def queued_tokens(self) -> int:
-        waiting = self._classes.num_tokens() + self._in_progress.num_tokens
+        waiting = self._classes.num_tokens + self._in_progress.num_tokens
         return self._running.unsubmitted + waiting
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
@@ -151,7 +151,7 @@ class DecoderScheduler:
         return self._short_steps.fit(self._max_tokens)
 
     def has_prompts(self) -> bool:
-        return self.queued_tokens > 0
+        return self._running.unsubmitted > 0 or self.queued_tokens > 0
 
     def build(self, batch: DecodeBatch) -> DecodeStep:
         masked = self._masks.owe(batch) if self._constrained else b""

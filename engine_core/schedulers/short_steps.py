@@ -66,7 +66,7 @@ class ShortSteps:
 
     def decide(self) -> bool:
         """Choose, for the next step, whether there is a limit."""
-        self._first_limited = self._traffic.first_limited()
+        self._first_limited = self._traffic.first_limited() if self.present else UNLIMITED
         return self.limited
 
     def gives_way(self, request: Request) -> bool:
@@ -98,7 +98,7 @@ class ShortSteps:
         _, token, _, context = self._costs.coefficients
         classes, limited = self._classes, self._first_limited
         prompts = self._running.unsubmitted_beside(classes.running_from(limited))
-        prompts += classes.num_tokens(limited)
+        prompts += classes.tokens_before(limited)
         room = max_tokens - len(first)
         prompts = min(prompts, room)
         work = StepWork(len(first), contexts=sum(row.submitted + 1 for row in first))

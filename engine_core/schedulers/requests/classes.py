@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from engine_core.job import JobKind
 from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.batch_queue import BatchQueue
 from engine_core.schedulers.requests.online_queue import OnlineQueue
@@ -34,14 +33,19 @@ class RequestClasses:
         """Requests that wait."""
         return sum(map(len, self.queues))
 
-    def num_tokens(self, limited: int = len(JobKind)) -> int:
-        """Those of prompts that wait, of classes before this one: of each at least one."""
+    @property
+    def num_tokens(self) -> int:
+        """Those of prompts that wait: of each at least one."""
+        return self.regular.num_tokens + self.surplus.num_tokens + self.batch.num_tokens
+
+    def tokens_before(self, limited: int) -> int:
+        """The same of the classes before this one."""
         return sum(queue.num_tokens for queue in self.queues[:limited])
 
     def fit(self, slots: int, tokens: int, limited: int) -> bool:
         """All that wait, of classes before this one, could begin, and leave one of so many slots,
         a block, and one of so many tokens."""
-        waiting, rows = self.num_tokens(limited), sum(map(len, self.queues[:limited]))
+        waiting, rows = self.tokens_before(limited), sum(map(len, self.queues[:limited]))
         blocks = waiting // self._kv.block_size + rows
         return rows < slots and waiting < tokens and blocks < self._kv.num_free
 

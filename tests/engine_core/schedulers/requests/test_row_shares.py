@@ -211,3 +211,31 @@ def test_a_row_that_arrives_takes_a_slot_of_a_large_job_at_once(stages: int) -> 
     assert driver.scheduler.usage().preemptions >= 1
     assert [job.message.id for job in driver.ended] == [2, 1]
     driver.assert_idle()
+
+
+def test_a_surplus_row_takes_up_a_share_while_it_waits_for_a_prompt() -> None:
+    driver = Driver(num_blocks=40, max_running=16, max_step_tokens=32, block_size=128)
+    job = job_of(1, rows=4)
+    prompts = [prompt_of(3), *([*prompt_of(200, seed=7), at] for at in range(3))]
+    rows = [
+        Request(job, row, PARAMS, array("i", prompt), max_len=len(prompt) + 20, seed=0)
+        for row, prompt in enumerate(prompts)
+    ]
+    driver.scheduler.add(job, rows)
+    waiting = driver.scheduler._in_progress
+    while not waiting:
+        driver.step()
+    assert [(row.surplus, row in waiting) for row in rows[1:]] == [
+        (False, False),
+        (True, True),
+        (True, True),
+    ]
+    driver.scheduler.abort(job, row=0)
+    assert [(row.surplus, row in waiting) for row in rows[2:]] == [(False, True), (True, True)]
+    assert driver.scheduler.usage().waiting == 2
+    driver.drain()
+    for row in (1, 2, 3):
+        tokens = [output.token for output in driver.outputs[1] if output.row == row]
+        assert tokens == reference(prompts[row], 20)
+    assert driver.scheduler.usage().cached_tokens == 2 * 200
+    driver.assert_idle()
