@@ -136,7 +136,7 @@ def test_no_arrival_waits_beside_a_row_of_the_batch(ahead: int, data: st.DataObj
     expected = {
         job: reference(prompt, 9) for job, prompt in enumerate(add_batch(driver, 16, max_tokens=9))
     }
-    arrivals = driver.scheduler._arrivals
+    arrivals = driver.scheduler._classes.regular
     for job in range(100, 100 + data.draw(st.integers(1, 12), "arrivals")):
         for _ in range(data.draw(st.integers(0, 4), "steps")):
             if not driver.submit() and driver.batches:
