@@ -61,9 +61,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         samples, vocab_size = self.last and config.task == "generate", config.model.vocab_size
         self._sampling = SamplingTable(slots, vocab_size, self.device) if samples else None
         self._head = (
-            decoder_head(config.task, model, loaded.modules, self.slots, self._sampling)
-            if self.last
-            else None
+            decoder_head(config.task, model, self.slots, self._sampling) if self.last else None
         )
         outputs = RequestedOutputsBuilder(self._sampling, self.device) if self.last else None
         self._builder = DecodeInputBuilder(self.slots, outputs, first=self.first)

@@ -28,8 +28,8 @@ class Checkpoint:
 
     `canonical_name` maps the checkpoint's tensor names to the model's, after what `wrapper` says of
     them. If several map to one name, the tensor that already has that name is used. `module` names
-    the folder of one that is not the model itself. Raises
-    CheckpointError if no weights are found, or if a file of the index is missing.
+    the folder of one that is not the model itself, whose tensors the model calls `module/name`.
+    Raises CheckpointError if no weights are found, or if a file of the index is missing.
     """
 
     def __init__(
@@ -139,7 +139,8 @@ class Checkpoint:
         missing = [name for name in names if name not in self._locations]
         if missing:
             others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            raise CheckpointError(f"{self._folder} has no tensor {missing[0]}{others}")
+            lacking = missing[0].rpartition("/")[2]
+            raise CheckpointError(f"{self._folder} has no tensor {lacking}{others}")
         by_file: defaultdict[Path, list[tuple[str, str]]] = defaultdict(list)
         for name in names:
             file, stored_name = self._locations[name]

@@ -23,7 +23,6 @@ from workers.contract.model_shape import WrapperConfig
 from workers.layers.placement import Placement
 from workers.models.model_class import model_class
 from workers.weights import loader
-from workers.weights.checkpoint import Checkpoint
 from workers.weights.pytorch_file import open_pytorch
 from workers.weights.tensor_file import CheckpointError
 
@@ -65,9 +64,7 @@ def loaded(config: WorkerConfig) -> Tensors:
     placement = Placement(torch.device("cpu"), torch.float32)
     stage = model_class(model.architecture)(model, share_of(config), placement)
     weights = stage.weights()
-    Checkpoint(Path(model.path), stage.canonical_name, model.wrapper).read(
-        weights, {}, lambda _: None
-    )
+    loader.open_checkpoint(config.execution).read(weights, {}, lambda _: None)
     return weights
 
 
