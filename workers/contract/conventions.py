@@ -1,19 +1,9 @@
 """What sentence-transformers assumes about a checkpoint that is used for a task."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from workers.contract.config import Task
-from workers.contract.model_config import UnsupportedKeyError
-
-Neutral = Mapping[str, tuple[Any, ...]]
-"""Keys that are not implemented though they can change a model's numbers -> the values with which
-they do not. A checkpoint with another value is refused; one without the key is not."""
-
-_SHOWN_LENGTH = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,25 +71,3 @@ CONVENTIONS: Mapping[Task, Conventions] = {
         templated=True,
     ),
 }
-
-
-def check_neutral(file: Path, values: Mapping[str, Any], neutral: Neutral) -> None:
-    """Raises UnsupportedKeyError for one of `values` that is not neutral."""
-    for error in not_neutral(file, values, neutral):
-        raise error
-
-
-def not_neutral(
-    file: Path, values: Mapping[str, Any], neutral: Neutral
-) -> Iterator[UnsupportedKeyError]:
-    """The error of each of `values` that is not neutral."""
-    for key, allowed in neutral.items():
-        if key in values and values[key] not in allowed:
-            reason = f"{shown_value(values[key])} is not supported"
-            yield UnsupportedKeyError(file, key, reason)
-
-
-def shown_value(value: Any) -> str:
-    """A value of a JSON file as a message shows it: cut if it is long."""
-    shown = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return shown if len(shown) <= _SHOWN_LENGTH else f"{shown[:_SHOWN_LENGTH]}..."

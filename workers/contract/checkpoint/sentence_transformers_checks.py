@@ -15,8 +15,9 @@ from workers.contract.checkpoint.sentence_transformers_files import (
     read_model_file,
     transformer_file,
 )
+from workers.contract.config_keys.bookkeeping import Neutral
 from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.conventions import Conventions, Neutral, check_neutral
+from workers.contract.conventions import Conventions
 from workers.contract.model_config import ModelConfigError
 
 _LIBRARY = "sentence_transformers."
@@ -77,12 +78,12 @@ def _check_transformer_file(folder: Path, task: str, conventions: Conventions) -
     name = transformer_file(folder)
     own = optional(folder, name, dict[str, Any]) or {}
     file = folder / name
-    values: dict[str, Any] = {"transformer_task": task, **own}
-    check_neutral(file, values, neutral)
+    keys = ConfigKeys(file, {"transformer_task": task, **own})
+    keys.neutral(neutral)
     for key in _ARGUMENTS.split():
-        arguments = ConfigKeys(file, values).read(key, dict[str, Any], {})
+        arguments = keys.read(key, dict[str, Any], {})
         others = {name: (None,) for name in arguments if name not in _HARMLESS_ARGUMENTS}
-        check_neutral(file, arguments, others)
+        ConfigKeys(file, arguments).neutral(others)
 
 
 def _check_model_file(folder: Path, conventions: Conventions) -> None:
@@ -92,7 +93,7 @@ def _check_model_file(folder: Path, conventions: Conventions) -> None:
         "truncate_dim": (None,),
         "max_active_dims": (None,),
     }
-    check_neutral(file, optional(folder, MODEL_FILE, dict[str, Any]) or {}, neutral)
+    ConfigKeys(file, optional(folder, MODEL_FILE, dict[str, Any]) or {}).neutral(neutral)
     if conventions.templated:
         return
     if conventions.pooling is None and (prompt := read_model_file(folder).default_prompt):

@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from workers.contract.checkpoint.folder_files import decoded, optional, read_json
 from workers.contract.checkpoint.sentence_transformers_files import Module
-from workers.contract.config_keys.keys import MOST_WIDTH
-from workers.contract.conventions import Neutral, check_neutral
+from workers.contract.config_keys.bookkeeping import Neutral
+from workers.contract.config_keys.keys import MOST_WIDTH, ConfigKeys
 from workers.contract.embedding_modules import (
     DenseActivation,
     DenseConfig,
@@ -157,7 +157,7 @@ def _layer_norm(folder: Path, module: Module, size: int) -> LayerNormConfig:
 
 def _without_renamed(file: Path, raw: dict[str, Any]) -> dict[str, Any]:
     """The other keys of a module that must read and write vectors under their usual name."""
-    check_neutral(file, raw, _OF_VECTORS)
+    ConfigKeys(file, raw).neutral(_OF_VECTORS)
     return {key: value for key, value in raw.items() if key not in _OF_VECTORS}
 
 

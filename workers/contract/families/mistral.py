@@ -5,7 +5,7 @@ from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope
 from workers.contract.config_keys.sizes import read_activation, read_sizes
 from workers.contract.config_keys.windows import narrowed, read_window
-from workers.contract.families.base import decoder, decoder_shape
+from workers.contract.families.base import decoder, shape_of
 from workers.contract.model_shape import DecoderConfig, ModelShape
 
 
@@ -19,7 +19,7 @@ def read_mistral(keys: ConfigKeys) -> ModelShape:
         hidden_act=read_activation(keys, "hidden_act"),
         norm_eps=keys.read("rms_norm_eps", float, 1e-6),
     )
-    return decoder_shape(keys, sizes, [narrow] * sizes.num_layers, family)
+    return shape_of(keys, sizes, [narrow] * sizes.num_layers, family, tied=False)
 
 
 MISTRAL = decoder("Mistral", read_mistral)
