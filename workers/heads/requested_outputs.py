@@ -19,11 +19,10 @@ from workers.step.rows import IntArray, StepRows
 class SamplingInput:
     """How the S rows of a step with a requested output sample.
 
-    `device_slots` int32[S] are their `slots` on the device. `width` is the most alternatives that
-    any of them reports, -1 for no log-probabilities.
+    `device_slots` int32[S] are their slots. `width` is the most alternatives that any of them
+    reports, -1 for no log-probabilities.
     """
 
-    slots: IntArray
     device_slots: torch.Tensor
     rows: SamplingRows
     width: int
@@ -119,7 +118,6 @@ def _sampling(
         return None
     own = rows.slots[sampled]
     return SamplingInput(
-        slots=own,
         device_slots=device_slots,
         rows=table.rows(own, rows.contexts[sampled]),
         width=table.sampled_width(own),

@@ -3,10 +3,12 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import ClassVar, TypeVar
 
 import torch
 
+from workers.contract.families.table import family_of
 from workers.contract.model_config import ModelConfig
 from workers.contract.model_shape import FamilyConfig
 from workers.contract.share import Share
@@ -132,6 +134,14 @@ class TransformedHead(Layer):
         """[N, hidden_size] -> [N, output features]"""
         states = self._function(self._dense(states))
         return self._output(states if self._norm is None else self._norm(states))
+
+
+def model_class(architecture: str) -> type[StageModel]:
+    """The class of `architecture`'s row in the table of families, imported when a checkpoint of it
+    is loaded. Raises UnknownArchitectureError."""
+    module, _, attribute = family_of(architecture).model_class.partition(":")
+    model: type[StageModel] = getattr(import_module(module), attribute)
+    return model
 
 
 def on_this_stage(part: PartT | None) -> PartT:

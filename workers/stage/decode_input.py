@@ -19,9 +19,11 @@ from workers.step.slot_table import SlotTable
 @dataclass(frozen=True)
 class DecodeInput:
     """One step as a stage runs it. If a captured graph fits, `graph` is that one, with the step's
-    inputs loaded, and T' is its size. `build_requested` is called once the layers are under way."""
+    inputs loaded, and T' is its size. `build_requested` is called once the layers are under way.
+    `masked` is that of the message."""
 
     tensors: PagedStep
+    masked: bytes
     graph: FullGraph | PartialGraph | None = None
     build_requested: Callable[[], RequestedOutputs] = RequestedOutputs
 
@@ -68,8 +70,8 @@ class DecodeInputBuilder:
             graph.inputs.load(tokens, self._slots.kv_indices(rows), rows)
             step = graph.step if isinstance(graph, FullGraph) else graph.inputs.as_step(rows)
         if self._outputs is None:
-            return DecodeInput(step, graph)
+            return DecodeInput(step, message.masked, graph)
         self._outputs.begin(message.inits)
         all_states = isinstance(graph, FullGraph)
         build = partial(self._outputs.build, message, rows, step, all_states=all_states)
-        return DecodeInput(step, graph, build)
+        return DecodeInput(step, message.masked, graph, build)

@@ -9,7 +9,7 @@ import torch
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import KVCache
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.messages import DecodeStep
+from workers.contract.messages import DecodeStep, StepMask
 from workers.device.tuning import WARM_LM_HEAD_ROWS
 from workers.graphs.full_graph import FullGraph
 from workers.graphs.graph_capture import GraphCapture
@@ -87,10 +87,10 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         return batch.graph is not None
 
     def run_head(
-        self, batch: DecodeInput, hidden: torch.Tensor, mask: TokenMask | None = None
+        self, batch: DecodeInput, hidden: torch.Tensor, mask: StepMask | None = None
     ) -> HeadResult:
-        """`mask` is for the step's masked rows."""
-        return on_this_stage(self._head)(batch.requested, hidden, mask)
+        words = mask and TokenMask.from_bytes(batch.masked, mask.bits, self.device)
+        return on_this_stage(self._head)(batch.requested, hidden, words)
 
     def warm_up(self) -> None:
         for message in decode_steps(self.config, self.kv_cache.num_blocks):

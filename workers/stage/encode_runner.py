@@ -6,7 +6,7 @@ import torch
 
 from workers.attention.base import AttentionBackend
 from workers.contract.config import WorkerConfig
-from workers.contract.messages import EncodeStep
+from workers.contract.messages import EncodeStep, StepMask
 from workers.heads.base import HeadResult
 from workers.heads.encoder_head import encoder_head
 from workers.layers.placement import Placement
@@ -40,7 +40,10 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
         del batch
         return False
 
-    def run_head(self, batch: PackedStep, hidden: torch.Tensor) -> HeadResult:
+    def run_head(
+        self, batch: PackedStep, hidden: torch.Tensor, mask: StepMask | None = None
+    ) -> HeadResult:
+        del mask  # nothing is sampled
         return self._head(batch, hidden)
 
     def warm_up(self) -> None:

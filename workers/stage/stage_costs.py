@@ -13,17 +13,15 @@ import torch
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import KVCache, kv_block_bytes
 from workers.contract.config import Device, ExecutionConfig, WorkerConfig
-from workers.contract.messages import EncodeStep
 from workers.contract.share import PartCosts, Share, StageCosts
 from workers.contract.token_sampling import TokenSampling
 from workers.device.timing import seconds_of
 from workers.heads.encoder_head import encoder_head
 from workers.layers.placement import Placement
-from workers.models.base import StageModel
+from workers.models.base import StageModel, model_class
 from workers.models.layer_loop import forward, run_layer
-from workers.models.model_class import model_class
 from workers.stage.model_runner import stage_attention
-from workers.stage.warm_up_steps import blocks_of, step_of_rows
+from workers.stage.warm_up_steps import blocks_of, step_of_rows, step_of_texts
 from workers.step.packed_step import PackedStep
 from workers.step.rows import IntArray
 from workers.step.slot_table import SlotTable
@@ -172,9 +170,7 @@ def _encoder_seconds(
     timer: _PartTimer,
 ) -> list[float]:
     """The time of each part in a step of texts."""
-    lens = _prompt_lens(execution)
-    message = EncodeStep(step=0, tokens=bytes(4 * int(lens.sum())), query_lens=lens.tobytes())
-    step = PackedStep.of(message, placement.device)
+    step = PackedStep.of(step_of_texts(_prompt_lens(execution).tolist()), placement.device)
     stage = stage_attention(execution, model, backends, (), placement)
     attention = stage.packed(step)
     hidden, head = torch.randn_like(model.embed(step)), encoder_head(execution, model)

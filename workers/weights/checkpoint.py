@@ -3,23 +3,17 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from workers.contract.checkpoint.weight_files import WeightFiles, WeightFormat, find_weights
+from workers.contract.checkpoint.weight_files import WeightFiles, find_weights
 from workers.contract.model_config import ModelConfigError
 from workers.contract.model_shape import WrapperConfig
 from workers.layers.layer import Rows
-from workers.weights.pytorch_file import open_pytorch
-from workers.weights.safetensors_file import open_safetensors
-from workers.weights.tensor_file import CheckpointError, TensorFile
+from workers.weights.tensor_file import CheckpointError, TensorFile, open_tensors
 
-_OPEN: dict[WeightFormat, Callable[[Path], AbstractContextManager[TensorFile]]] = {
-    "safetensors": open_safetensors,
-    "pytorch": open_pytorch,
-}
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -124,7 +118,7 @@ class Checkpoint:
 
     @contextmanager
     def _open(self, file: Path) -> Generator[TensorFile]:
-        with _OPEN[self._weights.format](file) as tensors:
+        with open_tensors(file, self._weights.format) as tensors:
             index = self._weights.index
             if index is not None and (others := sorted(set(tensors.keys()) - index.keys())):
                 raise CheckpointError(f"{file} holds {others[0]}, which is not in its index")
