@@ -192,7 +192,6 @@ def _decoder_seconds(
     """The time of each part in a decode step, and in a step of prompts."""
     # Encoders need none of these.
     from workers.heads.decoder_head import decoder_head  # noqa: PLC0415
-    from workers.heads.requested_outputs import RequestedOutputsBuilder  # noqa: PLC0415
     from workers.sampling.sampling_table import SamplingTable  # noqa: PLC0415
     from workers.stage.decode_input import DecodeInputBuilder  # noqa: PLC0415
 
@@ -206,7 +205,7 @@ def _decoder_seconds(
     cache = KVCache(execution.model, 1, int(num_blocks), size, placement.dtype, device).layers
     _fill([cache[0].keys, cache[0].values])
     stage = stage_attention(execution, model, backends, cache, placement)
-    builder = DecodeInputBuilder(slots, RequestedOutputsBuilder(table, device), first=True)
+    builder = DecodeInputBuilder(slots, table, first=True, last=True)
     head = decoder_head(execution.task, model, slots, table)
 
     def seconds(query_lens: IntArray, cached: IntArray) -> list[float]:

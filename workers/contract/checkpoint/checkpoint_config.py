@@ -32,7 +32,6 @@ from workers.contract.checkpoint.sentence_transformers_modules import (
 )
 from workers.contract.config import AskedTask, Task
 from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
-from workers.contract.conventions import CONVENTIONS
 from workers.contract.embedding_modules import vector_size
 from workers.contract.families.kinds import kind_of
 from workers.contract.families.table import (
@@ -134,7 +133,7 @@ def _checked_modules(
     folder: Path, modules: list[Module], task: Task, refuse: Refuse
 ) -> list[Module]:
     try:
-        check_sentence_transformers_files(folder, modules, CONVENTIONS[task])
+        check_sentence_transformers_files(folder, modules, task)
     except ModelConfigError as error:
         refuse(error)
     return modules

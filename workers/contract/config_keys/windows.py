@@ -6,9 +6,17 @@ import msgspec
 
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.config_keys.rope import read_rope
+from workers.contract.model_shape import Sizes
 
 FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
 """The types of layers in `layer_types`."""
+
+
+def read_causal(keys: ConfigKeys, sizes: Sizes) -> AttentionKind:
+    """Attention of rotated queries and keys to all tokens before. Raises ModelConfigError."""
+    rope = read_rope(keys, sizes.max_position)
+    return AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
 
 
 def read_window(keys: ConfigKeys, default: int | None) -> int | None:

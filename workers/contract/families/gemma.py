@@ -16,6 +16,7 @@ from workers.contract.config_keys.windows import (
     FULL_ATTENTION,
     SLIDING_ATTENTION,
     narrowed,
+    read_causal,
     read_layers,
 )
 from workers.contract.families.base import Family, decoder, shape_of
@@ -63,8 +64,7 @@ def read_gemma(keys: ConfigKeys) -> ModelShape:
     keys.assume(_GEMMA1)
     keys.neutral({"use_bidirectional_attention": (False, None)})
     sizes = read_sizes(keys)
-    rope = read_rope(keys, sizes.max_position)
-    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    everything = read_causal(keys, sizes)
     family = _family(keys, sizes, _activation(keys))
     return shape_of(keys, sizes, [everything] * sizes.num_layers, family, tied=True)
 

@@ -2,14 +2,13 @@
 2025, arXiv:2505.09388): Llamas with biases in the products of queries, keys and values, or with
 norms of queries and keys; later layers may attend within a window."""
 
-from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.config_keys.rope import read_rope
 from workers.contract.config_keys.sizes import read_activation, read_sizes
 from workers.contract.config_keys.windows import (
     FULL_ATTENTION,
     SLIDING_ATTENTION,
     narrowed,
+    read_causal,
     read_layers,
     read_window,
 )
@@ -33,8 +32,7 @@ def read_qwen3(keys: ConfigKeys) -> ModelShape:
 def _shape(
     keys: ConfigKeys, sizes: Sizes, *, qkv_bias: bool, output_bias: bool, qk_norm: bool
 ) -> ModelShape:
-    rope = read_rope(keys, sizes.max_position)
-    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    everything = read_causal(keys, sizes)
     window = read_window(keys, 4096)
     # Published checkpoints declare a window that they do not use.
     used = window if keys.read("use_sliding_window", bool, False) else None
