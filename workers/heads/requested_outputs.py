@@ -70,9 +70,11 @@ def requested_outputs(
     *,
     all_states: bool,
 ) -> RequestedOutputs:
-    """What a message requests, whose `rows` and `step` these are, by the sampling parameters of its
-    slots. Without a `table` nothing is sampled or scored. `all_states`: the head gets the final
-    states of all tokens anyway."""
+    """The outputs that a message requests, by the sampling parameters of its slots.
+
+    `rows` and `step` are the message's. Without a `table` nothing is sampled or scored.
+    `all_states`: the head gets the final states of all tokens anyway.
+    """
     device = step.slots.device
     scoring = _scoring(table, rows.slots, message.targets, device) if table is not None else None
     sampled = np.flatnonzero(np.frombuffer(message.sample, np.uint8))

@@ -1,4 +1,4 @@
-"""What models have in common: one stage of an architecture."""
+"""The base classes of models: one stage of an architecture."""
 
 import re
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ class StageLayer(Layer, ABC):
 
     @property
     def qk_norm(self) -> QKNorm | None:
-        """What is applied to queries and keys before they are rotated; most models have none."""
+        """Norms of queries and keys before they are rotated. Most models have none."""
         return None
 
     @abstractmethod
@@ -85,10 +85,12 @@ class StageModel(Layer, ABC):
         return hidden
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Last stage: [N, hidden_size] -> logits [N, vocab_size], or of a classifier [N,
-        num_labels]; of pooled states of a dense embedder, float32[N, vector_size]. On the CPU fewer
-        rows are padded to MIN_CPU_ROWS (`workers/layers/linear.py`), so that they round the same in
-        any batch."""
+        """Last stage: [N, hidden_size] -> logits [N, vocab_size], a classifier's [N, num_labels].
+
+        A dense embedder's are its vectors, float32[N, vector_size] of pooled states. On the CPU
+        fewer rows are padded to MIN_CPU_ROWS (`workers/layers/linear.py`), so that they round the
+        same in any batch.
+        """
         return on_this_stage(self._head)(pad_rows(hidden))[: len(hidden)]
 
     def copies(self) -> Mapping[str, str]:

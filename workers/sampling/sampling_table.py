@@ -54,7 +54,7 @@ class SamplingRows:
         return SamplingRows(self.slots[rows], self.parameters[rows], self.index[rows])
 
     def adjustments(self, mask: TokenMask | None = None) -> Adjustments | None:
-        """Of the rows whose logits change before they are sampled; None if none does."""
+        """The changes to rows' logits before they are sampled; None if no row has any."""
         changed = self.parameters["penalised"] > 0
         changed[list(self.biases)] = True
         if mask is not None:

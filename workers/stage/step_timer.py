@@ -16,8 +16,10 @@ from workers.device.event_clock import EventClock
 
 
 class HostTimer:
-    """Takes the marks of one step after another, each where the work before it ends. This one is
-    for computations that are done when they return: the CPU's."""
+    """Takes the marks of one step after another, each where the work before it ends.
+
+    For computations that are done when they return: the CPU's.
+    """
 
     def __init__(self) -> None:
         self._begun = self._arrived = self._computed = self._paused = 0
@@ -27,7 +29,7 @@ class HostTimer:
         self._begun, self._paused = time.monotonic_ns(), 0
 
     def arrived(self) -> None:
-        """What the stage waits for is there."""
+        """The awaited input is there."""
         self._arrived = time.monotonic_ns()
 
     @contextmanager
@@ -65,8 +67,10 @@ class DeviceMarks:
 
 
 class DeviceTimer:
-    """A timer like `HostTimer`, for computations that are queued on the current CUDA stream: so are
-    its marks, none of which waits for the device."""
+    """A timer like `HostTimer`, for computations that are queued on the current CUDA stream.
+
+    So are its marks: none waits for the device.
+    """
 
     def __init__(self) -> None:
         self._begun = self._arrived = self._computed = torch.cuda.Event(enable_timing=True)

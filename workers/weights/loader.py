@@ -57,23 +57,33 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     if config.load_format == "dummy":
         fill_randomly(weights)
     else:
-        progress = WeightProgress(worker.stage, weight_bytes)
-        for folder, own in by_folder(weights).items():
-            checkpoint = open_checkpoint(config, folder)
-            if folder or worker.stage == 0:
-                for note in checkpoint.notes():
-                    _logger.info("%s%s", f"{folder}: " if folder else "", note)
-            check_names(config, checkpoint)
-            checkpoint.check_copies(model.copies())
-            checkpoint.read(own, model.rows(), progress.add)
-    del weights
+        _read(worker, model, weights, WeightProgress(worker.stage, weight_bytes))
+    del weights  # packing a weight frees it
     model.pack()
     return LoadedModel(model, weight_bytes, time.monotonic() - start)
 
 
+def _read(
+    worker: WorkerConfig,
+    model: StageModel,
+    weights: Mapping[str, torch.Tensor],
+    progress: "WeightProgress",
+) -> None:
+    for folder, own in by_folder(weights).items():
+        checkpoint = open_checkpoint(worker.execution, folder)
+        if folder or worker.stage == 0:
+            for note in checkpoint.notes():
+                _logger.info("%s%s", f"{folder}: " if folder else "", note)
+        check_names(worker.execution, checkpoint)
+        checkpoint.check_copies(model.copies())
+        checkpoint.read(own, model.rows(), progress.add)
+
+
 def by_folder(weights: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """The weights by the folder within the checkpoint's that holds them: "" for the model's own,
-    others for those of modules behind it, which are called `folder/name`."""
+    """The weights by the folder of the checkpoint that holds them.
+
+    The model's own are in the folder "", those of the modules behind it are called `folder/name`.
+    """
     folders: defaultdict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     for name, weight in weights.items():
         folders[name.rpartition("/")[0]][name] = weight

@@ -1,5 +1,7 @@
-"""Refuses checkpoints that no family serves: quantized ones, adapters, and those whose own code may
-compute another model (`auto_map` in `config.json`), which is never run."""
+"""Refuses checkpoints that no family serves: quantized ones, adapters, and unknown code.
+
+Code that comes with a checkpoint (`auto_map` in its `config.json`) is never run.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,6 +1,8 @@
-"""Reads sentence-transformers' modules behind a model, each from `config.json` in its own folder:
-those that turn an embedder's token states into vectors (Pooling, Dense, LayerNorm, Normalize),
-SpladePooling, and the LogitScore of a causal model that scores pairs."""
+"""Reads sentence-transformers' modules behind a model, each from `config.json` in its own folder.
+
+Pooling, Dense, LayerNorm and Normalize turn an embedder's token states into vectors; SpladePooling
+and the LogitScore of a causal model that scores pairs stand alone.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -150,8 +150,8 @@ class ConfigKeys:
     def choice(
         self, name: str, choices: Mapping[str, ValueT], default: str | None = None
     ) -> ValueT:
-        """What the text at key `name` stands for, or `default` if it is absent. Raises
-        ModelConfigError, with the `choices` that there are."""
+        """The choice that key `name` names, or `default` if it is absent. Raises ModelConfigError,
+        with the `choices` that there are."""
         given = self.required(name, str) if default is None else self.read(name, str, default)
         if given not in choices:
             known = ", ".join(choices)
