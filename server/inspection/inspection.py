@@ -28,7 +28,7 @@ from server.settings import defaults
 from server.templates.template_files import check_template_files
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.checkpoint.folder_files import find_file, read_json
-from workers.contract.checkpoint.own_code import own_models
+from workers.contract.checkpoint.refused_checkpoints import own_models
 from workers.contract.config import ITEM_BYTES, AskedTask, ExecutionConfig
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.embedding_modules import NormalizeConfig

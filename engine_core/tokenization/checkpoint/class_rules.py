@@ -11,8 +11,7 @@ from tokenizers.models import BPE, WordPiece
 from engine_core.tokenization.checkpoint.special_tokens import DeclaredTokens
 from engine_core.tokenization.pipeline.continuation import continuing
 from engine_core.tokenization.pipeline.rules import PipelineRules, Rule
-from workers.contract.config_keys.keys import ConfigKeys, Refuse
-from workers.contract.conventions import shown_value
+from workers.contract.config_keys.keys import ConfigKeys, Refuse, shown_value
 
 
 @dataclass(frozen=True, slots=True)
