@@ -10,7 +10,7 @@ import msgspec
 
 from engine_core.refusal import RefusalError
 from server.bench.cases.random_prompts import offline_prompts
-from server.bench.cases.workloads import EncodeCase, OfflineCase
+from server.bench.cases.workloads import GenerationCase, OfflineCase
 from server.bench.continuations import Continuations
 from server.bench.results.engine_counters import counted, next_beat
 from server.bench.results.measurement import BenchError, Figures, Progress
@@ -83,16 +83,16 @@ class OfflineRunner:
         if case.prefix:
             prompts = sorted(prompts)  # as whoever sends many prompts does
         salted = bool(case.prefix) and not self._prefix_caching
-        if isinstance(case, EncodeCase):
-            return Sequences(
-                self.engine.client,
-                prompts,
-                classifies=self._classifies,
-                rows_a_job=case.members if case.prefix else _SEQUENCES_A_JOB,
-                salted=salted,
+        if isinstance(case, GenerationCase):
+            return Continuations(
+                self.engine.client, case, prompts, most_outputs=most_outputs, salted=salted
             )
-        return Continuations(
-            self.engine.client, case, prompts, most_outputs=most_outputs, salted=salted
+        return Sequences(
+            self.engine.client,
+            prompts,
+            classifies=self._classifies,
+            rows_a_job=case.members if case.prefix else _SEQUENCES_A_JOB,
+            salted=salted,
         )
 
 

@@ -9,8 +9,7 @@ import pytest
 from engine_core.messages import GenerateJob
 from server import cli
 from server.bench.cases.random_prompts import offline_prompts, output_lengths
-from server.bench.cases.sharing import DEGREES, SHARING
-from server.bench.cases.workloads import GENERATION, GenerationCase
+from server.bench.cases.workloads import DEGREES, GENERATION, SHARING, GenerationCase
 from server.bench.continuations import sampling_params
 from server.bench.offline import OfflineRunner
 from tests.server.bench.test_bench_offline import ON_CPU, write_shape
