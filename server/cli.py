@@ -5,7 +5,6 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import msgspec
 
 from server import __version__
 from server.batch_files.command.batch_flags import add_batch
+from server.command_error import CommandError
 from server.daemon.build_config import build_config
 from server.daemon.credentials import Credentials
 from server.daemon.daemon import START_ERRORS, serve
@@ -28,7 +28,7 @@ from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.server_config import ServerConfig, api_key_from
 from server.settings.setting_names import RETIRED, SettingNames, flag_name
 from server.settings.settings import ServeCommand, Settings
-from server.trace.command import TraceError, add_trace
+from server.trace.command import add_trace
 
 _EXAMPLES = """\
 examples:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.run(options.parser, options)
-    except (*START_ERRORS, TraceError) as error:
+    except (*START_ERRORS, CommandError) as error:
         print(f"penstock: error: {one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -191,7 +191,7 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
     if with_bench:
         from server.bench.bench_flags import add_bench  # noqa: PLC0415
 
-        add_bench(bench, partial(add_flags, groups=ENGINE_FLAGS))
+        add_bench(bench)
     return parser
 
 

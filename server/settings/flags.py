@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
-from server.settings.engine_settings import ModelSettings
+from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.flag_declaration import Flag, FlagGroup, declared_flags
 from server.settings.setting_names import flag_name
 from server.settings.settings import ServeCommand, Settings
@@ -36,6 +36,14 @@ def add_flags(
         for key, each in declared:
             if each.group == group:
                 arguments.add_argument(flag_name(key), dest=key, help=each.help, **_reading(each))
+
+
+def add_engine_flag(parser: argparse.ArgumentParser, key: str, help_: str) -> None:
+    """Add the flag of an engine's setting to a command that has its own words for it."""
+    declared = dict(declared_flags(EngineSettings))[key]
+    parser.add_argument(
+        flag_name(key), dest=key, default=argparse.SUPPRESS, help=help_, **_reading(declared)
+    )
 
 
 def _reading(declared: Flag) -> dict[str, Any]:

@@ -76,7 +76,7 @@ async def started_server(
         write_model(folder, shape, tokenizer)
         prefix = f"{directory}/0"
         model = set_up_model(shape.name, folder, options, Limits(), prefix)
-        config = measured_server([model], api_workers)
+        config = ServerConfig(host="127.0.0.1", api_workers=api_workers, models=(model,))
         parts = daemon_parts(config, listener.fileno(), directory)
         async with running_parts(parts) as running:
             address = Address("127.0.0.1", listener.getsockname()[1])
@@ -90,19 +90,6 @@ async def started_server(
                 yield HTTPRunner(address, shape.name, tokenizer, clients, model, engine)
             finally:
                 engine.close()
-
-
-def measured_server(models: Sequence[ServedModel], api_workers: int) -> ServerConfig:
-    """The configuration of API processes whose load comes from this machine."""
-    return ServerConfig(
-        host="127.0.0.1",
-        port=0,
-        api_workers=api_workers,
-        drain_timeout=1.0,
-        log_level="warning",
-        limits=Limits(),
-        models=tuple(models),
-    )
 
 
 async def _ready(address: Address) -> None:
