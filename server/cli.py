@@ -26,7 +26,7 @@ from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.flag_declaration import FlagGroup
 from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.server_config import ServerConfig, api_key_from
-from server.settings.setting_names import RETIRED, SettingNames, flag_name
+from server.settings.setting_names import LIST_FLAGS, RETIRED, SettingNames, flag_name
 from server.settings.settings import ServeCommand, Settings
 from server.trace.command import TraceError, add_trace
 
@@ -50,7 +50,6 @@ examples:
   penstock config --check --config penstock.yaml
       exit code 0 if the configuration is valid, otherwise 1 and one line with the error
 """
-_LISTS = ("api_key_files", "share_prefixes", "cors_origins")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,7 +104,7 @@ def _shown(config: ServerConfig) -> str:
 def _command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> ServeCommand:
     """What the flags that were given, and the file if they name one, ask for."""
     server = {key: given[key] for key in Settings.__struct_fields__ if key in given}
-    server |= {key: tuple(server[key]) for key in _LISTS if key in server}
+    server |= {key: tuple(server[key]) for key in LIST_FLAGS if key in server}
     sources: list[str] = server.pop("models")
     engine = {key: given[key] for key in EngineSettings.__struct_fields__ if key in given}
     names: list[tuple[str, ...]] = given.get("names", [])

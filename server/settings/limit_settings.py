@@ -1,6 +1,8 @@
-"""The settings of what the daemon admits, and of what one request may ask for."""
+"""The settings of what the daemon admits, of what one request may ask for and a client store."""
 
 from typing import Annotated
+
+import msgspec
 
 from server.settings import defaults
 from server.settings.flag_declaration import Flag, FlagGroup
@@ -10,25 +12,16 @@ from server.settings.setting_types import (
     Positive,
     PriorityRange,
     Seconds,
-    parse_positive,
-    parse_priority_range,
-    parse_seconds,
-    parse_size,
 )
-from server.settings.storage_settings import StorageSettings
 
 
-class LimitSettings(StorageSettings, frozen=True, kw_only=True):
-    """What one client may ask of the daemon, and all of them together."""
+class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one client may ask of the daemon and store there, and all of them together."""
 
     max_sequences: Annotated[
         Positive,
         Flag(
-            FlagGroup.LIMITS,
-            "prompts, inputs and documents in flight; more are answered with 429 "
-            f"(default: {defaults.MAX_SEQUENCES})",
-            parse_positive,
-            "N",
+            FlagGroup.LIMITS, "prompts, inputs and documents in flight; more are answered with 429"
         ),
     ] = defaults.MAX_SEQUENCES
     max_queue_seconds: Annotated[
@@ -37,8 +30,6 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
             FlagGroup.LIMITS,
             "longest expected wait until a request begins, for each model; those that would wait "
             f"longer are answered with 429 (default: {defaults.MAX_QUEUE_SECONDS:g}; 0: no limit)",
-            parse_seconds,
-            "SECONDS",
         ),
     ] = defaults.MAX_QUEUE_SECONDS
     max_body_size: Annotated[
@@ -46,8 +37,6 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
         Flag(
             FlagGroup.LIMITS,
             f"largest body of a request (default: {defaults.MAX_BODY_BYTES >> 20}MiB)",
-            parse_size,
-            "SIZE",
         ),
     ] = defaults.MAX_BODY_BYTES
     max_unread_size: Annotated[
@@ -57,66 +46,31 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
             "bytes of bodies, waiting conversations, log-probabilities and unread answers, in each "
             "API process; beyond it the largest request gets 429, or the slowest reader is cut off "
             f"(default: {defaults.MAX_UNREAD_BYTES >> 20}MiB)",
-            parse_size,
-            "SIZE",
         ),
     ] = defaults.MAX_UNREAD_BYTES
     max_unread_seconds: Annotated[
         Seconds,
-        Flag(
-            FlagGroup.LIMITS,
-            "a client that reads nothing of its answer for so long is cut off "
-            f"(default: {defaults.MAX_UNREAD_SECONDS:g})",
-            parse_seconds,
-            "SECONDS",
-        ),
+        Flag(FlagGroup.LIMITS, "a client that reads nothing of its answer for so long is cut off"),
     ] = defaults.MAX_UNREAD_SECONDS
     max_inputs: Annotated[
-        Positive,
-        Flag(
-            FlagGroup.LIMITS,
-            f"most prompts or inputs of a request (default: {defaults.MAX_INPUTS})",
-            parse_positive,
-            "N",
-        ),
+        Positive, Flag(FlagGroup.LIMITS, "most prompts or inputs of a request")
     ] = defaults.MAX_INPUTS
     max_documents: Annotated[
-        Positive,
-        Flag(
-            FlagGroup.LIMITS,
-            f"most documents of a rerank request (default: {defaults.MAX_DOCUMENTS})",
-            parse_positive,
-            "N",
-        ),
+        Positive, Flag(FlagGroup.LIMITS, "most documents of a rerank request")
     ] = defaults.MAX_DOCUMENTS
-    max_n: Annotated[
-        Positive,
-        Flag(
-            FlagGroup.LIMITS,
-            f"most choices for each prompt (default: {defaults.MAX_N})",
-            parse_positive,
-            "N",
-        ),
-    ] = defaults.MAX_N
+    max_n: Annotated[Positive, Flag(FlagGroup.LIMITS, "most choices for each prompt")] = (
+        defaults.MAX_N
+    )
     priority_range: Annotated[
         PriorityRange | None,
         Flag(
             FlagGroup.LIMITS,
             "lowest and highest priority that a request may name, such as "
             "--priority-range=-1:1; the lowest begin first (default: none but 0)",
-            parse_priority_range,
-            "LOW:HIGH",
         ),
     ] = None
     max_priority_wait: Annotated[
-        Seconds,
-        Flag(
-            FlagGroup.LIMITS,
-            "what has waited so long goes before every priority "
-            f"(default: {defaults.MAX_PRIORITY_WAIT:g})",
-            parse_seconds,
-            "SECONDS",
-        ),
+        Seconds, Flag(FlagGroup.LIMITS, "what has waited so long goes before every priority")
     ] = defaults.MAX_PRIORITY_WAIT
     max_request_seconds: Annotated[
         Seconds,
@@ -124,10 +78,23 @@ class LimitSettings(StorageSettings, frozen=True, kw_only=True):
             FlagGroup.LIMITS,
             "longest time that a request may run; texts end there, all else is answered with 504 "
             "(default: 0: no limit)",
-            parse_seconds,
-            "SECONDS",
         ),
     ] = defaults.MAX_REQUEST_SECONDS
+    max_file_size: Annotated[
+        Bytes,
+        Flag(FlagGroup.STORAGE, f"largest file (default: {defaults.MAX_FILE_BYTES >> 20}MiB)"),
+    ] = defaults.MAX_FILE_BYTES
+    max_file_lines: Annotated[Positive, Flag(FlagGroup.STORAGE, "most lines of a file")] = (
+        defaults.MAX_FILE_LINES
+    )
+    max_stored_size: Annotated[
+        Bytes,
+        Flag(
+            FlagGroup.STORAGE,
+            "most bytes of files of one API key, or of all clients if there are no keys (default: "
+            f"{defaults.MAX_STORED_BYTES >> 30}GiB)",
+        ),
+    ] = defaults.MAX_STORED_BYTES
 
     @property
     def limits(self) -> Limits:
