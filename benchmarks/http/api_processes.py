@@ -17,7 +17,8 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from server.bench.load.http_runner import measured_server
 from server.daemon.child_commands import daemon_parts
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.server_config import Limits, ServedModel
+from server.settings.limits import Limits
+from server.settings.server_config import ServedModel
 from workers.contract.config import Task
 
 TEXT = "The gate opens, water falls, and the turbine turns; the river goes on below it."

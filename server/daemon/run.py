@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from engine_core.client.engine_client import EngineClient
 from server.daemon.child_commands import Part, engine_parts
 from server.daemon.daemon import StartError
@@ -15,7 +17,8 @@ from server.daemon.running_daemons import announce, private_folder
 from server.daemon.running_part import RunningPart
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings import defaults
-from server.settings.server_config import Limits, ServedModel
+from server.settings.limits import Limits
+from server.settings.server_config import ServedModel
 
 START_SECONDS = 900
 """For weights, compiled kernels and captured graphs."""
@@ -92,13 +95,12 @@ async def running_engine(
     options = options or EngineOptions(log_level="warning")
     # Whoever submits all work at once expects it to wait. What large jobs leave to other clients
     # comes on top: there are none.
-    limits = Limits(
-        max_queue_seconds=0,
-        max_rows=2 * defaults.MAX_SEQUENCES,
-        max_tokens=2 * defaults.MAX_PENDING_TOKENS,
-    )
+    limits = Limits(max_queue_seconds=0, max_sequences=2 * defaults.MAX_SEQUENCES)
+    max_tokens = 2 * defaults.MAX_PENDING_TOKENS
     with private_folder() as (directory, announcement):
-        model = set_up_model("model", folder, options, limits, f"{directory}/0")
+        served = set_up_model("model", folder, options, limits, f"{directory}/0")
+        engine_config = msgspec.structs.replace(served.engine, max_pending_tokens=max_tokens)
+        model = msgspec.structs.replace(served, engine=engine_config)
         async with running_model(model, directory) as engine:
             announce(announcement, [model])
             yield engine

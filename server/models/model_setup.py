@@ -20,7 +20,8 @@ from server.models.stage_memory import largest_kv_cache, planned_layers, weight_
 from server.models.weight_heads import WeightHeads
 from server.settings import defaults
 from server.settings.engine_settings import EngineSettings
-from server.settings.server_config import Limits, ServedModel
+from server.settings.limits import Limits
+from server.settings.server_config import ServedModel
 from server.settings.setting_names import SettingNames
 from server.templates.template_files import check_template_files
 from workers.contract.checkpoint.checkpoint_config import read_model_config
@@ -87,8 +88,8 @@ def set_up_model(
         execution = msgspec.structs.replace(execution, kv_cache_bytes=own)
     engine = EngineConfig(
         execution=execution,
-        max_pending_rows=limits.max_rows,
-        max_pending_tokens=limits.max_tokens,
+        max_pending_rows=limits.max_sequences,
+        max_pending_tokens=defaults.MAX_PENDING_TOKENS,
         max_queue_seconds=limits.max_queue_seconds,
         client_endpoint=f"ipc://{prefix}.client",
         stall_timeout=options.stall_timeout,

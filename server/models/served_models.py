@@ -17,7 +17,8 @@ from server.models.model_setup import EngineOptions, set_up_model
 from server.models.model_source import ModelSourceError, model_folder
 from server.models.setup_error import SetupError
 from server.settings.engine_settings import EngineSettings, ModelSettings
-from server.settings.server_config import Limits, ServedModel
+from server.settings.limits import Limits
+from server.settings.server_config import ServedModel
 from server.settings.setting_names import SettingNames
 from server.settings.settings import Settings, SettingsError
 from workers.contract.families.table import UnknownArchitectureError

@@ -13,7 +13,7 @@ from msgspec import Meta
 from server.settings import defaults
 from server.settings.engine_settings import ModelSettings
 from server.settings.flag_declaration import Flag, FlagGroup
-from server.settings.limit_settings import LimitSettings
+from server.settings.limits import Limits
 from server.settings.server_config import API_KEY_VARIABLE, LogFormat, MetricsAlias
 from server.settings.setting_names import SettingNames
 from server.settings.setting_types import (
@@ -37,7 +37,7 @@ class SettingsError(ValueError):
     """The settings are not valid; one line names the flag, or the file and the key."""
 
 
-class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon: what it serves, where it listens, who may call it, how much it admits.
 
     Without `models` the demo models are served. `memory_share` is the fraction of each CUDA device
@@ -165,6 +165,11 @@ class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     log_level: Annotated[
         LogLevel, Flag(FlagGroup.LIFE, "debug, info, warning or error", "LEVEL")
     ] = defaults.LOG_LEVEL
+
+    @property
+    def limits(self) -> Limits:
+        """What the daemon admits, and what one request may ask for."""
+        return msgspec.convert(self, Limits, from_attributes=True)
 
 
 class ServeCommand(msgspec.Struct, frozen=True, kw_only=True):

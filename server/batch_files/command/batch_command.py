@@ -66,7 +66,7 @@ def _log_beside(output: Path) -> Path:
 
 def _job_of(options: BatchOptions) -> FileJob:
     command = options.command
-    most = MAX_BODY_BYTES if command is None else command.settings.limits.max_body_bytes
+    most = MAX_BODY_BYTES if command is None else command.settings.limits.max_body_size
     return FileJob(
         options.source,
         _log_beside(options.output),

@@ -9,7 +9,8 @@ from server.models.devices import DeviceError
 from server.models.model_setup import EngineOptions, set_up_model
 from server.models.setup_error import SetupError
 from server.settings.engine_settings import EngineSettings
-from server.settings.server_config import Limits, ServedModel
+from server.settings.limits import Limits
+from server.settings.server_config import ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint
 from workers.contract.config import EngineLimits, WorkerConfig
 from workers.contract.families.table import UnknownArchitectureError

@@ -6,7 +6,6 @@ import msgspec
 
 from server.settings import defaults
 from server.settings.flag_declaration import Flag, FlagGroup
-from server.settings.server_config import Limits
 from server.settings.setting_types import (
     Bytes,
     Positive,
@@ -15,8 +14,14 @@ from server.settings.setting_types import (
 )
 
 
-class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one client may ask of the daemon and store there, and all of them together."""
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of the daemon, of one request, and of what a client stores. Sizes are in bytes.
+
+    `max_sequences` bounds what is in flight of each model, `max_queue_seconds` (0: nothing) its
+    expected wait; `max_unread_size` bounds what an API process holds. `priority_range` is what
+    requests may name, from and to; None: 0 alone. What has waited `max_priority_wait` seconds goes
+    before every priority. A request runs for `max_request_seconds` at most (0: for any time).
+    """
 
     max_sequences: Annotated[
         Positive,
@@ -95,23 +100,3 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
             f"{defaults.MAX_STORED_BYTES >> 30}GiB)",
         ),
     ] = defaults.MAX_STORED_BYTES
-
-    @property
-    def limits(self) -> Limits:
-        """What the daemon admits, and what one request may ask for."""
-        return Limits(
-            max_rows=self.max_sequences,
-            max_queue_seconds=self.max_queue_seconds,
-            max_body_bytes=self.max_body_size,
-            max_unread_bytes=self.max_unread_size,
-            max_unread_seconds=self.max_unread_seconds,
-            max_inputs=self.max_inputs,
-            max_documents=self.max_documents,
-            max_n=self.max_n,
-            max_file_bytes=self.max_file_size,
-            max_file_lines=self.max_file_lines,
-            max_stored_bytes=self.max_stored_size,
-            priority_range=self.priority_range,
-            max_priority_wait=self.max_priority_wait,
-            max_request_seconds=self.max_request_seconds,
-        )
