@@ -24,7 +24,6 @@ from server.daemon.supervisor import Supervisor, Timing
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
 from server.metrics.process_memory import DaemonProcess, write_processes
-from server.models.devices import DeviceError
 from server.models.served_models import MODEL_ERRORS
 from server.models.setup_error import SetupError
 from server.service.open_files_limit import raise_open_files_limit, warn_of_few_open_files
@@ -49,7 +48,7 @@ class StartError(Exception):
 
 
 START_ERRORS = (
-    *(StartError, DemoModelMissingError, SettingsError, SetupError, DeviceError),
+    *(StartError, DemoModelMissingError, SettingsError, SetupError),
     *MODEL_ERRORS,
 )
 """Everything that prevents a start; each message is one line."""

@@ -3,11 +3,10 @@
 The constants are the daemon's and apply where `server.settings.settings` declares each setting. A
 default that depends on the device or the model is a function here: the setting is then
 declared with None (`server.settings.engine_settings`), and `server.models.model_setup` calls the
-function when it sets up the model. Limits of an engine are collected in `engine_limits`.
+function when it sets up the model.
 """
 
-from workers.contract.config import Dtype, EngineLimits
-from workers.contract.model_config import ModelConfig
+from workers.contract.config import Dtype
 
 HOST = "127.0.0.1"
 PORT = 8000
@@ -41,15 +40,6 @@ LOG_LEVEL = "info"
 CPU_KV_CACHE_BYTES = 1 << 30
 """Most bytes of a stage's KV cache on a CPU. It is smaller if that holds `max_running` sequences of
 `max_model_len` tokens."""
-
-
-def engine_limits(model: ModelConfig, stages: int, *, on_cpu: bool) -> EngineLimits:
-    """The limits of an engine of so many pipeline stages for which no setting is given."""
-    return EngineLimits(
-        max_model_len=model.max_model_len,
-        max_running=max_running(stages, on_cpu=on_cpu),
-        max_step_tokens=max_step_tokens(cached=model.has_kv_cache, on_cpu=on_cpu),
-    )
 
 
 def max_running(stages: int = 1, *, on_cpu: bool) -> int:

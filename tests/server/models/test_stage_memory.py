@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import save_file
 
 from server.models.model_setup import EngineOptions, set_up_model
-from server.models.model_source import ModelSourceError
+from server.models.setup_error import ModelSourceError
 from server.models.stage_memory import weight_bytes
 from server.models.weight_heads import WeightHeads, read_heads
 from server.settings.limits import Limits
