@@ -20,7 +20,7 @@ from server.daemon.hangup import Hangup
 from server.daemon.held_state import held_state
 from server.daemon.running_daemons import announce, private_folder, sweep_private_folders
 from server.daemon.running_part import RunningPart
-from server.daemon.supervisor import Supervisor, Timing
+from server.daemon.supervisor import Supervisor
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
 from server.metrics.process_memory import DaemonProcess, write_processes
@@ -99,11 +99,7 @@ async def _supervise(
         parts = daemon_parts(config, listener.fileno(), folder)
     supervisor = Supervisor(
         parts,
-        Timing(
-            startup_timeout=config.startup_timeout,
-            drain_timeout=config.drain_timeout,
-            stall_timeout=config.stall_timeout,
-        ),
+        config,
         hangup,
         is_ready=lambda: asyncio.to_thread(_is_ready, config),
         on_started=on_started,
