@@ -21,7 +21,7 @@ class Written(msgspec.Struct, frozen=True):
     numbers (`in_file`).
 
     `read` takes a text that matches `pattern`. Of any other text, and of a value out of range,
-    `fault` says what it should have been. `metavar` names the text in the help.
+    `fault` says what it is not. `metavar` names the text in the help.
     """
 
     pattern: str
@@ -54,33 +54,27 @@ def _api_key(text: str) -> str:
 
 
 Positive = Annotated[
-    int,
-    Meta(ge=1, le=2**31 - 1),
-    Written("[0-9]{1,10}", int, "{!r} is not a whole number above 0", "N"),
+    int, Meta(ge=1, le=2**31 - 1), Written("[0-9]{1,10}", int, "not a whole number above 0", "N")
 ]
-ZeroOrOne = Annotated[int, Meta(ge=0, le=1), Written("[01]", int, "{!r} is neither 0 nor 1", "0|1")]
+ZeroOrOne = Annotated[int, Meta(ge=0, le=1), Written("[01]", int, "neither 0 nor 1", "0|1")]
 Seconds = Annotated[
     float,
     Meta(ge=0, le=10**6),
-    Written(r"[0-9]+(\.[0-9]+)?", float, "{!r} is not a number of seconds", "SECONDS"),
+    Written(r"[0-9]+(\.[0-9]+)?", float, "not a number of seconds", "SECONDS"),
 ]
 Share = Annotated[
     float,
     Meta(gt=0, le=1),
-    Written(r"[0-9]*\.?[0-9]+", float, "{!r} is not a fraction (above 0, at most 1)", "SHARE"),
+    Written(r"[0-9]*\.?[0-9]+", float, "not a fraction (above 0, at most 1)", "SHARE"),
 ]
-Port = Annotated[
-    int,
-    Meta(ge=0, le=65_535),
-    Written("[0-9]{1,5}", int, "{!r} is not a port (0 to 65535)"),
-]
+Port = Annotated[int, Meta(ge=0, le=65_535), Written("[0-9]{1,5}", int, "not a port (0 to 65535)")]
 Bytes = Annotated[
     int,
     Meta(ge=1, le=2**63 - 1),
     Written(
         r"(?i)[0-9]{1,19}(\.[0-9]+)? ?([kmg]i?)?b?",
         _size,
-        "{!r} is not a size, such as 2GiB or 512MB",
+        "not a size, such as 2GiB or 512MB",
         "SIZE",
         in_file=True,
     ),
@@ -90,7 +84,7 @@ StageLayers = Annotated[
     Written(
         r"\s*[0-9]{1,10}\s*(,\s*[0-9]{1,10}\s*)*",
         _integers,
-        "{!r} is not a number of layers above 0 for each stage, such as 9,8,8,7",
+        "not a number of layers above 0 for each stage, such as 9,8,8,7",
         "N,N,...",
         in_file=True,
     ),
@@ -100,7 +94,7 @@ PriorityRange = Annotated[
     Written(
         "(0|-[0-9]{1,19}):[0-9]{1,19}",
         _integers,
-        "{!r} is not a range of priorities that contains 0, such as -1:1",
+        "not a range of priorities that contains 0, such as -1:1",
         "LOW:HIGH",
         in_file=True,
     ),
@@ -108,22 +102,18 @@ PriorityRange = Annotated[
 Text = Annotated[str, Meta(min_length=1)]
 Names = Annotated[tuple[str, ...], Written("(?s).*", _names, "", "NAMES")]
 KeyNames = Annotated[
-    tuple[Text, ...],
-    Written("(?s).*", _names, "{!r} are not names with commas", "KEY,KEY,..."),
+    tuple[Text, ...], Written("(?s).*", _names, "not names with commas", "KEY,KEY,...")
 ]
 KeyText = Annotated[str, Written("(?s).*", _api_key, "", "KEY")]
 DeviceName = Annotated[
-    str,
-    Written(
-        "auto|cpu|cuda(:[0-9]{1,4})?", str, "{!r} is not auto, cpu, cuda or cuda:N", in_file=True
-    ),
+    str, Written("auto|cpu|cuda(:[0-9]{1,4})?", str, "not auto, cpu, cuda or cuda:N", in_file=True)
 ]
 Origin = Annotated[
     str,
     Written(
         r"\*|[a-z][a-z0-9+.-]*://[^\s/?#@A-Z]+",
         str,
-        "{!r} is not an origin, such as https://chat.example.org (lower case, no path)",
+        "not an origin, such as https://chat.example.org (lower case, no path)",
         "ORIGIN",
         in_file=True,
     ),
@@ -135,7 +125,7 @@ TracesEndpoint = Annotated[
     Written(
         r"https?://[^\s/?#@]+/\S*",
         str,
-        "{!r} is not a URL for OTLP over HTTP, such as http://localhost:4318/v1/traces",
+        "not a URL for OTLP over HTTP, such as http://localhost:4318/v1/traces",
         "URL",
         in_file=True,
     ),
@@ -173,7 +163,7 @@ def parse(kind: Any, text: str) -> Any:
     if re.fullmatch(form.pattern, text, re.ASCII):
         with suppress(msgspec.ValidationError):
             return msgspec.convert(form.read(text), part)
-    raise argparse.ArgumentTypeError(form.fault.format(text))
+    raise argparse.ArgumentTypeError(f"{text!r} is {form.fault}")
 
 
 parse_positive, parse_share = partial(parse, Positive), partial(parse, Share)
