@@ -85,7 +85,7 @@ async def running_engine(
     options = options or EngineOptions(log_level="warning")
     # Whoever submits all work at once expects it to wait. What large jobs leave to other clients
     # comes on top: there are none.
-    limits = Limits(max_queue_seconds=0, max_sequences=2 * defaults.MAX_SEQUENCES)
+    limits = Limits(max_queue_seconds=0, max_sequences=2 * Limits().max_sequences)
     max_tokens = 2 * defaults.MAX_PENDING_TOKENS
     with private_folder() as (directory, announcement):
         served = set_up_model("model", folder, options, limits, f"{directory}/0")

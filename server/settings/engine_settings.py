@@ -102,7 +102,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             "1 submits the next step of the oldest requests before the tokens of their last one "
             "are known; 0 waits for them (synchronous scheduling), and costs speed",
         ),
-    ] = defaults.STEPS_AHEAD
+    ] = 1
     transport: Annotated[
         TransportName,
         Flag(

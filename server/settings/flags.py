@@ -43,10 +43,10 @@ def add_flags(
 
 
 def _add_flag(arguments: Any, field: FieldInfo, flag: Flag) -> None:
-    help_ = flag.help
+    form, help_ = written(field.type), flag.help
     if "(default: " not in help_:
-        help_ += f" (default: {str(field.default).removesuffix('.0')})"
-    form = written(field.type)
+        default = form[1].write(field.default) if form else str(field.default)
+        help_ += f" (default: {default.removesuffix('.0')})"
     reading: dict[str, Any] = {
         "action": "append" if field.name in LIST_FLAGS else "store",
         "type": partial(parse, field.type),

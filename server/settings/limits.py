@@ -4,7 +4,6 @@ from typing import Annotated
 
 import msgspec
 
-from server.settings import defaults
 from server.settings.flag_declaration import Flag, FlagGroup
 from server.settings.setting_types import (
     Bytes,
@@ -28,44 +27,35 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             FlagGroup.LIMITS, "prompts, inputs and documents in flight; more are answered with 429"
         ),
-    ] = defaults.MAX_SEQUENCES
+    ] = 16_384
     max_queue_seconds: Annotated[
         Seconds,
         Flag(
             FlagGroup.LIMITS,
             "longest expected wait until a request begins, for each model; those that would wait "
-            f"longer are answered with 429 (default: {defaults.MAX_QUEUE_SECONDS:g}; 0: no limit)",
+            "longer are answered with 429 (default: 30; 0: no limit)",
         ),
-    ] = defaults.MAX_QUEUE_SECONDS
-    max_body_size: Annotated[
-        Bytes,
-        Flag(
-            FlagGroup.LIMITS,
-            f"largest body of a request (default: {defaults.MAX_BODY_BYTES >> 20}MiB)",
-        ),
-    ] = defaults.MAX_BODY_BYTES
+    ] = 30.0
+    max_body_size: Annotated[Bytes, Flag(FlagGroup.LIMITS, "largest body of a request")] = 8 << 20
     max_unread_size: Annotated[
         Bytes,
         Flag(
             FlagGroup.LIMITS,
             "bytes of bodies, waiting conversations, log-probabilities and unread answers, in each "
-            "API process; beyond it the largest request gets 429, or the slowest reader is cut off "
-            f"(default: {defaults.MAX_UNREAD_BYTES >> 20}MiB)",
+            "API process; beyond it the largest request gets 429, or the slowest reader is cut off",
         ),
-    ] = defaults.MAX_UNREAD_BYTES
+    ] = 256 << 20
     max_unread_seconds: Annotated[
         Seconds,
         Flag(FlagGroup.LIMITS, "a client that reads nothing of its answer for so long is cut off"),
-    ] = defaults.MAX_UNREAD_SECONDS
+    ] = 120.0
     max_inputs: Annotated[
         Positive, Flag(FlagGroup.LIMITS, "most prompts or inputs of a request")
-    ] = defaults.MAX_INPUTS
+    ] = 2048
     max_documents: Annotated[
         Positive, Flag(FlagGroup.LIMITS, "most documents of a rerank request")
-    ] = defaults.MAX_DOCUMENTS
-    max_n: Annotated[Positive, Flag(FlagGroup.LIMITS, "most choices for each prompt")] = (
-        defaults.MAX_N
-    )
+    ] = 1000
+    max_n: Annotated[Positive, Flag(FlagGroup.LIMITS, "most choices for each prompt")] = 128
     priority_range: Annotated[
         PriorityRange | None,
         Flag(
@@ -76,7 +66,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     max_priority_wait: Annotated[
         Seconds, Flag(FlagGroup.LIMITS, "what has waited so long goes before every priority")
-    ] = defaults.MAX_PRIORITY_WAIT
+    ] = 10.0
     max_request_seconds: Annotated[
         Seconds,
         Flag(
@@ -84,19 +74,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             "longest time that a request may run; texts end there, all else is answered with 504 "
             "(default: 0: no limit)",
         ),
-    ] = defaults.MAX_REQUEST_SECONDS
+    ] = 0.0
     max_file_size: Annotated[
         Bytes,
-        Flag(FlagGroup.STORAGE, f"largest file (default: {defaults.MAX_FILE_BYTES >> 20}MiB)"),
-    ] = defaults.MAX_FILE_BYTES
-    max_file_lines: Annotated[Positive, Flag(FlagGroup.STORAGE, "most lines of a file")] = (
-        defaults.MAX_FILE_LINES
-    )
+        Flag(FlagGroup.STORAGE, "largest file"),
+    ] = 512 << 20
+    max_file_lines: Annotated[Positive, Flag(FlagGroup.STORAGE, "most lines of a file")] = 50_000
     max_stored_size: Annotated[
         Bytes,
         Flag(
             FlagGroup.STORAGE,
-            "most bytes of files of one API key, or of all clients if there are no keys (default: "
-            f"{defaults.MAX_STORED_BYTES >> 30}GiB)",
+            "most bytes of files of one API key, or of all clients if there are no keys",
         ),
-    ] = defaults.MAX_STORED_BYTES
+    ] = 16 << 30

@@ -21,7 +21,7 @@ class Written(msgspec.Struct, frozen=True):
     numbers (`in_file`).
 
     `read` takes a text that matches `pattern`. Of any other text, and of a value out of range,
-    `fault` says what it is not. `metavar` names the text in the help.
+    `fault` says what it is not. `metavar` names the text in the help, where `write` writes a value.
     """
 
     pattern: str
@@ -29,12 +29,17 @@ class Written(msgspec.Struct, frozen=True):
     fault: str
     metavar: str | None = None
     in_file: bool = False
+    write: Callable[[Any], str] = str
 
 
 def _size(text: str) -> int:
     number = text.lower().rstrip("kmgib ")
     unit = text.lower().removeprefix(number).strip().removesuffix("b")
     return int(float(number) * _BYTE_UNITS[unit])
+
+
+def _size_text(size: int) -> str:
+    return f"{size >> 20}MiB" if size % (1 << 30) else f"{size >> 30}GiB"
 
 
 def _integers(text: str) -> tuple[int, ...]:
@@ -77,6 +82,7 @@ Bytes = Annotated[
         "not a size, such as 2GiB or 512MB",
         "SIZE",
         in_file=True,
+        write=_size_text,
     ),
 ]
 StageLayers = Annotated[

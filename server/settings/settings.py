@@ -46,11 +46,9 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)] = ()
-    host: Annotated[Text, Flag(FlagGroup.HTTP, "address to listen on")] = defaults.HOST
-    port: Annotated[Port, Flag(FlagGroup.HTTP, "0: any free port")] = defaults.PORT
-    api_workers: Annotated[Positive, Flag(FlagGroup.HTTP, "processes that speak HTTP")] = (
-        defaults.API_WORKERS
-    )
+    host: Annotated[Text, Flag(FlagGroup.HTTP, "address to listen on")] = "127.0.0.1"
+    port: Annotated[Port, Flag(FlagGroup.HTTP, "0: any free port")] = 8000
+    api_workers: Annotated[Positive, Flag(FlagGroup.HTTP, "processes that speak HTTP")] = 1
     strict_fields: Annotated[
         bool,
         Flag(FlagGroup.HTTP, "refuse bodies with unknown fields (default: ignore unknown fields)"),
@@ -152,7 +150,7 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "time for running requests to finish on SIGTERM or Ctrl-C, or if a process died; a "
             "second signal ends them at once",
         ),
-    ] = defaults.DRAIN_TIMEOUT
+    ] = 30.0
     stall_timeout: Annotated[
         Seconds,
         Flag(
