@@ -5,6 +5,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.flag_declaration import FlagGroup
 from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.server_config import ServerConfig, api_key_from
-from server.settings.setting_names import RETIRED, SettingNames, flag_name
+from server.settings.setting_names import LIST_FLAGS, RETIRED, SettingNames, flag_name
 from server.settings.settings import ServeCommand, Settings
 from server.trace.command import add_trace
 
@@ -50,7 +51,6 @@ examples:
   penstock config --check --config penstock.yaml
       exit code 0 if the configuration is valid, otherwise 1 and one line with the error
 """
-_LISTS = ("api_key_files", "share_prefixes", "cors_origins")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,7 +105,7 @@ def _shown(config: ServerConfig) -> str:
 def _command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> ServeCommand:
     """What the flags that were given, and the file if they name one, ask for."""
     server = {key: given[key] for key in Settings.__struct_fields__ if key in given}
-    server |= {key: tuple(server[key]) for key in _LISTS if key in server}
+    server |= {key: tuple(server[key]) for key in LIST_FLAGS if key in server}
     sources: list[str] = server.pop("models")
     engine = {key: given[key] for key in EngineSettings.__struct_fields__ if key in given}
     names: list[tuple[str, ...]] = given.get("names", [])
@@ -156,33 +156,34 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
     parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    # Examples as they are written, and room for the longer flags.
+    written = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
+    add_command = partial(commands.add_parser, formatter_class=written)
     _add_serve(
-        commands.add_parser(
+        add_command(
             "serve",
             usage="penstock serve [MODEL ...] [options]",
             help="serve models over HTTP, in OpenAI's shapes",
             description="Serve models over HTTP, in OpenAI's shapes, until stopped.",
             epilog=_EXAMPLES,
-            formatter_class=_HelpFormatter,
         )
     )
     _add_config(
-        commands.add_parser(
+        add_command(
             "config",
             usage="penstock config [--check] [MODEL ...] [options]",
             help="show or check what `serve` would run, and start nothing",
             description="Show, as JSON, the configuration that `penstock serve` would run with the "
             "same arguments, or check it. Nothing is started, and the port is not taken.",
             epilog=_CONFIG_EXAMPLES,
-            formatter_class=_HelpFormatter,
         )
     )
     batch = "answer a file of requests"
-    _add_batch(commands.add_parser("batch", help=batch, formatter_class=_HelpFormatter))
+    _add_batch(add_command("batch", help=batch))
     inspect = "show what a model is and needs, and whether it would be refused"
-    add_inspect(commands.add_parser("inspect", help=inspect, formatter_class=_HelpFormatter))
+    add_inspect(add_command("inspect", help=inspect))
     trace = "write what the stages of a running daemon do to a file that Perfetto shows"
-    add_trace(commands.add_parser("trace", help=trace, formatter_class=_HelpFormatter))
+    add_trace(add_command("trace", help=trace))
     bench = commands.add_parser(
         "bench",
         help="measure speed and compare it with vLLM's figures and our goals",
@@ -193,13 +194,6 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
 
         add_bench(bench)
     return parser
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Examples as they are written, and room for the longer flags."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32)
 
 
 def _add_batch(parser: argparse.ArgumentParser) -> None:

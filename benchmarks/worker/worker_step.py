@@ -20,7 +20,7 @@ from engine_core.messages import GenerateJob, SamplingParams
 from server.daemon.child_commands import engine_parts
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 from workers.attention.backend_selection import select_backends
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, FromWorker, GenerateOutput, ToWorker

@@ -44,7 +44,7 @@ _metadata = msgspec.json.Decoder(dict[str, str] | None)
 async def create_batch(request: Request) -> Response:
     """Answer every line of an uploaded file, below the priority of all other requests."""
     state, owner = stored_of(request)
-    body = await _body.read(request, service_of(request).limits.max_body_bytes)
+    body = await _body.read(request, service_of(request).limits.max_body_size)
     file = await in_state(state.files.get, body.input_file_id, owner)
     if file is None or file.purpose != "batch":
         message = f"input_file_id: no file {quoted(body.input_file_id)} for batches"

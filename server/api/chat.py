@@ -51,7 +51,7 @@ _body = Body(ChatRequest)
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation, in one piece or as a stream of server-sent events."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    body = await _body.read(request, service.limits.max_body_size)
     model = service.find(record, body.model, CHAT_COMPLETIONS, body.priority or 0)
     usage = streamed_usage(body)
     with CancelOnDisconnect(request.receive):

@@ -44,7 +44,7 @@ _body = Body(ClassifyRequest)
 async def create_classifications(request: Request) -> Response:
     """Classify one or more texts, or lists of token ids."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    body = await _body.read(request, service.limits.max_body_size)
     model = service.find(record, body.model, CLASSIFY, body.priority or 0)
     items = parse_items(body.input, "input", model, service.limits.max_inputs)
     tokenization = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)

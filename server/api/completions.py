@@ -34,7 +34,7 @@ from server.service.endpoint import Endpoint
 from server.service.inputs import parse_items
 from server.service.registry import Model
 from server.service.service import Service, json_answer, service_of
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -52,7 +52,7 @@ _body = Body(CompletionRequest)
 async def create_completion(request: Request) -> Response:
     """Continue one or more prompts, in one answer or as a stream of server-sent events."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    body = await _body.read(request, service.limits.max_body_size)
     model = service.find(record, body.model, COMPLETIONS, body.priority or 0)
     usage = streamed_usage(body)
     plan = completion_plan(body, model, service.limits)

@@ -35,7 +35,7 @@ _body = Body(EmbeddingRequest)
 async def create_embeddings(request: Request) -> Response:
     """Embed one or more texts, or lists of token ids."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    body = await _body.read(request, service.limits.max_body_size)
     model = service.find(record, body.model, EMBEDDINGS, body.priority or 0)
     plan = embedding_plan(body, model, service.limits)
     with CancelOnDisconnect(request.receive):

@@ -46,7 +46,7 @@ rerank_body = Body(RerankRequest)
 @RERANK_V2.answered_by
 async def create_reranking(request: Request) -> Response:
     """Score documents against a query: by a reranker, or the similarity of vectors."""
-    limit = service_of(request).limits.max_body_bytes
+    limit = service_of(request).limits.max_body_size
     return await answer_reranking(request, await rerank_body.read(request, limit))
 
 

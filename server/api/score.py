@@ -36,7 +36,7 @@ _body = Body(ScoreRequest)
 async def create_scores(request: Request) -> Response:
     """Score pairs of texts: by a reranker, or the similarity of vectors."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    body = await _body.read(request, service.limits.max_body_size)
     model = service.find(record, body.model, SCORE, body.priority or 0)
     pairs = _pairs(body, model, service.limits.max_documents)
     with CancelOnDisconnect(request.receive):

@@ -105,7 +105,7 @@ def _refuse_chat_options(body: TokenizeRequest) -> None:
 async def detokenize(request: Request) -> Response:
     """The text of token ids."""
     service, record = service_of(request), record_of(request)
-    body = await _detokenize_body.read(request, service.limits.max_body_bytes)
+    body = await _detokenize_body.read(request, service.limits.max_body_size)
     model = service.find(record, body.model, DETOKENIZE)
     check_ids(body.tokens, "tokens", model.vocab_size)
     with service.in_flight:

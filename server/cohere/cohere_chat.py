@@ -32,7 +32,7 @@ _body = Body(CohereChatRequest)
 async def chat(request: Request) -> Response:
     """Answer a conversation in Cohere's shapes, in one piece or as a stream of its events."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    body = await _body.read(request, service.limits.max_body_size)
     model = service.find(record, body.model, CHAT_COMPLETIONS, body.priority or 0)
     asked = as_chat_request(body)
     with CancelOnDisconnect(request.receive):

@@ -51,7 +51,7 @@ _body = Body(CohereEmbedRequest)
 async def embed(request: Request) -> Response:
     """Embed texts as Cohere does: too long ones are cut unless `truncate` is NONE."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    body = await _body.read(request, service.limits.max_body_size)
     model = service.find(record, body.model, EMBEDDINGS, body.priority or 0)
     texts, field = given_texts(body)
     plan = cohere_embedding_plan(body, texts, field, model, service.limits)

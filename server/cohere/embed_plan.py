@@ -9,7 +9,7 @@ from server.schemas.cohere.embed_request import CohereEmbedRequest
 from server.schemas.embeddings import EmbeddingRequest
 from server.service.inputs import check_count
 from server.service.registry import Model
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 
 
 def given_texts(body: CohereEmbedRequest) -> tuple[list[str], str]:

@@ -10,7 +10,7 @@ from server.schemas.field_names import name_and_value, value_under_any_name
 from server.service.inputs import Items, parse_items, text_items
 from server.service.registry import Model
 from server.service.truncation import truncation_limit
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 
 _DIRECTIONS: tuple[EmbedDtype, ...] = ("int8", "binary", "ubinary")
 

@@ -8,7 +8,7 @@ from server.schemas.sampling import SamplingOptions
 from server.service.inputs import Items, check_ids
 from server.service.registry import Model
 from server.service.truncation import truncation_limit
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 
 
 class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):

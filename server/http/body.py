@@ -92,7 +92,7 @@ def _within(path: str) -> Iterator[str]:
 
 async def whole_body(request: Request) -> bytes:
     """The raw body, read as the daemon's limits permit. Raises as `read_bytes`."""
-    return await read_bytes(request, service_of(request).limits.max_body_bytes)
+    return await read_bytes(request, service_of(request).limits.max_body_size)
 
 
 async def read_bytes(request: Request, max_bytes: int) -> bytes:

@@ -37,7 +37,7 @@ _ENGINE_FLAGS = {
     "dtype": "of weights and keys and values (default: auto, as on CUDA)",
     "max_model_len": "most tokens of a sequence (default: the model's limit)",
     "ignore_config_keys": "of config.json, generation_config.json and tokenizer_config.json, with "
-    "commas: they may stay unread",
+    "commas: they may stay unread (default: none)",
 }
 
 

@@ -23,9 +23,9 @@ from server.models.ignored_keys import IgnoredKeys
 from server.models.model_setup import EngineOptions, check_stages, execution_config
 from server.models.model_source import model_folder
 from server.models.reranker import with_template
-from server.models.setup_error import SetupError
+from server.models.setup_error import ModelSourceError, SetupError
 from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight_bytes
-from server.models.weight_heads import WeightHeadError, WeightHeads, read_heads
+from server.models.weight_heads import WeightHeads, read_heads
 from server.settings import defaults
 from server.templates.template_files import check_template_files
 from workers.contract.checkpoint.checkpoint_config import read_model_config
@@ -149,7 +149,7 @@ class _Inspector:
             heads = None
             try:
                 heads = read_heads(self._folder, path)
-            except WeightHeadError as error:
+            except ModelSourceError as error:
                 if self._local:
                     self._refuse(error)
         return heads

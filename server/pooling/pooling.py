@@ -27,7 +27,7 @@ _body = Body(PoolingRequest)
 async def create_poolings(request: Request) -> Response:
     """Embed texts or their tokens, or classify texts."""
     service, record = service_of(request), record_of(request)
-    body = await _body.read(request, service.limits.max_body_bytes)
+    body = await _body.read(request, service.limits.max_body_size)
     model = service.find(record, body.model, POOLING, body.priority or 0)
     with CancelOnDisconnect(request.receive):
         pooled = await PoolingJob(service, record, model, body).run()

@@ -120,7 +120,7 @@ async def answer_embed_sparse(request: Request, raw: bytes) -> Response:
 async def embed_all(request: Request) -> Response:
     """The last hidden state of each token of each text, special tokens included."""
     service, record = service_of(request), record_of(request)
-    body = await _tokens_body.read(request, service.limits.max_body_bytes)
+    body = await _tokens_body.read(request, service.limits.max_body_size)
     model = the_embedder(service, record, body.model)
     plan = _plan(body, model, service)
     with CancelOnDisconnect(request.receive):
@@ -135,7 +135,7 @@ async def similarity(request: Request) -> Response:
     """The similarity of a sentence to other sentences: the cosine of their vectors, unless the
     model's checkpoint names another."""
     service, record = service_of(request), record_of(request)
-    body = await _similarity_body.read(request, service.limits.max_body_bytes)
+    body = await _similarity_body.read(request, service.limits.max_body_size)
     model = the_embedder(service, record, body.model)
     sentences = body.inputs.sentences
     if not sentences:

@@ -45,7 +45,7 @@ def _info(model: Model, service: Service) -> Info:
         model_dtype=execution.dtype,
         served_model_name=model.name,
         model_type=_model_type(model),
-        max_concurrent_requests=limits.max_rows,
+        max_concurrent_requests=limits.max_sequences,
         max_input_length=model.max_model_len,
         max_batch_tokens=execution.max_step_tokens,
         max_client_batch_size=limits.max_inputs if embeds else limits.max_documents,

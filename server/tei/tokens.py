@@ -95,7 +95,7 @@ async def _tei_tokenize(request: Request, raw: bytes) -> Response:
 async def decode(request: Request) -> Response:
     """The text of each list of token ids, without special tokens unless they are asked for."""
     service, record = service_of(request), record_of(request)
-    body = await _decode_body.read(request, service.limits.max_body_bytes)
+    body = await _decode_body.read(request, service.limits.max_body_size)
     model = _model(service, record, body.model, DECODE)
     lists = _id_lists(body.ids, model, service.limits.max_inputs)
     skips = body.skip_special_tokens is not False

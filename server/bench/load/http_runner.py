@@ -23,7 +23,8 @@ from server.daemon.child_commands import daemon_parts
 from server.daemon.run import START_SECONDS, running_parts
 from server.daemon.running_daemons import announce, private_folder
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.server_config import Limits, ServedModel, ServerConfig
+from server.settings.limits import Limits
+from server.settings.server_config import ServedModel, ServerConfig
 
 _WARM_UP_REQUESTS = 64
 _SHOWN_ERRORS = 3
