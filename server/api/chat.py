@@ -28,7 +28,7 @@ from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
 from server.http.sse import EventStream
-from server.metrics.request_record import RequestRecord, record_of
+from server.metrics.request_record import record_of
 from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest, ChunkChoice
 from server.schemas.common import CompletionUsage
 from server.schemas.field_names import value_under_any_name
@@ -50,13 +50,13 @@ _body = Body(ChatRequest)
 @CHAT_COMPLETIONS.answered_by
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation, in one piece or as a stream of server-sent events."""
-    service, record = service_of(request), record_of(request)
+    service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(record, body.model, CHAT_COMPLETIONS, body.priority or 0)
+    model = service.find(record_of(request), body.model, CHAT_COMPLETIONS, body.priority or 0)
     usage = streamed_usage(body)
     with CancelOnDisconnect(request.receive):
-        plan = await chat_plan(body, service, record, model)
-        generating = generate(service, record, model, plan)
+        plan = await chat_plan(body, request, model)
+        generating = generate(request, model, plan)
         answer = _Answer(service, model, ChatFormat(body, model, plan.logprobs))
         try:
             if body.stream:
@@ -126,9 +126,7 @@ class _Answer:
         )
 
 
-async def chat_plan(
-    body: ChatRequest, service: Service, record: RequestRecord, model: Model
-) -> GenerationPlan:
+async def chat_plan(body: ChatRequest, request: Request, model: Model) -> GenerationPlan:
     """The request, checked, its prompt rendered. Raises RefusalError."""
     max_tokens = _max_tokens(body)
     logprobs = _top_logprobs(body)
@@ -143,12 +141,12 @@ async def chat_plan(
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
-    text = await chat_prompt(service, record, model, body.messages, _options(body))
+    text = await chat_prompt(request, model, body.messages, _options(body))
     plan = generation_plan(
         body,
         model,
-        service.limits,
-        prompts=text_items([text]),
+        service_of(request).limits,
+        prompts=text_items(text, "messages"),
         params=params,
         logprobs=logprobs,
         # Templates write the special tokens themselves.

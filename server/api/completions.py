@@ -51,14 +51,14 @@ _body = Body(CompletionRequest)
 @COMPLETIONS.answered_by
 async def create_completion(request: Request) -> Response:
     """Continue one or more prompts, in one answer or as a stream of server-sent events."""
-    service, record = service_of(request), record_of(request)
+    service = service_of(request)
     body = await _body.read(request, service.limits.max_body_bytes)
-    model = service.find(record, body.model, COMPLETIONS, body.priority or 0)
+    model = service.find(record_of(request), body.model, COMPLETIONS, body.priority or 0)
     usage = streamed_usage(body)
     plan = completion_plan(body, model, service.limits)
     answer = _Answer(service, model, CompletionFormat(body, model))
     with CancelOnDisconnect(request.receive):
-        generating = generate(service, record, model, plan)
+        generating = generate(request, model, plan)
         if body.stream:
             return await EventStream.begin(answer.events(generating, usage))
         return await answer.whole(generating)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Collection, Generator, It
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 
 import msgspec
+from starlette.requests import Request
 
 from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import GenerateStream
@@ -17,10 +18,10 @@ from server.generation.plan import GenerationPlan
 from server.generation.prompt import Prompt
 from server.generation.text_piece import TextPiece
 from server.keys.client_keys import ClientKey
-from server.metrics.request_record import RequestRecord
+from server.metrics.request_record import RequestRecord, record_of
 from server.schemas.common import CompletionUsage, PromptTokensDetails
 from server.service.registry import Model
-from server.service.service import Service
+from server.service.service import Service, service_of
 from server.service.time_limit import time_left
 
 # Updates pile up behind a client that reads slowly: other tasks run after so many of them.
@@ -169,14 +170,14 @@ class Generation:
 
 @asynccontextmanager
 async def generate(
-    service: Service, record: RequestRecord, model: Model, plan: GenerationPlan
+    request: Request, model: Model, plan: GenerationPlan
 ) -> AsyncGenerator[Generation]:
     """Submit a job; entered once the engine has accepted it or its deadline, by the plan or the
-    server's limit, has come, aborted on the way out, when `record` gets its numbers.
+    server's limit, has come, aborted on the way out, when the request's record gets its numbers.
 
     Raises RefusalError if the engine refuses it, or there is no room for what is held.
     """
-    started = time.perf_counter()
+    service, record, started = service_of(request), record_of(request), time.perf_counter()
     key = record.client.share.number
     scored = plan.logprobs is not None or plan.params.prompt_logprobs is not None
     holding = service.ledger.account(key, "log-probabilities") if scored else nullcontext()
