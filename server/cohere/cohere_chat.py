@@ -7,13 +7,13 @@ from fastapi import Request, Response
 
 from engine_core.refusal import RefusalError
 from server.api.chat import CHAT_COMPLETIONS, chat_error, chat_plan
-from server.cohere.chat_answer import CohereAnswer
+from server.cohere.chat_answer import CohereForm
 from server.generation.generation import generate
 from server.generation.plan import GenerationPlan
+from server.generation.stream import answer
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.http.openapi import operation
-from server.http.sse import EventStream
 from server.metrics.request_record import record_of
 from server.schemas.chat import ChatRequest
 from server.schemas.cohere.chat_request import (
@@ -24,7 +24,7 @@ from server.schemas.cohere.chat_request import (
 )
 from server.schemas.response_format import JsonObject
 from server.service.endpoint import Endpoint
-from server.service.service import json_answer, service_of
+from server.service.service import service_of
 
 CHAT = Endpoint(
     "POST",
@@ -47,11 +47,8 @@ async def chat(request: Request) -> Response:
     with CancelOnDisconnect(request.receive):
         try:
             plan = _lowered_to_fit(await chat_plan(asked, request, model))
-            generating = generate(request, model, plan)
-            answer = CohereAnswer(service.new_id("chat"), model, logprobs=bool(body.logprobs))
-            if body.stream:
-                return await EventStream.begin(answer.events(generating))
-            return json_answer(await answer.whole(generating))
+            form = CohereForm(service.new_id("chat"), model, logprobs=bool(body.logprobs))
+            return await answer(generate(request, model, plan), form, stream=body.stream)
         except RefusalError as error:
             raise _in_cohere_words(chat_error(error, asked)) from None
 

@@ -37,12 +37,12 @@ class Generation:
         record: RequestRecord,
         model: Model,
         plan: GenerationPlan,
-        stream: GenerateStream | None,
+        stream: GenerateStream,
         scores: HeldScores,
         started: float,
     ) -> None:
-        """`stream` is None if the deadline came before the engine accepted the job; `started` is
-        when the request came, by time.perf_counter()."""
+        """`stream` has ended, without any prompt, if the deadline came before the engine accepted
+        the job; `started` is when the request came, by time.perf_counter()."""
         self._record, self._scores = record, scores
         self._metrics = service.metrics.of_model(model.name)
         self._counted_at = started
@@ -51,14 +51,12 @@ class Generation:
         self._plan = plan
         self._stream = stream
         self._unread: Iterator[RowOutput] = iter(())
-        self._expired = stream is None
-        if stream is not None:
-            record.held_bytes, record.ignored = stream.held_bytes, stream.ignored
-        self._prompt_tokens = stream.prompt_tokens if stream is not None else []
-        if stream is None:
+        self._expired = not stream.prompt_ids
+        record.held_bytes, record.ignored = stream.held_bytes, stream.ignored
+        self._prompt_tokens = stream.prompt_tokens
+        if self._expired:
             plan = msgspec.structs.replace(plan, echo=False)
-        prompt_ids = [b""] * len(plan.prompts) if stream is None else stream.prompt_ids
-        self.choices = _choices(model, plan, prompt_ids)
+        self.choices = _choices(model, plan, stream.prompt_ids or [b""] * len(plan.prompts))
         self._metrics.prompt_tokens.add(sum(self._prompt_tokens))
         record.rows = len(self.choices)
 
@@ -69,7 +67,7 @@ class Generation:
         Raises RefusalError if the job failed.
         """
         outputs = list(itertools.islice(self._unread, _AT_ONCE))
-        if not outputs and self._stream is not None:
+        if not outputs:
             self._unread = iter(await self._stream.next())
             outputs = list(itertools.islice(self._unread, _AT_ONCE))
         if not outputs and self._expired:
@@ -85,7 +83,7 @@ class Generation:
             tokens += choice.tokens
             if output.scored is not None:
                 scored += len(output.scored.chosen) // 4
-            if choice.finish_reason is not None and self._stream is not None:
+            if choice.finish_reason is not None:
                 self._stream.end_row(output.row)
         if tokens:
             self._count(tokens)
@@ -119,8 +117,7 @@ class Generation:
     def expire(self) -> None:
         """The deadline has come: the engine stops, and `advance` ends the choices still open."""
         self._expired = True
-        if self._stream is not None:
-            self._stream.abort()
+        self._stream.abort()
 
     def record(self) -> None:
         """Write down what has come of it, whether it is complete or not."""
@@ -132,7 +129,7 @@ class Generation:
                 record.cached_tokens += choice.cached
             if choice.finish_reason is not None:
                 record.end_rows(choice.finish_reason)
-        if self._stream is not None and self._stream.timing is not None:
+        if self._stream.timing is not None:
             record.add_timing(self._stream.timing)
             record.decode_s = self._stream.decode_s
 
@@ -188,14 +185,11 @@ async def generate(
             deadline, stream = None, await submitting
         else:
             deadline = asyncio.get_running_loop().time() + seconds
-            stream = await _by(deadline, submitting)
+            stream = await _by(deadline, submitting, model)
         scores = HeldScores(plan, account)
         generation = Generation(service, record, model, plan, stream, scores, started)
         ends = nullcontext() if deadline is None else _expiring(generation, deadline)
         try:
-            if stream is None:
-                yield generation
-                return
             with stream, ends:
                 yield generation
         finally:
@@ -225,13 +219,15 @@ async def submitted(model: Model, plan: GenerationPlan, client: ClientKey) -> Ge
     )
 
 
-async def _by(deadline: float, submitting: Awaitable[GenerateStream]) -> GenerateStream | None:
-    """None if the engine has not accepted the job by `deadline` (loop time)."""
+async def _by(
+    deadline: float, submitting: Awaitable[GenerateStream], model: Model
+) -> GenerateStream:
+    """One that has ended if the engine has not accepted the job by `deadline` (loop time)."""
     try:
         async with asyncio.timeout_at(deadline):
             return await submitting
     except TimeoutError:
-        return None
+        return GenerateStream(model.client, job=0, rows=0)
 
 
 @contextmanager
