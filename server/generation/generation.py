@@ -3,13 +3,12 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Awaitable, Collection, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Collection, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import msgspec
 from starlette.requests import Request
 
-from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput
 from server.generation.choice import Choice
@@ -179,64 +178,42 @@ async def generate(
     scored = plan.logprobs is not None or plan.params.prompt_logprobs is not None
     holding = service.ledger.account(key, "log-probabilities") if scored else nullcontext()
     with service.in_flight, holding as account:
-        submitting = submitted(model, plan, record.client)
-        seconds = _seconds(plan, time_left(service.limits, record))
-        if seconds is None:
-            deadline, stream = None, await submitting
-        else:
-            deadline = asyncio.get_running_loop().time() + seconds
-            stream = await _by(deadline, submitting, model)
+        times = [plan.timeout, time_left(service.limits, record)]
+        seconds = min((each for each in times if each is not None), default=None)
+        loop = asyncio.get_running_loop()
+        deadline = None if seconds is None else loop.time() + seconds
+        stream = await _submitted(model, plan, record.client, deadline)
         scores = HeldScores(plan, account)
         generation = Generation(service, record, model, plan, stream, scores, started)
-        ends = nullcontext() if deadline is None else _expiring(generation, deadline)
+        timer = None if deadline is None else loop.call_at(deadline, generation.expire)
         try:
-            with stream, ends:
+            with stream:
                 yield generation
         finally:
+            if timer is not None:
+                timer.cancel()
             generation.record()
 
 
-def _seconds(plan: GenerationPlan, left: float | None) -> float | None:
-    """What the client gives it, and no more than the server has `left` for it."""
-    if plan.timeout is None or left is None:
-        return plan.timeout if left is None else left
-    return min(plan.timeout, left)
-
-
-async def submitted(model: Model, plan: GenerationPlan, client: ClientKey) -> GenerateStream:
-    """The job, once the engine has accepted it."""
-    return await model.client.generate(
-        plan.params,
-        texts=plan.prompts.texts,
-        ids=plan.prompts.ids,
-        n=plan.width,
-        options=JobOptions(
-            cache_salt=client.salted(plan.cache_salt),
-            tokenization=plan.tokenization,
-            priority=plan.priority,
-            key=client.share,
-        ),
-    )
-
-
-async def _by(
-    deadline: float, submitting: Awaitable[GenerateStream], model: Model
+async def _submitted(
+    model: Model, plan: GenerationPlan, client: ClientKey, deadline: float | None
 ) -> GenerateStream:
-    """One that has ended if the engine has not accepted the job by `deadline` (loop time)."""
+    """The job once the engine has accepted it; one that has ended if it has not by `deadline` (loop
+    time)."""
+    options = msgspec.structs.replace(
+        plan.options, cache_salt=client.salted(plan.options.cache_salt), key=client.share
+    )
     try:
         async with asyncio.timeout_at(deadline):
-            return await submitting
+            return await model.client.generate(
+                plan.params,
+                texts=plan.prompts.texts,
+                ids=plan.prompts.ids,
+                n=plan.width,
+                options=options,
+            )
     except TimeoutError:
         return GenerateStream(model.client, job=0, rows=0)
-
-
-@contextmanager
-def _expiring(generation: Generation, deadline: float) -> Generator[None]:
-    timer = asyncio.get_running_loop().call_at(deadline, generation.expire)
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _choices(model: Model, plan: GenerationPlan, prompt_ids: list[bytes]) -> list[Choice]:

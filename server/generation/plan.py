@@ -2,6 +2,7 @@
 
 import msgspec
 
+from engine_core.client.job_options import NO_OPTIONS, JobOptions
 from engine_core.messages import SamplingParams, Tokenization
 from engine_core.refusal import RefusalError
 from server.schemas.sampling import SamplingOptions
@@ -27,9 +28,7 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     stops: tuple[str, ...]
     logprobs: int | None
     echo: bool
-    cache_salt: str = ""
-    tokenization: Tokenization = Tokenization()
-    priority: int = 0
+    options: JobOptions = NO_OPTIONS
     timeout: float | None = None
     include_stop: bool = False
     skip_special_tokens: bool = True
@@ -49,6 +48,11 @@ def generation_plan(
 ) -> GenerationPlan:
     """Check the options that completions and chat share, and make the plan. Raises RefusalError."""
     check_ids(body.stop_token_ids or [], "stop_token_ids", model.vocab_size)
+    tokenization = Tokenization(
+        add_special_tokens=add_special_tokens,
+        truncate_to=_prompt_limit(body, model.max_model_len, params.max_tokens),
+        truncation_side=body.truncation_side or "left",
+    )
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     return GenerationPlan(
         prompts=prompts,
@@ -58,13 +62,11 @@ def generation_plan(
         stops=stops,
         logprobs=logprobs,
         echo=echo,
-        cache_salt=body.cache_salt or "",
-        tokenization=Tokenization(
-            add_special_tokens=add_special_tokens,
-            truncate_to=_prompt_limit(body, model.max_model_len, params.max_tokens),
-            truncation_side=body.truncation_side or "left",
+        options=JobOptions(
+            tokenization=tokenization,
+            cache_salt=body.cache_salt or "",
+            priority=body.priority or 0,
         ),
-        priority=body.priority or 0,
         timeout=body.timeout,
         include_stop=bool(body.include_stop_str_in_output),
         skip_special_tokens=body.skip_special_tokens is not False,

@@ -51,7 +51,7 @@ class Prompt:
 
     def _echo(self, plan: GenerationPlan, position: int) -> str:
         """The text as it was sent, or the text of its ids if the model saw something else."""
-        as_sent = plan.prompts.texts and self._skips and plan.tokenization.truncate_to is None
-        if as_sent:
+        is_whole = plan.options.tokenization.truncate_to is None
+        if plan.prompts.texts and self._skips and is_whole:
             return plan.prompts.texts[position]
         return finished_text(self._tokenizer, self.ids, skip_special_tokens=self._skips)
