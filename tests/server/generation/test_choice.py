@@ -18,7 +18,7 @@ def echoing_choices(tokenizer: Tokenizer, n: int = 1) -> list[Choice]:
     """Their text begins with PROMPT, and all tokens get their log-probabilities."""
     model: Any = SimpleNamespace(tokenizer=tokenizer)
     plan = GenerationPlan(
-        prompts=text_items([PROMPT]),
+        prompts=text_items(PROMPT, "prompt"),
         n=n,
         width=n,
         params=SamplingParams(logprobs=0, prompt_logprobs=0),
