@@ -4,7 +4,7 @@
 import argparse
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,27 +159,10 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
     # Examples as they are written, and room for the longer flags.
     written = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
     add_command = partial(commands.add_parser, formatter_class=written)
-    _add_serve(
-        add_command(
-            "serve",
-            usage="penstock serve [MODEL ...] [options]",
-            help="serve models over HTTP, in OpenAI's shapes",
-            description="Serve models over HTTP, in OpenAI's shapes, until stopped.",
-            epilog=_EXAMPLES,
-        )
-    )
-    _add_config(
-        add_command(
-            "config",
-            usage="penstock config [--check] [MODEL ...] [options]",
-            help="show or check what `serve` would run, and start nothing",
-            description="Show, as JSON, the configuration that `penstock serve` would run with the "
-            "same arguments, or check it. Nothing is started, and the port is not taken.",
-            epilog=_CONFIG_EXAMPLES,
-        )
-    )
-    batch = "answer a file of requests"
-    _add_batch(add_command("batch", help=batch))
+    _add_serve_and_config(add_command)
+    batch = add_command("batch", help="answer a file of requests")
+    add_batch(batch, lambda options: _command(batch, vars(options)))
+    _add_models(batch, (FlagGroup.MODELS, *ENGINE_FLAGS))
     inspect = "show what a model is and needs, and whether it would be refused"
     add_inspect(add_command("inspect", help=inspect))
     trace = "write what the stages of a running daemon do to a file that Perfetto shows"
@@ -196,22 +179,28 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_batch(parser: argparse.ArgumentParser) -> None:
-    add_batch(parser, lambda options: _command(parser, vars(options)))
-    _add_models(parser, (FlagGroup.MODELS, *ENGINE_FLAGS))
-
-
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    _add_serve(parser)
-    parser.set_defaults(run=_config)
-    parser.add_argument(
+def _add_serve_and_config(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    serve = add_command(
+        "serve",
+        usage="penstock serve [MODEL ...] [options]",
+        help="serve models over HTTP, in OpenAI's shapes",
+        description="Serve models over HTTP, in OpenAI's shapes, until stopped.",
+        epilog=_EXAMPLES,
+    )
+    config = add_command(
+        "config",
+        usage="penstock config [--check] [MODEL ...] [options]",
+        help="show or check what `serve` would run, and start nothing",
+        description="Show, as JSON, the configuration that `penstock serve` would run with the "
+        "same arguments, or check it. Nothing is started, and the port is not taken.",
+        epilog=_CONFIG_EXAMPLES,
+    )
+    for command, run in ((serve, _serve), (config, _config)):
+        command.set_defaults(run=run, parser=command)
+        _add_models(command, tuple(FlagGroup))
+    config.add_argument(
         "--check", action="store_true", help="only check whether it is valid (default: show it)"
     )
-
-
-def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=_serve, parser=parser)
-    _add_models(parser, tuple(FlagGroup))
 
 
 def _add_models(parser: argparse.ArgumentParser, groups: Sequence[FlagGroup]) -> None:
