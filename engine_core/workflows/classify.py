@@ -3,7 +3,7 @@
 from engine_core.messages import EncodeJob, GenerateJob
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
-from engine_core.tokenization.tokenizer_threads import Text
+from engine_core.tokenization.job_inputs import Text
 from engine_core.workflows.base import Workflow
 from engine_core.workflows.embed import EncoderProcessor, tokenizer_threads_for
 

@@ -15,7 +15,7 @@ from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.encoded_rows import confirm_encoded_rows
 from engine_core.schedulers.requests.request import Request
-from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob
+from engine_core.tokenization.job_inputs import JobInputs, Text
 from engine_core.workflows.base import Workflow
 from engine_core.workflows.embed import EncoderProcessor, tokenizer_threads_for
 from workers.contract.config import ExecutionConfig
@@ -45,7 +45,7 @@ class PromptProcessor:
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
         return self._items.texts(message)
 
-    def prepare(self, inputs: TokenizedJob) -> tuple[Accepted, list[Request]]:
+    def prepare(self, inputs: JobInputs) -> tuple[Accepted, list[Request]]:
         accepted, _ = self._items.prepare(inputs)
         rows = list(enumerate(text.ids for text in inputs.tokenized))
         if inputs.job.is_batch:

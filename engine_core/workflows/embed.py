@@ -8,9 +8,10 @@ from engine_core.messages import Accepted, EncodeJob, GenerateJob
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
+from engine_core.tokenization.job_inputs import JobInputs, Text
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, TokenizerThreads
+from engine_core.tokenization.tokenizer_threads import TokenizerThreads
 from engine_core.workflows.base import Workflow
 from workers.contract.config import ExecutionConfig
 
@@ -30,7 +31,7 @@ class EncoderProcessor:
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
         return list(message.texts)
 
-    def prepare(self, inputs: TokenizedJob) -> tuple[Accepted, EncoderRows]:
+    def prepare(self, inputs: JobInputs) -> tuple[Accepted, EncoderRows]:
         tokenized = inputs.tokenized
         lens = np.array([text.num_tokens for text in tokenized], np.int32)
         self._check_lengths(tokenized, lens, inputs.job.message.tokenization.unpooled)

@@ -8,8 +8,8 @@ from functools import partial
 
 from engine_core.messages import EncodeJob, GenerateJob
 from engine_core.refusal import RefusalError
+from engine_core.tokenization.job_inputs import Text
 from engine_core.tokenization.text_pieces import TextPieces
-from engine_core.tokenization.tokenizer_threads import Text
 from engine_core.workflows.base import Workflow
 from engine_core.workflows.decoder_embed import PromptProcessor, PromptScheduler
 from engine_core.workflows.embed import EncoderProcessor, tokenizer_threads_for

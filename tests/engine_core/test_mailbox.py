@@ -14,6 +14,7 @@ from engine_core.mailbox import Mailbox
 from engine_core.messages import EncodeJob, GenerateJob, Grammar, SamplingParams
 from engine_core.structured.compiler_threads import CompilerThreads
 from engine_core.structured.grammar import CompiledGrammar, GrammarError
+from engine_core.tokenization.job_inputs import JobInputs
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import TokenizerThreads
@@ -83,7 +84,8 @@ def compiling() -> CompilerThreads:
     threads = CompilerThreads(refuse)
     grammar = Grammar("regex", "a", "regex")
     params = SamplingParams(grammar=grammar)
-    threads.put(Job(b"", GenerateJob(1, params=params, ids=[b""]), 1, 0), [Tokenized(b"")], grammar)
+    job = Job(b"", GenerateJob(1, params=params, ids=[b""]), 1, 0)
+    threads.put(JobInputs(job, [Tokenized(b"")]), grammar)
     return threads
 
 
