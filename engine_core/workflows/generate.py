@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 import msgspec
@@ -24,7 +24,7 @@ from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_threads import TokenizerThreads
 from engine_core.workflows.base import Workflow
-from workers.contract.config import ExecutionConfig
+from workers.contract.config import ExecutionConfig, Task
 
 MAX_PROMPT_SCORES = 1 << 22
 """Most log-probabilities of prompts in the answer to one job of a client."""
@@ -205,11 +205,13 @@ def _check_scores(message: GenerateJob, prompts: list[array[int]]) -> None:
         raise RefusalError("too_large", reason, "prompt")
 
 
-WORKFLOW = Workflow(
-    task="generate",
-    operations=frozenset({"generate text"}),
-    preprocessor=DecoderPreprocessor,
-    processor=DecoderProcessor,
-    scheduler=DecoderScheduler,
-    vector_size=lambda _: 0,
-)
+WORKFLOWS: Mapping[Task, Workflow] = {
+    "generate": Workflow(
+        task="generate",
+        operations=frozenset({"generate text"}),
+        preprocessor=DecoderPreprocessor,
+        processor=DecoderProcessor,
+        scheduler=DecoderScheduler,
+        vector_size=lambda _: 0,
+    )
+}
