@@ -13,7 +13,8 @@ from engine_core.job import Job
 from engine_core.mailbox import Mailbox
 from engine_core.messages import EncodeJob, GenerateJob, Grammar, SamplingParams
 from engine_core.structured.compiler_threads import CompilerThreads
-from engine_core.structured.grammar import CompiledGrammar, GrammarError
+from engine_core.structured.grammar import CompiledGrammar
+from engine_core.structured.grammar_error import GrammarError
 from engine_core.tokenization.job_inputs import JobInputs
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
