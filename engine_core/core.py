@@ -32,11 +32,11 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
+from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
 from engine_core.reports.statistics import Statistics
 from engine_core.reports.step_reports import StepReports
 from engine_core.reports.tracer import Tracer
-from engine_core.tokenization.job_inputs import JobInputs
 from engine_core.traced_steps import Trace
 from engine_core.transport import Clients, Pollable, Sources
 from engine_core.workflows.base import Preprocessor, Workflow

@@ -7,9 +7,9 @@ from typing import Any, Literal, Protocol
 from engine_core.executor.base import Capacity
 from engine_core.job import Job
 from engine_core.messages import Accepted, EncodeJob, EngineInfo, GenerateJob
+from engine_core.preprocessing.job_inputs import JobInputs, Text
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.base import Scheduler
-from engine_core.tokenization.job_inputs import JobInputs, Text
 from engine_core.tokenization.tokenizer import Tokenizer
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
+from engine_core.preprocessing.job_inputs import JobInputs, Text
+from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.base import Scheduler
 from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
-from engine_core.tokenization.job_inputs import JobInputs, Text
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import TokenizerThreads
 from engine_core.workflows.base import Operation, RequestProcessor, Workflow
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig

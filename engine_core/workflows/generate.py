@@ -12,17 +12,17 @@ import numpy as np
 
 from engine_core.job import Job
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
+from engine_core.preprocessing.compiler_threads import CompilerThreads
+from engine_core.preprocessing.job_inputs import JobInputs, Text
+from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.requests.request import Request, row_seed
-from engine_core.structured.compiler_threads import CompilerThreads
 from engine_core.structured.grammar import CompiledGrammar, compiler_for
 from engine_core.structured.matcher import Matcher
 from engine_core.structured.token_limits import TokenLimits
-from engine_core.tokenization.job_inputs import JobInputs, Text
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import TokenizerThreads
 from engine_core.workflows.base import Workflow
 from workers.contract.config import ExecutionConfig, Task
 

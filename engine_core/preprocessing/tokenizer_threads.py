@@ -7,8 +7,8 @@ from itertools import groupby
 from engine_core.fair_queuing.blocking_queue import BlockingQueue
 from engine_core.job import Job
 from engine_core.mailbox import Mailbox
+from engine_core.preprocessing.job_inputs import JobInputs, Text, WholeText, length_of
 from engine_core.refusal import RefusalError
-from engine_core.tokenization.job_inputs import JobInputs, Text, WholeText, length_of
 from engine_core.tokenization.text_slicer import SLICE_CHARACTERS
 from engine_core.tokenization.tokenized import given_ids, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer, not_tokenized

@@ -13,10 +13,10 @@ from engine_core.fair_queuing.blocking_queue import BlockingQueue
 from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.mailbox import Mailbox
 from engine_core.messages import Grammar, GrammarKind
+from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
 from engine_core.structured.grammar import Compile, CompiledGrammar
 from engine_core.structured.grammar_error import GrammarError
-from engine_core.tokenization.job_inputs import JobInputs
 
 _log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ import pytest
 from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, Grammar, SamplingParams
-from engine_core.structured import compiler_threads
-from engine_core.structured.compiler_threads import CompilerThreads
+from engine_core.preprocessing import compiler_threads
+from engine_core.preprocessing.compiler_threads import CompilerThreads
+from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.structured.grammar import CompiledGrammar, GrammarCompiler
 from engine_core.structured.grammar_error import GrammarError
-from engine_core.tokenization.job_inputs import JobInputs
 from engine_core.tokenization.tokenized import Tokenized
 from tests.engine_core.grammars import GRAMMARS, json_tokenizer
 from tests.engine_core.simulated_model import VOCAB
