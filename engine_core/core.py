@@ -32,13 +32,14 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
+from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
 from engine_core.reports.statistics import Statistics
 from engine_core.reports.step_reports import StepReports
 from engine_core.reports.tracer import Tracer
 from engine_core.traced_steps import Trace
 from engine_core.transport import Clients, Pollable, Sources
-from engine_core.workflows.base import JobInputs, Preprocessor, Workflow
+from engine_core.workflows.base import Preprocessor, Workflow
 from workers.contract.messages import StageReport, StepOutput
 
 _RECEIVE_SECONDS = 1e-3
@@ -64,7 +65,7 @@ class EngineCore:
         capacity: Capacity,
         executor: Executor,
         clients: Clients,
-        preprocessor: Preprocessor[Any],
+        preprocessor: Preprocessor,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         execution = config.execution

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from engine_core.job_timing import JobMoments
 from engine_core.messages import EncodeJob, GenerateJob
@@ -9,11 +10,21 @@ from engine_core.messages import EncodeJob, GenerateJob
 JobKey = tuple[bytes, int]
 
 
+class JobKind(IntEnum):
+    """A kind of jobs gives way to those before it. A large job has rows beyond its share of the
+    slots, or is more than a short step; a batch's is of the batch band."""
+
+    SMALL = 0
+    LARGE = 1
+    BATCH = 2
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """One admitted job of one client. `cost` is how many tokens it may take; it has `ended` once
     its terminal message is sent, or its client has aborted it. At most `share` of its rows are made
-    and counted at a time; `counted_*` are what the budget holds for it."""
+    and counted at a time; `counted_*` are what the budget holds for it. Its scheduler says whether
+    it is small or large."""
 
     client: bytes
     message: GenerateJob | EncodeJob
@@ -21,6 +32,7 @@ class Job:
     cost: int
     share: int = sys.maxsize
     open_rows: int = field(init=False)
+    kind: JobKind = field(init=False)
     counted_rows: int = 0
     counted_tokens: int = 0
     ended: bool = False
@@ -28,11 +40,12 @@ class Job:
 
     def __post_init__(self) -> None:
         self.open_rows = self.num_rows
+        self.kind = JobKind.BATCH if self.message.batch else JobKind.SMALL
 
     @property
     def is_batch(self) -> bool:
         """Its rows are of the batch band."""
-        return self.message.batch
+        return self.kind is JobKind.BATCH
 
     @property
     def key(self) -> JobKey:

@@ -4,7 +4,7 @@
 import argparse
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import msgspec
 
 from server import __version__
 from server.batch_files.command.batch_flags import add_batch
+from server.command_error import CommandError
 from server.daemon.build_config import build_config
 from server.daemon.credentials import Credentials
 from server.daemon.daemon import START_ERRORS, serve
@@ -26,9 +27,9 @@ from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.flag_declaration import FlagGroup
 from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.server_config import ServerConfig, api_key_from
-from server.settings.setting_names import RETIRED, SettingNames, flag_name
+from server.settings.setting_names import LIST_FLAGS, RETIRED, SettingNames, flag_name
 from server.settings.settings import ServeCommand, Settings
-from server.trace.command import TraceError, add_trace
+from server.trace.command import add_trace
 
 _EXAMPLES = """\
 examples:
@@ -50,7 +51,6 @@ examples:
   penstock config --check --config penstock.yaml
       exit code 0 if the configuration is valid, otherwise 1 and one line with the error
 """
-_LISTS = ("api_key_files", "share_prefixes", "cors_origins")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.run(options.parser, options)
-    except (*START_ERRORS, TraceError) as error:
+    except (*START_ERRORS, CommandError) as error:
         print(f"penstock: error: {one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -105,7 +105,7 @@ def _shown(config: ServerConfig) -> str:
 def _command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> ServeCommand:
     """What the flags that were given, and the file if they name one, ask for."""
     server = {key: given[key] for key in Settings.__struct_fields__ if key in given}
-    server |= {key: tuple(server[key]) for key in _LISTS if key in server}
+    server |= {key: tuple(server[key]) for key in LIST_FLAGS if key in server}
     sources: list[str] = server.pop("models")
     engine = {key: given[key] for key in EngineSettings.__struct_fields__ if key in given}
     names: list[tuple[str, ...]] = given.get("names", [])
@@ -156,33 +156,17 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
     parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_serve(
-        commands.add_parser(
-            "serve",
-            usage="penstock serve [MODEL ...] [options]",
-            help="serve models over HTTP, in OpenAI's shapes",
-            description="Serve models over HTTP, in OpenAI's shapes, until stopped.",
-            epilog=_EXAMPLES,
-            formatter_class=_HelpFormatter,
-        )
-    )
-    _add_config(
-        commands.add_parser(
-            "config",
-            usage="penstock config [--check] [MODEL ...] [options]",
-            help="show or check what `serve` would run, and start nothing",
-            description="Show, as JSON, the configuration that `penstock serve` would run with the "
-            "same arguments, or check it. Nothing is started, and the port is not taken.",
-            epilog=_CONFIG_EXAMPLES,
-            formatter_class=_HelpFormatter,
-        )
-    )
-    batch = "answer a file of requests"
-    _add_batch(commands.add_parser("batch", help=batch, formatter_class=_HelpFormatter))
+    # Examples as they are written, and room for the longer flags.
+    written = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
+    add_command = partial(commands.add_parser, formatter_class=written)
+    _add_serve_and_config(add_command)
+    batch = add_command("batch", help="answer a file of requests")
+    add_batch(batch, lambda options: _command(batch, vars(options)))
+    _add_models(batch, (FlagGroup.MODELS, *ENGINE_FLAGS))
     inspect = "show what a model is and needs, and whether it would be refused"
-    add_inspect(commands.add_parser("inspect", help=inspect, formatter_class=_HelpFormatter))
+    add_inspect(add_command("inspect", help=inspect))
     trace = "write what the stages of a running daemon do to a file that Perfetto shows"
-    add_trace(commands.add_parser("trace", help=trace, formatter_class=_HelpFormatter))
+    add_trace(add_command("trace", help=trace))
     bench = commands.add_parser(
         "bench",
         help="measure speed and compare it with vLLM's figures and our goals",
@@ -191,33 +175,32 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
     if with_bench:
         from server.bench.bench_flags import add_bench  # noqa: PLC0415
 
-        add_bench(bench, partial(add_flags, groups=ENGINE_FLAGS))
+        add_bench(bench)
     return parser
 
 
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Examples as they are written, and room for the longer flags."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32)
-
-
-def _add_batch(parser: argparse.ArgumentParser) -> None:
-    add_batch(parser, lambda options: _command(parser, vars(options)))
-    _add_models(parser, (FlagGroup.MODELS, *ENGINE_FLAGS))
-
-
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    _add_serve(parser)
-    parser.set_defaults(run=_config)
-    parser.add_argument(
+def _add_serve_and_config(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    serve = add_command(
+        "serve",
+        usage="penstock serve [MODEL ...] [options]",
+        help="serve models over HTTP, in OpenAI's shapes",
+        description="Serve models over HTTP, in OpenAI's shapes, until stopped.",
+        epilog=_EXAMPLES,
+    )
+    config = add_command(
+        "config",
+        usage="penstock config [--check] [MODEL ...] [options]",
+        help="show or check what `serve` would run, and start nothing",
+        description="Show, as JSON, the configuration that `penstock serve` would run with the "
+        "same arguments, or check it. Nothing is started, and the port is not taken.",
+        epilog=_CONFIG_EXAMPLES,
+    )
+    for command, run in ((serve, _serve), (config, _config)):
+        command.set_defaults(run=run, parser=command)
+        _add_models(command, tuple(FlagGroup))
+    config.add_argument(
         "--check", action="store_true", help="only check whether it is valid (default: show it)"
     )
-
-
-def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=_serve, parser=parser)
-    _add_models(parser, tuple(FlagGroup))
 
 
 def _add_models(parser: argparse.ArgumentParser, groups: Sequence[FlagGroup]) -> None:

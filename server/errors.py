@@ -6,9 +6,8 @@ The errors of the project, by the moment at which they end something:
         StartError                  server.daemon.daemon      the machine: address, folders
         SettingsError               server.settings.settings  a flag or a key of the file
         SetupError                  server.models.model_setup becomes a SettingsError in a daemon
-        DeviceError                 server.models.devices     no such device; likewise
         DemoModelMissingError       server.demo
-        ModelSourceError            server.models.model_source
+        ModelSourceError            server.models.setup_error
         ModelConfigError            workers.contract.model_config
         UnknownArchitectureError    workers.contract.families.table
         TokenizerError              engine_core.tokenization.tokenizer

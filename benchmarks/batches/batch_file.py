@@ -22,7 +22,8 @@ from server.batch_files.file_job import FileJob
 from server.batches.engine_backend import engine_backend
 from server.bench.cases.random_prompts import offline_prompts
 from server.bench.cases.workloads import GenerationCase
-from server.bench.continuations import Continuations, prompts_of
+from server.bench.continuations import Continuations
+from server.bench.offline import timed
 from server.bench.results.measurement import Figures, Progress
 from server.daemon.run import RunningEngine
 from server.settings.server_config import ServerConfig
@@ -50,12 +51,7 @@ async def engine_figures(
     """The prompts through the engine client."""
     engine.client.reset_cache()
     engine.client.batch = True
-    own = prompts_of(case, sorted(prompts))
-    work = Continuations(engine.client, own, prefix_caching=True)
-    async with Progress("engine", work.unit, work.total, work.done).shown():
-        started = time.perf_counter()
-        await work.run()
-        return work.figures(time.perf_counter() - started)
+    return await timed("engine", Continuations(engine.client, case, sorted(prompts)))
 
 
 async def file_figures(

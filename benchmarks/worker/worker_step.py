@@ -20,7 +20,7 @@ from engine_core.messages import GenerateJob, SamplingParams
 from server.daemon.child_commands import engine_parts
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 from workers.attention.backend_selection import select_backends
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, FromWorker, GenerateOutput, ToWorker
@@ -31,9 +31,9 @@ from workers.links.engine_link import EngineLink
 from workers.links.step_inbox import StepInbox
 from workers.links.transport import Links
 from workers.stage.decode_runner import DecodeRunner
-from workers.stage.decode_stage import DecodeStage
 from workers.stage.model_runner import attention_needs
 from workers.stage.result_sender import ImmediateSender
+from workers.stage.stage import Stage
 from workers.weights.loader import load_model
 
 _OUTSIDE_US = 350
@@ -111,7 +111,7 @@ class _Worker:
         runner.warm_up()
         self._link = _MemoryLink()
         results = ImmediateSender(self._link, stage=0)
-        self._stage = DecodeStage(runner, Links(), results, StepInbox(self._link))
+        self._stage = Stage(runner, Links(), results, StepInbox(self._link))
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
         self._encoder = msgspec.msgpack.Encoder()
         self._serve = timed("step", self._serve)

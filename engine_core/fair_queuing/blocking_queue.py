@@ -30,8 +30,10 @@ class BlockingQueue(Generic[ItemT]):
             self._closed = True
             self._changed.notify_all()
 
-    def get(self) -> ItemT | None:
-        """The next one, as soon as there is one; None once the queue is closed and empty."""
+    def get(self, *, wait: bool = True) -> ItemT | None:
+        """The next one, as soon as there is one; None once the queue is closed and empty. Without
+        `wait`, None if it is empty now."""
         with self._changed:
-            self._changed.wait_for(lambda: self._items or self._closed)
+            if wait:
+                self._changed.wait_for(lambda: self._items or self._closed)
             return self._items.take() if self._items else None

@@ -8,8 +8,8 @@ from engine_core.schedulers.micro_batches import MicroBatches
 from engine_core.schedulers.prompt_budget import PromptBudget
 from engine_core.schedulers.requests.classes import RequestClasses
 from engine_core.schedulers.requests.prompts_in_progress import PromptsInProgress
-from engine_core.schedulers.requests.queue_policy import QueuePolicy
 from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.requests.request_queue import RequestQueue
 from engine_core.schedulers.requests.running import RunningRequests
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from engine_core.schedulers.short_steps import ShortSteps
@@ -41,11 +41,11 @@ class ChunkedPrefill:
 
     def add(self, batch: DecodeBatch, budget: PromptBudget) -> None:
         """Add chunks while slots, blocks and budget last."""
-        for queue in self._classes.in_turn:
+        for queue in self._classes.queues:
             if not self._add_class(queue, batch, budget):
                 return
 
-    def _add_class(self, queue: QueuePolicy, batch: DecodeBatch, budget: PromptBudget) -> bool:
+    def _add_class(self, queue: RequestQueue, batch: DecodeBatch, budget: PromptBudget) -> bool:
         """False if one of its requests has to wait."""
         prompts = [each for each in self._running.prompts if self._classes.of(each) is queue]
         if not prompts and not queue:
@@ -62,7 +62,7 @@ class ChunkedPrefill:
         return self._begin_all(queue, batch, budget)
 
     def _begin_all(
-        self, queue: QueuePolicy, batch: DecodeBatch, budget: PromptBudget, most: float = math.inf
+        self, queue: RequestQueue, batch: DecodeBatch, budget: PromptBudget, most: float = math.inf
     ) -> bool:
         """Begin waiting requests, of at most so many tokens. False if one has to wait."""
         held = 0
@@ -71,7 +71,7 @@ class ChunkedPrefill:
             if request is None or not self._length(request, 0, budget):
                 return False
             if self._in_progress.holds(request, batch.step):
-                queue.hold(request)
+                queue.take(request)
                 held += 1
                 if held == _MOST_HELD:
                     return False
@@ -87,7 +87,7 @@ class ChunkedPrefill:
         limited = self._short_steps.gives_way(request)
         return budget.chunk(start, len(request.tokens), limited=limited)
 
-    def _begin(self, queue: QueuePolicy, batch: DecodeBatch, request: Request) -> bool:
+    def _begin(self, queue: RequestQueue, batch: DecodeBatch, request: Request) -> bool:
         """Give a waiting request a slot and its known tokens' blocks. False if too few are free."""
         if (claim := queue.claim(request)) is None:
             return False
@@ -98,6 +98,7 @@ class ChunkedPrefill:
         batch.copies += claim.copy
         batch.begun.append(request.job)
         request.begin(claim.start, claim.shared)
+        queue.take(request)
         queue.begun(request)
         self._in_progress.begin(request)
         if not request.announced:
@@ -106,7 +107,7 @@ class ChunkedPrefill:
         return True
 
     def _add_chunk(
-        self, queue: QueuePolicy, batch: DecodeBatch, request: Request, budget: PromptBudget
+        self, queue: RequestQueue, batch: DecodeBatch, request: Request, budget: PromptBudget
     ) -> None:
         """Add the next chunk of the request's known tokens.
 

@@ -23,7 +23,7 @@ from engine_core.schedulers.preemption import Preemption
 from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, efficient_tokens
 from engine_core.schedulers.requests.cached_prefix import share_computed, share_text
 from engine_core.schedulers.requests.classes import RequestClasses
-from engine_core.schedulers.requests.prompts_in_progress import PromptsInProgress
+from engine_core.schedulers.requests.prompts_in_progress import PromptsInProgress, Resumed
 from engine_core.schedulers.requests.request import Request, Status
 from engine_core.schedulers.requests.row_shares import RowShares
 from engine_core.schedulers.requests.running import RunningRequests
@@ -61,7 +61,6 @@ class DecoderScheduler:
         self._shared = SharedPrefixes(self.kv, self._running, not config.disable_cascade_attn)
         self._micro_batches = MicroBatches(config, self._step_time, self._shared)
         self._classes = RequestClasses(self.kv, config, efficient_tokens(config), clock)
-        self._arrivals = self._classes.arrivals
         self._in_progress = PromptsInProgress(self.kv, self._costs.fixed_tokens)
         self._preemption = Preemption(self.kv, self._running, self._classes, self._preempt)
         self._rows = RowShares(config.max_running, clock)
@@ -83,7 +82,7 @@ class DecoderScheduler:
     def usage(self) -> Usage:
         return Usage(
             running=len(self._running),
-            waiting=len(self._classes),
+            waiting=len(self._classes) + len(self._in_progress),
             kv_blocks_used=self.kv.num_blocks - self.kv.num_free,
             kv_blocks_total=self.kv.num_blocks,
             kv_blocks_peak=self.kv.peak,
@@ -99,11 +98,13 @@ class DecoderScheduler:
 
     @property
     def queued_tokens(self) -> int:
-        return self._running.unsubmitted + self._classes.num_tokens
+        waiting = self._classes.num_tokens + self._in_progress.num_tokens
+        return self._running.unsubmitted + waiting
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
-        unsubmitted = self._running.unsubmitted_beside(self._classes.surplus.running)
-        return unsubmitted + self._arrivals.waiting.tokens_before(priority, key)
+        begun = self._running.unsubmitted_beside(self._classes.surplus.running)
+        begun += self._in_progress.num_tokens
+        return begun + self._classes.regular.waiting.tokens_before(priority, key)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         if row is None:
@@ -147,14 +148,10 @@ class DecoderScheduler:
 
     def is_open(self) -> bool:
         """A slot, a KV block and token budget remain after admitting everything now waiting."""
-        if self._short_steps.limited:
-            return self._short_steps.fits_arrivals(self._max_tokens)
-        budget = self._max_tokens - len(self._running) - self._running.unsubmitted
-        free = len(self._running.free_slots)
-        return self._classes.fit(free, budget)
+        return self._short_steps.fit(self._max_tokens)
 
     def has_prompts(self) -> bool:
-        return self._running.unsubmitted > 0 or self._classes.num_tokens > 0
+        return self._running.unsubmitted > 0 or self.queued_tokens > 0
 
     def build(self, batch: DecodeBatch) -> DecodeStep:
         masked = self._masks.owe(batch) if self._constrained else b""
@@ -170,7 +167,8 @@ class DecoderScheduler:
     def update(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> None:
         self._share(batch)
         for request in self._confirm(batch, output, outbox):
-            self._classes.of(request).finished(request)
+            if request.job.is_batch:
+                self._classes.batch.finished(request)
             self._end(request)
             if request.job.ended:
                 self.abort(request.job)
@@ -189,9 +187,9 @@ class DecoderScheduler:
                 self._resume(self._in_progress.computed(request, stop))
         self._resume(self._in_progress.step_over(batch.step))
 
-    def _resume(self, requests: Iterable[Request]) -> None:
-        for request in requests:
-            self._classes.of(request).put_back(request)
+    def _resume(self, requests: Iterable[Resumed]) -> None:
+        for request, shared in requests:
+            self._classes.of(request).put_back(request, shared)
 
     def _add_decodes(self, batch: DecodeBatch, oldest_step: int) -> None:
         """Add one token of each generating request that can go on. A pipeline divides these
@@ -222,7 +220,8 @@ class DecoderScheduler:
             if not self._preemption.for_growth(request):
                 return False
         batch.assign_blocks(request, blocks)
-        self._classes.of(request).grown(request)
+        if request.job.is_batch:
+            self._classes.batch.grown(request)
         return True
 
     def _end(self, request: Request) -> bool:
@@ -236,15 +235,17 @@ class DecoderScheduler:
         if request.status is Status.RUNNING:
             self._release(request)
         else:
-            self._in_progress.forget(request)
             self._resume(self._in_progress.leave(request))
-            self._classes.of(request).remove(request)
+            if request in self._in_progress:
+                self._in_progress.forget(request)
+            else:
+                self._classes.of(request).remove(request)
         request.status = Status.ENDED
         self._constrained -= request.constrained
-        self._short_steps.ending()
+        self._short_steps.ending(request.job)
         promoted, made = self._rows.ended(request)
         if promoted is not None:
-            self._classes.promote(promoted)
+            self._classes.promote(promoted, held=promoted in self._in_progress)
         if made is not None:
             self._enter(made)
         return True
@@ -257,7 +258,7 @@ class DecoderScheduler:
         self._preemptions += 1
         self._release(request)
         request.wait_again()
-        self._classes.of(request).put_back(request)
+        self._classes.of(request).put_back(request, 0)
 
     def _release(self, request: Request) -> None:
         """Give back the slot and the blocks of a running request."""

@@ -3,6 +3,7 @@ the youngest."""
 
 from collections.abc import Callable
 
+from engine_core.job import JobKind
 from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
 from engine_core.schedulers.requests.cached_prefix import cached_prefix
 from engine_core.schedulers.requests.classes import RequestClasses
@@ -37,11 +38,11 @@ class Preemption:
     def for_arrivals(self, max_tokens: int) -> None:
         """Rows of the batch band, and surplus ones, give way to all regular requests that a step
         of so many tokens could begin."""
-        if not self._classes.arrivals or self._classes.youngest_below is None:
+        if not self._classes.regular or self._classes.youngest_below is None:
             return
         blocks = 0
-        before = sum(self._running.beside(self._classes.below()))
-        arrivals = self._classes.arrivals.first(max_tokens - before)
+        before = sum(self._running.beside(self._classes.running_from(JobKind.LARGE)))
+        arrivals = self._classes.regular.first(max_tokens - before)
         for slots, request in enumerate(arrivals, 1):
             held = self._kv.num_held(cached_prefix(self._kv, request).blocks)
             blocks += self._kv.blocks_for(len(request.tokens)) - held

@@ -5,13 +5,18 @@ from collections.abc import Callable
 from itertools import accumulate, takewhile
 from operator import attrgetter
 
+from engine_core.job import Job, JobKind
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import CostModel, StepWork
 from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, tile_tokens
 from engine_core.schedulers.requests.classes import RequestClasses
-from engine_core.schedulers.requests.online_traffic import STEP_SECONDS, OnlineTraffic
-from engine_core.schedulers.requests.queue_policy import QueuePolicy
+from engine_core.schedulers.requests.online_traffic import (
+    STEP_SECONDS,
+    UNLIMITED,
+    OnlineTraffic,
+)
 from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.requests.request_queue import RequestQueue
 from engine_core.schedulers.requests.row_shares import RowShares
 from engine_core.schedulers.requests.running import RunningRequests
 from workers.contract.config import ExecutionConfig
@@ -42,66 +47,58 @@ class ShortSteps:
         self._costs, self._step_time = costs, step_time
         self._tile = tile_tokens(config)
         self._least_rows = max(1, config.max_running // _LEAST_SHARE)
-        self._small = OnlineTraffic(lambda: rows.small_jobs > 0, clock)
-        self._clients = OnlineTraffic(lambda: rows.client_jobs > 0, clock)
-        self._beside_small = self.limited = False
+        self._traffic = OnlineTraffic(lambda kind: rows.num_jobs[kind] > 0, clock)
+        self._first_limited: int = UNLIMITED
 
     @property
     def present(self) -> bool:
-        """There are rows of lower classes."""
-        return self._classes.has_below
+        """There are jobs that give way."""
+        return any(self._rows.num_jobs[JobKind.LARGE :])
 
-    def ending(self) -> None:
-        """A row is about to end."""
-        if self._rows.client_jobs:
-            self._clients.seen()
-        if self._rows.small_jobs:
-            self._small.seen()
+    @property
+    def limited(self) -> bool:
+        """The next step limits something."""
+        return self._first_limited != UNLIMITED
+
+    def ending(self, job: Job) -> None:
+        """Note that a row of a job ends."""
+        self._traffic.seen(job.kind)
 
     def decide(self) -> bool:
         """Choose, for the next step, whether there is a limit."""
-        if not self.present:
-            self._beside_small = self.limited = False
-            return False
-        queue = self._classes.batch
-        batch = bool(queue.running) or len(queue) > 0
-        self._beside_small = self._small.is_recent()
-        self.limited = self._beside_small or (batch and self._clients.is_recent())
+        self._first_limited = self._traffic.first_limited() if self.present else UNLIMITED
         return self.limited
 
     def gives_way(self, request: Request) -> bool:
         """What the next step takes of its prompt is limited."""
-        if not self.limited:
-            return False
-        if self._classes.of(request) is not self._classes.arrivals:
-            return True
-        return self._beside_small and self._rows.is_large(request.job)
+        return request.job.kind >= self._first_limited
 
-    def fits_arrivals(self, max_tokens: int) -> bool:
+    def fit(self, max_tokens: int) -> bool:
         """All that wait could begin with the next step of so many tokens, and leave room for one
-        that arrives: rows of lower classes give way."""
-        below = self._classes.below()
-        slots = len(self._running.free_slots) + len(below)
-        tokens = sum(self._running.beside(below))
-        return self._classes.arrivals.fits(slots, max_tokens - tokens)
+        that arrives: rows that are limited give way."""
+        late = self._classes.running_from(self._first_limited)
+        slots = len(self._running.free_slots) + len(late)
+        tokens = sum(self._running.beside(late))
+        return self._classes.fit(slots, max_tokens - tokens, self._first_limited)
 
     def split(self, ready: list[Request]) -> tuple[list[Request], list[Request]]:
-        """Generating requests of the first class, which are in the next step in any case, and all
-        others. Where there is no limit, all are alike."""
+        """Generating requests that are in the next step in any case, and those that are limited.
+        Where there is no limit, all are alike."""
         if not self.limited:
             return [], ready
-        queue_of, regular = self._classes.of, self._classes.arrivals
-        first = [request for request in ready if queue_of(request) is regular]
-        return first, [request for request in ready if queue_of(request) is not regular]
+        late = self._classes.running_from(self._first_limited)
+        first = [request for request in ready if request not in late]
+        return first, [request for request in ready if request in late]
 
     def fitting(self, rows: list[Request], first: list[Request], max_tokens: int) -> list[Request]:
-        """As many generating `rows` of lower classes, which have waited longest, as fit beside the
-        `first` class and its prompts, in a step of so many tokens."""
+        """As many limited generating `rows`, which have waited longest, as fit beside the `first`
+        and the prompts that are not limited, in a step of so many tokens."""
         if not self.limited or not rows:
             return rows
         _, token, _, context = self._costs.coefficients
-        classes = self._classes
-        prompts = self._running.unsubmitted_beside(classes.below()) + classes.arrivals.num_tokens
+        classes, limited = self._classes, self._first_limited
+        prompts = self._running.unsubmitted_beside(classes.running_from(limited))
+        prompts += classes.tokens_before(limited)
         room = max_tokens - len(first)
         prompts = min(prompts, room)
         work = StepWork(len(first), contexts=sum(row.submitted + 1 for row in first))
@@ -111,12 +108,12 @@ class ShortSteps:
         count = min(sum(1 for _ in takewhile(left.__ge__, times)), room - prompts)
         return rows[: max(count, min(self._least_rows, max_tokens // 8), 1)]
 
-    def limit(self, budget: PromptBudget, batch: DecodeBatch, queue: QueuePolicy) -> None:
+    def limit(self, budget: PromptBudget, batch: DecodeBatch, queue: RequestQueue) -> None:
         """Limit what prompts of one class that give way may add to the step."""
         if self.limited:
             left = STEP_SECONDS - self._costs.seconds(batch.work)
             # Regular rows keep their place: one that could not begin would hold up those behind it.
-            each = 1 if queue is self._classes.arrivals else 0
+            each = 1 if queue is self._classes.regular else 0
             budget.within(left, self._costs, self._tile, each)
 
     def _prompt_seconds(self, tokens: int) -> float:

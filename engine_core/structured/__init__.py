@@ -1,1 +1,1 @@
-"""Structured output: grammars compiled off the loop, one mask a sampled token (llguidance)."""
+"""Structured output: compiled grammars, one mask a sampled token (llguidance)."""

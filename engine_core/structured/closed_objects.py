@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+from engine_core.structured.grammar_error import GrammarError
 from engine_core.structured.references import target
 from engine_core.structured.schema_tree import (
     DEFINITIONS,
     Path,
     Schema,
-    SchemaError,
     as_list,
     as_schema,
     mapped,
@@ -19,11 +19,9 @@ _OF_OTHERS = ("additionalProperties", "patternProperties", "unevaluatedPropertie
 _BRANCHES = ("anyOf", "oneOf")
 _IN_PLACE = ("allOf", *_BRANCHES)
 _INCLUDES = frozenset({"$ref", *_IN_PLACE})
-_CONSTRAINTS = frozenset(
-    {
-        *("$ref", *_IN_PLACE, *_OF_OTHERS, "properties", "required", "type", "const", "enum"),
-        *("items", "maxProperties", "minProperties", "prefixItems"),
-    }
+_CONSTRAINTS = _INCLUDES.union(
+    _OF_OTHERS,
+    "properties required type const enum items maxProperties minProperties prefixItems".split(),
 )
 _MOST_NAMES = 20_000
 
@@ -46,7 +44,7 @@ class ClosedObjects:
         self._names_left = _MOST_NAMES
 
     def result(self) -> Schema:
-        """The closed schema. Raises SchemaError if it has too many names."""
+        """The closed schema. Raises GrammarError if it has too many names."""
         root = self._place(self._root)
         copies = {name: self._definitions[name] for name in self._open_copies.values()}
         return root | {"$defs": as_schema(root.get("$defs")) | copies} if copies else root
@@ -56,10 +54,12 @@ class ClosedObjects:
         if not isinstance(schema, dict):
             return schema
         place = as_schema(schema)
-        if "properties" not in place and _INCLUDES.isdisjoint(place):
-            return mapped(place, lambda _, child: self._place(child))
         constraints = [keyword for keyword in place if keyword in _CONSTRAINTS]
-        if constraints == ["$ref"] or (constraints == ["allOf"] and len(place["allOf"]) == 1):
+        if (
+            ("properties" not in place and _INCLUDES.isdisjoint(place))
+            or constraints == ["$ref"]
+            or (constraints == ["allOf"] and len(place["allOf"]) == 1)
+        ):
             return mapped(place, lambda _, child: self._place(child))
         return self._closed(place, {}, listed=False)
 
@@ -100,7 +100,7 @@ class ClosedObjects:
     def _shut(self, schema: Schema, names: _Names) -> None:
         self._names_left -= len(names)
         if self._names_left < 0:
-            raise SchemaError("too many properties beside anyOf, oneOf or allOf")
+            raise GrammarError("too many properties beside anyOf, oneOf or allOf")
         own = as_schema(schema.get("properties"))
         schema["properties"] = own | {name: {} for name in names if name not in own}
         schema["additionalProperties"] = False

@@ -17,10 +17,7 @@ from engine_core.structured.schema_tree import (
 Number = int | float
 
 _WITH_NUMBERS = frozenset(
-    {
-        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-        *("const", "enum"),
-    }
+    "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf const enum".split()
 )
 
 _EXACT = 2**53

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +15,8 @@ from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.messages import Grammar
 from engine_core.panics import as_exception
+from engine_core.structured.grammar_error import GrammarError
 from engine_core.structured.schema_compiler import SchemaCompiler
-from engine_core.structured.schema_tree import SchemaError
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 from workers.contract.config import ExecutionConfig
 
@@ -44,10 +45,7 @@ _LIMITS = LLParserLimits(
 )
 
 
-class GrammarError(ValueError):
-    """A grammar that cannot be compiled or followed; the message is one line."""
-
-
+@dataclass(frozen=True, slots=True)
 class CompiledGrammar:
     """A grammar over a vocabulary, before its first token.
 
@@ -56,13 +54,10 @@ class CompiledGrammar:
     the text. `ignored` are the paths of keywords that the grammar does not follow.
     """
 
-    def __init__(
-        self, start: LLMatcher, end: int, words: int, ignored: tuple[str, ...] = ()
-    ) -> None:
-        self.start = start
-        self.end = end
-        self.words = words
-        self.ignored = ignored
+    start: LLMatcher
+    end: int
+    words: int
+    ignored: tuple[str, ...] = ()
 
 
 Compile = Callable[[Grammar], CompiledGrammar]
@@ -95,29 +90,26 @@ class GrammarCompiler:
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Lets other threads run. Raises GrammarError if the grammar is wrong or too complex."""
         ignored: tuple[str, ...] = ()
-        try:
-            if grammar.kind == "loose_json_schema":
-                start, ignored = self._schemas.loose(grammar.source)
-            elif grammar.kind == "json_schema":
-                start = self._schemas.strict(grammar.source)
-            else:
-                start = self._start_of_text(grammar.kind, grammar.source)
-        except SchemaError as error:
-            raise GrammarError(str(error)) from None
+        if grammar.kind == "loose_json_schema":
+            start, ignored = self._schemas.loose(grammar.source)
+        elif grammar.kind == "json_schema":
+            start = self._schemas.strict(grammar.source)
+        else:
+            start = self._start_of_text(grammar.kind, grammar.source)
         return CompiledGrammar(start, self._end, self._words, ignored)
 
     def _start_of_schema(self, schema: str) -> LLMatcher:
-        """Raises SchemaError."""
+        """Raises GrammarError."""
         try:
             source = LLMatcher.grammar_from_json_schema(
                 schema, defaults={"whitespace_pattern": _JSON_WHITESPACE}
             )
         except ValueError as error:
-            raise SchemaError(_one_line(str(error))) from None
+            raise GrammarError(_one_line(str(error))) from None
         return self._start(source)
 
     def _start_of_text(self, kind: Literal["regex", "choice"], source: str) -> LLMatcher:
-        """Raises SchemaError."""
+        """Raises GrammarError."""
         start = self._start(grammar_from(kind, source))
         if kind == "regex" and _REPEATED_GROUP.search(source):
             self._probe(start, _WALKED_TOKENS)
@@ -125,7 +117,7 @@ class GrammarCompiler:
         return start
 
     def _check_pattern(self, pattern: str) -> None:
-        """Raises SchemaError for one that grows too complex within a text."""
+        """Raises GrammarError for one that grows too complex within a text."""
         if _REPEATED_GROUP.search(pattern):
             before = "" if pattern.startswith("^") else "(?s:.*)"
             self._start_of_text("regex", f"{before}({pattern})")
@@ -139,7 +131,7 @@ class GrammarCompiler:
         """Try some tokens: a grammar often proves too complex only with its first tokens. Each is
         the first that is allowed, or one that lies `stride` further in the list each time.
 
-        All rows share the states computed here. Raises SchemaError.
+        All rows share the states computed here. Raises GrammarError.
         """
         mask = np.zeros(self._words, np.uint32)
         for index in range(tokens):
@@ -149,7 +141,7 @@ class GrammarCompiler:
             allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
             texts = allowed[allowed != self._end]
             if index == 0 and not texts.size:
-                raise SchemaError("only the empty text matches")
+                raise GrammarError("only the empty text matches")
             if start.is_stopped() or not texts.size:
                 break
             start.consume_token(int(texts[index * stride % texts.size]))
@@ -186,7 +178,7 @@ def _with_token(raw: RawTokenizer, token: int) -> str:
 
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
-        raise SchemaError(_one_line(matcher.get_error()))
+        raise GrammarError(_one_line(matcher.get_error()))
 
 
 def _one_line(message: str) -> str:

@@ -13,11 +13,11 @@ from engine_core.structured.exact_numbers import (
     inexact_keywords,
     unjoined_divisors,
 )
+from engine_core.structured.grammar_error import GrammarError
 from engine_core.structured.references import hoist, localize, resolved
 from engine_core.structured.schema_tree import (
     Path,
     Schema,
-    SchemaError,
     as_list,
     as_schema,
     new_name,
@@ -26,12 +26,7 @@ from engine_core.structured.schema_tree import (
 from engine_core.structured.unique_items import MOST_VALUES, unique_lists
 from engine_core.structured.valid_schema import check_valid
 
-_FORMATS = frozenset(
-    {
-        *("date-time", "time", "date", "duration", "uuid"),
-        *("email", "hostname", "ipv4", "ipv6", "uri"),
-    }
-)
+_FORMATS = frozenset("date-time time date duration uuid email hostname ipv4 ipv6 uri".split())
 """Those that llguidance follows. JSON Schema (2020-12, 7.2.1) has all others as annotations."""
 
 _NO_LEAP_SECOND = "^[^:]*:[^:]*:[0-5]"
@@ -49,30 +44,18 @@ _MAX_SHOWN = 40
 
 _APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
 
-_COUNTS = frozenset(
-    {
-        *("minLength", "maxLength", "minItems", "maxItems"),
-        *("minProperties", "maxProperties"),
-    }
-)
+_COUNTS = frozenset("minLength maxLength minItems maxItems minProperties maxProperties".split())
 
 _UNHELD = frozenset(
-    {
-        *("not", "if", "contains", "dependentSchemas", "dependentRequired", "dependencies"),
-        *("propertyNames", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"),
-        *("$dynamicRef", "$recursiveRef"),
-    }
+    "not if contains dependentSchemas dependentRequired dependencies propertyNames uniqueItems "
+    "unevaluatedItems unevaluatedProperties $dynamicRef $recursiveRef".split()
 )
 """What is not followed where no rewriting has replaced it."""
 
-_FOLLOWED = frozenset(
-    {
-        *("$defs", "$ref", "definitions", "type", "const", "enum", "allOf", "anyOf", "oneOf"),
-        *("properties", "additionalProperties", "patternProperties", "required"),
-        *("items", "additionalItems", "prefixItems", "pattern", "format"),
-        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-        *_COUNTS,
-    }
+_FOLLOWED = _COUNTS.union(
+    "$defs $ref definitions type const enum allOf anyOf oneOf properties additionalProperties "
+    "patternProperties required items additionalItems prefixItems pattern format minimum maximum "
+    "exclusiveMinimum exclusiveMaximum multipleOf".split()
 )
 
 _UNJOINED = (
@@ -93,24 +76,24 @@ class Unheld:
 
 
 def decoded(source: str) -> Schema:
-    """The JSON schema `source`, with references as pointers. Raises SchemaError for what is no
+    """The JSON schema `source`, with references as pointers. Raises GrammarError for what is no
     schema."""
     try:
         # Not msgspec's, which has no integers of more than 64 bits.
         root: Any = json.loads(source, parse_float=_finite, parse_constant=_finite)
         if not isinstance(root, dict):
-            raise SchemaError("the schema is not an object")
+            raise GrammarError("the schema is not an object")
         schema = as_schema(root)
         check_valid(schemas := schemas_in(schema))
         localize(schemas)
         if hoist(schema, schemas):
             check_valid(schemas_in(schema))
-    except SchemaError:
+    except GrammarError:
         raise
     except RecursionError:
-        raise SchemaError("the schema is nested too deeply") from None
+        raise GrammarError("the schema is nested too deeply") from None
     except ValueError as error:
-        raise SchemaError(f"the schema cannot be read: {error}") from None
+        raise GrammarError(f"the schema cannot be read: {error}") from None
     return schema
 
 
@@ -124,7 +107,7 @@ def rewritten(root: Schema, *, closed: bool) -> tuple[str, list[Unheld]]:
     - If it is `closed`, objects that list properties have no others.
     - Annotations are left out, and `x-guidance`, by which a schema would set options of llguidance.
 
-    Raises SchemaError for a schema that is too large or too deep.
+    Raises GrammarError for a schema that is too large or too deep.
     """
     try:
         rewriting = _Rewriting(root)
@@ -133,13 +116,13 @@ def rewritten(root: Schema, *, closed: bool) -> tuple[str, list[Unheld]]:
             result = ClosedObjects(result).result()
         return json.dumps(result), rewriting.unheld
     except RecursionError:
-        raise SchemaError("the schema is nested too deeply") from None
+        raise GrammarError("the schema is nested too deeply") from None
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if value - value != 0:
-        raise SchemaError("the schema has a number that is too large")
+        raise GrammarError("the schema has a number that is too large")
     return value
 
 

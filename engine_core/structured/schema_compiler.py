@@ -2,56 +2,61 @@
 
 import time
 from collections.abc import Callable, Iterator, Set
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+from llguidance import LLMatcher
+
+from engine_core.structured.grammar_error import GrammarError
 from engine_core.structured.json_schema import Unheld, decoded, rewritten
-from engine_core.structured.schema_faults import fault_in
 from engine_core.structured.schema_tree import (
     Path,
-    SchemaError,
     as_schema,
+    children,
     path_text,
     schemas_in,
     without,
 )
-
-CompiledT = TypeVar("CompiledT")
 
 _SEARCH_S = 2.0
 """A search ends without a result within the time limit of a grammar."""
 
 _ROOT: Path = ()
 
+_PHASES = {"$ref": 1, "patternProperties": 2, "oneOf": 3}
 
-class SchemaCompiler(Generic[CompiledT]):
-    """Compiles schemas by two functions that raise SchemaError for what they cannot compile."""
+_LATE = ("additionalProperties", "required", "minProperties", "maxProperties")
+"""In each schema, after what they depend on."""
+
+
+class SchemaCompiler:
+    """Compiles schemas by two functions that raise GrammarError for what they cannot compile."""
 
     def __init__(
-        self, compile_schema: Callable[[str], CompiledT], check_pattern: Callable[[str], object]
+        self, compile_schema: Callable[[str], LLMatcher], check_pattern: Callable[[str], object]
     ) -> None:
         """`compile_schema` takes JSON as llguidance understands it; `check_pattern` takes a regular
         expression that is searched for."""
         self._compile_schema = compile_schema
         self._check_pattern = check_pattern
 
-    def strict(self, source: str) -> CompiledT:
-        """Raises SchemaError, with the path of the keyword, unless the whole schema is followed.
+    def strict(self, source: str) -> LLMatcher:
+        """Raises GrammarError, with the path of the keyword, unless the whole schema is followed.
         Objects that list their properties have no others."""
         root = decoded(source)
         exploding = list(self._exploding(source, root))
         text, unheld = rewritten(root, closed=True)
         for fault in [*unheld, *exploding]:
-            raise SchemaError(f"{path_text(fault.path)}: {fault.reason}")
+            raise GrammarError(f"{path_text(fault.path)}: {fault.reason}")
         try:
             return self._compile_schema(text)
-        except SchemaError as error:
+        except GrammarError as error:
             path = self._fault(decoded(source), set(), time.monotonic() + _SEARCH_S, closed=True)
-            raise SchemaError(f"{path_text(path or _ROOT)}: {error}") from None
+            raise GrammarError(f"{path_text(path or _ROOT)}: {error}") from None
 
-    def loose(self, source: str) -> tuple[CompiledT, tuple[str, ...]]:
+    def loose(self, source: str) -> tuple[LLMatcher, tuple[str, ...]]:
         """The schema as far as it can be followed, and the paths of what is left out.
 
-        Raises SchemaError for what is no schema.
+        Raises GrammarError for what is no schema.
         """
         root = decoded(source)
         deadline = time.monotonic() + _SEARCH_S
@@ -60,7 +65,7 @@ class SchemaCompiler(Generic[CompiledT]):
             text, unheld = rewritten(without(root, left_out), closed=False)
             try:
                 compiled = self._compile_schema(text)
-            except SchemaError:
+            except GrammarError:
                 if (path := self._fault(root, left_out, deadline, closed=False)) is None:
                     return self._compile_schema("{}"), (path_text(_ROOT),)
                 left_out.add(path)
@@ -78,12 +83,12 @@ class SchemaCompiler(Generic[CompiledT]):
                 raise TimeoutError
             try:
                 self._compile_schema(rewritten(schema, closed=closed)[0])
-            except SchemaError:
+            except GrammarError:
                 return False
             return True
 
         try:
-            return fault_in(root, left_out, compiles)
+            return _fault_in(root, left_out, compiles)
         except TimeoutError:
             return None
 
@@ -95,5 +100,48 @@ class SchemaCompiler(Generic[CompiledT]):
             for keyword, pattern in [*patterns, *(("patternProperties", name) for name in names)]:
                 try:
                     self._check_pattern(pattern)
-                except SchemaError as error:
+                except GrammarError as error:
                     yield Unheld((*path, keyword), str(error))
+
+
+def _fault_in(root: Any, left_out: Set[Path], compiles: Callable[[Any], bool]) -> Path | None:
+    """The first keyword with which `root` does not compile any more, as its keywords are added one
+    after another; None if it does not even without keywords.
+
+    Those of `left_out` are never added.
+    """
+    phased = sorted(_keywords(root, ()), key=lambda entry: entry[0])
+    keywords = [path for _, path in phased if path not in left_out]
+    if not compiles(without(root, {*left_out, *keywords})):
+        return None
+    good, bad = 0, len(keywords)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if compiles(without(root, {*left_out, *keywords[middle:]})):
+            good = middle
+        else:
+            bad = middle
+    return keywords[bad - 1] if keywords else None
+
+
+def _keywords(schema: Any, path: Path) -> Iterator[tuple[int, Path]]:
+    """The paths of all keywords, each with the phase in which it is added."""
+    keywords = as_schema(schema)
+    for keyword in sorted(keywords, key=_rank):
+        value = keywords[keyword]
+        within = list(children(keyword, value))
+        yield _phase(keyword, has_schemas=bool(within) and value is not False), (*path, keyword)
+        for place, child in within:
+            yield from _keywords(child, path + place)
+
+
+def _phase(keyword: str, *, has_schemas: bool) -> int:
+    """First come the keywords with schemas in them, then references, as definitions are followed
+    only where they are used, then all others; `oneOf` depends on all that is in its branches."""
+    if keyword in _PHASES:
+        return _PHASES[keyword]
+    return 0 if has_schemas else 2
+
+
+def _rank(keyword: str) -> int:
+    return _LATE.index(keyword) + 1 if keyword in _LATE else 0

@@ -11,21 +11,15 @@ Path = tuple[str | int, ...]
 DEFINITIONS = ("$defs", "definitions")
 
 _ONE_SCHEMA = frozenset(
-    {
-        *("additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if"),
-        *("items", "not", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
-    }
+    "additionalItems additionalProperties contains contentSchema else if items not propertyNames "
+    "then unevaluatedItems unevaluatedProperties".split()
 )
-_SCHEMAS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
+_SCHEMAS = frozenset("allOf anyOf items oneOf prefixItems".split())
 _NAMED_SCHEMAS = frozenset(
-    {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
+    "$defs definitions dependencies dependentSchemas patternProperties properties".split()
 )
 _WITH_SCHEMAS = _ONE_SCHEMA | _SCHEMAS | _NAMED_SCHEMAS
 _PLAIN_NAME = re.compile(r"[\w$-]+", re.ASCII)
-
-
-class SchemaError(ValueError):
-    """A schema that no text is generated for; the message names the keyword."""
 
 
 def path_text(path: Path) -> str:

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
-from engine_core.structured.schema_tree import Path, Schema, SchemaError, path_text
+from engine_core.structured.grammar_error import GrammarError
+from engine_core.structured.schema_tree import Path, Schema, path_text
 
 _MAX_DEPTH = 128
 """That of llguidance's parser."""
@@ -67,7 +68,7 @@ _Keywords = TypedDict(
 
 
 def check_valid(schemas: Iterable[tuple[Path, Schema]]) -> None:
-    """Raises SchemaError, with the path of the keyword, if one of them is no JSON schema, apart
+    """Raises GrammarError, with the path of the keyword, if one of them is no JSON schema, apart
     from those within it."""
     for path, schema in schemas:
         _check(schema, path)
@@ -75,8 +76,8 @@ def check_valid(schemas: Iterable[tuple[Path, Schema]]) -> None:
 
 def _check(schema: Schema, path: Path) -> None:
     if len(path) > _MAX_DEPTH:
-        raise SchemaError("the schema is nested too deeply")
+        raise GrammarError("the schema is nested too deeply")
     try:
         msgspec.convert(schema, _Keywords)
     except msgspec.ValidationError as error:
-        raise SchemaError(str(error).replace("`$", f"`{path_text(path)}")) from None
+        raise GrammarError(str(error).replace("`$", f"`{path_text(path)}")) from None

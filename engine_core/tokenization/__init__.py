@@ -1,1 +1,1 @@
-"""From texts to token ids, off the loop."""
+"""From texts to token ids."""

@@ -5,18 +5,9 @@ import importlib
 from engine_core.workflows.base import Workflow
 from workers.contract.config import Task
 
-_MODULES: dict[tuple[Task, bool], str] = {
-    ("generate", True): "generate",
-    ("embed", True): "decoder_embed",
-    ("embed", False): "embed",
-    ("embed_sparse", False): "embed_sparse",
-    ("classify", True): "decoder_classify",
-    ("classify", False): "classify",
-    ("rerank", True): "rerank",
-}
-
 
 def workflow_for(task: Task, *, has_kv_cache: bool) -> Workflow:
     """The workflow of a model that does `task`."""
-    module = _MODULES[task, has_kv_cache]
-    return importlib.import_module(f"engine_core.workflows.{module}").WORKFLOW
+    encoder = "decoder_encode" if has_kv_cache else "encode"
+    module = "generate" if task == "generate" else encoder
+    return importlib.import_module(f"engine_core.workflows.{module}").WORKFLOWS[task]

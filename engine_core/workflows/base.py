@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 from engine_core.executor.base import Capacity
 from engine_core.job import Job
 from engine_core.messages import Accepted, EncodeJob, EngineInfo, GenerateJob
+from engine_core.preprocessing.job_inputs import JobInputs, Text
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.base import Scheduler
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import Text
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig
 
@@ -20,46 +20,31 @@ Operation = Literal[
 """Something that a job may require of a model."""
 
 
-class JobInputs(Protocol):
-    """A job as its preprocessor hands it back; `refusal` is None if nothing was wrong with it."""
-
-    @property
-    def job(self) -> Job: ...
-
-    @property
-    def refusal(self) -> RefusalError | None: ...
-
-
-InputsT = TypeVar("InputsT", bound=JobInputs)
-InputsT_contra = TypeVar("InputsT_contra", bound=JobInputs, contravariant=True)
-RowsT_co = TypeVar("RowsT_co", covariant=True)
-
-
-class Preprocessor(Protocol[InputsT]):
+class Preprocessor(Protocol):
     """Does in threads what would hold the loop up: tokenizing, compiling a grammar."""
 
     def fileno(self) -> int:
         """Readable when `take` has something, for the loop's poller."""
         ...
 
-    def put(self, job: Job, texts: list[Text]) -> InputsT | None:
+    def put(self, job: Job, texts: list[Text]) -> JobInputs | None:
         """Queue a job, whose `texts` are to be tokenized. Returns its inputs at once where there is
         nothing to wait for."""
         ...
 
-    def take(self) -> list[InputsT]:
+    def take(self) -> list[JobInputs]:
         """The inputs that are ready, each once."""
         ...
 
 
-class RequestProcessor(Protocol[InputsT_contra, RowsT_co]):
+class RequestProcessor(Protocol):
     """Turns a job's message into rows that its scheduler can run."""
 
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
         """The texts and pairs to tokenize; empty for a job of ids. Raises RefusalError."""
         ...
 
-    def prepare(self, inputs: InputsT_contra) -> tuple[Accepted, RowsT_co]:
+    def prepare(self, inputs: JobInputs) -> tuple[Accepted, Any]:
         """Check everything that can be wrong with the job. Raises RefusalError, naming the item
         and both numbers."""
         ...
@@ -78,8 +63,8 @@ class Workflow:
 
     task: Task
     operations: frozenset[Operation]
-    preprocessor: Callable[[ExecutionConfig, Tokenizer], Preprocessor[Any]]
-    processor: Callable[[ExecutionConfig, int], RequestProcessor[Any, Any]]
+    preprocessor: Callable[[ExecutionConfig, Tokenizer], Preprocessor]
+    processor: Callable[[ExecutionConfig, int], RequestProcessor]
     scheduler: Callable[[ExecutionConfig, int, Callable[[], float]], Scheduler[Any, Any, Any]]
     vector_size: Callable[[ModelConfig], int]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 import msgspec
@@ -12,18 +12,19 @@ import numpy as np
 
 from engine_core.job import Job
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
+from engine_core.preprocessing.compiler_threads import CompilerThreads
+from engine_core.preprocessing.job_inputs import JobInputs, Text
+from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.requests.request import Request, row_seed
-from engine_core.structured.compiler_threads import CompiledJob, CompilerThreads
 from engine_core.structured.grammar import CompiledGrammar, compiler_for
 from engine_core.structured.matcher import Matcher
 from engine_core.structured.token_limits import TokenLimits
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, TokenizerThreads
 from engine_core.workflows.base import Workflow
-from workers.contract.config import ExecutionConfig
+from workers.contract.config import ExecutionConfig, Task
 
 MAX_PROMPT_SCORES = 1 << 22
 """Most log-probabilities of prompts in the answer to one job of a client."""
@@ -45,23 +46,23 @@ class DecoderPreprocessor:
     def fileno(self) -> int:
         return self._ready.fileno()
 
-    def put(self, job: Job, texts: list[Text]) -> CompiledJob | None:
+    def put(self, job: Job, texts: list[Text]) -> JobInputs | None:
         done = self._tokenizer_threads.put(job, texts)
         return None if done is None else self._compile(done)
 
-    def take(self) -> list[CompiledJob]:
+    def take(self) -> list[JobInputs]:
         compiled = map(self._compile, self._tokenizer_threads.take())
         ready = [inputs for inputs in compiled if inputs is not None]
         return ready + self._compiler_threads.take()
 
-    def _compile(self, done: TokenizedJob) -> CompiledJob | None:
+    def _compile(self, inputs: JobInputs) -> JobInputs | None:
         """The job's inputs, or None while its grammar is compiled."""
-        job = done.job
-        grammar = job.message.params.grammar if isinstance(job.message, GenerateJob) else None
-        if grammar is None or done.refusal is not None:
-            return CompiledJob(job, done.tokenized, refusal=done.refusal)
-        if not job.ended:
-            self._compiler_threads.put(job, done.tokenized, grammar)
+        message = inputs.job.message
+        grammar = message.params.grammar if isinstance(message, GenerateJob) else None
+        if grammar is None or inputs.refusal is not None:
+            return inputs
+        if not inputs.job.ended:
+            self._compiler_threads.put(inputs, grammar)
         return None
 
 
@@ -77,7 +78,7 @@ class DecoderProcessor:
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
         return list(message.texts)
 
-    def prepare(self, inputs: CompiledJob) -> tuple[Accepted, Iterator[Request]]:
+    def prepare(self, inputs: JobInputs) -> tuple[Accepted, Iterator[Request]]:
         job, tokenized, message = inputs.job, inputs.tokenized, inputs.job.message
         assert isinstance(message, GenerateJob)
         self._check_ids(message.params)
@@ -204,11 +205,13 @@ def _check_scores(message: GenerateJob, prompts: list[array[int]]) -> None:
         raise RefusalError("too_large", reason, "prompt")
 
 
-WORKFLOW = Workflow(
-    task="generate",
-    operations=frozenset({"generate text"}),
-    preprocessor=DecoderPreprocessor,
-    processor=DecoderProcessor,
-    scheduler=DecoderScheduler,
-    vector_size=lambda _: 0,
-)
+WORKFLOWS: Mapping[Task, Workflow] = {
+    "generate": Workflow(
+        task="generate",
+        operations=frozenset({"generate text"}),
+        preprocessor=DecoderPreprocessor,
+        processor=DecoderProcessor,
+        scheduler=DecoderScheduler,
+        vector_size=lambda _: 0,
+    )
+}

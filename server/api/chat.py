@@ -1,34 +1,25 @@
 """`/v1/chat/completions`: a conversation's next message."""
 
-import time
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import partial
 
-import msgspec
 from fastapi import Request, Response
-from msgspec import UNSET, UnsetType
 
 from engine_core.refusal import RefusalError
-from server.generation.chat.chat_choices import ChatFormat
+from server.generation.chat.chat_choices import ChatForm
 from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
-from server.generation.generation import Generation, generate
-from server.generation.plan import GenerationPlan, generation_plan
+from server.generation.generation import generate
+from server.generation.plan import GenerationPlan, choices, generation_plan
 from server.generation.requested_sampling import sampling_params
-from server.generation.stream import encoded_choices, stream_events, streamed_usage
-from server.generation.text_piece import TextPiece
+from server.generation.stream import answer
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.sse import EventStream
-from server.metrics.request_record import RequestRecord
-from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest, ChunkChoice
-from server.schemas.common import CompletionUsage
+from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from server.schemas.field_names import value_under_any_name
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import text_items
 from server.service.registry import Model
-from server.service.service import Service, json_answer, record_of, service_of
+from server.service.service import record_of, service_of
 
 CHAT_COMPLETIONS = Endpoint(
     "POST",
@@ -43,85 +34,22 @@ _body = Body(ChatRequest)
 @CHAT_COMPLETIONS.answered_by
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation, in one piece or as a stream of server-sent events."""
-    service, record = service_of(request), record_of(request)
+    service = service_of(request)
     body = await _body.read(request)
-    model = service.find(record, body.model, CHAT_COMPLETIONS, body.priority or 0)
-    usage = streamed_usage(body)
+    model = service.find(record_of(request), body.model, CHAT_COMPLETIONS, body.priority or 0)
     with CancelOnDisconnect(request.receive):
-        plan = await chat_plan(body, service, record, model)
-        generating = generate(service, record, model, plan)
-        answer = _Answer(service, model, ChatFormat(body, model, plan.logprobs))
+        plan = await chat_plan(body, request, model)
+        form = ChatForm(body, model, service.new_id("chatcmpl"), plan.logprobs)
         try:
-            if body.stream:
-                last = partial(answer.chunk, [])
-                events = stream_events(generating, usage, answer.chunks, last)
-                return await EventStream.begin(events)
-            return await answer.whole(generating)
+            return await answer(generate(request, model, plan), form, stream=body.stream)
         except RefusalError as error:
             raise chat_error(error, body) from None
 
 
-class _Answer:
-    """One answer, whole or as a stream."""
-
-    def __init__(self, service: Service, model: Model, form: ChatFormat) -> None:
-        self._id = service.new_id("chatcmpl")
-        self._created = int(time.time())
-        self._model = model.name
-        self._fingerprint = model.fingerprint
-        self._form = form
-
-    async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> Response:
-        """The answer once it has ended."""
-        async with generating as generation:
-            pieces = await generation.final_pieces()
-            first, form = pieces[0], self._form
-            async with generation.encoding():
-                answer = ChatCompletion(
-                    id=self._id,
-                    created=self._created,
-                    model=self._model,
-                    system_fingerprint=self._fingerprint,
-                    choices=await encoded_choices(pieces, form.choice),
-                    usage=generation.usage(),
-                    prompt_token_ids=UNSET if first.prompt_ids is None else first.prompt_ids,
-                    prompt_logprobs=await form.prompt_logprobs(first),
-                )
-                return json_answer(answer)
-
-    async def chunks(
-        self, piece: TextPiece, usage: CompletionUsage | UnsetType | None
-    ) -> list[ChatChunk]:
-        """A piece of a choice in a stream, with the usage so far."""
-        chunks = [self.chunk([choice], usage) for choice in await self._form.deltas(piece)]
-        if piece.prompt_ids is not None:
-            chunks[0] = msgspec.structs.replace(chunks[0], prompt_token_ids=piece.prompt_ids)
-        return chunks
-
-    def chunk(
-        self, choices: list[ChunkChoice], usage: CompletionUsage | UnsetType | None
-    ) -> ChatChunk:
-        """A part of a stream."""
-        return ChatChunk(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            system_fingerprint=self._fingerprint,
-            choices=choices,
-            usage=usage,
-        )
-
-
-async def chat_plan(
-    body: ChatRequest, service: Service, record: RequestRecord, model: Model
-) -> GenerationPlan:
+async def chat_plan(body: ChatRequest, request: Request, model: Model) -> GenerationPlan:
     """The request, checked, its prompt rendered. Raises RefusalError."""
     max_tokens = _max_tokens(body)
     logprobs = _top_logprobs(body)
-    if body.stream and body.prompt_logprobs is not None:
-        raise RefusalError(
-            "invalid_request", "prompt_logprobs: not with `stream`", "prompt_logprobs"
-        )
     params = sampling_params(
         body,
         model,
@@ -129,18 +57,17 @@ async def chat_plan(
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
-    text = await chat_prompt(service, record, model, body.messages, _options(body))
-    plan = generation_plan(
+    text = await chat_prompt(request, model, body.messages, _options(body))
+    return generation_plan(
         body,
         model,
-        service.limits,
-        prompts=text_items([text]),
+        prompts=text_items(text, "messages"),
         params=params,
+        width=choices(body, service_of(request).limits),
         logprobs=logprobs,
         # Templates write the special tokens themselves.
         add_special_tokens=bool(body.add_special_tokens),
     )
-    return msgspec.structs.replace(plan, return_token_ids=bool(body.return_token_ids))
 
 
 def _options(body: ChatRequest) -> ChatOptions:

@@ -7,10 +7,13 @@ from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import FloatArray
 from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores
-from server.encoding.row_names import item_names
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.schemas.classify import Classification, ClassificationList, ClassifyRequest
+from server.schemas.classify import (
+    Classification,
+    ClassificationList,
+    ClassifyRequest,
+)
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import parse_items
 from server.service.service import json_answer, record_of, service_of
@@ -39,13 +42,11 @@ async def create_classifications(request: Request) -> Response:
     config = model.served.execution.model
     with CancelOnDisconnect(request.receive):
         encoded = await encode(
-            service,
-            record,
+            request,
             model,
             ScoresCall,
             items,
-            options=JobOptions(tokenization=tokenization, priority=body.priority or 0),
-            name=item_names("input", body.input),
+            JobOptions(tokenization=tokenization, priority=body.priority or 0),
         )
         raw = body.use_activation is False
         scores = encoded.logits if raw else label_scores(encoded.logits, config)

@@ -1,32 +1,23 @@
 """`/v1/completions`: text that continues a prompt."""
 
-import time
-from contextlib import AbstractAsyncContextManager
-from functools import partial
-
-import msgspec
 from fastapi import Request, Response
-from msgspec import UnsetType
 
 from engine_core.messages import SamplingParams
 from engine_core.refusal import RefusalError
-from server.generation.completion.completion_choices import CompletionFormat
-from server.generation.generation import Generation, generate
+from server.generation.completion.completion_choices import CompletionForm
+from server.generation.generation import generate
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
 from server.generation.requested_sampling import sampling_params
-from server.generation.stream import encoded_choices, stream_events, streamed_usage
-from server.generation.text_piece import TextPiece
+from server.generation.stream import answer
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.http.sse import EventStream
-from server.schemas.common import CompletionUsage
-from server.schemas.completions import Completion, CompletionChoice, CompletionRequest
+from server.schemas.completions import Completion, CompletionRequest
 from server.schemas.field_names import value_under_any_name
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import parse_items
 from server.service.registry import Model
-from server.service.service import Service, json_answer, record_of, service_of
-from server.settings.server_config import Limits
+from server.service.service import record_of, service_of
+from server.settings.limits import Limits
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -43,79 +34,27 @@ _body = Body(CompletionRequest)
 @COMPLETIONS.answered_by
 async def create_completion(request: Request) -> Response:
     """Continue one or more prompts, in one answer or as a stream of server-sent events."""
-    service, record = service_of(request), record_of(request)
+    service = service_of(request)
     body = await _body.read(request)
-    model = service.find(record, body.model, COMPLETIONS, body.priority or 0)
-    usage = streamed_usage(body)
+    model = service.find(record_of(request), body.model, COMPLETIONS, body.priority or 0)
     plan = completion_plan(body, model, service.limits)
-    answer = _Answer(service, model, CompletionFormat(body, model))
+    form = CompletionForm(body, model, service.new_id("cmpl"))
     with CancelOnDisconnect(request.receive):
-        generating = generate(service, record, model, plan)
-        if body.stream:
-            last = partial(answer.completion, [])
-            return await EventStream.begin(stream_events(generating, usage, answer.chunks, last))
-        return await answer.whole(generating)
-
-
-class _Answer:
-    """One answer, whole or as a stream."""
-
-    def __init__(self, service: Service, model: Model, form: CompletionFormat) -> None:
-        self._id = service.new_id("cmpl")
-        self._created = int(time.time())
-        self._model = model.name
-        self._fingerprint = model.fingerprint
-        self._form = form
-
-    async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> Response:
-        """The answer once all choices have ended."""
-        async with generating as generation:
-            pieces = await generation.final_pieces()
-            async with generation.encoding():
-                choices = await encoded_choices(pieces, self._form.choice)
-                return json_answer(self.completion(choices, generation.usage()))
-
-    async def chunks(
-        self, piece: TextPiece, usage: CompletionUsage | UnsetType | None
-    ) -> list[Completion]:
-        """A piece of a choice in a stream, with the usage so far."""
-        return [self.completion([await self._form.choice(piece)], usage)]
-
-    def completion(
-        self, choices: list[CompletionChoice], usage: CompletionUsage | UnsetType | None
-    ) -> Completion:
-        """The whole answer, or a part of a stream."""
-        return Completion(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            system_fingerprint=self._fingerprint,
-            choices=choices,
-            usage=usage,
-        )
+        return await answer(generate(request, model, plan), form, stream=body.stream)
 
 
 def completion_plan(body: CompletionRequest, model: Model, limits: Limits) -> GenerationPlan:
     """The request, checked and with the model's own defaults in it. Raises RefusalError."""
-    best_of = _best_of(body, limits)
-    if body.stream and body.prompt_logprobs is not None:
-        raise RefusalError(
-            "invalid_request", "prompt_logprobs: not with `stream`", "prompt_logprobs"
-        )
-    plan = generation_plan(
+    width = _best_of(body, limits)
+    return generation_plan(
         body,
         model,
-        limits,
         prompts=parse_items(body.prompt, "prompt", model, limits.max_inputs),
-        params=_params(body, model, ranked=best_of > (body.n or 1)),
+        params=_params(body, model, ranked=width > (body.n or 1)),
+        width=width,
         logprobs=body.logprobs,
-        add_special_tokens=body.add_special_tokens is not False,
-    )
-    return msgspec.structs.replace(
-        plan,
-        width=best_of,
         echo=bool(body.echo),
-        return_token_ids=bool(body.return_token_ids),
+        add_special_tokens=body.add_special_tokens is not False,
     )
 
 

@@ -3,15 +3,17 @@
 from fastapi import Request, Response
 from msgspec import UNSET
 
-from engine_core.client.encode_calls import EncodedVectors, VectorsCall
-from engine_core.client.job_options import JobOptions
-from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
-from server.encoding.encode import count_usage, encode
-from server.encoding.vector_json import rows_in_json
-from server.encoding.vectors import quantize, shorten
+from server.encoding.embedding_plan import embedding_plan, planned_vectors
+from server.encoding.encode import count_usage
+from server.encoding.vector_json import in_base64, in_lists, rows_in_json
+from server.encoding.vectors import quantize
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.schemas.embeddings import Embedding, EmbeddingList, EmbeddingRequest
+from server.schemas.embeddings import (
+    Embedding,
+    EmbeddingList,
+    EmbeddingRequest,
+)
 from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer, record_of, service_of
 
@@ -33,36 +35,15 @@ async def create_embeddings(request: Request) -> Response:
     model = service.find(record, body.model, EMBEDDINGS, body.priority or 0)
     plan = embedding_plan(body, model, service.limits)
     with CancelOnDisconnect(request.receive):
-        encoded = await encode(
-            service,
-            record,
-            model,
-            VectorsCall,
-            plan.items,
-            options=JobOptions(
-                tokenization=plan.tokenization,
-                cache_salt=body.cache_salt or "",
-                priority=plan.priority,
-            ),
-        )
-        return json_answer(
-            EmbeddingList(
-                data=await _embeddings(encoded, plan),
-                model=model.name,
-                usage=count_usage(encoded),
+        encoded = await planned_vectors(request, model, plan)
+        form = in_base64 if body.encoding_format == "base64" else in_lists
+        rows = await rows_in_json(quantize(encoded.vectors, plan.dtype), form)
+        data = [
+            Embedding(
+                index=index,
+                embedding=row,
+                truncated=True if encoded.dropped and encoded.dropped[index] > 0 else UNSET,
             )
-        )
-
-
-async def _embeddings(encoded: EncodedVectors, plan: EmbeddingPlan) -> list[Embedding]:
-    """One entry a row."""
-    vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
-    rows = await rows_in_json(quantize(vectors, plan.dtype), in_base64=plan.in_base64)
-    return [
-        Embedding(
-            index=index,
-            embedding=row,
-            truncated=True if encoded.dropped and encoded.dropped[index] > 0 else UNSET,
-        )
-        for index, row in enumerate(rows)
-    ]
+            for index, row in enumerate(rows)
+        ]
+        return json_answer(EmbeddingList(data=data, model=model.name, usage=count_usage(encoded)))

@@ -29,7 +29,7 @@ from server.schemas.stored.list_queries import FileListQuery
 from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer, service_of
 from server.service.stored import Stored, in_state, page_of, stored_of, storing
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 from server.state.database import Page
 from server.state.stored_files import StoredFile, new_id
 from server.state.upload import Upload, UploadBounds
@@ -52,7 +52,7 @@ async def create_file(request: Request) -> Response:
     path = stored.state.files.path(file_id)
     async with _upload(stored, path, limits) as upload:
         upload.check(length_of(request, 0) - _BESIDE_FILE)
-        form = await FormReader("file", upload).read(request, limits.max_file_bytes)
+        form = await FormReader("file", upload).read(request, limits.max_file_size)
         file = _described(form, file_id, stored.owner, upload.num_bytes)
         await asyncio.to_thread(upload.commit)
         await asyncio.to_thread(stored.state.files.add, file)
@@ -105,9 +105,9 @@ async def _upload(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[
     with storing():
         used = await asyncio.to_thread(stored.state.files.used_bytes, stored.owner)
         bounds = UploadBounds(
-            max_bytes=limits.max_file_bytes,
+            max_bytes=limits.max_file_size,
             max_lines=limits.max_file_lines,
-            left_bytes=max(0, limits.max_stored_bytes - used),
+            left_bytes=max(0, limits.max_stored_size - used),
         )
         upload = await asyncio.to_thread(Upload, path, bounds)
         try:

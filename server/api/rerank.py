@@ -22,7 +22,7 @@ from server.schemas.rerank import (
     VoyageResult,
 )
 from server.service.endpoint import Endpoint, operation
-from server.service.inputs import check_count
+from server.service.inputs import check_count, text_items
 from server.service.registry import Model
 from server.service.service import json_answer, record_of, service_of
 
@@ -35,34 +35,29 @@ RERANK = Endpoint(
     order=40,
 )
 RERANK_V2 = RERANK.at("/v2/rerank", order=41)
-rerank_body = Body(RerankRequest)
+_body = Body(RerankRequest)
 
 
 @RERANK.answered_by
 @RERANK_V2.answered_by
 async def create_reranking(request: Request) -> Response:
     """Score documents against a query: by a reranker, or the similarity of vectors."""
-    return await answer_reranking(request, await rerank_body.read(request))
-
-
-async def answer_reranking(request: Request, body: RerankRequest) -> Response:
-    """The answer to `body`. Raises RefusalError."""
     service, record = service_of(request), record_of(request)
+    body = await _body.read(request)
     top_n = _top_n(body)
     model = service.find(record, body.model, RERANK, body.priority or 0)
     check_count(len(body.documents), "documents", service.limits.max_documents)
     documents = [item if isinstance(item, str) else item.text for item in body.documents]
     with CancelOnDisconnect(request.receive):
         pairs = Pairs(
-            queries=[body.query],
-            texts=documents,
-            query_name=lambda _: "query",
-            text_name=lambda index: f"documents[{index}]",
+            queries=text_items(body.query, "query"),
+            texts=text_items(documents, "documents"),
             cut_texts=await _document_tokenization(model, body),
             instruction=checked_instruction(model, body.instruction),
             cache_salt=body.cache_salt,
+            priority=body.priority,
         )
-        found = await relevance(service, record, model, pairs, priority=body.priority or 0)
+        found = await relevance(request, model, pairs)
         scores = found.raw_scores if body.use_activation is False else found.scores
         # Different raw scores may be equal after rounding by a sigmoid.
         best = np.argsort(-found.raw_scores, kind="stable")[:top_n].tolist()

@@ -4,13 +4,12 @@ from fastapi import Request, Response
 
 from engine_core.refusal import RefusalError
 from server.encoding.relevance import Pairs, checked_instruction, relevance
-from server.encoding.row_names import item_names
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.schemas.field_names import given_twice
 from server.schemas.score import Score, ScoreList, ScoreRequest, Texts
 from server.service.endpoint import Endpoint, operation
-from server.service.inputs import check_count
+from server.service.inputs import check_count, text_items
 from server.service.registry import Model
 from server.service.service import json_answer, record_of, service_of
 from server.service.truncation import items_cut_to
@@ -36,7 +35,7 @@ async def create_scores(request: Request) -> Response:
     model = service.find(record, body.model, SCORE, body.priority or 0)
     pairs = _pairs(body, model, service.limits.max_documents)
     with CancelOnDisconnect(request.receive):
-        found = await relevance(service, record, model, pairs, priority=body.priority or 0)
+        found = await relevance(request, model, pairs)
         scores = found.raw_scores if body.use_activation is False else found.scores
         return json_answer(
             ScoreList(
@@ -54,7 +53,7 @@ def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
     """The pairs of a request. Raises RefusalError where texts are missing or do not pair up."""
     first_name, firsts = _either(("text_1", body.text_1), ("queries", body.queries))
     second_name, seconds = _either(("text_2", body.text_2), ("documents", body.documents))
-    queries, texts = _listed(firsts), _listed(seconds)
+    queries, texts = text_items(firsts, first_name), text_items(seconds, second_name)
     check_count(len(texts), second_name, max_pairs)
     if len(queries) not in (1, len(texts)):
         raise RefusalError(
@@ -67,12 +66,11 @@ def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
     return Pairs(
         queries=queries,
         texts=texts,
-        query_name=item_names(first_name, firsts),
-        text_name=item_names(second_name, seconds),
         cut_queries=cut,
         cut_texts=cut,
         instruction=checked_instruction(model, body.instruction),
         cache_salt=body.cache_salt,
+        priority=body.priority,
     )
 
 
@@ -84,7 +82,3 @@ def _either(one: tuple[str, Texts | None], other: tuple[str, Texts | None]) -> t
     if len(given) > 1:
         raise given_twice(one[0], other[0])
     return given[0]
-
-
-def _listed(texts: Texts) -> list[str]:
-    return [texts] if isinstance(texts, str) else texts

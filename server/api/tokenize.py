@@ -14,12 +14,16 @@ from server.generation.chat.chat_prompt import chat_prompt
 from server.generation.chat.conversation import ChatOptions
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.metrics.request_record import RequestRecord
-from server.schemas.tokenize import DetokenizedText, DetokenizeRequest, TokenizeRequest, Tokens
+from server.schemas.tokenize import (
+    DetokenizedText,
+    DetokenizeRequest,
+    TokenizeRequest,
+    Tokens,
+)
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_ids
 from server.service.registry import Model
-from server.service.service import Service, json_answer, record_of, service_of
+from server.service.service import json_answer, record_of, service_of
 from workers.contract.config import Task
 
 ALL_TASKS = get_args(Task)
@@ -30,17 +34,15 @@ DETOKENIZE = Endpoint(
     tasks=ALL_TASKS,
     order=210,
 )
-tokenize_body = Body(TokenizeRequest)
 _detokenize_body = Body(DetokenizeRequest)
 
 
 async def answer_tokenization(request: Request, model: Model, body: TokenizeRequest) -> Response:
     """The token ids of a text, or of the prompt that a chat template makes of messages. Raises
     RefusalError."""
-    service, record = service_of(request), record_of(request)
     with CancelOnDisconnect(request.receive):
-        text, special = await _text(service, record, model, body)
-        with tokenizing(service, record, [text]):
+        text, special = await _text(request, model, body)
+        with tokenizing(request, [text]):
             (sliced,) = await all_slices(model.tokenizer, [text])
             with_texts = bool(body.return_token_strs)
             tokens = await in_thread(
@@ -50,9 +52,9 @@ async def answer_tokenization(request: Request, model: Model, body: TokenizeRequ
 
 
 @contextmanager
-def tokenizing(service: Service, record: RequestRecord, texts: list[str]) -> Generator[None]:
+def tokenizing(request: Request, texts: list[str]) -> Generator[None]:
     """These texts are tokenized within the block. Raises RefusalError `overloaded`."""
-    key = record.client.share.number
+    service, key = service_of(request), record_of(request).client.share.number
     with service.in_flight, service.ledger.account(key, "texts to tokenize") as account:
         account.hold(sum(len(text.encode()) for text in texts))
         yield
@@ -68,9 +70,7 @@ def _tokens(model: Model, sliced: SlicedText, *, special: bool, with_texts: bool
     )
 
 
-async def _text(
-    service: Service, record: RequestRecord, model: Model, body: TokenizeRequest
-) -> tuple[str, bool]:
+async def _text(request: Request, model: Model, body: TokenizeRequest) -> tuple[str, bool]:
     """The text, and whether it gets special tokens. Raises RefusalError."""
     if body.messages is None:
         if body.prompt is None:
@@ -85,7 +85,7 @@ async def _text(
         continue_final_message=body.continue_final_message,
         variables=body.chat_template_kwargs or {},
     )
-    text = await chat_prompt(service, record, model, body.messages, options)
+    text = await chat_prompt(request, model, body.messages, options)
     return text, bool(body.add_special_tokens)
 
 

@@ -55,7 +55,7 @@ async def run_batches(config: ServerConfig) -> None:
             await BatchRunner(
                 state,
                 backend,
-                config.limits.max_body_bytes,
+                config.limits.max_body_size,
                 on_owner=lambda owner: backend.act_for(keys.of_owner(owner)),
                 health=health,
             ).run()

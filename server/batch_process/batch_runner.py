@@ -40,14 +40,14 @@ class BatchRunner:
         self,
         state: StateFolder,
         backend: Backend,
-        max_body_bytes: int,
+        max_body_size: int,
         on_owner: Callable[[str], None] = lambda _: None,
         health: BatchHealth | None = None,
     ) -> None:
         """`on_owner` hears whose batch comes next."""
         self._state, self._on_owner = state, on_owner
         self._backend = backend
-        self._max_line_bytes = max_body_bytes + BESIDE_BODY
+        self._max_line_bytes = max_body_size + BESIDE_BODY
         self._expiry_due = 0.0
         self._health = health or BatchHealth()
         self._needed = 0

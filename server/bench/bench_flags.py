@@ -1,19 +1,33 @@
 """The flags of `penstock bench`."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from server.bench.cases.dummy_models import parse_shape, shape_names
-from server.bench.cases.sharing import DEGREES, SHARING
-from server.bench.cases.workloads import GENERATION, HTTP, PREFILL, Case, OfflineCase
-from server.bench.commands import BenchOptions, bench_offline, bench_running, bench_started
+from server.bench.cases.workloads import (
+    DEGREES,
+    GENERATION,
+    HTTP,
+    PREFILL,
+    SHARING,
+    Case,
+    OfflineCase,
+)
+from server.bench.commands import BenchOptions, bench
+from server.bench.load.http_client import Address
+from server.bench.load.http_runner import running_server, started_server
+from server.bench.offline import offline_runner
 from server.models.model_setup import EngineOptions
-from server.settings.server_config import API_KEY_VARIABLE
+from server.settings.flags import ENGINE_FLAGS, add_flags
+from server.settings.server_config import API_KEY_VARIABLE, api_key_from
 from server.settings.setting_types import parse_positive, parse_share
 
-AddFlags = Callable[[argparse.ArgumentParser], None]
+_StructT = TypeVar("_StructT", bound=msgspec.Struct)
 
 _OFFLINE_GROUPS: dict[str, Sequence[OfflineCase]] = {
     "all-generation": GENERATION,
@@ -39,8 +53,8 @@ Prompts are random words of one token each. A failed request fails its case.
 """
 
 
-def add_bench(parser: argparse.ArgumentParser, add_flags: AddFlags) -> None:
-    """Add both commands; `add_flags` adds those of an engine."""
+def add_bench(parser: argparse.ArgumentParser) -> None:
+    """Add both commands."""
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     offline = _command(commands, "offline", _OFFLINE, _OFFLINE_GROUPS, "engines without HTTP")
     offline.set_defaults(run=_offline)
@@ -54,7 +68,7 @@ def add_bench(parser: argparse.ArgumentParser, add_flags: AddFlags) -> None:
     serve.set_defaults(run=_serve)
     _add_server_flags(serve)
     for command in (offline, serve):
-        add_flags(command)
+        add_flags(command, ENGINE_FLAGS)
 
 
 def _command(
@@ -71,7 +85,8 @@ def _command(
         help=help_,
         description=description,
         epilog="cases:\n" + "\n".join(lines),
-        formatter_class=_HelpFormatter,
+        # Descriptions as they are written, and room for the longer flags.
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=32),
     )
     parser.set_defaults(groups=groups, named=named, load_format="dummy")
     parser.add_argument(
@@ -84,13 +99,6 @@ def _command(
     )
     _add_run_flags(parser)
     return parser
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Descriptions as they are written, and room for the longer flags."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32)
 
 
 def _add_run_flags(parser: argparse.ArgumentParser) -> None:
@@ -171,21 +179,22 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _offline(_: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    caching = not options.no_prefix_caching
-    return bench_offline(_bench_options(options), _chosen(options), prefix_caching=caching)
+    engine = _picked(options, EngineOptions)
+    start = partial(offline_runner, engine, not options.no_prefix_caching)
+    return bench(_picked(options, BenchOptions), _chosen(options), start)
 
 
 def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    bench_options, cases = _bench_options(options), _chosen(options)
-    if options.start:
-        if options.model is not None:
-            parser.error("--model is only for --url")
-        return bench_started(
-            bench_options, cases, options.api_workers, options.clients, options.tokenizer
-        )
-    return bench_running(
-        bench_options, cases, options.url, options.model, options.clients, options.tokenizer
-    )
+    clients, tokenizer = options.clients, options.tokenizer
+    if not options.start:
+        address = Address.of(options.url, api_key_from())
+        start = partial(running_server, address, options.model, clients, tokenizer)
+    elif options.model is None:
+        engine = _picked(options, EngineOptions)
+        start = partial(started_server, engine, options.api_workers, clients, tokenizer)
+    else:
+        parser.error("--model is only for --url")
+    return bench(_picked(options, BenchOptions), _chosen(options), start)
 
 
 def _chosen(options: argparse.Namespace) -> Sequence[Any]:
@@ -198,15 +207,7 @@ def _chosen(options: argparse.Namespace) -> Sequence[Any]:
     return list(dict.fromkeys(chosen))
 
 
-def _bench_options(options: argparse.Namespace) -> BenchOptions:
+def _picked(options: argparse.Namespace, struct: type[_StructT]) -> _StructT:
+    """The struct whose fields are the options of their names, as far as these were given."""
     given = vars(options)
-    return BenchOptions(
-        scale=options.scale,
-        repeat=options.repeat,
-        shape=options.shape,
-        engine=EngineOptions(
-            **{field: given[field] for field in EngineOptions.__struct_fields__ if field in given}
-        ),
-        json=options.json,
-        plot=options.plot,
-    )
+    return struct(**{field: given[field] for field in struct.__struct_fields__ if field in given})

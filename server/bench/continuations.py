@@ -3,19 +3,15 @@
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter
 
-import msgspec
 import numpy as np
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.job_options import JobOptions
-from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput, SamplingParams
 from server.bench.cases.random_prompts import output_lengths
 from server.bench.cases.workloads import GenerationCase
 from server.bench.results.measurement import BenchError, Figures, milliseconds
-from server.bench.together import together
 
 _PROMPTS_A_JOB = 64
 _ID_BYTES = 4
@@ -23,29 +19,12 @@ _STOP_TOKEN = 1
 _CERTAIN = 1e4  # a bias that leaves no other token a chance
 
 
-class Prompt(msgspec.Struct, frozen=True):
-    """A prompt (int32 ids), how it is sampled, and how many tokens follow it."""
+def sampling_params(case: GenerationCase, outputs: int) -> SamplingParams:
+    """How a prompt is sampled that is continued by so many tokens.
 
-    ids: bytes
-    params: SamplingParams
-    outputs: int
-
-
-def prompts_of(
-    case: GenerationCase, ids: Sequence[bytes], most_outputs: int | None = None
-) -> list[Prompt]:
-    """The prompts of a case, in order; each is followed by at most `most_outputs` tokens, if that
-    is given."""
-    lengths = output_lengths(case, len(ids))
-    if most_outputs is not None:
-        lengths = [min(each, most_outputs) for each in lengths]
-    params = {length: _params(case, length) for length in set(lengths)}
-    return [Prompt(own, params[each], each) for own, each in zip(ids, lengths, strict=True)]
-
-
-def _params(case: GenerationCase, outputs: int) -> SamplingParams:
-    """With `case.most_outputs` a row ends by a token that is certain as soon as it may come, so
-    that the engine does not know before how long the row becomes."""
+    With `case.most_outputs` a row ends by a token that is certain as soon as it may come, so that
+    the engine does not know before how long the row becomes.
+    """
     if not case.most_outputs:
         return SamplingParams(sampling=case.sampling, max_tokens=outputs, ignore_eos=True)
     return SamplingParams(
@@ -59,54 +38,48 @@ def _params(case: GenerationCase, outputs: int) -> SamplingParams:
 
 
 class Continuations:
-    """Prompts in order."""
+    """The prompts of a case (int32 ids each) in order, continued in jobs of neighbours."""
 
     unit = "tokens"
 
     def __init__(
-        self, client: EngineClient, prompts: Sequence[Prompt], *, prefix_caching: bool
+        self,
+        client: EngineClient,
+        case: GenerationCase,
+        prompts: Sequence[bytes],
+        *,
+        most_outputs: int | None = None,
+        salted: bool = False,
     ) -> None:
-        """Without `prefix_caching`, jobs have cache salts of their own: none finds what another has
-        computed."""
-        self.total = sum(prompt.outputs for prompt in prompts)
-        self.client, self.prompts = client, prompts
-        self._caching = prefix_caching
+        """Each prompt is followed by at most `most_outputs` tokens, if that is given. If `salted`,
+        each is a job with a cache salt of its own: none finds what another has computed."""
+        self._client, self._case, self._prompts = client, case, prompts
+        self._most_prompts, self._salted = 1 if salted else _PROMPTS_A_JOB, salted
+        lengths = output_lengths(case, len(prompts))
+        self._outputs = np.minimum(lengths, most_outputs or max(lengths))
+        self.total = int(self._outputs.sum())
         self._tokens = 0
         self._first = np.zeros(len(prompts))
         self._last = np.zeros(len(prompts))
-        self._submitted = 0.0
 
     def done(self) -> int:
         """Output tokens so far."""
         return self._tokens
 
-    async def run(self) -> None:
-        """Submit all prompts and wait for every row."""
-        self._submitted = time.perf_counter()
-        await together(list(self.jobs()))
-
     def jobs(self) -> Iterator[Coroutine[object, object, None]]:
-        """One for every few neighbouring prompts with the same parameters."""
-        most = _PROMPTS_A_JOB if self._caching else 1
-        for _, alike in groupby(range(len(self.prompts)), lambda i: self.prompts[i].params):
+        """One for every few neighbouring prompts with the same number of outputs."""
+        for outputs, alike in groupby(range(len(self._prompts)), self._outputs.item):
             numbers = list(alike)
-            for start in range(0, len(numbers), most):
-                yield self._job(numbers[start : start + most])
+            for start in range(0, len(numbers), self._most_prompts):
+                yield self._job(numbers[start : start + self._most_prompts], outputs)
 
-    def salt(self, number: int) -> str:
-        """The cache salt of the job whose first prompt has this number."""
-        return "" if self._caching else f"{number}"
-
-    async def _job(self, numbers: Sequence[int]) -> None:
-        prompts = [self.prompts[number] for number in numbers]
-        ids, salt = [prompt.ids for prompt in prompts], self.salt(numbers[0])
-        stream = await self.client.generate(
-            prompts[0].params, ids=ids, options=JobOptions(cache_salt=salt)
+    async def _job(self, numbers: Sequence[int], outputs: int) -> None:
+        """Continue the prompts of these numbers, and count what comes for them."""
+        stream = await self._client.generate(
+            sampling_params(self._case, outputs),
+            ids=[self._prompts[number] for number in numbers],
+            options=JobOptions(cache_salt=f"{numbers[0]}" if self._salted else ""),
         )
-        await self.follow(stream, numbers)
-
-    async def follow(self, stream: GenerateStream, numbers: Sequence[int]) -> None:
-        """Count what comes for a job with the prompts of these numbers, until its end."""
         counts = [0] * len(numbers)
         with stream:
             while updates := await stream.next():
@@ -118,29 +91,27 @@ class Continuations:
                         if counts[output.row] == 1:
                             self._first[number] = now
                     if output.finish is not None:
-                        _check(self.prompts[number], output, counts[output.row])
+                        self._check(output, counts[output.row], outputs)
                         self._last[number] = now
                 self._tokens += len(updates)
 
-    def figures(self, seconds: float) -> Figures:
-        """Rates; times to the first token (from the first submit, queueing included) and of each
-        token after it."""
-        requests = len(self.prompts)
+    def _check(self, output: RowOutput, count: int, outputs: int) -> None:
+        expected = "stop" if self._case.most_outputs else "length"
+        if output.finish != expected or count != outputs:
+            raise BenchError(f"a row ended ({output.finish}) after {count} of {outputs} tokens")
+
+    def figures(self, started: float, seconds: float) -> Figures:
+        """Rates; times to the first token (from `started`, queueing included) and of each token
+        after it."""
+        requests = len(self._prompts)
         rates = {
             "requests": requests,
-            "prompt_tokens": sum(len(prompt.ids) for prompt in self.prompts) // _ID_BYTES,
+            "prompt_tokens": sum(map(len, self._prompts)) // _ID_BYTES,
             "output_tokens": self.total,
             "requests_per_s": requests / seconds,
             "output_tokens_per_s": self.total / seconds,
         }
-        rates |= milliseconds("ttft", self._first - self._submitted)
-        outputs = np.array(list(map(attrgetter("outputs"), self.prompts)))
-        several = outputs > 1
+        rates |= milliseconds("ttft", self._first - started)
+        several = self._outputs > 1
         decoding = (self._last - self._first)[several]
-        return rates | milliseconds("tpot", decoding / (outputs[several] - 1))
-
-
-def _check(prompt: Prompt, output: RowOutput, count: int) -> None:
-    expected = "stop" if prompt.params.stop_token_ids else "length"
-    if output.finish != expected or count != prompt.outputs:
-        raise BenchError(f"a row ended ({output.finish}) after {count} of {prompt.outputs} tokens")
+        return rates | milliseconds("tpot", decoding / (self._outputs[several] - 1))

@@ -1,5 +1,6 @@
 """Runs cases without HTTP, through the engine client: from the first submit to the last output."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -7,19 +8,24 @@ from pathlib import Path
 
 import msgspec
 
+from engine_core.refusal import RefusalError
 from server.bench.cases.random_prompts import offline_prompts
-from server.bench.cases.workloads import EncodeCase, OfflineCase
-from server.bench.continuations import Continuations, prompts_of
+from server.bench.cases.workloads import GenerationCase, OfflineCase
+from server.bench.continuations import Continuations
 from server.bench.results.engine_counters import counted, next_beat
-from server.bench.results.measurement import Figures, Progress
+from server.bench.results.measurement import BenchError, Figures, Progress
 from server.bench.sequences import Sequences
 from server.daemon.run import RunningEngine, running_engine
+from server.first_error import first_error
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel
 
 _WARM_UP_SEED = 1
 _WARM_UP_TOKENS = 1 << 17
 _WARM_UP_OUTPUTS = 16
+_SEQUENCES_A_JOB = 1024
+
+Work = Continuations | Sequences
 
 
 @asynccontextmanager
@@ -38,9 +44,8 @@ class OfflineRunner:
         """Without `prefix_caching`, no prompt of a case of shared prefixes finds what another has
         computed."""
         self._prefix_caching = prefix_caching
-        self.engine = engine
         self.model: ServedModel | None = engine.model
-        self._client = engine.client
+        self.engine = engine
         self._classifies = engine.model.engine.execution.task == "classify"
 
     async def warm_up(self, case: OfflineCase) -> None:
@@ -50,7 +55,7 @@ class OfflineRunner:
         count = max(1, _WARM_UP_TOKENS // case.prompt_tokens)
         few = msgspec.structs.replace(case, count=min(case.count, count))
         prompts = offline_prompts(few, _WARM_UP_SEED)[:count]
-        await self._work(case, prompts, _WARM_UP_OUTPUTS).run()
+        await _run(self._work(case, prompts, _WARM_UP_OUTPUTS))
 
     async def measure(self, case: OfflineCase, run: int) -> Figures:
         """Every run is the same: a generator's prefix cache is emptied before.
@@ -59,10 +64,10 @@ class OfflineRunner:
         engine refuses it or fails.
         """
         work = self._work(case, offline_prompts(case))
-        self._client.reset_cache()
-        before = await next_beat(self._client)
-        figures = await _timed(case.name, work)
-        after = await next_beat(self._client)
+        self.engine.client.reset_cache()
+        before = await next_beat(self.engine.client)
+        figures = await timed(case.name, work)
+        after = await next_beat(self.engine.client)
         figures |= counted(before, after, figures["seconds"])
         if case.prefix:
             figures["saved_share"] = figures["cached_tokens"] / figures["prompt_tokens"]
@@ -72,34 +77,41 @@ class OfflineRunner:
 
     def _work(
         self, case: OfflineCase, prompts: Sequence[bytes], most_outputs: int | None = None
-    ) -> Continuations | Sequences:
+    ) -> Work:
         """All of `prompts`, with at most so many outputs each."""
-        self._client.batch = bool(case.prefix)
+        self.engine.client.batch = bool(case.prefix)
         if case.prefix:
             prompts = sorted(prompts)  # as whoever sends many prompts does
-        if isinstance(case, EncodeCase):
-            return self._sequences(case, prompts)
-        own = prompts_of(case, prompts, most_outputs)
-        caching = self._prefix_caching or not case.prefix
-        return Continuations(self._client, own, prefix_caching=caching)
-
-    def _sequences(self, case: EncodeCase, prompts: Sequence[bytes]) -> Sequences:
-        """In jobs of those that share a prefix, or of one each where nothing is to be shared."""
-        if not case.prefix:
-            return Sequences(self._client, prompts, classifies=self._classifies)
+        salted = bool(case.prefix) and not self._prefix_caching
+        if isinstance(case, GenerationCase):
+            return Continuations(
+                self.engine.client, case, prompts, most_outputs=most_outputs, salted=salted
+            )
         return Sequences(
-            self._client,
+            self.engine.client,
             prompts,
             classifies=self._classifies,
-            rows_a_job=case.members if self._prefix_caching else 1,
-            prefix_caching=self._prefix_caching,
+            rows_a_job=case.members if case.prefix else _SEQUENCES_A_JOB,
+            salted=salted,
         )
 
 
-async def _timed(name: str, work: Continuations | Sequences) -> Figures:
+async def timed(name: str, work: Work) -> Figures:
+    """The figures of `work`, from its first submit to its last output, with a line of progress.
+
+    Raises BenchError or RefusalError."""
     async with Progress(name, work.unit, work.total, work.done).shown():
         cpu, started = time.process_time(), time.perf_counter()
-        await work.run()
+        await _run(work)
         seconds = time.perf_counter() - started
         client_share = (time.process_time() - cpu) / seconds
-    return work.figures(seconds) | {"seconds": seconds, "client_cpu_share": client_share}
+    return work.figures(started, seconds) | {"seconds": seconds, "client_cpu_share": client_share}
+
+
+async def _run(work: Work) -> None:
+    """Submit all jobs at once, in order; the first BenchError or RefusalError ends the others and
+    is raised."""
+    with first_error(BenchError, RefusalError):
+        async with asyncio.TaskGroup() as group:
+            for job in work.jobs():
+                group.create_task(job)

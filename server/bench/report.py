@@ -1,6 +1,7 @@
 """The figures beside their targets: as a table, as JSON, and as a picture."""
 
 import importlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -9,10 +10,10 @@ from typing import Any
 import msgspec
 
 from server.bench.cases.workloads import Case
+from server.bench.results.engine_counters import stage_lines
 from server.bench.results.machine import Machine
 from server.bench.results.measurement import BenchError, Figures, is_rate, unit_of
-from server.bench.results.stage_shares import stage_lines
-from server.bench.results.targets import NO_TARGET, Compared, Targets
+from server.bench.results.targets import Targets, for_gpus
 
 PIPELINE_HEADLINES = frozenset({"bubble_share"})
 """Figures that a report shows beside a case's own headlines, where a pipeline was measured."""
@@ -66,14 +67,13 @@ def measured(
     case: Case,
     runs: Sequence[Figures],
     *,
-    targets: Targets | None,
-    stages: int,
-    stage_layers: Sequence[int] = (),
+    targets: Targets,
     notes: Sequence[str],
     engine: Mapping[str, Any],
 ) -> CaseReport:
-    """The report of a case with one entry of `runs` for each run, on so many stages, each on a GPU
-    of its own; `stage_layers` are theirs if --stage-layers named them."""
+    """The report of a case with one entry of `runs` for each run. `engine` are its settings, none
+    where they are not known: a pipeline has a GPU for each stage."""
+    stages, stage_layers = len(engine.get("devices", ("",))), engine.get("stage_layers", ())
     figures = {name: median(run[name] for run in runs) for name in runs[0]}
     report = CaseReport(
         case=case.name,
@@ -85,10 +85,27 @@ def measured(
         figures=figures,
     )
     for figure in (*case.headlines, *(PIPELINE_HEADLINES & figures.keys())):
-        target = targets.of(case.name, figure) if targets is not None else NO_TARGET
-        compared = target.for_pipeline(stages, stage_layers)
-        label = _label(case, figure, stages, stage_layers)
-        report.rows.append(_row(label, figure, figures[figure], compared, differs=bool(notes)))
+        target = targets.of(case.name, figure)
+        goal, ours, at_least = (
+            target.goal_of(stages, stage_layers),
+            figures[figure],
+            is_rate(figure),
+        )
+        verdict = ""
+        if goal is not None and not notes:
+            verdict = "pass" if (ours >= goal if at_least else ours <= goal) else "miss"
+        row = Row(
+            label=_label(case, figure, stages, stage_layers),
+            figure=figure,
+            unit=unit_of(figure),
+            ours=ours,
+            vllm=for_gpus(target.vllm, stages),
+            floor=for_gpus(target.floor, stages),
+            goal=goal,
+            at_least=at_least,
+            verdict=verdict,
+        )
+        report.rows.append(row)
     return report
 
 
@@ -107,24 +124,6 @@ def _label(case: Case, figure: str, stages: int, stage_layers: Sequence[int]) ->
 def failed(case: Case, error: Exception) -> CaseReport:
     """The report of a case that could not be measured."""
     return CaseReport(case=case.name, what=case.what, shape=case.shape, error=str(error))
-
-
-def _row(label: str, figure: str, ours: float, compared: Compared, *, differs: bool) -> Row:
-    goal, at_least = compared.goal, is_rate(figure)
-    verdict = ""
-    if goal is not None and not differs:
-        verdict = "pass" if (ours >= goal if at_least else ours <= goal) else "miss"
-    return Row(
-        label=label,
-        figure=figure,
-        unit=unit_of(figure),
-        ours=ours,
-        vllm=compared.vllm,
-        floor=compared.floor,
-        goal=goal,
-        at_least=at_least,
-        verdict=verdict,
-    )
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -205,7 +204,7 @@ def drawing_library() -> Any:
 def plot(report: Report, file: Path) -> None:
     """Write a PNG: for each figure with a goal, ours, vLLM's and the floor as shares of the goal,
     longer being better; nothing without such a figure. Raises BenchError without matplotlib."""
-    judged = [(row, row.goal) for case in report.cases for row in case.rows if row.goal is not None]
+    judged = [row for case in report.cases for row in case.rows if row.goal is not None]
     if not judged:
         return
     pyplot = drawing_library()
@@ -218,29 +217,25 @@ def plot(report: Report, file: Path) -> None:
     pyplot.close(figure)
 
 
-def _draw(axes: Any, judged: Sequence[tuple[Row, float]], vllm: str) -> None:
+def _draw(axes: Any, judged: Sequence[Row], vllm: str) -> None:
     heights = range(len(judged))
-    axes.barh(
-        heights, [_share(row, goal, row.ours) for row, goal in judged], height=0.5, label="ours"
+    axes.barh(heights, [_share(row, row.ours) for row in judged], height=0.5, label="ours")
+    others = {"color": "black", "zorder": 3, "s": 80}
+    axes.scatter(
+        [_share(row, row.vllm) for row in judged], heights, marker="o", label=vllm, **others
     )
-    for name, marker, values in (
-        (vllm, "o", [row.vllm for row, _ in judged]),
-        ("floor", "|", [row.floor for row, _ in judged]),
-    ):
-        known = [
-            (_share(row, goal, value), height)
-            for (row, goal), value, height in zip(judged, values, heights, strict=True)
-            if value
-        ]
-        if known:
-            x, y = zip(*known, strict=True)
-            axes.scatter(x, y, marker=marker, s=80, color="black", zorder=3, label=name)
+    axes.scatter(
+        [_share(row, row.floor) for row in judged], heights, marker="|", label="floor", **others
+    )
     axes.axvline(1.0, color="tab:green", label="goal")
-    axes.set_yticks(heights, [f"{row.label}\n{number(row.ours)} {row.unit}" for row, _ in judged])
+    axes.set_yticks(heights, [f"{row.label}\n{number(row.ours)} {row.unit}" for row in judged])
     axes.invert_yaxis()
     axes.set_xlabel("share of the goal")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False)
 
 
-def _share(row: Row, goal: float, value: float) -> float:
-    return value / goal if row.at_least else goal / value
+def _share(row: Row, value: float | None) -> float:
+    """`value` as a share of the row's goal; without either, nothing that is drawn."""
+    if row.goal is None or not value:
+        return math.nan
+    return value / row.goal if row.at_least else row.goal / value

@@ -1,6 +1,6 @@
 """Token ids in, vectors or scores out, through the engine client."""
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 
 import numpy as np
 
@@ -9,7 +9,6 @@ from engine_core.client.engine_client import EngineClient
 from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import FloatArray
 from server.bench.results.measurement import BenchError, Figures
-from server.bench.together import together
 
 _ID_BYTES = 4
 
@@ -25,11 +24,11 @@ class Sequences:
         sequences: Sequence[bytes],
         *,
         classifies: bool,
-        rows_a_job: int = 1024,
-        prefix_caching: bool = True,
+        rows_a_job: int,
+        salted: bool,
     ) -> None:
-        """Without `prefix_caching`, jobs have cache salts of their own."""
-        self._rows_a_job, self._caching = rows_a_job, prefix_caching
+        """If `salted`, each is a job with a cache salt of its own."""
+        self._rows_a_job, self._salted = 1 if salted else rows_a_job, salted
         self.total = len(sequences)
         self._client, self._sequences, self._classifies = client, sequences, classifies
 
@@ -39,14 +38,13 @@ class Sequences:
         left = beat.usage.waiting + beat.usage.running if beat is not None else 0
         return self.total - left if left else 0
 
-    async def run(self) -> None:
-        """Submit all sequences and wait for every row."""
-        starts = range(0, self.total, self._rows_a_job)
-        await together([self._encode(start) for start in starts])
+    def jobs(self) -> Iterator[Coroutine[object, object, None]]:
+        """One for every few neighbouring sequences."""
+        return map(self._encode, range(0, self.total, self._rows_a_job))
 
     async def _encode(self, start: int) -> None:
         ids = list(self._sequences[start : start + self._rows_a_job])
-        numbers = await self._numbers(ids, "" if self._caching else f"{start}")
+        numbers = await self._numbers(ids, f"{start}" if self._salted else "")
         if len(numbers) != len(ids) or not np.isfinite(numbers).all():
             raise BenchError(f"{len(ids)} sequences gave {len(numbers)} results")
 
@@ -57,7 +55,7 @@ class Sequences:
             return (await self._client.encode(ScoresCall, ids=ids, options=options)).logits
         return (await self._client.encode(VectorsCall, ids=ids, options=options)).vectors
 
-    def figures(self, seconds: float) -> Figures:
+    def figures(self, started: float, seconds: float) -> Figures:
         """Rates."""
         tokens = sum(map(len, self._sequences)) // _ID_BYTES
         return {

@@ -1,15 +1,15 @@
 """From text pieces to Cohere's answers and events."""
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.generation.choice import Choice
 from server.generation.generation import Generation
+from server.generation.stream import AnswerForm
 from server.generation.text_piece import ScoredToken, TextPiece
-from server.http.sse import DONE, event
+from server.http.sse import event
 from server.schemas.cohere.chat_request import (
     CohereChat,
     CohereChatEvent,
@@ -30,50 +30,26 @@ from server.service.token_text import TokenText
 _encode = msgspec.json.Encoder().encode
 
 
-class CohereAnswer:
-    """One answer, whole or as a stream."""
+class CohereForm(AnswerForm):
+    """One answer of `/v2/chat`."""
 
     def __init__(self, answer_id: str, model: Model, *, logprobs: bool) -> None:
         self._id = answer_id
         self._text = TokenText(model.token_bytes, mark="")
         self._logprobs = logprobs
 
-    async def whole(self, generating: AbstractAsyncContextManager[Generation]) -> CohereChat:
-        """The answer once it has ended. Raises RefusalError."""
-        async with generating as generation:
-            (piece,) = await generation.final_pieces()
-            items = [self._item(self._text[token.id], [token]) for token in piece.tokens]
-            return CohereChat(
-                id=self._id,
-                finish_reason=_finish(generation.choices[0]),
-                message=CohereMessage(content=[CohereText(text=piece.text)]),
-                usage=_usage(generation.usage()),
-                logprobs=items if self._logprobs else UNSET,
-            )
-
-    async def events(
-        self, generating: AbstractAsyncContextManager[Generation]
-    ) -> AsyncGenerator[bytes]:
-        """An empty item once the engine has accepted the job, then the events. Raises
-        RefusalError."""
-        async with generating as generation:
-            yield b""
-            yield self._begin()
-            (choice,) = generation.choices
-            while await generation.advance():
-                piece = choice.next_piece()
-                if piece is not None and (piece.text or piece.tokens):
-                    yield _event(self._delta(piece))
-            finish, usage = _finish(choice), _usage(generation.usage())
-        content_end = CohereChatEvent(type="content-end", index=0)
-        delta = EventDelta(finish_reason=finish, usage=usage)
-        yield (
-            _event(content_end)
-            + _event(CohereChatEvent(type="message-end", id=self._id, delta=delta))
-            + DONE
+    async def whole(self, pieces: Sequence[TextPiece], generation: Generation) -> CohereChat:
+        (piece,) = pieces
+        items = [self._item(self._text[token.id], [token]) for token in piece.tokens]
+        return CohereChat(
+            id=self._id,
+            finish_reason=_finish(generation.choices[0]),
+            message=CohereMessage(content=[CohereText(text=piece.text)]),
+            usage=_usage(generation.usage()),
+            logprobs=items if self._logprobs else UNSET,
         )
 
-    def _begin(self) -> bytes:
+    def begin(self) -> bytes:
         message = MessageDelta(role="assistant", content=[])
         content = MessageDelta(content=ContentDelta(type="text", text=""))
         start = CohereChatEvent(
@@ -81,6 +57,17 @@ class CohereAnswer:
         )
         return _event(start) + _event(
             CohereChatEvent(type="content-start", index=0, delta=EventDelta(message=content))
+        )
+
+    async def events(self, pieces: Sequence[TextPiece], generation: Generation) -> bytes:
+        told = (piece for piece in pieces if piece.text or piece.tokens)
+        return b"".join(_event(self._delta(piece)) for piece in told)
+
+    def end(self, generation: Generation) -> bytes:
+        finish, usage = _finish(generation.choices[0]), _usage(generation.usage())
+        delta = EventDelta(finish_reason=finish, usage=usage)
+        return _event(CohereChatEvent(type="content-end", index=0)) + _event(
+            CohereChatEvent(type="message-end", id=self._id, delta=delta)
         )
 
     def _delta(self, piece: TextPiece) -> CohereChatEvent:

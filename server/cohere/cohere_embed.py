@@ -1,20 +1,17 @@
 """`/v1/embed` and `/v2/embed`: a vector for each text, in one type or several."""
 
-from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from fastapi import Request, Response
 from msgspec import Raw
 
-from engine_core.client.encode_calls import EncodedVectors, VectorsCall
-from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import FloatArray
+from engine_core.refusal import RefusalError
 from server.api.embeddings import EMBEDDINGS
-from server.cohere.embed_plan import cohere_embedding_plan, given_texts
-from server.encoding.encode import encode
-from server.encoding.row_names import item_names
-from server.encoding.vector_json import rows_in_json
-from server.encoding.vectors import AnyArray, quantize, shorten
+from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan, planned_vectors
+from server.encoding.vector_json import in_base64, in_lists, rows_in_json
+from server.encoding.vectors import AnyArray, quantize
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.schemas.cohere.embed_request import (
@@ -23,18 +20,15 @@ from server.schemas.cohere.embed_request import (
     EmbeddingType,
     EmbedMeta,
 )
+from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.rerank import APIVersion, InputTokens
-from server.service.endpoint import Endpoint, operation
+from server.service.inputs import check_count
+from server.service.registry import Model
 from server.service.service import json_answer, record_of, service_of
+from server.settings.limits import Limits
 
-EMBED = Endpoint(
-    "POST",
-    "/v1/embed",
-    operation(CohereEmbeddings, CohereEmbedRequest),
-    variant_of=EMBEDDINGS,
-    order=31,
-)
-EMBED_V2 = EMBED.at("/v2/embed", order=32)
+EMBED = EMBEDDINGS.at("/v1/embed", order=31)
+EMBED_V2 = EMBEDDINGS.at("/v2/embed", order=32)
 _body = Body(CohereEmbedRequest)
 
 
@@ -42,24 +36,22 @@ _body = Body(CohereEmbedRequest)
 @EMBED_V2.answered_by
 async def embed(request: Request) -> Response:
     """Embed texts as Cohere does: too long ones are cut unless `truncate` is NONE."""
-    service, record = service_of(request), record_of(request)
+    service = service_of(request)
     body = await _body.read(request)
-    model = service.find(record, body.model, EMBEDDINGS, body.priority or 0)
-    texts, field = given_texts(body)
-    plan = cohere_embedding_plan(body, texts, field, model, service.limits)
-    name, version = item_names(field, texts), APIVersion.of(request.url.path)
+    model = service.find(record_of(request), body.model, EMBEDDINGS, body.priority or 0)
+    texts, field = _given_texts(body)
+    plan = _plan(body, texts, field, model, service.limits)
+    version = APIVersion.of(request.url.path)
     with CancelOnDisconnect(request.receive):
-        options = JobOptions(tokenization=plan.tokenization, priority=plan.priority)
-        encoded = await encode(
-            service, record, model, VectorsCall, plan.items, options=options, name=name
-        )
-        vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
+        encoded = await planned_vectors(request, model, plan)
         one_type = version.version == "1" and body.embedding_types is None
-        types: list[EmbeddingType] = body.embedding_types or ["float"]
         by_type: dict[EmbeddingType, list[Raw]] = {
-            kind: await rows_in_json(_of_type(vectors, kind), in_base64=kind == "base64")
-            for kind in types
+            kind: await rows_in_json(
+                _of_type(encoded.vectors, kind), in_base64 if kind == "base64" else in_lists
+            )
+            for kind in body.embedding_types or ("float",)
         }
+        cut = (row for row, dropped in enumerate(encoded.dropped) if dropped)
         return json_answer(
             CohereEmbeddings(
                 id=service.new_id("embed"),
@@ -69,15 +61,55 @@ async def embed(request: Request) -> Response:
                 meta=EmbedMeta(
                     api_version=version,
                     billed_units=InputTokens(sum(encoded.prompt_tokens)),
-                    warnings=[f"{name(row)} was cut to fit" for row in _cut(encoded)],
+                    warnings=[f"{plan.items.name(row)} was cut to fit" for row in cut],
                 ),
             )
         )
 
 
-def _cut(encoded: EncodedVectors) -> Iterable[int]:
-    """The rows that lost tokens."""
-    return (row for row, dropped in enumerate(encoded.dropped) if dropped)
+def _given_texts(body: CohereEmbedRequest) -> tuple[list[str], str]:
+    """The texts to embed, and the field that holds them. Raises RefusalError unless one field
+    does."""
+    if body.texts is not None and body.inputs is not None:
+        message = "inputs: `texts` are given too; give only one of them"
+        raise RefusalError("invalid_request", message, "inputs")
+    if body.texts is not None:
+        return body.texts, "texts"
+    if body.inputs is None:
+        raise RefusalError("invalid_request", "texts: this or `inputs` is required", "texts")
+    return ["\n".join(part.text for part in item.content) for item in body.inputs], "inputs"
+
+
+def _plan(
+    body: CohereEmbedRequest, texts: list[str], field: str, model: Model, limits: Limits
+) -> EmbeddingPlan:
+    """The request as one of `/v1/embeddings`; `field` holds its `texts`. Raises RefusalError."""
+    check_count(len(texts), field, limits.max_inputs)
+    request = EmbeddingRequest(
+        input=[*texts],
+        input_type=body.input_type,
+        output_dimension=body.output_dimension,
+        truncate_prompt_tokens=_longest(body, model.max_model_len),
+        truncation_side="left" if body.truncate == "START" else "right",
+        priority=body.priority,
+    )
+    try:
+        return embedding_plan(request, model, limits, field)
+    except RefusalError as error:
+        if error.param != "truncation_side":
+            raise
+        message = error.message.replace("truncation_side", "truncate", 1)
+        raise replace(error, message=message, param="truncate") from None
+
+
+def _longest(body: CohereEmbedRequest, model_len: int) -> int | None:
+    """The tokens to which an input is cut, None for not at all. Raises RefusalError."""
+    if body.truncate != "NONE":
+        return min(body.max_tokens or model_len, model_len)
+    if body.max_tokens is not None:
+        message = "max_tokens: is where an input is cut; with `truncate` NONE none is"
+        raise RefusalError("invalid_request", message, "max_tokens")
+    return None
 
 
 def _of_type(vectors: FloatArray, kind: EmbeddingType) -> AnyArray:

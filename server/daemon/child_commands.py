@@ -152,14 +152,13 @@ def _batch_part(server_file: str) -> Part:
 def write_server_config(config: ServerConfig, directory: Path) -> str:
     """Write, or replace, the file that API processes read: when they start, and after SIGHUP.
     Raises OSError."""
+    counts = [str(directory / f"api-{index}.counts") for index in range(config.api_workers)]
     config = msgspec.structs.replace(
         config,
         process_file=str(directory / PROCESS_FILE),
         batch_file=None if config.state.switched_off else str(directory / _BATCH_FILE),
+        count_files=tuple(counts) if config.api_workers > 1 else (),
     )
-    if config.api_workers > 1:
-        files = tuple(str(directory / f"api-{index}.counts") for index in range(config.api_workers))
-        config = msgspec.structs.replace(config, count_files=files)
     file, new = directory / "server.json", directory / "server.json.new"
     new.unlink(missing_ok=True)
     Path(_written(new, config)).replace(file)

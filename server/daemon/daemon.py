@@ -20,11 +20,10 @@ from server.daemon.hangup import Hangup
 from server.daemon.held_state import held_state
 from server.daemon.running_daemons import announce, private_folder, sweep_private_folders
 from server.daemon.running_part import RunningPart
-from server.daemon.supervisor import Supervisor, Timing
+from server.daemon.supervisor import Supervisor
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
 from server.metrics.process_memory import DaemonProcess, write_processes
-from server.models.devices import DeviceError
 from server.models.served_models import MODEL_ERRORS
 from server.models.setup_error import SetupError
 from server.service.open_files_limit import raise_open_files_limit, warn_of_few_open_files
@@ -49,7 +48,7 @@ class StartError(Exception):
 
 
 START_ERRORS = (
-    *(StartError, DemoModelMissingError, SettingsError, SetupError, DeviceError),
+    *(StartError, DemoModelMissingError, SettingsError, SetupError),
     *MODEL_ERRORS,
 )
 """Everything that prevents a start; each message is one line."""
@@ -100,11 +99,7 @@ async def _supervise(
         parts = daemon_parts(config, listener.fileno(), folder)
     supervisor = Supervisor(
         parts,
-        Timing(
-            startup_timeout=config.startup_timeout,
-            drain_timeout=config.drain_timeout,
-            stall_timeout=config.stall_timeout,
-        ),
+        config,
         hangup,
         is_ready=lambda: asyncio.to_thread(_is_ready, config),
         on_started=on_started,

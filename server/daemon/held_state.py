@@ -7,7 +7,7 @@ from pathlib import Path
 
 from server.settings.api_keys import APIKey
 from server.settings.server_config import State, state_folder
-from server.settings.storage_settings import NO_STATE
+from server.settings.settings import NO_STATE
 from server.state.database_file import StateFolderError
 from server.state.state_lock import NoStateFolderError, StateLock
 

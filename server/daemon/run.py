@@ -4,9 +4,10 @@ import asyncio
 import signal
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from engine_core.client.engine_client import EngineClient
 from server.daemon.child_commands import Part, engine_parts
@@ -15,7 +16,8 @@ from server.daemon.running_daemons import announce, private_folder
 from server.daemon.running_part import RunningPart
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings import defaults
-from server.settings.server_config import Limits, ServedModel
+from server.settings.limits import Limits
+from server.settings.server_config import ServedModel
 
 START_SECONDS = 900
 """For weights, compiled kernels and captured graphs."""
@@ -27,21 +29,15 @@ before its API process, would be an error that the other one logs."""
 _ResultT = TypeVar("_ResultT")
 
 
-class RunningParts:
+class RunningParts(NamedTuple):
     """Processes that this one has started."""
 
-    def __init__(self) -> None:
-        self._running: list[RunningPart] = []
-
-    def start(self, parts: Sequence[Part]) -> None:
-        """Start all of them. Raises OSError."""
-        for part in sorted(parts, key=lambda part: _START_ORDER.index(part.role)):
-            self._running.append(RunningPart(part))
+    running: list[RunningPart]
 
     async def until(self, ready: Coroutine[object, object, _ResultT], seconds: float) -> _ResultT:
         """The result of `ready`. Raises StartError after `seconds`, or once a process has ended."""
         waiting = asyncio.ensure_future(ready)
-        exits = [running.exit for running in self._running]
+        exits = [each.exit for each in self.running]
         try:
             await asyncio.wait(
                 (waiting, *exits), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
@@ -50,31 +46,28 @@ class RunningParts:
                 return waiting.result()
         finally:
             waiting.cancel()
-        for running in self._running:
-            if running.exit.done():
-                raise StartError(f"the {running.part.title} {running.end()}")
+        for each in self.running:
+            if each.exit.done():
+                raise StartError(f"the {each.part.title} {each.end()}")
         raise StartError(f"not ready after {seconds:g} s")
-
-    async def kill(self) -> None:
-        """End all of them, one after another."""
-        for running in reversed(self._running):
-            running.signal(signal.SIGKILL)
-            await asyncio.wait([running.exit])
 
 
 @asynccontextmanager
 async def running_parts(parts: Sequence[Part]) -> AsyncGenerator[RunningParts]:
     """All of `parts`, until the block ends. Raises OSError."""
-    running = RunningParts()
+    running: list[RunningPart] = []
     try:
-        running.start(parts)
-        yield running
+        for part in sorted(parts, key=lambda part: _START_ORDER.index(part.role)):
+            # Not a comprehension: if one cannot be started, those before it are in the list.
+            running.append(RunningPart(part))  # noqa: PERF401
+        yield RunningParts(running)
     finally:
-        await running.kill()
+        for each in reversed(running):
+            each.signal(signal.SIGKILL)
+            await asyncio.wait([each.exit])
 
 
-@dataclass(frozen=True)
-class RunningEngine:
+class RunningEngine(NamedTuple):
     """An engine that is ready."""
 
     client: EngineClient
@@ -92,13 +85,12 @@ async def running_engine(
     options = options or EngineOptions(log_level="warning")
     # Whoever submits all work at once expects it to wait. What large jobs leave to other clients
     # comes on top: there are none.
-    limits = Limits(
-        max_queue_seconds=0,
-        max_rows=2 * defaults.MAX_SEQUENCES,
-        max_tokens=2 * defaults.MAX_PENDING_TOKENS,
-    )
+    limits = Limits(max_queue_seconds=0, max_sequences=2 * Limits().max_sequences)
+    max_tokens = 2 * defaults.MAX_PENDING_TOKENS
     with private_folder() as (directory, announcement):
-        model = set_up_model("model", folder, options, limits, f"{directory}/0")
+        served = set_up_model("model", folder, options, limits, f"{directory}/0")
+        engine_config = msgspec.structs.replace(served.engine, max_pending_tokens=max_tokens)
+        model = msgspec.structs.replace(served, engine=engine_config)
         async with running_model(model, directory) as engine:
             announce(announcement, [model])
             yield engine

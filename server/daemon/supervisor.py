@@ -9,13 +9,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-import msgspec
-
 from server.daemon.child_commands import Part
 from server.daemon.hangup import Hangup
 from server.daemon.kept_running import KeptRunning
 from server.daemon.running_part import RunningPart
 from server.lasting_task import lasting_task
+from server.settings.server_config import ServerConfig
 from workers.contract.supervision import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 
 _READY_POLL_S = 0.05
@@ -34,22 +33,13 @@ for connections, one each for traces, the access log and the log."""
 _log = logging.getLogger("penstock")
 
 
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds to become ready, to finish what runs after a first SIGTERM, and to stand still; with
-    0 of these no child is watched."""
-
-    startup_timeout: float
-    drain_timeout: float
-    stall_timeout: float
-
-
 class Supervisor:
     """One life of the daemon: `run` returns its exit code."""
 
     def __init__(
         self,
         parts: Sequence[Part],
-        timing: Timing,
+        config: ServerConfig,
         hangup: Hangup,
         *,
         is_ready: Callable[[], Awaitable[bool]],
@@ -57,13 +47,15 @@ class Supervisor:
         on_ready: Callable[[float], None],
         on_hangup: Callable[[], None],
     ) -> None:
-        """The daemon lives as long as its `parts` do; but the batch process is started again.
+        """The daemon lives as long as its `parts` do; but the batch process is started again. With
+        a `stall_timeout` of 0 none is watched.
+
         `on_started` is called with all processes once they are spawned, and when one has been
         started again; `on_ready` with the seconds that the start took, `on_hangup` after SIGHUP,
         before the API processes get it."""
         self._parts = [part for part in parts if part.role != "batch"]
         self._restarted = [part for part in parts if part.role == "batch"]
-        self._timing = timing
+        self._config = config
         self._hangup = hangup
         self._is_ready = is_ready
         self._on_started = on_started
@@ -71,8 +63,7 @@ class Supervisor:
         self._on_hangup = on_hangup
         self._children: list[RunningPart] = []
         self._kept: list[KeptRunning] = []
-        self._ended: list[RunningPart] = []
-        self._lost: set[str] = set()
+        self._lost: dict[str, list[RunningPart]] = {}
         self._unlogged: list[str] = []
         self._serving = self._draining = False
         self._died = asyncio.Event()
@@ -128,7 +119,7 @@ class Supervisor:
         try:
             await asyncio.wait(
                 (died, stopped, ready),
-                timeout=self._timing.startup_timeout,
+                timeout=self._config.startup_timeout,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if ready.done():
@@ -137,7 +128,7 @@ class Supervisor:
             if stopped.done():
                 await self._drain()
                 return 0
-            why = f"not ready after {self._timing.startup_timeout:g} s (--startup-timeout)"
+            why = f"not ready after {self._config.startup_timeout:g} s (--startup-timeout)"
             if died.done():
                 why = f"the {died.result().part.title} {died.result().end()} while starting"
             # There is nobody to answer yet, and nothing must follow the line that says why.
@@ -176,9 +167,9 @@ class Supervisor:
         """Kill what stands still, which is then a death like any other. Engines watch their
         workers themselves: they know whether one has anything to do."""
         # In Python one large request, or file, can keep a process from its loop for seconds.
-        patient = self._timing.stall_timeout / BEAT_SECONDS
+        patient = self._config.stall_timeout / BEAT_SECONDS
         limits = {"engine": SILENT_BEATS, "api": patient, "batch": patient}
-        while self._timing.stall_timeout:
+        while self._config.stall_timeout:
             await asyncio.sleep(BEAT_SECONDS)
             for child in self._processes():
                 limit = limits.get(child.part.role, math.inf)
@@ -192,10 +183,10 @@ class Supervisor:
         if not self._serving or drained or self._force.is_set():
             return
         lost = part.model or part.title
-        self._ended.append(child)
+        ended = self._lost.setdefault(lost, [])
+        ended.append(child)
         later = asyncio.get_running_loop().call_later
-        if lost not in self._lost:
-            self._lost.add(lost)
+        if len(ended) == 1:
             self._unlogged.append(lost)
             later(_CAUSE_S, self._log_losses)
         if part.role == "engine":
@@ -204,8 +195,7 @@ class Supervisor:
     def _log_losses(self) -> None:
         """Name the cause. What runs elsewhere is then finished."""
         for lost in self._unlogged:
-            ended = [child for child in self._ended if lost in (child.part.model, child.part.title)]
-            cause = _cause(ended)
+            cause = _cause(self._lost[lost])
             _log.error("the %s %s; %s", cause.part.title, cause.end(), self._consequence())
         self._unlogged.clear()
         self._died.set()
@@ -219,12 +209,12 @@ class Supervisor:
     def _consequence(self) -> str:
         if self._draining or not self._can_finish():
             return "stopping"
-        return f"stopping: up to {self._timing.drain_timeout:g} s for the others to finish"
+        return f"stopping: up to {self._config.drain_timeout:g} s for the others to finish"
 
     def _can_finish(self) -> bool:
         """Whether a whole model is left, and an API process to answer for it."""
         models = {child.part.model for child in self._children if child.part.model is not None}
-        return bool(models - self._lost) and any(not c.exit.done() for c in self._servers())
+        return bool(models - self._lost.keys()) and any(not c.exit.done() for c in self._servers())
 
     def _servers(self) -> list[RunningPart]:
         return [child for child in self._children if child.part.role == "api"]
@@ -236,8 +226,8 @@ class Supervisor:
         for kept in self._kept:
             await kept.stop()
         if not self._lost:
-            _log.info("stopping: up to %g s to finish what runs", self._timing.drain_timeout)
-        seconds = self._timing.drain_timeout + _DRAIN_MARGIN_S
+            _log.info("stopping: up to %g s to finish what runs", self._config.drain_timeout)
+        seconds = self._config.drain_timeout + _DRAIN_MARGIN_S
         servers = self._servers()
         for child in servers:
             child.signal(DRAIN_SIGNAL)

@@ -1,36 +1,41 @@
-"""A request for embeddings, once it has been checked."""
+"""A request for embeddings, checked and then answered by vectors."""
 
 import msgspec
+from starlette.requests import Request
 
+from engine_core.client.encode_calls import EncodedVectors, VectorsCall
+from engine_core.client.job_options import JobOptions
 from engine_core.messages import Tokenization
 from engine_core.refusal import RefusalError
+from server.encoding.encode import encode
 from server.encoding.text_prompts import behind_prompt, text_prompt
+from server.encoding.vectors import shorten
 from server.schemas.embeddings import EmbeddingRequest, EmbedDtype
 from server.schemas.field_names import name_and_value, value_under_any_name
-from server.service.inputs import Items, parse_items, text_items
+from server.service.inputs import Items, parse_items
 from server.service.registry import Model
 from server.service.truncation import truncation_limit
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 
 _DIRECTIONS: tuple[EmbedDtype, ...] = ("int8", "binary", "ubinary")
 
 
 class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The items to embed, how they are tokenized, and the form of the vectors returned."""
+    """The items to embed, the options of their job, and the form of the vectors returned."""
 
     items: Items
-    tokenization: Tokenization
-    priority: int
+    options: JobOptions
     dimensions: int
     normalize: bool
     dtype: EmbedDtype
-    in_base64: bool
 
 
-def embedding_plan(body: EmbeddingRequest, model: Model, limits: Limits) -> EmbeddingPlan:
-    """Check everything that can be wrong with a request before it is tokenized. Raises
-    RefusalError."""
-    items, prompt = _items(body, model, limits)
+def embedding_plan(
+    body: EmbeddingRequest, model: Model, limits: Limits, field: str = "input"
+) -> EmbeddingPlan:
+    """Check everything that can be wrong with a request before it is tokenized. `field` is its own
+    name of `input`. Raises RefusalError."""
+    items, prompt = _items(body, model, limits, field)
     tokenization = Tokenization(
         add_special_tokens=body.add_special_tokens is not False,
         truncate_to=_input_limit(body, model.max_model_len),
@@ -38,20 +43,29 @@ def embedding_plan(body: EmbeddingRequest, model: Model, limits: Limits) -> Embe
     )
     return EmbeddingPlan(
         items=items,
-        tokenization=behind_prompt(tokenization, model, prompt),
-        priority=body.priority or 0,
+        options=JobOptions(
+            tokenization=behind_prompt(tokenization, model, prompt),
+            cache_salt=body.cache_salt or "",
+            priority=body.priority or 0,
+        ),
         dimensions=_dimensions(body, model),
         normalize=_normalize(body, model),
         dtype=_dtype(body),
-        in_base64=body.encoding_format == "base64",
     )
 
 
-def _items(body: EmbeddingRequest, model: Model, limits: Limits) -> tuple[Items, str]:
+async def planned_vectors(request: Request, model: Model, plan: EmbeddingPlan) -> EncodedVectors:
+    """The vectors that are planned, not yet in the planned type. Raises RefusalError."""
+    encoded = await encode(request, model, VectorsCall, plan.items, plan.options)
+    vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
+    return msgspec.structs.replace(encoded, vectors=vectors)
+
+
+def _items(body: EmbeddingRequest, model: Model, limits: Limits, field: str) -> tuple[Items, str]:
     """The inputs, texts behind their prompt; and the prompt."""
-    items = parse_items(body.input, "input", model, limits.max_inputs)
+    items = parse_items(body.input, field, model, limits.max_inputs)
     if "" in items.texts:
-        field = f"input[{items.texts.index('')}]" if isinstance(body.input, list) else "input"
+        field = items.name(items.texts.index(""))
         raise RefusalError("invalid_request", f"{field}: must not be empty", field)
     named = body.prompt_name is not None or body.input_type is not None
     if items.ids and not named:
@@ -61,7 +75,8 @@ def _items(body: EmbeddingRequest, model: Model, limits: Limits) -> tuple[Items,
         field = "prompt_name" if body.prompt_name is not None else "input_type"
         message = f"{field}: is only for texts; token ids are used as they are"
         raise RefusalError("invalid_request", message, field)
-    return text_items([prompt + text for text in items.texts]) if prompt else items, prompt
+    texts = [prompt + text for text in items.texts]
+    return msgspec.structs.replace(items, texts=texts), prompt
 
 
 def _input_limit(body: EmbeddingRequest, model_len: int) -> int | None:

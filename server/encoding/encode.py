@@ -1,59 +1,52 @@
 """An encode job: run, counted."""
 
 import asyncio
+import re
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
+from starlette.requests import Request
 
 from engine_core.client.encode_calls import AnswerT, CallKind, Encoded
 from engine_core.client.job_options import JobOptions
 from engine_core.messages import Tokenization
 from engine_core.refusal import RefusalError
-from server.encoding.row_names import renamed
-from server.metrics.request_record import RequestRecord
 from server.schemas.common import Usage
 from server.service.inputs import Items
 from server.service.registry import Model
-from server.service.service import Service
+from server.service.service import record_of, service_of
 from server.service.time_limit import within_limit
 
-
-class Query(msgspec.Struct, frozen=True):
-    """What texts are scored against: one `text`, or one for each of them; and what a reranker is
-    asked to find, if not the usual."""
-
-    text: str | list[str]
-    instruction: str | None = None
+_ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")
 
 
 async def encode(
-    service: Service,
-    record: RequestRecord,
+    request: Request,
     model: Model,
     kind: CallKind[AnswerT],
     items: Items,
-    *,
-    query: Query | None = None,
     options: JobOptions,
-    name: Callable[[int], str] | None = None,
+    *,
+    query: str | list[str] | None = None,
+    instruction: str | None = None,
 ) -> AnswerT:
     """Embed the items, or score each text, alone, against `query` or against one of its own. `kind`
-    is the kind of answer that the model gives; `record` is that of the request, whose client's key
-    and salt are added to the `options`.
+    is the kind of answer that the model gives; `instruction` is what a reranker is asked to find,
+    if not the usual. The client's key and salt are added to the `options`.
 
     Raises RefusalError if the engine refuses the job, it fails, or the request's time is over.
-    `name` returns the request's field of an item, where that is not the engine's.
     """
+    service, record = service_of(request), record_of(request)
     client = record.client
     with service.in_flight:
         encoding = model.client.encode(
             kind,
             texts=items.texts,
             ids=items.ids,
-            query=query and query.text,
-            instruction=query and query.instruction,
+            query=query,
+            instruction=instruction,
             options=msgspec.structs.replace(
                 options, cache_salt=client.salted(options.cache_salt), key=client.share
             ),
@@ -61,13 +54,8 @@ async def encode(
         try:
             encoded = await within_limit(service.limits, record, encoding)
         except RefusalError as error:
-            raise error if name is None else renamed(error, name) from None
-    _count(service, record, model, encoded)
-    return encoded
-
-
-def _count(service: Service, record: RequestRecord, model: Model, encoded: Encoded) -> None:
-    tokens, rows = sum(encoded.prompt_tokens), len(encoded.prompt_tokens)
+            raise _renamed(error, items) from None
+    tokens, rows = sum(encoded.prompt_tokens), len(items)
     service.metrics.of_model(model.name).prompt_tokens.add(tokens)
     record.prompt_tokens += tokens
     record.rows += rows
@@ -76,6 +64,16 @@ def _count(service: Service, record: RequestRecord, model: Model, encoded: Encod
         record.cached_tokens += encoded.timing.cached
         record.add_timing(encoded.timing)
         record.encoded_s = time.perf_counter() - record.started
+    return encoded
+
+
+def _renamed(error: RefusalError, items: Items) -> RefusalError:
+    """`error` with the request's own field in place of the engine's."""
+    row = _ROW.fullmatch(error.param or "")
+    if row is None:
+        return error
+    field = items.name(int(row["index"] or 0))
+    return replace(error, message=error.message.replace(row[0], field, 1), param=field)
 
 
 async def texts_cut_to(

@@ -1,52 +1,44 @@
 """How well texts fit queries: a reranker's scores, or the similarity of an embedder's vectors."""
 
-from collections.abc import Callable
-from itertools import chain
-
 import msgspec
+from starlette.requests import Request
 
-from engine_core.client.encode_calls import (
-    EncodedScores,
-    EncodedVectors,
-    ScoresCall,
-    VectorsCall,
-)
+from engine_core.client.encode_calls import EncodedVectors, ScoresCall, VectorsCall
 from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
 from engine_core.refusal import RefusalError
-from server.encoding.encode import Query, count_usage, encode
+from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores, probabilities
 from server.encoding.similarity import similarity
-from server.metrics.request_record import RequestRecord
 from server.schemas.common import Usage
-from server.service.inputs import text_items
+from server.service.inputs import Items
 from server.service.registry import Model
-from server.service.service import Service
 
 
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     """One query for all texts, or one for each of them.
 
-    `query_name` and `text_name` return the request's field for an index of `queries` or `texts`.
     `cut_texts` says how a text is cut, whether it is embedded alone or scored with its query;
     `cut_queries` how a query is cut that is embedded alone. None: it is refused if it is too long.
-    `instruction` and `cache_salt` are those of `EncodeJob`.
+    `instruction`, `cache_salt` and `priority` are those of `EncodeJob`.
     """
 
-    queries: list[str]
-    texts: list[str]
-    query_name: Callable[[int], str]
-    text_name: Callable[[int], str]
+    queries: Items
+    texts: Items
     cut_queries: Tokenization | None = None
     cut_texts: Tokenization | None = None
     instruction: str | None = None
     cache_salt: str | None = None
+    priority: int | None = None
 
-    def name(self, row: int) -> str:
-        """The request's field of an entry of queries and texts together."""
-        texts_from = len(self.queries)
-        return self.query_name(row) if row < texts_from else self.text_name(row - texts_from)
+    def options(self, cut: Tokenization | None) -> JobOptions:
+        """Those of a job whose texts are cut so."""
+        return JobOptions(
+            tokenization=cut or Tokenization(),
+            cache_salt=self.cache_salt or "",
+            priority=self.priority or 0,
+        )
 
 
 class Relevance(msgspec.Struct, frozen=True):
@@ -75,71 +67,53 @@ def checked_instruction(model: Model, instruction: str | None) -> str | None:
     return None
 
 
-async def relevance(
-    service: Service, record: RequestRecord, model: Model, pairs: Pairs, *, priority: int = 0
-) -> Relevance:
+async def relevance(request: Request, model: Model, pairs: Pairs) -> Relevance:
     """Score every pair.
 
     Raises RefusalError, with the request's own field and index, if admission or the engine refuses
     the job, or it fails.
     """
-    model.text_bound.check_all(chain(pairs.queries, pairs.texts), pairs.name)
+    queries, texts, config = pairs.queries, pairs.texts, model.served.execution.model
+    for items in (queries, texts):
+        model.text_bound.check_all(items.texts, items.name)
     if model.served.execution.scores_pairs:
-        encoded = await _encode_pairs(service, record, model, pairs, priority)
-        config, logits = model.served.execution.model, encoded.logits
-        scores = label_scores(logits, config)[:, 0]
-        likely = probabilities(logits, config)[:, 0]
-        return Relevance(
-            scores, logits[:, 0], likely, count_usage(encoded), _cut_indices(encoded.dropped)
+        encoded = await encode(
+            request,
+            model,
+            ScoresCall,
+            texts,
+            pairs.options(pairs.cut_texts),
+            query=queries.texts[0] if len(queries) == 1 else queries.texts,
+            instruction=pairs.instruction,
         )
-    queries, texts = await _encode_apart(service, record, model, pairs, priority)
-    scores = similarity(queries.vectors, texts.vectors, model.served.execution.model)
-    prompt_tokens = count_usage(queries).prompt_tokens + count_usage(texts).prompt_tokens
+        scores = label_scores(encoded.logits, config)[:, 0]
+        likely = probabilities(encoded.logits, config)[:, 0]
+        dropped = _cut_indices(encoded.dropped)
+        return Relevance(scores, encoded.logits[:, 0], likely, count_usage(encoded), dropped)
+    of_queries, of_texts = await _encode_apart(request, model, pairs)
+    scores = similarity(of_queries.vectors, of_texts.vectors, config)
+    prompt_tokens = sum(of_queries.prompt_tokens) + sum(of_texts.prompt_tokens)
     usage = Usage(prompt_tokens, prompt_tokens)
-    return Relevance(scores, scores, scores, usage, _cut_indices(texts.dropped))
-
-
-async def _encode_pairs(
-    service: Service, record: RequestRecord, model: Model, pairs: Pairs, priority: int
-) -> EncodedScores:
-    one = len(pairs.queries) == 1
-    return await encode(
-        service,
-        record,
-        model,
-        ScoresCall,
-        text_items(pairs.texts),
-        query=Query(pairs.queries[0] if one else pairs.queries, pairs.instruction),
-        options=_options(pairs, pairs.cut_texts, priority),
-        name=pairs.text_name,
-    )
+    return Relevance(scores, scores, scores, usage, _cut_indices(of_texts.dropped))
 
 
 async def _encode_apart(
-    service: Service, record: RequestRecord, model: Model, pairs: Pairs, priority: int
+    request: Request, model: Model, pairs: Pairs
 ) -> tuple[EncodedVectors, EncodedVectors]:
     """Queries and texts: one job, unless they are cut in different ways."""
-
-    async def embedded(
-        texts: list[str], cut: Tokenization | None, name: Callable[[int], str]
-    ) -> EncodedVectors:
-        options = _options(pairs, cut, priority)
-        return await encode(
-            service, record, model, VectorsCall, text_items(texts), options=options, name=name
-        )
-
+    queries, texts, count = pairs.queries, pairs.texts, len(pairs.queries)
+    of_texts = pairs.options(pairs.cut_texts)
     if pairs.cut_queries != pairs.cut_texts:
-        queries = await embedded(pairs.queries, pairs.cut_queries, pairs.query_name)
-        return queries, await embedded(pairs.texts, pairs.cut_texts, pairs.text_name)
-    both = await embedded([*pairs.queries, *pairs.texts], pairs.cut_texts, pairs.name)
-    count = len(pairs.queries)
-    return _part(both, slice(count)), _part(both, slice(count, None))
-
-
-def _options(pairs: Pairs, cut: Tokenization | None, priority: int) -> JobOptions:
-    return JobOptions(
-        tokenization=cut or Tokenization(), cache_salt=pairs.cache_salt or "", priority=priority
+        of_queries = pairs.options(pairs.cut_queries)
+        encoded = await encode(request, model, VectorsCall, queries, of_queries)
+        return encoded, await encode(request, model, VectorsCall, texts, of_texts)
+    all_items = Items(
+        [*queries.texts, *texts.texts],
+        [],
+        lambda row: queries.name(row) if row < count else texts.name(row - count),
     )
+    both = await encode(request, model, VectorsCall, all_items, of_texts)
+    return _part(both, slice(count)), _part(both, slice(count, None))
 
 
 def _part(encoded: EncodedVectors, rows: slice) -> EncodedVectors:

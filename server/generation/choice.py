@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from engine_core.messages import Logprobs, RowOutput
 from server.generation.plan import GenerationPlan
 from server.generation.prompt import Prompt
-from server.generation.scored_tokens import LOWEST, SampledTokens
+from server.generation.scored_tokens import LOWEST, ScoredTokens
 from server.generation.stop_strings import StopStrings
 from server.generation.text_piece import ScoredToken, TextPiece
 from server.schemas.common import FinishReason
@@ -40,8 +40,7 @@ class Choice:
         self._ids = array("i")
         self._begun = False
         self._likelihood = 0.0  # the sum of all tokens' log-probabilities
-        self._sampled = None if plan.logprobs is None else SampledTokens(plan.logprobs)
-        self._brings_scores = index % plan.width == 0
+        self._sampled = None if plan.logprobs is None else ScoredTokens(plan.logprobs)
         self._scores_sent = 0
 
     @property
@@ -60,8 +59,8 @@ class Choice:
         if self.finish_reason is not None:
             return
         self.cached += output.cached
-        if output.scored is not None and self._prompt.scores is not None:
-            self._prompt.scores.add(output.scored)
+        if output.scored is not None:
+            self._prompt.add_scores(output.scored)
         if output.token >= 0:
             self._apply_token(output)
         if output.finish is not None:
@@ -71,8 +70,6 @@ class Choice:
         """Nothing follows: release the text that was held back for the sake of a stop string."""
         if self.finish_reason is not None:
             return
-        if self._brings_scores and self._prompt.scores is not None:
-            self._prompt.scores.complete = True
         self.finish_reason = reason
         if self._stops is not None:
             self._text += self._stops.flush()
@@ -98,17 +95,17 @@ class Choice:
         if ids:
             self._ids = array("i")
         if plan.logprobs is not None:
-            self._sampled = SampledTokens(plan.logprobs)
+            self._sampled = ScoredTokens(plan.logprobs)
         return piece
 
     def _new_scores(self) -> Sequence[ScoredToken]:
-        """Those of the prompt that no piece has had: all choices that come to have them at once get
-        the same object."""
+        """Those of the prompt that no piece has had: all choices whose first piece has them share
+        one object."""
         scores = self._prompt.scores
         if scores is None:
             return []
-        begin, self._scores_sent = self._scores_sent, len(scores.tokens)
-        return scores.tokens if begin == 0 and scores.complete else scores.tokens[begin:]
+        begin, self._scores_sent = self._scores_sent, len(scores)
+        return scores[begin:] if begin else scores
 
     def _apply_token(self, output: RowOutput) -> None:
         # The token that comes with "stop" is the stop token: no text, unless it is requested.
@@ -126,7 +123,7 @@ class Choice:
         (logprob,) = array("f", sampled.chosen)
         self._likelihood += max(logprob, LOWEST)
         if self._sampled is not None:
-            self._sampled.add(token, sampled, self._offset)
+            self._sampled.add([token], sampled, [self._offset])
 
     def _add_text(self, text: str) -> None:
         if self._stops is None:

@@ -3,12 +3,12 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Awaitable, Collection, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Collection, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import msgspec
+from starlette.requests import Request
 
-from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput
 from server.generation.choice import Choice
@@ -20,7 +20,7 @@ from server.keys.client_keys import ClientKey
 from server.metrics.request_record import RequestRecord
 from server.schemas.common import CompletionUsage, PromptTokensDetails
 from server.service.registry import Model
-from server.service.service import Service
+from server.service.service import Service, record_of, service_of
 from server.service.time_limit import time_left
 
 # Updates pile up behind a client that reads slowly: other tasks run after so many of them.
@@ -36,12 +36,12 @@ class Generation:
         record: RequestRecord,
         model: Model,
         plan: GenerationPlan,
-        stream: GenerateStream | None,
+        stream: GenerateStream,
         scores: HeldScores,
         started: float,
     ) -> None:
-        """`stream` is None if the deadline came before the engine accepted the job; `started` is
-        when the request came, by time.perf_counter()."""
+        """`stream` has ended, without any prompt, if the deadline came before the engine accepted
+        the job; `started` is when the request came, by time.perf_counter()."""
         self._record, self._scores = record, scores
         self._metrics = service.metrics.of_model(model.name)
         self._counted_at = started
@@ -50,14 +50,12 @@ class Generation:
         self._plan = plan
         self._stream = stream
         self._unread: Iterator[RowOutput] = iter(())
-        self._expired = stream is None
-        if stream is not None:
-            record.held_bytes, record.ignored = stream.held_bytes, stream.ignored
-        self._prompt_tokens = stream.prompt_tokens if stream is not None else []
-        if stream is None:
+        self._expired = not stream.prompt_ids
+        record.held_bytes, record.ignored = stream.held_bytes, stream.ignored
+        self._prompt_tokens = stream.prompt_tokens
+        if self._expired:
             plan = msgspec.structs.replace(plan, echo=False)
-        prompt_ids = [b""] * len(plan.prompts) if stream is None else stream.prompt_ids
-        self.choices = _choices(model, plan, prompt_ids)
+        self.choices = _choices(model, plan, stream.prompt_ids or [b""] * len(plan.prompts))
         self._metrics.prompt_tokens.add(sum(self._prompt_tokens))
         record.rows = len(self.choices)
 
@@ -68,7 +66,7 @@ class Generation:
         Raises RefusalError if the job failed.
         """
         outputs = list(itertools.islice(self._unread, _AT_ONCE))
-        if not outputs and self._stream is not None:
+        if not outputs:
             self._unread = iter(await self._stream.next())
             outputs = list(itertools.islice(self._unread, _AT_ONCE))
         if not outputs and self._expired:
@@ -84,7 +82,7 @@ class Generation:
             tokens += choice.tokens
             if output.scored is not None:
                 scored += len(output.scored.chosen) // 4
-            if choice.finish_reason is not None and self._stream is not None:
+            if choice.finish_reason is not None:
                 self._stream.end_row(output.row)
         if tokens:
             self._count(tokens)
@@ -118,8 +116,7 @@ class Generation:
     def expire(self) -> None:
         """The deadline has come: the engine stops, and `advance` ends the choices still open."""
         self._expired = True
-        if self._stream is not None:
-            self._stream.abort()
+        self._stream.abort()
 
     def record(self) -> None:
         """Write down what has come of it, whether it is complete or not."""
@@ -131,7 +128,7 @@ class Generation:
                 record.cached_tokens += choice.cached
             if choice.finish_reason is not None:
                 record.end_rows(choice.finish_reason)
-        if self._stream is not None and self._stream.timing is not None:
+        if self._stream.timing is not None:
             record.add_timing(self._stream.timing)
             record.decode_s = self._stream.decode_s
 
@@ -169,77 +166,54 @@ class Generation:
 
 @asynccontextmanager
 async def generate(
-    service: Service, record: RequestRecord, model: Model, plan: GenerationPlan
+    request: Request, model: Model, plan: GenerationPlan
 ) -> AsyncGenerator[Generation]:
     """Submit a job; entered once the engine has accepted it or its deadline, by the plan or the
-    server's limit, has come, aborted on the way out, when `record` gets its numbers.
+    server's limit, has come, aborted on the way out, when the request's record gets its numbers.
 
     Raises RefusalError if the engine refuses it, or there is no room for what is held.
     """
-    started = time.perf_counter()
+    service, record, started = service_of(request), record_of(request), time.perf_counter()
     key = record.client.share.number
     scored = plan.logprobs is not None or plan.params.prompt_logprobs is not None
     holding = service.ledger.account(key, "log-probabilities") if scored else nullcontext()
     with service.in_flight, holding as account:
-        submitting = submitted(model, plan, record.client)
-        seconds = _seconds(plan, time_left(service.limits, record))
-        if seconds is None:
-            deadline, stream = None, await submitting
-        else:
-            deadline = asyncio.get_running_loop().time() + seconds
-            stream = await _by(deadline, submitting)
+        times = [plan.timeout, time_left(service.limits, record)]
+        seconds = min((each for each in times if each is not None), default=None)
+        loop = asyncio.get_running_loop()
+        deadline = None if seconds is None else loop.time() + seconds
+        stream = await _submitted(model, plan, record.client, deadline)
         scores = HeldScores(plan, account)
         generation = Generation(service, record, model, plan, stream, scores, started)
-        ends = nullcontext() if deadline is None else _expiring(generation, deadline)
+        timer = None if deadline is None else loop.call_at(deadline, generation.expire)
         try:
-            if stream is None:
-                yield generation
-                return
-            with stream, ends:
+            with stream:
                 yield generation
         finally:
+            if timer is not None:
+                timer.cancel()
             generation.record()
 
 
-def _seconds(plan: GenerationPlan, left: float | None) -> float | None:
-    """What the client gives it, and no more than the server has `left` for it."""
-    if plan.timeout is None or left is None:
-        return plan.timeout if left is None else left
-    return min(plan.timeout, left)
-
-
-async def submitted(model: Model, plan: GenerationPlan, client: ClientKey) -> GenerateStream:
-    """The job, once the engine has accepted it."""
-    return await model.client.generate(
-        plan.params,
-        texts=plan.prompts.texts,
-        ids=plan.prompts.ids,
-        n=plan.width,
-        options=JobOptions(
-            cache_salt=client.salted(plan.cache_salt),
-            tokenization=plan.tokenization,
-            priority=plan.priority,
-            key=client.share,
-        ),
+async def _submitted(
+    model: Model, plan: GenerationPlan, client: ClientKey, deadline: float | None
+) -> GenerateStream:
+    """The job once the engine has accepted it; one that has ended if it has not by `deadline` (loop
+    time)."""
+    options = msgspec.structs.replace(
+        plan.options, cache_salt=client.salted(plan.options.cache_salt), key=client.share
     )
-
-
-async def _by(deadline: float, submitting: Awaitable[GenerateStream]) -> GenerateStream | None:
-    """None if the engine has not accepted the job by `deadline` (loop time)."""
     try:
         async with asyncio.timeout_at(deadline):
-            return await submitting
+            return await model.client.generate(
+                plan.params,
+                texts=plan.prompts.texts,
+                ids=plan.prompts.ids,
+                n=plan.width,
+                options=options,
+            )
     except TimeoutError:
-        return None
-
-
-@contextmanager
-def _expiring(generation: Generation, deadline: float) -> Generator[None]:
-    timer = asyncio.get_running_loop().call_at(deadline, generation.expire)
-    try:
-        yield
-    finally:
-        timer.cancel()
+        return GenerateStream(model.client, job=0, rows=0)
 
 
 def _choices(model: Model, plan: GenerationPlan, prompt_ids: list[bytes]) -> list[Choice]:

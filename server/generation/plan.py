@@ -2,13 +2,14 @@
 
 import msgspec
 
+from engine_core.client.job_options import NO_OPTIONS, JobOptions
 from engine_core.messages import SamplingParams, Tokenization
 from engine_core.refusal import RefusalError
 from server.schemas.sampling import SamplingOptions
 from server.service.inputs import Items, check_ids
 from server.service.registry import Model
 from server.service.truncation import truncation_limit
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 
 
 class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,9 +28,7 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     stops: tuple[str, ...]
     logprobs: int | None
     echo: bool
-    cache_salt: str = ""
-    tokenization: Tokenization = Tokenization()
-    priority: int = 0
+    options: JobOptions = NO_OPTIONS
     timeout: float | None = None
     include_stop: bool = False
     skip_special_tokens: bool = True
@@ -39,34 +38,39 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
 def generation_plan(
     body: SamplingOptions,
     model: Model,
-    limits: Limits,
     *,
     prompts: Items,
     params: SamplingParams,
-    logprobs: int | None = None,
-    add_special_tokens: bool = True,
+    width: int,
+    logprobs: int | None,
+    add_special_tokens: bool,
+    echo: bool = False,
 ) -> GenerationPlan:
     """Check the options that completions and chat share, and make the plan. Raises RefusalError."""
     check_ids(body.stop_token_ids or [], "stop_token_ids", model.vocab_size)
-    n = choices(body, limits)
+    tokenization = Tokenization(
+        add_special_tokens=add_special_tokens,
+        truncate_to=_prompt_limit(body, model.max_model_len, params.max_tokens),
+        truncation_side=body.truncation_side or "left",
+    )
+    stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     return GenerationPlan(
         prompts=prompts,
-        n=n,
-        width=n,
+        n=body.n or 1,
+        width=width,
         params=params,
-        stops=_stop_strings(body),
+        stops=stops,
         logprobs=logprobs,
-        echo=False,
-        cache_salt=body.cache_salt or "",
-        tokenization=Tokenization(
-            add_special_tokens=add_special_tokens,
-            truncate_to=_prompt_limit(body, model.max_model_len, params.max_tokens),
-            truncation_side=body.truncation_side or "left",
+        echo=echo,
+        options=JobOptions(
+            tokenization=tokenization,
+            cache_salt=body.cache_salt or "",
+            priority=body.priority or 0,
         ),
-        priority=body.priority or 0,
         timeout=body.timeout,
         include_stop=bool(body.include_stop_str_in_output),
         skip_special_tokens=body.skip_special_tokens is not False,
+        return_token_ids=bool(body.return_token_ids),
     )
 
 
@@ -81,11 +85,6 @@ def check_choices(count: int, field: str, limits: Limits) -> None:
     """Raises RefusalError, naming `field`, if `count` choices of a prompt are too many."""
     if count > limits.max_n:
         raise RefusalError("too_large", f"{field}: {count}; at most {limits.max_n} choices", field)
-
-
-def _stop_strings(body: SamplingOptions) -> tuple[str, ...]:
-    """The strings that end a choice."""
-    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
 
 
 def _prompt_limit(body: SamplingOptions, model_len: int, max_tokens: int | None) -> int | None:

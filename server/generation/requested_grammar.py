@@ -74,7 +74,7 @@ def _requested(body: SamplingOptions) -> Iterator[Grammar]:
 def _from_format(requested: ResponseFormat | None) -> Iterator[Grammar]:
     match requested:
         case JsonObject(schema=schema, value=value):
-            given = [*_from_schema(schema, "response_format.schema"), *_from_value(value)]
+            given = [*_from_schema(schema, "response_format.schema"), *_from_schema(value, _VALUE)]
             yield from given or [Grammar("json_schema", _ANY_OBJECT, "response_format")]
         case JsonSchema(json_schema=named, value=value):
             given = [*_from_named(named, _JSON_SCHEMA), *_from_named(value, _VALUE)]
@@ -82,7 +82,7 @@ def _from_format(requested: ResponseFormat | None) -> Iterator[Grammar]:
                 raise RefusalError("invalid_request", f"{_JSON_SCHEMA}: missing", _JSON_SCHEMA)
             yield from given
         case JsonValue(value=value):
-            given = list(_from_value(value))
+            given = list(_from_schema(value, _VALUE))
             if not given:
                 raise RefusalError("invalid_request", f"{_VALUE}: expected an object", _VALUE)
             yield from given
@@ -90,10 +90,6 @@ def _from_format(requested: ResponseFormat | None) -> Iterator[Grammar]:
             yield Grammar("regex", value, _VALUE)
         case PlainText() | None:
             return
-
-
-def _from_value(raw: SchemaText | UnsetType) -> Iterator[Grammar]:
-    return _from_schema(raw, _VALUE)
 
 
 def _from_named(named: NamedSchema | None, param: str) -> Iterator[Grammar]:
@@ -105,13 +101,13 @@ def _from_named(named: NamedSchema | None, param: str) -> Iterator[Grammar]:
 def _from_schema(raw: SchemaText | UnsetType, param: str) -> Iterator[Grammar]:
     """A schema that may be in a string, or not there. Raises RefusalError."""
     text = "null" if raw is UNSET else bytes(raw).decode()
-    if text.startswith('"'):
+    is_string = text.startswith('"')
+    if is_string:
         try:
             text = msgspec.json.decode(text, type=str).strip()
         except msgspec.DecodeError as error:
             raise RefusalError("invalid_request", f"{param}: {error}", param) from None
-        yield _grammar(text, param)
-    elif text != "null":
+    if is_string or text != "null":
         yield _grammar(text, param)
 
 

@@ -26,6 +26,7 @@ def sampling_params(
 ) -> SamplingParams:
     """The engine's parameters: `body` over the model's own defaults. Without `max_tokens` there
     are `default_max_tokens`, or as many as fit. Raises RefusalError."""
+    _check_stream(body)
     defaults = model.served.generation
     most = default_max_tokens if max_tokens is None else max_tokens
     return SamplingParams(
@@ -44,6 +45,15 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
     )
+
+
+def _check_stream(body: SamplingOptions) -> None:
+    if body.stream_options is not None and not body.stream:
+        message = "stream_options: only with `stream`"
+        raise RefusalError("invalid_request", message, "stream_options")
+    if body.stream and body.prompt_logprobs is not None:
+        message = "prompt_logprobs: not with `stream`"
+        raise RefusalError("invalid_request", message, "prompt_logprobs")
 
 
 def _sampling(body: SamplingOptions, defaults: GenerationDefaults) -> TokenSampling:

@@ -1,87 +1,133 @@
-"""From a generation's pieces to its answer: a list of choices, or events while they grow."""
+"""From a generation's pieces to its answer: whole, or as events while they grow."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from fastapi import Response
+from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
-from engine_core.refusal import RefusalError
 from server.generation.generation import Generation
 from server.generation.text_piece import TextPiece
-from server.http.sse import DONE, event
-from server.schemas.common import CompletionUsage
-from server.schemas.sampling import SamplingOptions
+from server.http.sse import DONE, EventStream, event
+from server.schemas.chat import ChatChunk
+from server.schemas.completions import Completion
+from server.schemas.sampling import SamplingOptions, StreamOptions
+from server.service.registry import Model
+from server.service.service import json_answer
 
 _encode = msgspec.json.Encoder().encode
 
 
-class StreamedUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Which chunks of a stream carry usage. With `at_end` one more chunk at the end carries the
-    whole usage; with `in_pieces` all chunks before that carry the usage so far."""
+class AnswerForm(ABC):
+    """One answer in the shapes of an API, with the parts that its request selects."""
 
-    at_end: bool
-    in_pieces: bool
+    @abstractmethod
+    async def whole(self, pieces: Sequence[TextPiece], generation: Generation) -> Struct:
+        """The answer, of one piece for each choice."""
 
-    def so_far(self, generation: Generation) -> CompletionUsage | UnsetType | None:
-        """The `usage` of a chunk before the end."""
-        if self.in_pieces:
-            return generation.usage()
-        return None if self.at_end else UNSET
+    def begin(self) -> bytes:
+        """The events before the first text."""
+        return b""
+
+    @abstractmethod
+    async def events(self, pieces: Sequence[TextPiece], generation: Generation) -> bytes:
+        """The events of the pieces that have come at once."""
+
+    @abstractmethod
+    def end(self, generation: Generation) -> bytes:
+        """The events after the last text."""
 
 
-def streamed_usage(body: SamplingOptions) -> StreamedUsage:
-    """Where a stream reports its usage. Raises RefusalError for stream options without a stream."""
-    options = body.stream_options
-    if options is None:
-        return StreamedUsage(at_end=False, in_pieces=False)
-    if not body.stream:
-        raise RefusalError(
-            "invalid_request", "stream_options: only with `stream`", param="stream_options"
+class TextForm(AnswerForm):
+    """What the forms of completions and chat have in common.
+
+    With `include_usage` one more chunk at the end carries the whole usage; with
+    `continuous_usage_stats` all chunks before that carry the usage so far.
+    """
+
+    def __init__(
+        self,
+        body: SamplingOptions,
+        model: Model,
+        answer_id: str,
+        chunk: type[ChatChunk] | type[Completion],
+    ) -> None:
+        self._prompt_logprobs = body.prompt_logprobs
+        self._prompt_text = model.token_text
+        self._has_ids = bool(body.return_token_ids)
+        self._usage = body.stream_options or StreamOptions()
+        self._chunk = chunk(
+            id=answer_id,
+            created=int(time.time()),
+            model=model.name,
+            system_fingerprint=model.fingerprint,
+            choices=[],
         )
-    return StreamedUsage(
-        at_end=bool(options.include_usage), in_pieces=bool(options.continuous_usage_stats)
-    )
+
+    async def events(self, pieces: Sequence[TextPiece], generation: Generation) -> bytes:
+        usage = None if self._usage.include_usage else UNSET
+        if self._usage.continuous_usage_stats:
+            usage = generation.usage()
+        chunks = [chunk for piece in pieces for chunk in await self._chunks(piece)]
+        return b"".join(event(_encode(replace(chunk, usage=usage))) for chunk in chunks)
+
+    def end(self, generation: Generation) -> bytes:
+        if not self._usage.include_usage:
+            return b""
+        return event(_encode(replace(self._chunk, usage=generation.usage())))
+
+    @abstractmethod
+    async def choice(self, piece: TextPiece) -> Struct:
+        """A choice of a whole answer."""
+
+    @abstractmethod
+    async def _chunks(self, piece: TextPiece) -> Sequence[Struct]:
+        """A piece of a choice, without the usage."""
+
+    async def _choices(self, pieces: Sequence[TextPiece]) -> list[Any]:
+        """The choices of a whole answer as JSON, with other requests in between: each repeats what
+        it has of its prompt."""
+        choices: list[Any] = []
+        for piece in pieces:
+            if choices:
+                await asyncio.sleep(0)
+            choices.append(Raw(_encode(await self.choice(piece))))
+        return choices
 
 
-async def encoded_choices(
-    pieces: Sequence[TextPiece], choice: Callable[[TextPiece], Awaitable[Struct]]
-) -> list[Any]:
-    """The choices of a whole answer as JSON, with other requests in between: each repeats what it
-    has of its prompt."""
-    choices: list[Any] = []
-    for piece in pieces:
-        if choices:
-            await asyncio.sleep(0)
-        choices.append(Raw(_encode(await choice(piece))))
-    return choices
+async def answer(
+    generating: AbstractAsyncContextManager[Generation], form: AnswerForm, *, stream: bool | None
+) -> Response:
+    """The answer once it has ended, or as a stream. Raises RefusalError as `generating` does."""
+    if stream:
+        return await EventStream.begin(_events(generating, form))
+    async with generating as generation:
+        pieces = await generation.final_pieces()
+        async with generation.encoding():
+            return json_answer(await form.whole(pieces, generation))
 
 
-async def stream_events(
-    generating: AbstractAsyncContextManager[Generation],
-    usage: StreamedUsage,
-    chunks: Callable[[TextPiece, CompletionUsage | UnsetType | None], Awaitable[Sequence[Struct]]],
-    last: Callable[[CompletionUsage], Struct],
+async def _events(
+    generating: AbstractAsyncContextManager[Generation], form: AnswerForm
 ) -> AsyncGenerator[bytes]:
     """An empty item once the engine has accepted the job, then the text of each step in one item.
-
-    `chunks` formats a piece of a choice, with the usage so far; `last` the chunk at the end that
-    carries the whole usage. Raises RefusalError as `generating` does.
 
     If the engine fails, everything that was certain by then has been sent. Text that was held back,
     because it might have become a stop string or because a character was incomplete, is lost.
     """
     async with generating as generation:
         yield b""
+        if begin := form.begin():
+            yield begin
         while updated := await generation.advance():
             pieces = [piece for choice in updated if (piece := choice.next_piece()) is not None]
-            used = usage.so_far(generation)
-            events = [
-                event(_encode(chunk)) for piece in pieces for chunk in await chunks(piece, used)
-            ]
-            if events:
-                yield b"".join(events)
-        end = event(_encode(last(generation.usage()))) if usage.at_end else b""
+            if events := await form.events(pieces, generation):
+                yield events
+        end = form.end(generation)
     yield end + DONE

@@ -98,7 +98,7 @@ async def whole_body(request: Request) -> bytes:
     """
     # Most bodies come with their headers: nothing need be waited for, nor counted.
     body = _buffered if has_come(request.scope) else _incoming
-    whole = await body(request, service_of(request).limits.max_body_bytes)
+    whole = await body(request, service_of(request).limits.max_body_size)
     check_encoding(request)
     if len(whole) > LARGE_BYTES:
         await _begin_turn(request, len(whole))

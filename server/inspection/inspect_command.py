@@ -10,8 +10,8 @@ from server.inspection.inspection import inspect
 from server.inspection.inspection_table import inspection_table
 from server.models.model_setup import EngineOptions
 from server.settings import defaults
-from server.settings.setting_types import parse_names, parse_positive
-from workers.contract.config import AskedTask, Dtype
+from server.settings.flags import add_engine_flag
+from workers.contract.config import AskedTask
 
 _DESCRIPTION = """\
 Show what a model is, what its attention and memory need, and every reason that can be
@@ -29,6 +29,18 @@ The exit code is 0 if `penstock serve` would take the model, otherwise 1.
 """
 
 
+_TASKS = ", ".join(get_args(AskedTask))
+_ENGINE_FLAGS = {
+    "task": f"as one that does this: {_TASKS} (default: as its files say)",
+    "pipeline_stages": "divide the layers among so many stages (default: "
+    f"{defaults.PIPELINE_STAGES})",
+    "dtype": "of weights and keys and values (default: auto, as on CUDA)",
+    "max_model_len": "most tokens of a sequence (default: the model's limit)",
+    "ignore_config_keys": "of config.json, generation_config.json and tokenizer_config.json, with "
+    "commas: they may stay unread (default: none)",
+}
+
+
 def add_inspect(parser: argparse.ArgumentParser) -> None:
     """Give `penstock inspect` its flags."""
     parser.description = _DESCRIPTION
@@ -37,54 +49,15 @@ def add_inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="a folder, or the id of a model on the Hugging Face hub"
     )
-    parser.add_argument(
-        "--task",
-        choices=get_args(AskedTask),
-        metavar="TASK",
-        help=f"as one that does this: {', '.join(get_args(AskedTask))} (default: as its files say)",
-    )
-    parser.add_argument(
-        "--pipeline-stages",
-        type=parse_positive,
-        default=defaults.PIPELINE_STAGES,
-        metavar="N",
-        help=f"divide the layers among so many stages (default: {defaults.PIPELINE_STAGES})",
-    )
-    parser.add_argument(
-        "--dtype",
-        default="auto",
-        choices=("auto", *get_args(Dtype)),
-        metavar="DTYPE",
-        help="of weights and keys and values (default: auto, as on CUDA)",
-    )
-    parser.add_argument(
-        "--max-model-len",
-        type=parse_positive,
-        metavar="TOKENS",
-        help="most tokens of a sequence (default: the model's limit)",
-    )
-    parser.add_argument(
-        "--ignore-config-keys",
-        type=parse_names,
-        default=(),
-        metavar="KEYS",
-        help="of config.json, generation_config.json and tokenizer_config.json, with commas: they "
-        "may stay unread",
-    )
+    for key, help_ in _ENGINE_FLAGS.items():
+        add_engine_flag(parser, key, help_)
     parser.add_argument("--json", action="store_true", help="one JSON object (default: a table)")
 
 
-def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    del parser
-    engine = EngineOptions(
-        device="cpu",
-        task=options.task,
-        dtype=options.dtype,
-        pipeline_stages=options.pipeline_stages,
-        max_model_len=options.max_model_len,
-        ignore_config_keys=options.ignore_config_keys,
-    )
-    inspection = inspect(options.model, engine)
+def _run(_: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    given = vars(options)
+    asked = {key: given[key] for key in _ENGINE_FLAGS if key in given}
+    inspection = inspect(options.model, EngineOptions(device="cpu", **asked))
     if options.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(inspection)).decode() + "\n")
     else:

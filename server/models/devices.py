@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from server.models.setup_error import SetupError
+
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """Names the GPUs that a process sees, by number or UUID; the first is its cuda:0."""
 
 _DRIVER = "libcuda.so.1"
-
-
-class DeviceError(ValueError):
-    """A device that this machine does not have; one line says what it has."""
 
 
 def available_cores(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
@@ -66,7 +64,7 @@ def resolve_devices(name: str, stages: int) -> tuple[str, ...]:
     """The device of each of `stages` stages: all `cpu`, or `cuda:N` and the next ones.
 
     `auto` is CUDA where there is a device that torch can use, else the CPU.
-    Raises DeviceError.
+    Raises SetupError.
     """
     present = len(cuda_memory())
     if name == "auto":
@@ -77,7 +75,8 @@ def resolve_devices(name: str, stages: int) -> tuple[str, ...]:
     first = int(name.partition(":")[2] or 0)
     if first + stages > present:
         last = f" to cuda:{first + stages - 1}" if stages > 1 else ""
-        raise DeviceError(f"this machine has {present} CUDA devices, not cuda:{first}{last}")
+        reason = f"this machine has {present} CUDA devices, not cuda:{first}{last}"
+        raise SetupError("device", reason)
     return tuple(f"cuda:{ordinal}" for ordinal in range(first, first + stages))
 
 

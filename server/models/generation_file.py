@@ -10,8 +10,8 @@ from msgspec import Meta
 from server.settings.server_config import GenerationDefaults
 from workers.contract.checkpoint.folder_files import optional
 from workers.contract.checkpoint.other_formats import read_config
-from workers.contract.config_keys.keys import Refuse, stop
-from workers.contract.conventions import Neutral, not_neutral
+from workers.contract.config_keys.bookkeeping import Neutral
+from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
 from workers.contract.model_config import ModelConfigError
 from workers.contract.token_sampling import TokenSampling
 
@@ -66,8 +66,7 @@ def read_generation_defaults(folder: Path, refuse: Refuse = stop) -> GenerationD
     path, fallback = folder / "generation_config.json", folder / "config.json"
     values = optional(folder, path.name, dict[str, Any]) or {}
     raw = _checked(path, values)
-    for error in not_neutral(path, values, _NEUTRAL):
-        refuse(error)
+    ConfigKeys(path, values, refuse=refuse).neutral(_NEUTRAL)
     eos = raw.eos_token_id
     if eos is None:
         eos = _checked(fallback, read_config(folder)).eos_token_id

@@ -5,31 +5,29 @@ from pathlib import Path
 
 from huggingface_hub import constants, errors, snapshot_download
 
+from server.models.setup_error import ModelSourceError
+
 _FOLDERS_NOT_READ = ["original/*", "onnx/*", "openvino/*"]
-
-
-class HubError(ValueError):
-    """A model cannot be downloaded; one line says which, from where, and why."""
 
 
 def fetch(hub_id: str, patterns: list[str]) -> Path:
     """Download the files of a model that match `patterns`, and return their folder.
 
     Files in the cache are not downloaded again; offline, the folder may be incomplete. Raises
-    HubError.
+    ModelSourceError, which says from where and why.
     """
     try:
         folder = snapshot_download(
             hub_id, allow_patterns=patterns, ignore_patterns=_FOLDERS_NOT_READ
         )
     except errors.HFValidationError:
-        raise HubError(f"{hub_id} is neither a folder nor a hub id") from None
+        raise ModelSourceError(f"{hub_id} is neither a folder nor a hub id") from None
     except errors.GatedRepoError:
-        raise HubError(
+        raise ModelSourceError(
             f"{hub_id} is gated: accept its terms on its page, then `hf auth login`"
         ) from None
     except errors.RepositoryNotFoundError:
-        raise HubError(
+        raise ModelSourceError(
             f"there is no folder {hub_id}, and the hub shows no model of that name"
         ) from None
     except errors.LocalEntryNotFoundError as error:
@@ -37,12 +35,12 @@ def fetch(hub_id: str, patterns: list[str]) -> Path:
         partial: str | None = getattr(error, "snapshot_path", None)
         if partial:
             return Path(partial)
-        raise HubError(
+        raise ModelSourceError(
             f"there is no folder {hub_id}; its config.json is not in {constants.HF_HUB_CACHE}, "
             f"and the hub cannot be reached: {_reason(error)}"
         ) from None
     except (errors.HfHubHTTPError, OSError) as error:
-        raise HubError(f"{hub_id} cannot be fetched: {_reason(error)}") from None
+        raise ModelSourceError(f"{hub_id} cannot be fetched: {_reason(error)}") from None
     return Path(folder)
 
 

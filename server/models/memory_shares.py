@@ -12,9 +12,9 @@ _ROUNDING = 1e-9
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine: the ordinals of its devices, and its share of each if it was given one."""
+    """An engine: its CUDA devices, and its share of each if it was given one."""
 
-    devices: range
+    devices: tuple[str, ...]
     share: float | None = None
 
 
@@ -33,16 +33,16 @@ def divide(tenants: Sequence[Tenant], total: float) -> list[float]:
     left of `total`; an engine with several devices takes the smallest of its parts. Raises
     SharesError where the given shares exceed a whole device, or leave nothing to the others.
     """
-    rest: dict[int, float] = {}
+    rest: dict[str, float] = {}
     for device in sorted({device for tenant in tenants for device in tenant.devices}):
         here = [index for index, tenant in enumerate(tenants) if device in tenant.devices]
         named = [index for index in here if tenants[index].share is not None]
         taken = sum(tenants[index].share or 0 for index in named)
         if taken > 1 + _ROUNDING:
-            raise SharesError(f"{taken:.4g} of cuda:{device}, more than all of it", named)
+            raise SharesError(f"{taken:.4g} of {device}, more than all of it", named)
         others = len(here) - len(named)
         if others and taken >= total - _ROUNDING:
-            what = f"{taken:.4g} of cuda:{device}, nothing of {total:.4g} is left to others"
+            what = f"{taken:.4g} of {device}, nothing of {total:.4g} is left to others"
             raise SharesError(what, named)
         rest[device] = (total - taken) / others if others else 0.0
     return [

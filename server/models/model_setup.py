@@ -20,7 +20,8 @@ from server.models.stage_memory import largest_kv_cache, planned_layers, weight_
 from server.models.weight_heads import WeightHeads
 from server.settings import defaults
 from server.settings.engine_settings import EngineSettings
-from server.settings.server_config import Limits, ServedModel
+from server.settings.limits import Limits
+from server.settings.server_config import ServedModel
 from server.settings.setting_names import SettingNames
 from server.templates.template_files import check_template_files
 from workers.contract.checkpoint.checkpoint_config import read_model_config
@@ -57,8 +58,8 @@ def set_up_model(
 
     The names of the engine's sockets begin with `prefix`.
 
-    Raises SetupError, ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError
-    or DeviceError.
+    Raises SetupError, ModelConfigError, ModelSourceError, TokenizerError or
+    UnknownArchitectureError.
     """
     ignored = IgnoredKeys(options.ignore_config_keys, folder)
     try:
@@ -87,8 +88,8 @@ def set_up_model(
         execution = msgspec.structs.replace(execution, kv_cache_bytes=own)
     engine = EngineConfig(
         execution=execution,
-        max_pending_rows=limits.max_rows,
-        max_pending_tokens=limits.max_tokens,
+        max_pending_rows=limits.max_sequences,
+        max_pending_tokens=defaults.MAX_PENDING_TOKENS,
         max_queue_seconds=limits.max_queue_seconds,
         client_endpoint=f"ipc://{prefix}.client",
         stall_timeout=options.stall_timeout,
@@ -131,13 +132,17 @@ def execution_config(
 ) -> ExecutionConfig:
     """The configuration without the default memory sizes, which are computed from it.
 
-    Raises SetupError or DeviceError.
+    Raises SetupError.
     """
+    _check_length(name, model, options.max_model_len)
     stages = options.pipeline_stages
     devices = resolve_devices(options.device, stages)
     on_cpu = devices[0] == "cpu"
     return ExecutionConfig(
-        **_limits(name, model, options, on_cpu=on_cpu),
+        max_model_len=options.max_model_len or model.max_model_len,
+        max_running=options.max_running or defaults.max_running(stages, on_cpu=on_cpu),
+        max_step_tokens=options.max_step_tokens
+        or defaults.max_step_tokens(cached=model.has_kv_cache, on_cpu=on_cpu),
         name=name,
         model=model,
         task=task,
@@ -166,21 +171,11 @@ def execution_config(
     )
 
 
-def _limits(
-    name: str, model: ModelConfig, options: EngineOptions, *, on_cpu: bool
-) -> dict[str, int]:
-    """The fields of EngineLimits: each is the option of its name, or else the default."""
-    asked = options.max_model_len
+def _check_length(name: str, model: ModelConfig, asked: int | None) -> None:
+    """Raises SetupError for more tokens than the model takes."""
     if asked is not None and asked > model.max_model_len:
         reason = f"{asked} is more than the {model.max_model_len} tokens of {name}"
         raise SetupError("max_model_len", reason + _why_no_longer(model))
-    limits = msgspec.structs.asdict(
-        defaults.engine_limits(model, options.pipeline_stages, on_cpu=on_cpu)
-    )
-    for key in limits:
-        if (given := getattr(options, key)) is not None:
-            limits[key] = given
-    return limits
 
 
 def _why_no_longer(model: ModelConfig) -> str:

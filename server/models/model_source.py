@@ -4,7 +4,8 @@ from pathlib import Path
 
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 from server.conversion.slow_tokenizer import SLOW_FILES
-from server.models.weight_heads import WeightHeadError, WeightHeads, read_heads
+from server.models.setup_error import ModelSourceError
+from server.models.weight_heads import WeightHeads, read_heads
 from workers.contract.checkpoint.other_formats import GGUF
 from workers.contract.config import LoadFormat
 from workers.contract.embedding_modules import NormalizeConfig
@@ -13,10 +14,6 @@ from workers.contract.model_config import ModelConfig
 _CONFIG_PATTERNS = ("*.json", "*.jinja")
 _SAFETENSORS = "*.safetensors"
 _PICKLES = "pytorch_model*.bin"
-
-
-class ModelSourceError(ValueError):
-    """A model is not found or its checkpoint is incomplete; one line says what is missing."""
 
 
 def model_folder(source: str, load_format: LoadFormat) -> Path:
@@ -35,15 +32,12 @@ def model_folder(source: str, load_format: LoadFormat) -> Path:
     if source.startswith((".", "/", "~")):
         raise ModelSourceError(f"there is no folder {source}")
     # Imported here: it takes time, and models in folders do not need it.
-    from server.models.hub_download import HubError, fetch, has_files  # noqa: PLC0415
+    from server.models.hub_download import fetch, has_files  # noqa: PLC0415
 
     weights = [] if load_format == "dummy" else [_SAFETENSORS]
-    try:
-        folder = fetch(source, [*_CONFIG_PATTERNS, *weights])
-        if weights and (more := _what_is_not_preferred(folder)):
-            folder = fetch(source, [*_CONFIG_PATTERNS, *weights, *more])
-    except HubError as error:
-        raise ModelSourceError(str(error)) from None
+    folder = fetch(source, [*_CONFIG_PATTERNS, *weights])
+    if weights and (more := _what_is_not_preferred(folder)):
+        folder = fetch(source, [*_CONFIG_PATTERNS, *weights, *more])
     lacking = not (folder / "config.json").exists() or (weights and _lacks_weights(folder))
     if lacking and has_files(source, "*.gguf"):
         raise ModelSourceError(f"{source} holds GGUF files; {GGUF}")
@@ -73,10 +67,7 @@ def check_checkpoint(model: ModelConfig, load_format: LoadFormat) -> WeightHeads
     Tokenizer.for_model(model, load_format)
     if load_format == "dummy":
         return None
-    try:
-        for module in model.modules:
-            if not isinstance(module, NormalizeConfig):
-                read_heads(Path(model.path), module.path)
-        return read_heads(Path(model.path))
-    except WeightHeadError as error:
-        raise ModelSourceError(str(error)) from None
+    for module in model.modules:
+        if not isinstance(module, NormalizeConfig):
+            read_heads(Path(model.path), module.path)
+    return read_heads(Path(model.path))

@@ -11,13 +11,14 @@ from pathlib import Path
 import msgspec
 
 from engine_core.tokenization.tokenizer import TokenizerError
-from server.models.devices import DeviceError, device_ordinal, resolve_devices
+from server.models.devices import resolve_devices
 from server.models.memory_shares import SharesError, Tenant, divide
 from server.models.model_setup import EngineOptions, set_up_model
-from server.models.model_source import ModelSourceError, model_folder
-from server.models.setup_error import SetupError
+from server.models.model_source import model_folder
+from server.models.setup_error import ModelSourceError, SetupError
 from server.settings.engine_settings import EngineSettings, ModelSettings
-from server.settings.server_config import Limits, ServedModel
+from server.settings.limits import Limits
+from server.settings.server_config import ServedModel
 from server.settings.setting_names import SettingNames
 from server.settings.settings import Settings, SettingsError
 from workers.contract.families.table import UnknownArchitectureError
@@ -71,8 +72,6 @@ def _named_in_errors(setting_names: SettingNames, index: int) -> Generator[None]
         yield
     except SetupError as error:
         raise SettingsError(f"{setting_names.of(error.key, index)}: {error.reason}") from None
-    except DeviceError as error:
-        raise SettingsError(f"{setting_names.of('device', index)}: {error}") from None
     except MODEL_ERRORS as error:
         if setting_names.file is None:
             raise
@@ -104,19 +103,11 @@ def _memory_shares(settings: Settings, setting_names: SettingNames) -> list[floa
     tenants: list[Tenant] = []
     for index, model in enumerate(settings.models):
         with _named_in_errors(setting_names, index):
-            devices = _devices(model)
-        tenants.append(Tenant(devices=devices, share=model.memory_share))
+            devices = resolve_devices(model.device, model.pipeline_stages)
+        cuda = tuple(device for device in devices if device != "cpu")
+        tenants.append(Tenant(devices=cuda, share=model.memory_share))
     try:
         return divide(tenants, settings.memory_share)
     except SharesError as error:
         keys = [f"models[{index}].memory_share" for index in error.tenants]
         raise SettingsError(f"{setting_names.prefix(', '.join(keys))}{error}") from None
-
-
-def _devices(model: ModelSettings) -> range:
-    """The ordinals of the CUDA devices that a model's stages run on."""
-    first, *others = resolve_devices(model.device, model.pipeline_stages)
-    if first == "cpu":
-        return range(0)
-    ordinal = device_ordinal(first)
-    return range(ordinal, ordinal + 1 + len(others))

@@ -1,4 +1,4 @@
-"""What is wrong with a model's settings."""
+"""What is wrong with a model, or with its settings."""
 
 from server.settings.setting_names import flag_name
 
@@ -10,3 +10,7 @@ class SetupError(ValueError):
         super().__init__(f"{flag_name(key)}: {reason}")
         self.key = key
         self.reason = reason
+
+
+class ModelSourceError(ValueError):
+    """A model is not found or its checkpoint is incomplete or broken; one line says which file."""

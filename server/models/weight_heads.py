@@ -8,15 +8,12 @@ from typing import Any, cast
 
 from safetensors import SafetensorError, safe_open
 
+from server.models.setup_error import ModelSourceError
 from workers.contract.checkpoint.weight_files import WeightFiles, find_weights
 from workers.contract.model_config import ModelConfigError
 
 _LEGACY_PICKLE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """How a file begins that torch.save wrote before torch 1.6: a pickle of this magic number."""
-
-
-class WeightHeadError(ValueError):
-    """A weight file is missing or broken, or is not in its index; one line says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +26,11 @@ class WeightHeads:
 
 
 def read_heads(folder: Path, module: str = "") -> WeightHeads:
-    """The heads of the weights of a model, or of one of its modules. Raises WeightHeadError."""
+    """The heads of the weights of a model, or of one of its modules. Raises ModelSourceError."""
     try:
         weights = find_weights(folder, module)
     except ModelConfigError as error:
-        raise WeightHeadError(str(error)) from None
+        raise ModelSourceError(str(error)) from None
     if weights.format == "pytorch":
         return WeightHeads({}, sum(_archive_bytes(file) for file in weights.files))
     elements: dict[str, int] = {}
@@ -48,9 +45,9 @@ def _elements(weights: WeightFiles, file: Path) -> dict[str, int]:
         with cast(Any, safe_open(file, framework="np")) as tensors:
             shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise WeightHeadError(f"{file} cannot be read: {error}") from None
+        raise ModelSourceError(f"{file} cannot be read: {error}") from None
     if weights.index is not None and (others := sorted(shapes.keys() - weights.index.keys())):
-        raise WeightHeadError(f"{file} holds {others[0]}, which is not in its index")
+        raise ModelSourceError(f"{file} holds {others[0]}, which is not in its index")
     return {name: prod(shape) for name, shape in shapes.items()}
 
 
@@ -63,4 +60,4 @@ def _archive_bytes(file: Path) -> int:
         with zipfile.ZipFile(file) as archive:
             return sum(part.file_size for part in archive.infolist() if "/data/" in part.filename)
     except (zipfile.BadZipFile, OSError) as error:
-        raise WeightHeadError(f"{file} cannot be read: {error}") from None
+        raise ModelSourceError(f"{file} cannot be read: {error}") from None

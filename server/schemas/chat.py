@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import CompletionUsage, Count, FinishReason, PromptLogprobs
+from server.schemas.common import CompletionUsage, Count, FinishReason, PromptLogprobs, TextAnswer
 from server.schemas.sampling import SamplingOptions
 
 
@@ -67,17 +67,12 @@ class ChatRequest(SamplingOptions, kw_only=True, frozen=True):
     """
 
     messages: Messages
-    model: str | None = None
     max_completion_tokens: Count | None = None
     max_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    add_special_tokens: bool | None = None
-    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    return_token_ids: bool | None = None
-    echo: bool | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: TemplateVariables | None = None
     store: bool | None = None
@@ -99,12 +94,9 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
     bytes: list[int] | None
 
 
-class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
     """A generated token and the likeliest at its position."""
 
-    token: str
-    logprob: float
-    bytes: list[int] | None
     top_logprobs: list[TopLogprob]
 
 
@@ -133,16 +125,12 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+class ChatCompletion(TextAnswer, frozen=True, kw_only=True):
     """The answer of `/v1/chat/completions`. `system_fingerprint` stands for the release, the model
     and how it is computed. The fields after `usage` are there if they are requested, and as those
     of `/v1/completions`."""
 
-    id: str
     object: str = "chat.completion"
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[ChatChoice]
     usage: CompletionUsage
     prompt_token_ids: list[int] | UnsetType = UNSET
@@ -167,15 +155,11 @@ class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+class ChatChunk(TextAnswer, frozen=True, kw_only=True):
     """A chunk of a stream. `usage` is absent, or with `include_usage` null until the last one. The
     prompt's ids, if they are requested, come with an answer's first chunk."""
 
-    id: str
     object: str = "chat.completion.chunk"
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[ChunkChoice]
     usage: CompletionUsage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET

@@ -1,6 +1,7 @@
 """Types that several endpoints share."""
 
-from typing import Annotated, Literal
+import time
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -9,7 +10,20 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 Int64 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+KeptTokens = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+"""What a text is cut to; -1 is as much as the model takes."""
 TextOrIds = str | list[str | int | list[int]]
+
+Item = TypeVar("Item")
+
+
+class EncodeRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """What all requests for vectors and scores have. `user` changes nothing."""
+
+    model: str | None = None
+    priority: Int64 | None = None
+    cache_salt: str | None = None
+    user: str | None = None
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -17,6 +31,28 @@ class Usage(msgspec.Struct, frozen=True):
 
     prompt_tokens: int
     total_tokens: int
+
+
+class EncodeAnswer(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
+    """An answer in vLLM's form, in the order of the request."""
+
+    id: str
+    object: str = "list"
+    created: int = msgspec.field(default_factory=lambda: int(time.time()))
+    model: str
+    data: list[Item]
+    usage: Usage
+
+
+class TextAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What answers and chunks of completions and chat begin with. `system_fingerprint` stands for
+    the release, the model and how it is computed."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
 
 
 FinishReason = Literal["stop", "length", "timeout"]

@@ -10,6 +10,7 @@ from server.schemas.common import (
     Count,
     FinishReason,
     PromptLogprobs,
+    TextAnswer,
     TextOrIds,
 )
 from server.schemas.sampling import SamplingOptions
@@ -24,15 +25,10 @@ class CompletionRequest(SamplingOptions, kw_only=True, frozen=True):
     """
 
     prompt: TextOrIds
-    model: str | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     best_of: Count | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    echo: bool | None = None
-    add_special_tokens: bool | None = None
-    return_token_ids: bool | None = None
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
@@ -64,17 +60,13 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
-class Completion(msgspec.Struct, kw_only=True, frozen=True):
+class Completion(TextAnswer, kw_only=True, frozen=True):
     """The answer of `/v1/completions`, and each chunk of a stream. `system_fingerprint` stands for
     the release, the model and how it is computed.
 
     In a stream `usage` is absent, or with `include_usage` null until the last chunk.
     """
 
-    id: str
     object: str = "text_completion"
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: CompletionUsage | UnsetType | None = UNSET

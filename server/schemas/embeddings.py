@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import Count, Int64, TextOrIds, Usage
+from server.schemas.common import Count, EncodeRequest, KeptTokens, TextOrIds, Usage
 
 _QUERY = ("query", "search_query", "retrieval.query")
 _DOCUMENT = ("document", "passage", "search_document", "corpus", "retrieval.passage")
@@ -25,7 +25,7 @@ InputType = Annotated[str, Meta(extra_json_schema={"enum": list(INPUT_TYPES)})]
 EmbedDtype = Literal["float32", "float16", "int8", "binary", "ubinary"]
 
 
-class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):
+class EmbeddingRequest(EncodeRequest, kw_only=True, frozen=True):
     """A request of `/v1/embeddings`: a text, texts, one input's token ids, or inputs' token ids.
 
     Ids are taken as they are; texts get the prompt that `prompt_name` or `input_type` chooses, and
@@ -37,21 +37,17 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, frozen=True):
     """
 
     input: TextOrIds
-    model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Count | None = None
     embed_dtype: EmbedDtype | None = None
     prompt_name: str | None = None
     input_type: InputType | None = None
     add_special_tokens: bool | None = None
-    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    truncate_prompt_tokens: KeptTokens | None = None
     truncation_side: Literal["left", "right"] | None = None
     normalize: bool | None = None
     use_activation: bool | None = None
     normalized: bool | None = None
-    priority: Int64 | None = None
-    cache_salt: str | None = None
-    user: str | None = None
     truncation: bool | None = None
     output_dimension: Count | None = None
     output_dtype: Literal["float", "int8", "binary", "ubinary"] | None = None

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from server.schemas.common import Count, Int64, Usage
+from server.schemas.common import Count, EncodeRequest, Usage
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
@@ -15,7 +15,7 @@ class Document(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
+class RerankRequest(EncodeRequest, kw_only=True, frozen=True):
     """A request of `/v1/rerank`. `top_n` (or `top_k`) keeps the best; without it every document is
     returned. `max_tokens_per_doc` (0: no limit) and `truncation` permit to cut documents. With
     `use_activation` false the scores are the model's logits, without the checkpoint's activation.
@@ -23,7 +23,6 @@ class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
 
     query: Annotated[str, Meta(min_length=1)]
     documents: Annotated[list[str | Document], Meta(min_length=1)]
-    model: str | None = None
     top_n: Count | None = None
     top_k: Count | None = None
     max_tokens_per_doc: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
@@ -31,9 +30,6 @@ class RerankRequest(msgspec.Struct, kw_only=True, frozen=True):
     return_documents: bool | None = None
     use_activation: bool | None = None
     instruction: str | None = None
-    priority: Int64 | None = None
-    cache_salt: str | None = None
-    user: str | None = None
 
 
 class RerankResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import Count, Int64
+from server.schemas.common import Count, Int64, KeptTokens
 from server.schemas.response_format import (
     Choices,
     Regex,
@@ -55,6 +55,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     the left by default.
     """
 
+    model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -73,7 +74,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     include_stop_str_in_output: bool | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     skip_special_tokens: bool | None = None
-    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    truncate_prompt_tokens: KeptTokens | None = None
     truncation_side: Literal["left", "right"] | None = None
     priority: Int64 | None = None
     timeout: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
@@ -87,6 +88,10 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     guided_json: SchemaText | UnsetType = UNSET
     guided_regex: Regex | None = None
     guided_choice: Choices | None = None
+    add_special_tokens: bool | None = None
+    echo: bool | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     session_id: str | None = None

@@ -7,29 +7,27 @@ import msgspec
 
 from server.schemas.common import Count, TextOrIds
 
-Direction = Literal["left", "right", "Left", "Right"]
 
+class TextOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """How texts are cut. Without `truncate` one that is too long is an error."""
 
-class EmbedRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """A request of `/embed`. Without `truncate` a text that is too long is an error."""
-
-    inputs: TextOrIds
-    normalize: bool | None = None
     truncate: bool | None = None
-    truncation_direction: Direction | None = None
-    prompt_name: str | None = None
-    dimensions: Count | None = None
-    model: str | None = None
+    truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
 
 
-class EmbedTokensRequest(msgspec.Struct, kw_only=True, frozen=True):
+class EmbedTokensRequest(TextOptions, kw_only=True, frozen=True):
     """A request of `/embed_all` or `/embed_sparse`."""
 
     inputs: TextOrIds
-    truncate: bool | None = None
-    truncation_direction: Direction | None = None
     prompt_name: str | None = None
     model: str | None = None
+
+
+class EmbedRequest(EmbedTokensRequest, kw_only=True, frozen=True):
+    """A request of `/embed`. Without `truncate` a text that is too long is an error."""
+
+    normalize: bool | None = None
+    dimensions: Count | None = None
 
 
 class SimilarityInputs(msgspec.Struct, kw_only=True, frozen=True):
@@ -39,11 +37,9 @@ class SimilarityInputs(msgspec.Struct, kw_only=True, frozen=True):
     sentences: list[str]
 
 
-class SimilarityParameters(msgspec.Struct, kw_only=True, frozen=True):
+class SimilarityParameters(TextOptions, kw_only=True, frozen=True):
     """How sentences are tokenized."""
 
-    truncate: bool | None = None
-    truncation_direction: Direction | None = None
     prompt_name: str | None = None
 
 
@@ -55,25 +51,21 @@ class SimilarityRequest(msgspec.Struct, kw_only=True, frozen=True):
     model: str | None = None
 
 
-class PredictRequest(msgspec.Struct, kw_only=True, frozen=True):
+class PredictRequest(TextOptions, kw_only=True, frozen=True):
     """A request of `/predict`: a text, a pair of texts, or a list of lists of one or two texts."""
 
     inputs: str | list[str | list[str]]
     raw_scores: bool | None = None
-    truncate: bool | None = None
-    truncation_direction: Direction | None = None
     model: str | None = None
 
 
-class RerankTextsRequest(msgspec.Struct, kw_only=True, frozen=True):
+class RerankTextsRequest(TextOptions, kw_only=True, frozen=True):
     """A request of `/rerank` in TEI's form."""
 
     query: str
     texts: list[str]
     raw_scores: bool | None = None
     return_text: bool | None = None
-    truncate: bool | None = None
-    truncation_direction: Direction | None = None
     model: str | None = None
 
 

@@ -1,6 +1,7 @@
 """The items of a `prompt` or `input` field: texts, or token ids within the vocabulary."""
 
 from array import array
+from collections.abc import Callable
 from typing import cast
 
 import msgspec
@@ -10,11 +11,11 @@ from server.service.registry import Model
 
 
 class Items(msgspec.Struct, frozen=True):
-    """`texts`, or `ids` (int32 bytes each). `size` counts texts in bytes, ids in tokens."""
+    """`texts`, or `ids` (int32 bytes each). `name` returns the request's field of an index."""
 
     texts: list[str]
     ids: list[bytes]
-    size: int
+    name: Callable[[int], str]
 
     def __len__(self) -> int:
         return len(self.texts) + len(self.ids)
@@ -30,7 +31,7 @@ def parse_items(
     """
     if isinstance(value, str):
         model.text_bound.check(value, field)
-        return text_items([value])
+        return text_items(value, field)
     kinds = set(map(type, value))
     if not kinds:
         raise RefusalError("invalid_request", f"{field}: must not be empty", field)
@@ -42,20 +43,22 @@ def parse_items(
         )
     if kinds == {int}:
         ids = _checked(cast("list[int]", value), field, model)
-        return Items([], [ids], len(value))
+        return Items([], [ids], lambda _: field)
     check_count(len(value), field, max_items)
     if kinds == {str}:
-        texts = cast("list[str]", value)
-        model.text_bound.check_all(texts, lambda index: f"{field}[{index}]")
-        return text_items(texts)
+        items = text_items(cast("list[str]", value), field)
+        model.text_bound.check_all(items.texts, items.name)
+        return items
     lists = cast("list[list[int]]", value)
     checked = [_checked(ids, f"{field}[{i}]", model) for i, ids in enumerate(lists)]
-    return Items([], checked, sum(map(len, lists)))
+    return Items([], checked, lambda index: f"{field}[{index}]")
 
 
-def text_items(texts: list[str]) -> Items:
-    """Texts, counted in bytes."""
-    return Items(texts, [], sum(len(text.encode()) for text in texts))
+def text_items(texts: str | list[str], field: str) -> Items:
+    """The text in a field, or the texts in a list there."""
+    if isinstance(texts, str):
+        return Items([texts], [], lambda _: field)
+    return Items(texts, [], lambda index: f"{field}[{index}]")
 
 
 def check_count(count: int, field: str, limit: int) -> None:

@@ -26,7 +26,7 @@ def raise_open_files_limit() -> None:
 def warn_of_few_open_files(config: ServerConfig) -> None:
     """Warn if an API process cannot have a connection for its part of the sequences in flight."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    requests = max(1, config.limits.max_rows // config.api_workers)
+    requests = max(1, config.limits.max_sequences // config.api_workers)
     needed = requests + _OWN_FILES + _FILES_PER_MODEL * len(config.models)
     if soft != resource.RLIM_INFINITY and soft < needed:
         _log.warning(

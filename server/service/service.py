@@ -50,7 +50,7 @@ class Service:
         self.tracer = _request_tracer(config.otlp_traces_endpoint)
         self.state = _state_folder(config.state)
         self.in_flight = InFlight(self.metrics.set_in_flight)
-        self.ledger = Ledger(self.limits.max_unread_bytes)
+        self.ledger = Ledger(self.limits.max_unread_size)
         self.decoding = DecodingTurns()
         self.encoding = asyncio.Lock()
         """Held while a large answer is encoded: there is never more than one beside the ledger."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from engine_core.refusal import RefusalError
 from server.metrics.request_record import RequestRecord
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 
 Result = TypeVar("Result")
 

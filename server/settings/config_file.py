@@ -7,10 +7,9 @@ Relative paths are relative to the file.
 import argparse
 import difflib
 import re
-from collections.abc import Callable, Hashable
-from enum import StrEnum
+from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, Literal, cast, get_args, get_origin
+from typing import Any, cast
 
 import msgspec
 import yaml
@@ -18,32 +17,11 @@ import yaml
 from server.msgspec_faults import Fault, fault_of
 from server.settings.engine_settings import ModelSettings
 from server.settings.setting_names import RETIRED
-from server.settings.setting_types import (
-    parse_device,
-    parse_origin,
-    parse_priority_range,
-    parse_size,
-    parse_stage_layers,
-    parse_traces_endpoint,
-)
-from server.settings.settings import Settings, SettingsError
-from server.settings.storage_settings import NO_STATE
+from server.settings.setting_types import choices, parse, written
+from server.settings.settings import NO_STATE, Settings, SettingsError
 
 _MAX_BYTES = 1 << 20
 _PLAIN_TAGS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))
-_PARSERS: dict[str, Callable[[str], object]] = {
-    "device": parse_device,
-    "kv_cache_memory": parse_size,
-    "max_body_size": parse_size,
-    "max_unread_size": parse_size,
-    "max_file_size": parse_size,
-    "max_stored_size": parse_size,
-    "priority_range": parse_priority_range,
-    "cors_origins": parse_origin,
-    "otlp_traces_endpoint": parse_traces_endpoint,
-    "stage_layers": parse_stage_layers,
-}
-"""Keys whose texts are parsed, as those of their flags are."""
 _MODEL_PATH = re.compile(r"models\[\d+\]\.")
 
 
@@ -53,7 +31,7 @@ def read_config_file(file: Path) -> Settings:
     if raw is None:
         raise SettingsError(f"{file} is empty")
     try:
-        settings = msgspec.convert(_converted(file, raw), Settings)
+        settings = msgspec.convert(_converted(f"{file}: ", raw, Settings), Settings)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{file}: {_message(fault_of(error))}") from None
     return _with_absolute_paths(file.parent, settings)
@@ -121,35 +99,32 @@ def _load(file: Path, text: str) -> object:
         raise SettingsError(f"{file}: {error}") from None
 
 
-def _converted(file: Path, raw: object) -> object:
-    """`raw` with the texts of the keys in `_PARSERS` parsed."""
+def _converted(place: str, raw: object, struct: type[msgspec.Struct]) -> object:
+    """`raw`, with the texts parsed that are written as those of flags are."""
     if not isinstance(raw, dict):
         return raw
-    top = cast("dict[object, object]", raw)
-    top = {key: _parsed(f"{file}: {key}", key, value) for key, value in top.items()}
-    models = top.get("models")
-    if isinstance(models, list):
-        top["models"] = [
-            {
-                key: _parsed(f"{file}: models[{index}].{key}", key, value)
-                for key, value in cast("dict[object, object]", model).items()
-            }
-            if isinstance(model, dict)
-            else model
-            for index, model in enumerate(cast("list[object]", models))
-        ]
-    return top
+    types = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    converted: dict[object, object] = {}
+    for key, value in cast("dict[object, object]", raw).items():
+        path = f"{place}{key}"
+        if key == "models" and isinstance(value, list):
+            models = enumerate(cast("list[object]", value))
+            converted[key] = [_converted(f"{path}[{i}].", m, ModelSettings) for i, m in models]
+        else:
+            converted[key] = _parsed(path, types.get(cast("str", key)), value)
+    return converted
 
 
-def _parsed(path: str, key: object, value: object) -> object:
-    parse = _PARSERS.get(key) if isinstance(key, str) else None
-    if parse is None:
-        return value
+def _parsed(path: str, kind: Any, value: object) -> object:
+    """`value` of a setting of type `kind`, or the values of its list."""
     if isinstance(value, list):
         items = enumerate(cast("list[object]", value))
-        return [_parsed(f"{path}[{index}]", key, item) for index, item in items]
+        return [_parsed(f"{path}[{index}]", kind, item) for index, item in items]
+    found = written(kind)
+    if not isinstance(value, str) or found is None or not found[1].in_file:
+        return value
     try:
-        return parse(value) if isinstance(value, str) else value
+        return parse(kind, value)
     except argparse.ArgumentTypeError as error:
         raise SettingsError(f"{path}: {error}") from None
 
@@ -165,31 +140,12 @@ def _message(fault: Fault) -> str:
     if fault.kind == "unknown":
         near = difflib.get_close_matches(key.replace("-", "_"), struct.__struct_fields__, 1, 0.5)
         return f"{path}: unknown key" + (f"; did you mean {near[0]}?" if near else "")
-    choices = _choices(struct, key)
-    if choices and fault.kind in ("value", "entry"):
-        return f"{path}: {fault.reason}; one of {', '.join(choices)}"
+    allowed = [choices(each.type) for each in msgspec.structs.fields(struct) if each.name == key]
+    if any(allowed) and fault.kind in ("value", "entry"):
+        return f"{path}: {fault.reason}; one of {', '.join(*allowed)}"
     if key == "stage_layers":
         return f"{path}: {fault.reason}; layers of each stage, such as [9, 8, 8, 7]"
     return f"{path}: {fault.reason}" if path else fault.reason
-
-
-def _choices(struct: type[msgspec.Struct], key: str) -> list[str]:
-    """The only texts that `key` may have; empty where any text or another value is allowed."""
-    return [
-        text
-        for field in msgspec.structs.fields(struct)
-        if field.name == key
-        for text in _texts(field.type)
-    ]
-
-
-def _texts(kind: Any) -> list[str]:
-    """The texts of a type's literals and enumerations."""
-    if get_origin(kind) is Literal:
-        return list(get_args(kind))
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return [member.value for member in kind]
-    return [text for part in get_args(kind) for text in _texts(part)]
 
 
 def _with_absolute_paths(folder: Path, settings: Settings) -> Settings:

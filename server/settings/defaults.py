@@ -1,55 +1,25 @@
-"""The default of every setting: the one table that flags, `--help` and models read.
+"""Defaults that several settings have, or that depend on the device or the model.
 
-The constants are the daemon's and apply where `server.settings.settings` declares each setting. A
-default that depends on the device or the model is a function here: the setting is then
-declared with None (`server.settings.engine_settings`), and `server.models.model_setup` calls the
-function when it sets up the model. Limits of an engine are collected in `engine_limits`.
+Any other default stands where its setting is declared. One that depends on the device or the model
+is a function here: the setting is then declared with None (`server.settings.engine_settings`), and
+`server.models.model_setup` calls the function when it sets up the model.
 """
 
-from workers.contract.config import Dtype, EngineLimits
-from workers.contract.model_config import ModelConfig
+from workers.contract.config import Dtype
 
-HOST = "127.0.0.1"
-PORT = 8000
-API_WORKERS = 1
-
-MAX_SEQUENCES = 16_384
-MAX_QUEUE_SECONDS = 30.0
-MAX_PRIORITY_WAIT = 10.0
-MAX_REQUEST_SECONDS = 0.0
-MAX_BODY_BYTES = 8 << 20
-MAX_UNREAD_BYTES = 256 << 20
-MAX_UNREAD_SECONDS = 120.0
-MAX_INPUTS = 2048
-MAX_DOCUMENTS = 1000
-MAX_N = 128
-MAX_FILE_BYTES = 512 << 20
-MAX_FILE_LINES = 50_000
-MAX_STORED_BYTES = 16 << 30
 MAX_PENDING_TOKENS = 16 << 20
 """Tokens in flight in the whole daemon; no flag sets it."""
 
 MEMORY_SHARE = 0.9
 PIPELINE_STAGES = 1
-STEPS_AHEAD = 1
 
 STARTUP_TIMEOUT = 600.0
-DRAIN_TIMEOUT = 30.0
 STALL_TIMEOUT = 60.0
 LOG_LEVEL = "info"
 
 CPU_KV_CACHE_BYTES = 1 << 30
 """Most bytes of a stage's KV cache on a CPU. It is smaller if that holds `max_running` sequences of
 `max_model_len` tokens."""
-
-
-def engine_limits(model: ModelConfig, stages: int, *, on_cpu: bool) -> EngineLimits:
-    """The limits of an engine of so many pipeline stages for which no setting is given."""
-    return EngineLimits(
-        max_model_len=model.max_model_len,
-        max_running=max_running(stages, on_cpu=on_cpu),
-        max_step_tokens=max_step_tokens(cached=model.has_kv_cache, on_cpu=on_cpu),
-    )
 
 
 def max_running(stages: int = 1, *, on_cpu: bool) -> int:

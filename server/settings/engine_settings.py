@@ -3,7 +3,7 @@
 None: the default depends on model and device, see `server.settings.defaults`.
 """
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -11,17 +11,15 @@ from server.settings import defaults
 from server.settings.flag_declaration import Flag, FlagGroup
 from server.settings.setting_types import (
     Bytes,
+    DeviceName,
+    KeyNames,
+    Names,
     Positive,
     Seconds,
     Share,
+    StageLayers,
     Text,
     ZeroOrOne,
-    parse_device,
-    parse_names,
-    parse_positive,
-    parse_size,
-    parse_stage_layers,
-    parse_zero_or_one,
 )
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.config import AskedTask, Dtype, LoadFormat, TransportName
@@ -36,7 +34,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             FlagGroup.MODELS,
             "most tokens of a prompt and its answer together (default: the model's limit)",
-            parse_positive,
             "TOKENS",
         ),
     ] = None
@@ -46,18 +43,15 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             FlagGroup.MODELS,
             "generate, embed or rerank (default: what the checkpoint's modules.json says, or else "
             "its architecture)",
-            metavar="TASK",
-            choices=get_args(AskedTask),
+            "TASK",
         ),
     ] = None
     ignore_config_keys: Annotated[
-        tuple[Text, ...],
+        KeyNames,
         Flag(
             FlagGroup.MODELS,
             "keys of config.json, generation_config.json and tokenizer_config.json that may stay "
             "unread although nothing here obeys them, such as one of training (default: none)",
-            parse_names,
-            "KEY,KEY,...",
         ),
     ] = ()
     load_format: Annotated[
@@ -66,17 +60,15 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             FlagGroup.MODELS,
             "auto reads safetensors; dummy makes up weights for config.json, to measure speed "
             "(default: auto)",
-            metavar="FORMAT",
-            choices=get_args(LoadFormat),
+            "FORMAT",
         ),
     ] = "auto"
     device: Annotated[
-        str,
+        DeviceName,
         Flag(
             FlagGroup.ENGINES,
             "cpu, cuda, or cuda:N for the first stage, with the next devices for the others "
             "(default: auto, CUDA if there is a device)",
-            parse_device,
         ),
     ] = "auto"
     dtype: Annotated[
@@ -85,28 +77,22 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             FlagGroup.ENGINES,
             "of weights and activations: float32, bfloat16 or float16 (default: auto, float32 on "
             "a CPU, the checkpoint's half precision on CUDA)",
-            metavar="DTYPE",
-            choices=("auto", *get_args(Dtype)),
+            "DTYPE",
         ),
     ] = "auto"
     pipeline_stages: Annotated[
         Positive,
         Flag(
             FlagGroup.ENGINES,
-            "processes that each compute a part of the layers, on CUDA each on its own GPU "
-            f"(default: {defaults.PIPELINE_STAGES})",
-            parse_positive,
-            "N",
+            "processes that each compute a part of the layers, on CUDA each on its own GPU",
         ),
     ] = defaults.PIPELINE_STAGES
     stage_layers: Annotated[
-        tuple[Positive, ...],
+        StageLayers,
         Flag(
             FlagGroup.ENGINES,
             "how many layers each stage computes, such as 9,8,8,7 (default: so that the slowest "
             "stage takes the least time, as measured at start)",
-            parse_stage_layers,
-            "N,N,...",
         ),
     ] = ()
     steps_ahead: Annotated[
@@ -114,12 +100,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             FlagGroup.ENGINES,
             "1 submits the next step of the oldest requests before the tokens of their last one "
-            "are known; 0 waits for them (synchronous scheduling), and costs speed "
-            f"(default: {defaults.STEPS_AHEAD})",
-            parse_zero_or_one,
-            "0|1",
+            "are known; 0 waits for them (synchronous scheduling), and costs speed",
         ),
-    ] = defaults.STEPS_AHEAD
+    ] = 1
     transport: Annotated[
         TransportName,
         Flag(
@@ -127,8 +110,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             "how a stage gives activations to the next: gloo between CPUs; between GPUs "
             "peer-memory, which copies them into the other GPU's memory, or nccl (default: auto, "
             "on GPUs peer-memory where they reach each other's memory)",
-            metavar="NAME",
-            choices=get_args(TransportName),
+            "NAME",
         ),
     ] = "auto"
     threads: Annotated[
@@ -136,8 +118,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         Flag(
             FlagGroup.ENGINES,
             "CPU threads of each stage (default: on a CPU, the cores divided by the stages)",
-            parse_positive,
-            "N",
         ),
     ] = None
     attention_backend: Annotated[
@@ -146,8 +126,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             FlagGroup.ENGINES,
             f"one of {', '.join(AttentionBackendName)}; naive is slow and simple, for "
             "comparison (default: auto, the fastest that works)",
-            metavar="NAME",
-            choices=tuple(name.value for name in AttentionBackendName),
+            "NAME",
         ),
     ] = AttentionBackendName.AUTO
     disable_cascade_attn: Annotated[
@@ -156,7 +135,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             FlagGroup.ENGINES,
             "attend to the whole context row by row, even where rows share a prefix (default: "
             "prefixes are attended once for all rows that share them, where that is faster)",
-            action="store_true",
         ),
     ] = False
     max_running: Annotated[
@@ -166,8 +144,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             "sequences that generate at once "
             f"(default: {defaults.max_running(on_cpu=True)} on a CPU, on CUDA "
             f"{defaults.max_running(on_cpu=False)} times --pipeline-stages)",
-            parse_positive,
-            "N",
         ),
     ] = None
     max_step_tokens: Annotated[
@@ -179,7 +155,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             f"{defaults.max_step_tokens(cached=False, on_cpu=True)} for an encoder on a CPU, "
             f"{defaults.max_step_tokens(cached=True, on_cpu=False)} and "
             f"{defaults.max_step_tokens(cached=False, on_cpu=False)} on CUDA)",
-            parse_positive,
             "TOKENS",
         ),
     ] = None
@@ -190,8 +165,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             "size of each stage's key-value cache, such as 2GiB (default: on a CPU what "
             f"--max-running needs, at most {defaults.CPU_KV_CACHE_BYTES >> 30}GiB; on CUDA what "
             "weights and the largest step leave of --memory-share)",
-            parse_size,
-            "SIZE",
         ),
     ] = None
     block_size: Annotated[
@@ -202,7 +175,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             f"(default: {defaults.block_size(on_cpu=True)} on a CPU; on CUDA "
             f"{defaults.block_size(on_cpu=False)} for a generator and "
             f"{defaults.block_size(generates=False, on_cpu=False)} for others)",
-            parse_positive,
             "TOKENS",
         ),
     ] = None
@@ -218,14 +190,11 @@ class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fi
 
     model: Text
     names: Annotated[
-        tuple[str, ...],
+        Names,
         Flag(
             FlagGroup.MODELS,
             "the model's name in requests, or several names with commas; answers have the first. "
             "Once for each MODEL, in the same order (default: the folder's name, or the hub id)",
-            parse_names,
-            "NAMES",
-            action="append",
         ),
     ] = ()
     memory_share: Share | None = None

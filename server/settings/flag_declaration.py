@@ -1,10 +1,11 @@
 """How a setting declares its flag, beside type and default; `server.settings.flags` adds it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any, Literal, get_type_hints
+from typing import Any
 
 import msgspec
+from msgspec.structs import FieldInfo
 
 
 class FlagGroup(StrEnum):
@@ -21,22 +22,19 @@ class FlagGroup(StrEnum):
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """The flag of one setting.
+    """The flag of one setting, whose type says how its text is read.
 
-    `parse` reads its text, which `metavar` names in the help; `choices` are the only texts allowed.
-    The flag of a list is given once for each item (`append`).
+    `help` ends with the default; without one there, it is the setting's own. `metavar` names the
+    text where the type has no name for it.
     """
 
     group: FlagGroup
     help: str
-    parse: Callable[[str], object] = str
     metavar: str | None = None
-    choices: tuple[str, ...] | None = None
-    action: Literal["store", "append", "store_true"] = "store"
 
 
-def declared_flags(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Flag]]:
+def declared_flags(struct: type[msgspec.Struct]) -> Iterator[tuple[FieldInfo, Flag]]:
     """The fields of `struct` that have a flag, in order. The others are only keys of the file."""
-    for key, hint in get_type_hints(struct, include_extras=True).items():
-        metadata: tuple[Any, ...] = getattr(hint, "__metadata__", ())
-        yield from ((key, each) for each in metadata if isinstance(each, Flag))
+    for field in msgspec.structs.fields(struct):
+        metadata: tuple[Any, ...] = getattr(field.type, "__metadata__", ())
+        yield from ((field, each) for each in metadata if isinstance(each, Flag))

@@ -5,11 +5,16 @@ A flag that is not given sets no option: defaults are applied later.
 
 import argparse
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
-from server.settings.engine_settings import ModelSettings
+import msgspec
+from msgspec.structs import FieldInfo
+
+from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.flag_declaration import Flag, FlagGroup, declared_flags
-from server.settings.setting_names import flag_name
+from server.settings.setting_names import LIST_FLAGS, flag_name
+from server.settings.setting_types import choices, parse, written
 from server.settings.settings import ServeCommand, Settings
 
 ENGINE_FLAGS = (FlagGroup.ENGINES, FlagGroup.CAPACITY)
@@ -25,26 +30,36 @@ def add_flags(
 ) -> None:
     """Add the flags of `groups`; each sets the option with the key of its setting."""
     declared = [
-        (key, each)
+        (field, flag)
         for struct in (ModelSettings, Settings, ServeCommand)
-        for key, each in declared_flags(struct)
+        for field, flag in declared_flags(struct)
     ]
     for group in groups:
-        arguments = parser.add_argument_group(
-            group, _DESCRIPTIONS.get(group), argument_default=argparse.SUPPRESS
-        )
-        for key, each in declared:
-            if each.group == group:
-                arguments.add_argument(flag_name(key), dest=key, help=each.help, **_reading(each))
+        arguments = parser.add_argument_group(group, _DESCRIPTIONS.get(group))
+        for field, flag in declared:
+            if flag.group == group:
+                _add_flag(arguments, field, flag)
 
 
-def _reading(declared: Flag) -> dict[str, Any]:
-    """How argparse reads the flag's text; a switch has none."""
-    if declared.action == "store_true":
-        return {"action": declared.action}
-    return {
-        "action": declared.action,
-        "type": declared.parse,
-        "metavar": declared.metavar,
-        "choices": declared.choices,
+def add_engine_flag(parser: argparse.ArgumentParser, key: str, help_: str) -> None:
+    """Add the flag of an engine's setting to a command that has its own words for it."""
+    declared = {field.name: (field, flag) for field, flag in declared_flags(EngineSettings)}
+    field, flag = declared[key]
+    _add_flag(parser, field, msgspec.structs.replace(flag, help=help_))
+
+
+def _add_flag(arguments: Any, field: FieldInfo, flag: Flag) -> None:
+    form, help_ = written(field.type), flag.help
+    if "(default: " not in help_:
+        default = form[1].write(field.default) if form else str(field.default)
+        help_ += f" (default: {default.removesuffix('.0')})"
+    reading: dict[str, Any] = {
+        "default": argparse.SUPPRESS,
+        "action": "append" if field.name in LIST_FLAGS else "store",
+        "type": partial(parse, field.type),
+        "metavar": flag.metavar or (form and form[1].metavar),
+        "choices": choices(field.type) or None,
     }
+    if field.default is False:
+        reading = {"action": "store_true", "default": argparse.SUPPRESS}
+    arguments.add_argument(flag_name(field.name), dest=field.name, help=help_, **reading)

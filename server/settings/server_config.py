@@ -10,7 +10,7 @@ import msgspec
 from engine_core.config import EngineConfig
 from server.settings import defaults
 from server.settings.api_keys import APIKey
-from server.settings.setting_types import PriorityRange
+from server.settings.limits import Limits
 from workers.contract.config import ExecutionConfig
 from workers.contract.token_sampling import TokenSampling
 
@@ -20,34 +20,6 @@ _TRACES_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_P
 
 MetricsAlias = Literal["vllm"]
 """Whose names the metrics have besides their own."""
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the daemon and of one request.
-
-    `max_rows` (sequences) and `max_tokens` (a text counts its bytes until it is tokenized) bound
-    what is in flight of each model, `max_queue_seconds` (0: nothing) its expected wait;
-    `max_unread_bytes` bounds what an API process holds; the other bounds are those of a request.
-    `priority_range` is what requests may name, from and to; None: 0 alone. What has waited
-    `max_priority_wait` seconds goes before every priority. A request runs for `max_request_seconds`
-    at most (0: for any time).
-    """
-
-    max_rows: int = defaults.MAX_SEQUENCES
-    max_tokens: int = defaults.MAX_PENDING_TOKENS
-    max_queue_seconds: float = defaults.MAX_QUEUE_SECONDS
-    max_body_bytes: int = defaults.MAX_BODY_BYTES
-    max_unread_bytes: int = defaults.MAX_UNREAD_BYTES
-    max_unread_seconds: float = defaults.MAX_UNREAD_SECONDS
-    max_inputs: int = defaults.MAX_INPUTS
-    max_documents: int = defaults.MAX_DOCUMENTS
-    max_n: int = defaults.MAX_N
-    max_file_bytes: int = defaults.MAX_FILE_BYTES
-    max_file_lines: int = defaults.MAX_FILE_LINES
-    max_stored_bytes: int = defaults.MAX_STORED_BYTES
-    priority_range: PriorityRange | None = None
-    max_priority_wait: float = defaults.MAX_PRIORITY_WAIT
-    max_request_seconds: float = defaults.MAX_REQUEST_SECONDS
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ import msgspec
 
 from server.settings.engine_settings import EngineSettings
 
-_LIST_FLAGS = {
+LIST_FLAGS = {
     "api_key_files": "--api-key-file",
     "cors_origins": "--cors-origin",
     "share_prefixes": "--share-prefixes",
@@ -53,4 +53,4 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
 
 def flag_name(key: str) -> str:
     """The flag that sets `key`."""
-    return _LIST_FLAGS.get(key) or "--" + key.replace("_", "-")
+    return LIST_FLAGS.get(key) or "--" + key.replace("_", "-")

@@ -5,7 +5,7 @@ Nothing is decided here. Settings that are not given are decided in
 `server/settings/defaults.py`.
 """
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -13,23 +13,22 @@ from msgspec import Meta
 from server.settings import defaults
 from server.settings.engine_settings import ModelSettings
 from server.settings.flag_declaration import Flag, FlagGroup
-from server.settings.limit_settings import LimitSettings
+from server.settings.limits import Limits
 from server.settings.server_config import API_KEY_VARIABLE, LogFormat, MetricsAlias
 from server.settings.setting_names import SettingNames
 from server.settings.setting_types import (
+    KeyText,
+    Origin,
     Port,
     Positive,
     Seconds,
     Share,
     Text,
-    parse_api_key,
-    parse_origin,
-    parse_port,
-    parse_positive,
-    parse_seconds,
-    parse_share,
-    parse_traces_endpoint,
+    TracesEndpoint,
 )
+
+NO_STATE = "none"
+"""As `state_dir`: clients can store nothing."""
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -38,7 +37,7 @@ class SettingsError(ValueError):
     """The settings are not valid; one line names the flag, or the file and the key."""
 
 
-class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon: what it serves, where it listens, who may call it, how much it admits.
 
     Without `models` the demo models are served. `memory_share` is the fraction of each CUDA device
@@ -47,29 +46,12 @@ class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)] = ()
-    host: Annotated[
-        Text, Flag(FlagGroup.HTTP, f"address to listen on (default: {defaults.HOST})")
-    ] = defaults.HOST
-    port: Annotated[
-        Port,
-        Flag(FlagGroup.HTTP, f"0: any free port (default: {defaults.PORT})", parse_port),
-    ] = defaults.PORT
-    api_workers: Annotated[
-        Positive,
-        Flag(
-            FlagGroup.HTTP,
-            f"processes that speak HTTP (default: {defaults.API_WORKERS})",
-            parse_positive,
-            "N",
-        ),
-    ] = defaults.API_WORKERS
+    host: Annotated[Text, Flag(FlagGroup.HTTP, "address to listen on")] = "127.0.0.1"
+    port: Annotated[Port, Flag(FlagGroup.HTTP, "0: any free port")] = 8000
+    api_workers: Annotated[Positive, Flag(FlagGroup.HTTP, "processes that speak HTTP")] = 1
     strict_fields: Annotated[
         bool,
-        Flag(
-            FlagGroup.HTTP,
-            "refuse bodies with unknown fields (default: ignore unknown fields)",
-            action="store_true",
-        ),
+        Flag(FlagGroup.HTTP, "refuse bodies with unknown fields (default: ignore unknown fields)"),
     ] = False
     metrics_alias: Annotated[
         MetricsAlias | None,
@@ -77,8 +59,7 @@ class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             FlagGroup.HTTP,
             "show the metrics once more under the names of another server, which dashboards and "
             "routers may read: vllm (default: none)",
-            metavar="NAME",
-            choices=get_args(MetricsAlias),
+            "NAME",
         ),
     ] = None
     access_log: Annotated[
@@ -86,18 +67,15 @@ class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         Flag(
             FlagGroup.HTTP,
             "write a line for each request to standard output, as text or json (default: none)",
-            metavar="FORMAT",
-            choices=get_args(LogFormat),
+            "FORMAT",
         ),
     ] = None
     otlp_traces_endpoint: Annotated[
-        Text | None,
+        TracesEndpoint | None,
         Flag(
             FlagGroup.HTTP,
             "send OpenTelemetry traces of requests to this URL of a collector, by OTLP over HTTP, "
             "such as http://localhost:4318/v1/traces (default: none; needs penstock[otel])",
-            parse_traces_endpoint,
-            "URL",
         ),
     ] = None
     api_key_files: Annotated[
@@ -106,8 +84,7 @@ class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             FlagGroup.ACCESS,
             "file with one key a line, # begins a comment; may be given several times. A request "
             "needs any one of all keys (default: none)",
-            metavar="FILE",
-            action="append",
+            "FILE",
         ),
     ] = ()
     metrics_key: Annotated[
@@ -115,7 +92,6 @@ class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         Flag(
             FlagGroup.ACCESS,
             "ask for an API key for /metrics too, which names keys and models (default: open)",
-            action="store_true",
         ),
     ] = False
     tls_cert: Annotated[
@@ -123,16 +99,12 @@ class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         Flag(
             FlagGroup.ACCESS,
             "serve HTTPS with this certificate, or chain, in PEM (default: HTTP)",
-            metavar="FILE",
+            "FILE",
         ),
     ] = None
     tls_key: Annotated[
         str | None,
-        Flag(
-            FlagGroup.ACCESS,
-            "its private key, not encrypted, in PEM (default: none)",
-            metavar="FILE",
-        ),
+        Flag(FlagGroup.ACCESS, "its private key, not encrypted, in PEM (default: none)", "FILE"),
     ] = None
     share_prefixes: Annotated[
         tuple[str, ...],
@@ -140,71 +112,62 @@ class Settings(LimitSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             FlagGroup.ACCESS,
             "let API keys of this name find in the prefix cache what others so named have "
             "computed; all for every key; may be given several times (default: none)",
-            metavar="NAME",
-            action="append",
+            "NAME",
         ),
     ] = ()
     cors_origins: Annotated[
-        tuple[str, ...],
+        tuple[Origin, ...],
         Flag(
             FlagGroup.ACCESS,
             "let pages of this origin call the daemon from a browser, such as "
             "https://chat.example.org; * for any; may be given several times (default: none)",
-            parse_origin,
-            "ORIGIN",
-            action="append",
         ),
     ] = ()
+    state_dir: Annotated[
+        Text | None,
+        Flag(
+            FlagGroup.STORAGE,
+            "folder for the files and batches of clients; none: they can store nothing (default: "
+            "penstock in $XDG_STATE_HOME, which is ~/.local/state if it is not set)",
+            "FOLDER",
+        ),
+    ] = None
     memory_share: Annotated[
         Share,
         Flag(
             FlagGroup.CAPACITY,
             "fraction of each CUDA device's memory that all engines together may use, for weights, "
-            f"cache and everything else (default: {defaults.MEMORY_SHARE})",
-            parse_share,
-            "SHARE",
+            "cache and everything else",
         ),
     ] = defaults.MEMORY_SHARE
     startup_timeout: Annotated[
-        Seconds,
-        Flag(
-            FlagGroup.LIFE,
-            f"give up if not ready after this time (default: {defaults.STARTUP_TIMEOUT:g})",
-            parse_seconds,
-            "SECONDS",
-        ),
+        Seconds, Flag(FlagGroup.LIFE, "give up if not ready after this time")
     ] = defaults.STARTUP_TIMEOUT
     drain_timeout: Annotated[
         Seconds,
         Flag(
             FlagGroup.LIFE,
             "time for running requests to finish on SIGTERM or Ctrl-C, or if a process died; a "
-            f"second signal ends them at once (default: {defaults.DRAIN_TIMEOUT:g})",
-            parse_seconds,
-            "SECONDS",
+            "second signal ends them at once",
         ),
-    ] = defaults.DRAIN_TIMEOUT
+    ] = 30.0
     stall_timeout: Annotated[
         Seconds,
         Flag(
             FlagGroup.LIFE,
             "end the daemon if a step of a model, or an API process, hangs for this long, and "
             "start the batch process again if that does; 0, for debuggers: never, and idle engines "
-            "and workers are not watched either "
-            f"(default: {defaults.STALL_TIMEOUT:g})",
-            parse_seconds,
-            "SECONDS",
+            "and workers are not watched either",
         ),
     ] = defaults.STALL_TIMEOUT
     log_level: Annotated[
-        LogLevel,
-        Flag(
-            FlagGroup.LIFE,
-            f"debug, info, warning or error (default: {defaults.LOG_LEVEL})",
-            metavar="LEVEL",
-            choices=get_args(LogLevel),
-        ),
+        LogLevel, Flag(FlagGroup.LIFE, "debug, info, warning or error", "LEVEL")
     ] = defaults.LOG_LEVEL
+
+    @property
+    def limits(self) -> Limits:
+        """What the daemon admits, and what one request may ask for."""
+        return msgspec.convert(self, Limits, from_attributes=True)
 
 
 class ServeCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,13 +175,11 @@ class ServeCommand(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: Settings
     api_key: Annotated[
-        str | None,
+        KeyText | None,
         Flag(
             FlagGroup.ACCESS,
             f"require this key in every request (default: ${API_KEY_VARIABLE}, which other users "
             "of the machine cannot see; no key if unset)",
-            parse_api_key,
-            "KEY",
         ),
     ] = None
     setting_names: SettingNames = SettingNames()

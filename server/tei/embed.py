@@ -1,32 +1,19 @@
 """`/embed`, `/embed_all`, `/embed_sparse` and `/similarity`."""
 
-import asyncio
-from collections.abc import Callable
-
-import msgspec
+import numpy as np
 from fastapi import Request, Response
-from msgspec import Raw
 
-from engine_core.client.encode_calls import (
-    AnswerT,
-    CallKind,
-    SparseCall,
-    StatesCall,
-    VectorsCall,
-)
-from engine_core.client.job_options import JobOptions
+from engine_core.client.encode_calls import SparseCall, StatesCall
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.refusal import RefusalError
 from server.api.embeddings import EMBEDDINGS
-from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
+from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan, planned_vectors
 from server.encoding.encode import encode
 from server.encoding.relevance import Pairs, relevance
-from server.encoding.row_names import item_names
 from server.encoding.text_prompts import behind_prompt, text_prompt
-from server.encoding.vectors import shorten
-from server.http.body import Body, whole_body
+from server.encoding.vector_json import in_lists, rows_in_json
+from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.metrics.request_record import RequestRecord
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.tei import (
     EmbedRequest,
@@ -36,9 +23,10 @@ from server.schemas.tei import (
     SparseValue,
 )
 from server.service.endpoint import Endpoint
-from server.service.inputs import check_count
+from server.service.inputs import check_count, text_items
 from server.service.registry import Model
-from server.service.service import Service, json_answer, record_of, service_of
+from server.service.service import json_answer, record_of, service_of
+from server.settings.limits import Limits
 from server.tei.operations import tei_operation
 from server.tei.tei_errors import empty_batch, tei_errors
 from server.tei.text_limit import side, whole_cut
@@ -80,53 +68,43 @@ _similarity_body = Body(SimilarityRequest)
 @tei_errors
 async def embed(request: Request) -> Response:
     """A vector for each text, of length 1 unless `normalize` is false."""
-    return await answer_embed(request, await whole_body(request))
-
-
-async def answer_embed(request: Request, raw: bytes) -> Response:
-    """The answer to a body. Raises RefusalError."""
-    service, record = service_of(request), record_of(request)
-    body = _embed_body.decode(raw, strictly=service.config.strict_fields)
-    model = the_embedder(service, record, body.model)
-    plan = _plan(body, model, service, body.dimensions, normalize=body.normalize is not False)
+    service = service_of(request)
+    body = await _embed_body.read(request)
+    model = the_embedder(request, body.model)
+    plan = _plan(
+        body, model, service.limits, body.dimensions, normalize=body.normalize is not False
+    )
     with CancelOnDisconnect(request.receive):
-        name = item_names("inputs", body.inputs)
-        encoded = await _encoded(service, record, model, VectorsCall, plan, name)
-        vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
-        return json_answer(vectors.tolist())
+        encoded = await planned_vectors(request, model, plan)
+        return json_answer(encoded.vectors.tolist())
 
 
 @EMBED_SPARSE.answered_by
 @tei_errors
 async def embed_sparse(request: Request) -> Response:
     """The nonzero entries of the vector of each text, which has the size of the vocabulary."""
-    return await answer_embed_sparse(request, await whole_body(request))
-
-
-async def answer_embed_sparse(request: Request, raw: bytes) -> Response:
-    """The answer to a body. Raises RefusalError."""
-    service, record = service_of(request), record_of(request)
-    body = _tokens_body.decode(raw, strictly=service.config.strict_fields)
-    model = the_sparse_embedder(service, record, body.model)
-    plan = _plan(body, model, service)
+    service = service_of(request)
+    body = await _tokens_body.read(request)
+    model = the_sparse_embedder(request, body.model)
+    plan = _plan(body, model, service.limits)
     with CancelOnDisconnect(request.receive):
-        name = item_names("inputs", body.inputs)
-        encoded = await _encoded(service, record, model, SparseCall, plan, name)
-        return json_answer(await _in_json(encoded.entries, encoded.counts, _sparse_values))
+        encoded = await encode(request, model, SparseCall, plan.items, plan.options)
+        rows = np.split(encoded.entries, np.cumsum(encoded.counts)[:-1])
+        return json_answer(await rows_in_json(rows, _sparse_values))
 
 
 @EMBED_ALL.answered_by
 @tei_errors
 async def embed_all(request: Request) -> Response:
     """The last hidden state of each token of each text, special tokens included."""
-    service, record = service_of(request), record_of(request)
+    service = service_of(request)
     body = await _tokens_body.read(request)
-    model = the_embedder(service, record, body.model)
-    plan = _plan(body, model, service)
+    model = the_embedder(request, body.model)
+    plan = _plan(body, model, service.limits)
     with CancelOnDisconnect(request.receive):
-        name = item_names("inputs", body.inputs)
-        encoded = await _encoded(service, record, model, StatesCall, plan, name)
-        return json_answer(await _in_json(encoded.states, encoded.prompt_tokens, _lists))
+        encoded = await encode(request, model, StatesCall, plan.items, plan.options)
+        rows = np.split(encoded.states, np.cumsum(encoded.prompt_tokens)[:-1])
+        return json_answer(await rows_in_json(rows, in_lists))
 
 
 @SIMILARITY.answered_by
@@ -134,50 +112,49 @@ async def embed_all(request: Request) -> Response:
 async def similarity(request: Request) -> Response:
     """The similarity of a sentence to other sentences: the cosine of their vectors, unless the
     model's checkpoint names another."""
-    service, record = service_of(request), record_of(request)
+    service = service_of(request)
     body = await _similarity_body.read(request)
-    model = the_embedder(service, record, body.model)
+    model = the_embedder(request, body.model)
     sentences = body.inputs.sentences
     if not sentences:
         raise empty_batch("inputs.sentences")
     check_count(len(sentences), "inputs.sentences", service.limits.max_inputs)
-    parameters = body.parameters or SimilarityParameters()
-    prompt = text_prompt(model, parameters.prompt_name, None)
-    cut = whole_cut(model, truncate=parameters.truncate, direction=parameters.truncation_direction)
-    cut = behind_prompt(cut, model, prompt)
+    options = body.parameters or SimilarityParameters()
+    prompt = text_prompt(model, options.prompt_name, None)
+    cut = behind_prompt(whole_cut(model, options), model, prompt)
     pairs = Pairs(
-        queries=[prompt + body.inputs.source_sentence],
-        texts=[prompt + sentence for sentence in sentences],
-        query_name=lambda _: "inputs.source_sentence",
-        text_name=lambda index: f"inputs.sentences[{index}]",
+        queries=text_items(prompt + body.inputs.source_sentence, "inputs.source_sentence"),
+        texts=text_items([prompt + sentence for sentence in sentences], "inputs.sentences"),
         cut_queries=cut,
         cut_texts=cut,
     )
     with CancelOnDisconnect(request.receive):
-        return json_answer((await relevance(service, record, model, pairs)).scores.tolist())
+        return json_answer((await relevance(request, model, pairs)).scores.tolist())
 
 
-def the_embedder(service: Service, record: RequestRecord, name: str | None = None) -> Model:
+def the_embedder(request: Request, name: str | None = None) -> Model:
     """The one of that name, or the only one. Raises RefusalError if there is none, or several."""
+    service = service_of(request)
     has = service.registry.has_task
     if name is None and has("embed_sparse") and not has("embed"):
         raise RefusalError("wrong_endpoint", "Model has SPLADE pooling: it serves `/embed_sparse`")
-    return service.find(record, name, EMBEDDINGS)
+    return service.find(record_of(request), name, EMBEDDINGS)
 
 
-def the_sparse_embedder(service: Service, record: RequestRecord, name: str | None = None) -> Model:
+def the_sparse_embedder(request: Request, name: str | None = None) -> Model:
     """The one of that name, or the only one. Raises RefusalError if there is none, in TEI's words,
     or several."""
+    service = service_of(request)
     if name is None and not service.registry.has_task("embed_sparse"):
         message = "Model is not an embedding model with SPLADE pooling"
         raise RefusalError("wrong_endpoint", message)
-    return service.find(record, name, EMBED_SPARSE)
+    return service.find(record_of(request), name, EMBED_SPARSE)
 
 
 def _plan(
-    body: EmbedRequest | EmbedTokensRequest,
+    body: EmbedTokensRequest,
     model: Model,
-    service: Service,
+    limits: Limits,
     dimensions: int | None = None,
     *,
     normalize: bool | None = None,
@@ -191,39 +168,9 @@ def _plan(
         normalize=normalize,
         prompt_name=body.prompt_name,
         truncation=body.truncate,
-        truncation_side=side(body.truncation_direction),
+        truncation_side=side(body),
     )
-    return embedding_plan(request, model, service.limits)
-
-
-async def _encoded(
-    service: Service,
-    record: RequestRecord,
-    model: Model,
-    kind: CallKind[AnswerT],
-    plan: EmbeddingPlan,
-    name: Callable[[int], str],
-) -> AnswerT:
-    options = JobOptions(tokenization=plan.tokenization)
-    return await encode(service, record, model, kind, plan.items, options=options, name=name)
-
-
-async def _in_json(
-    vectors: FloatArray, counts: list[int], convert: Callable[[FloatArray], object]
-) -> list[Raw]:
-    """The next `counts` vectors for each item, as JSON. Other requests run in between: the answers
-    are large."""
-    items: list[Raw] = []
-    first = 0
-    for count in counts:
-        items.append(Raw(msgspec.json.encode(convert(vectors[first : first + count]))))
-        first += count
-        await asyncio.sleep(0)
-    return items
-
-
-def _lists(vectors: FloatArray) -> list[list[float]]:
-    return vectors.tolist()
+    return embedding_plan(request, model, limits, field="inputs")
 
 
 def _sparse_values(entries: FloatArray) -> list[SparseValue]:

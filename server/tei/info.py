@@ -4,7 +4,6 @@ from fastapi import Request, Response
 
 from server import __version__
 from server.api.classify import CLASSIFY
-from server.metrics.request_record import RequestRecord
 from server.schemas.tei import ClassifierType, EmbeddingType, Info, ModelType
 from server.service.endpoint import Endpoint
 from server.service.registry import Model
@@ -21,20 +20,20 @@ INFO = Endpoint("GET", "/info", tei_operation(Info), order=130)
 @tei_errors
 async def get_info(request: Request) -> Response:
     """The model that answers, and the limits of a request."""
-    service = service_of(request)
-    return json_answer(_info(described(service, record_of(request)), service))
+    return json_answer(_info(described(request), service_of(request)))
 
 
-def described(service: Service, record: RequestRecord) -> Model:
+def described(request: Request) -> Model:
     """The only embedder, or else the only one with SPLADE pooling, or else the only classifier.
 
     Raises RefusalError where none is there, or several are.
     """
+    service = service_of(request)
     if service.registry.has_task("embed"):
-        return the_embedder(service, record)
+        return the_embedder(request)
     if service.registry.has_task("embed_sparse"):
-        return the_sparse_embedder(service, record)
-    return service.find(record, None, CLASSIFY)
+        return the_sparse_embedder(request)
+    return service.find(record_of(request), None, CLASSIFY)
 
 
 def _info(model: Model, service: Service) -> Info:
@@ -45,7 +44,7 @@ def _info(model: Model, service: Service) -> Info:
         model_dtype=execution.dtype,
         served_model_name=model.name,
         model_type=_model_type(model),
-        max_concurrent_requests=limits.max_rows,
+        max_concurrent_requests=limits.max_sequences,
         max_input_length=model.max_model_len,
         max_batch_tokens=execution.max_step_tokens,
         max_client_batch_size=limits.max_inputs if embeds else limits.max_documents,

@@ -12,16 +12,15 @@ from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
 from engine_core.refusal import RefusalError
 from server.api.classify import CLASSIFY
-from server.encoding.encode import Query, encode
+from server.encoding.encode import encode
 from server.encoding.label_scores import probabilities
-from server.http.body import Body, whole_body
+from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.metrics.request_record import RequestRecord
 from server.schemas.tei import Prediction, PredictRequest
 from server.service.endpoint import Endpoint
-from server.service.inputs import check_count, text_items
+from server.service.inputs import Items, check_count
 from server.service.registry import Model
-from server.service.service import Service, json_answer, record_of, service_of
+from server.service.service import json_answer, record_of, service_of
 from server.tei.operations import tei_operation
 from server.tei.tei_errors import empty_batch, tei_errors
 from server.tei.text_limit import whole_cut
@@ -51,21 +50,15 @@ class Sequences(msgspec.Struct, frozen=True):
 @tei_errors
 async def predict(request: Request) -> Response:
     """The labels of a text, a pair, or each item of a list, sorted by score, highest first."""
-    return await answer_predict(request, await whole_body(request))
-
-
-async def answer_predict(request: Request, raw: bytes) -> Response:
-    """The answer to a body. Raises RefusalError."""
-    service, record = service_of(request), record_of(request)
-    body = _body.decode(raw, strictly=service.config.strict_fields)
-    model = service.find(record, body.model, CLASSIFY)
+    service = service_of(request)
+    body = await _body.read(request)
+    model = service.find(record_of(request), body.model, CLASSIFY)
     sequences = _sequences(body.inputs, service.limits.max_documents)
     for index, texts in enumerate(sequences.items):
         model.text_bound.check_all(texts, lambda _, item=index: sequences.name(item))
-    cut = whole_cut(model, truncate=body.truncate, direction=body.truncation_direction)
     config = model.served.execution.model
     with CancelOnDisconnect(request.receive):
-        logits = await _logits(service, record, model, sequences, cut)
+        logits = await _logits(request, model, sequences, whole_cut(model, body))
         scores = logits if body.raw_scores else probabilities(logits, config)
         predictions = [_predictions(row, config.labels) for row in scores]
         return json_answer(predictions if sequences.in_batch else predictions[0])
@@ -95,34 +88,21 @@ def _sequences(inputs: str | list[str | list[str]], max_items: int) -> Sequences
 
 
 async def _logits(
-    service: Service,
-    record: RequestRecord,
-    model: Model,
-    sequences: Sequences,
-    cut: Tokenization,
+    request: Request, model: Model, sequences: Sequences, cut: Tokenization
 ) -> FloatArray:
     """float32[N, L]: single texts are one job, pairs another."""
     logits = np.empty((len(sequences.items), model.served.execution.model.num_labels), np.float32)
     options = JobOptions(tokenization=cut)
     for size in (1, 2):
-        indices = [i for i, texts in enumerate(sequences.items) if len(texts) == size]
-        if not indices:
+        found = [(i, texts) for i, texts in enumerate(sequences.items) if len(texts) == size]
+        if not found:
             continue
-        items = [sequences.items[index] for index in indices]
-        query = Query([first for first, _ in items]) if size == 2 else None
-        last = text_items([texts[-1] for texts in items])
+        indices, texts = zip(*found, strict=True)
+        query = [first for first, _ in texts] if size == 2 else None
         names = [sequences.name(index) for index in indices]
-        encoded = await encode(
-            service,
-            record,
-            model,
-            ScoresCall,
-            last,
-            query=query,
-            options=options,
-            name=names.__getitem__,
-        )
-        logits[indices] = encoded.logits
+        last = Items([each[-1] for each in texts], [], names.__getitem__)
+        encoded = await encode(request, model, ScoresCall, last, options, query=query)
+        logits[[*indices]] = encoded.logits
     return logits
 
 

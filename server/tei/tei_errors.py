@@ -1,7 +1,6 @@
 """Errors of TEI's endpoints: its body, its statuses."""
 
 import functools
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import ParamSpec
 
@@ -58,7 +57,5 @@ def _answer(error: RefusalError) -> Response:
         status, kind = 400, "Empty"
     else:
         status, kind = _KINDS.get(error.code, _BACKEND)
-    # The field `input` of `/v1/embeddings` is `inputs` here.
-    message = re.sub(r"^input(?=[\[: ])", "inputs", error.message)
-    body = msgspec.json.encode(TEIError(message, kind))
+    body = msgspec.json.encode(TEIError(error.message, kind))
     return ErrorAnswer(error, status=status, body=body)

@@ -13,21 +13,19 @@ from server.api.tokenize import (
     ALL_TASKS,
     DETOKENIZE,
     answer_tokenization,
-    tokenize_body,
     tokenizing,
 )
 from server.encoding.text_prompts import text_prompt
 from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
-from server.http.body import Body, whole_body
+from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
-from server.metrics.request_record import RequestRecord
 from server.schemas.tei import DecodeRequest, SimpleToken, TokenizeTextsRequest
 from server.schemas.tokenize import TokenizeRequest, Tokens
 from server.service.endpoint import Endpoint, operation
-from server.service.inputs import check_count, check_ids
+from server.service.inputs import check_count, check_ids, text_items
 from server.service.registry import Model
-from server.service.service import Service, json_answer, record_of, service_of
-from server.tei.dialects import is_tei
+from server.service.service import json_answer, record_of, service_of
+from server.tei.dialects import looked_into
 from server.tei.info import described
 from server.tei.operations import either_operation, tei_operation
 from server.tei.tei_errors import empty_batch, tei_errors
@@ -49,6 +47,7 @@ DECODE = Endpoint(
     variant_of=DETOKENIZE,
     order=125,
 )
+_tokenize_body = Body(TokenizeRequest)
 _texts_body = Body(TokenizeTextsRequest)
 _decode_body = Body(DecodeRequest)
 
@@ -56,29 +55,29 @@ _decode_body = Body(DecodeRequest)
 @TOKENIZE.answered_by
 async def tokenize(request: Request) -> Response:
     """The tokens of texts, or of the prompt that a chat template makes of messages."""
-    service, record = service_of(request), record_of(request)
-    raw = await whole_body(request)
-    if is_tei(raw, "inputs", unless=("prompt", "messages")):
-        return await _tei_tokenize(request, raw)
-    body = tokenize_body.decode(raw, strictly=service.config.strict_fields)
-    model = service.find(record, body.model, TOKENIZE)
+    request, fields = await looked_into(request)
+    if "inputs" in fields and fields.keys().isdisjoint(("prompt", "messages")):
+        return await _tokenize_texts(request)
+    service = service_of(request)
+    body = await _tokenize_body.read(request)
+    model = service.find(record_of(request), body.model, TOKENIZE)
     return await answer_tokenization(request, model, body)
 
 
 @tei_errors
-async def _tei_tokenize(request: Request, raw: bytes) -> Response:
-    service, record = service_of(request), record_of(request)
-    body = _texts_body.decode(raw, strictly=service.config.strict_fields)
-    model = _model(service, record, body.model, TOKENIZE)
-    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    if not texts:
+async def _tokenize_texts(request: Request) -> Response:
+    service = service_of(request)
+    body = await _texts_body.read(request)
+    model = _model(request, body.model, TOKENIZE)
+    items = text_items(body.inputs, "inputs")
+    if not items:
         raise empty_batch("inputs")
-    check_count(len(texts), "inputs", service.limits.max_inputs)
-    model.text_bound.check_all(texts, lambda index: f"inputs[{index}]")
+    check_count(len(items), "inputs", service.limits.max_inputs)
+    model.text_bound.check_all(items.texts, items.name)
     prompt = text_prompt(model, body.prompt_name, None)
-    whole = [prompt + text for text in texts]
+    whole = [prompt + text for text in items.texts]
     special = body.add_special_tokens is not False
-    with CancelOnDisconnect(request.receive), tokenizing(service, record, whole):
+    with CancelOnDisconnect(request.receive), tokenizing(request, whole):
         sliced = await all_slices(model.tokenizer, whole, offsets=True)
         tokens = await in_thread(
             lambda: [
@@ -93,20 +92,25 @@ async def _tei_tokenize(request: Request, raw: bytes) -> Response:
 @tei_errors
 async def decode(request: Request) -> Response:
     """The text of each list of token ids, without special tokens unless they are asked for."""
-    service, record = service_of(request), record_of(request)
+    service = service_of(request)
     body = await _decode_body.read(request)
-    model = _model(service, record, body.model, DECODE)
+    model = _model(request, body.model, DECODE)
     lists = _id_lists(body.ids, model, service.limits.max_inputs)
     skips = body.skip_special_tokens is not False
     with service.in_flight:
-        return json_answer(await in_thread(lambda: _texts(model, lists, skips=skips)))
+        return json_answer(
+            await in_thread(
+                lambda: [model.tokenizer.decode(ids, skip_special_tokens=skips) for ids in lists]
+            )
+        )
 
 
-def _model(service: Service, record: RequestRecord, name: str | None, endpoint: Endpoint) -> Model:
+def _model(request: Request, name: str | None, endpoint: Endpoint) -> Model:
     """The one of that name, or the only one, or the one of `/info`. Raises RefusalError."""
+    service = service_of(request)
     if name is None and len(service.registry.models) > 1:
-        return described(service, record)
-    return service.find(record, name, endpoint)
+        return described(request)
+    return service.find(record_of(request), name, endpoint)
 
 
 def _id_lists(ids: list[int | list[int]], model: Model, max_items: int) -> list[list[int]]:
@@ -125,10 +129,6 @@ def _id_lists(ids: list[int | list[int]], model: Model, max_items: int) -> list[
     for index, each in enumerate(lists):
         check_ids(each, f"ids[{index}]", model.vocab_size)
     return lists
-
-
-def _texts(model: Model, lists: list[list[int]], *, skips: bool) -> list[str]:
-    return [model.tokenizer.decode(ids, skip_special_tokens=skips) for ids in lists]
 
 
 def _tokens_of(model: Model, text: str, sliced: SlicedText, *, special: bool) -> Raw:

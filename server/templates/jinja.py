@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.templates.protocol import ChatTemplate, Conversation
 
-# In a rendered prompt. Its bytes count against `Limits.max_tokens`, so a longer one would be
+# In a rendered prompt. Its bytes count against `MAX_PENDING_TOKENS`, so a longer one would be
 # refused all the same.
 MAX_CHARS = 16 * 1024 * 1024
 

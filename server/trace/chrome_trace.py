@@ -23,6 +23,8 @@ _COLOURS = {
 """By the name of a slice: chrome://tracing names its colours. Perfetto ignores them, and gives each
 name of a slice a colour of its own."""
 
+_ARGUMENTS = ("step", "rows", "tokens", "prompt_tokens", "context_tokens")
+
 
 def chrome_trace(
     steps: Mapping[str, Sequence[TracedStep]], devices: Mapping[str, Sequence[str]]
@@ -64,7 +66,7 @@ def _track(process: int, stage: int, steps: Sequence[TracedStep]) -> Iterator[di
                 "ts": start,
                 "dur": end - start,
                 "cname": _COLOURS[name],
-                "args": _arguments(step),
+                "args": {name: getattr(step, name) for name in _ARGUMENTS},
             }
 
 
@@ -80,13 +82,3 @@ def _slices(step: TracedStep, times: StepTimes, end: int) -> Iterator[tuple[str,
     yield kind_of(step), arrived, computed
     if times.transfer_us:
         yield "transfer", computed, times.end_us
-
-
-def _arguments(step: TracedStep) -> dict[str, int]:
-    return {
-        "step": step.step,
-        "rows": step.rows,
-        "tokens": step.tokens,
-        "prompt_tokens": step.prompt_tokens,
-        "context_tokens": step.context_tokens,
-    }

@@ -3,11 +3,13 @@
 import argparse
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from engine_core.client.trace_client import NoAnswerError, trace_engines
 from engine_core.traced_steps import MAX_TRACE_SECONDS
+from server.command_error import CommandError
 from server.daemon.running_daemons import RunningDaemon, running_daemons
 from server.settings.server_config import ServedModel
 from server.trace.chrome_trace import chrome_trace
@@ -20,10 +22,6 @@ examples:
       one second of one model
 Open the file in https://ui.perfetto.dev or chrome://tracing.
 """
-
-
-class TraceError(Exception):
-    """No trace can be had; one line says why."""
 
 
 def add_trace(parser: argparse.ArgumentParser) -> None:
@@ -76,17 +74,15 @@ def _seconds(text: str) -> float:
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     del parser
     models = _models(_daemon(options.pid), options.model)
-    with _writable(options.output):
+    with _opened(options.output) as output:
         endpoints = {model.name: model.engine.client_endpoint for model in models}
         try:
             steps = trace_engines(endpoints, options.seconds)
         except NoAnswerError as error:
-            raise TraceError(f"{error}: it may still be starting") from None
-        devices = {model.name: model.execution.devices for model in models}
-        try:
-            options.output.write_bytes(chrome_trace(steps, devices))
-        except OSError as error:
-            raise TraceError(f"cannot write {options.output}: {error.strerror}") from None
+            raise CommandError(f"{error}: it may still be starting") from None
+        trace = chrome_trace(steps, {model.name: model.execution.devices for model in models})
+        output.truncate(0)
+        output.write(trace)
     counts = ", ".join(f"{len(of_model):,} steps of {name}" for name, of_model in steps.items())
     print(f"wrote {options.output}: {counts}", file=sys.stderr)
     return 0
@@ -99,10 +95,10 @@ def _daemon(pid: int | None) -> RunningDaemon:
         return found[0]
     pids = ", ".join(str(daemon.pid) for daemon in daemons)
     if found:
-        raise TraceError(f"several daemons run here; name one with --pid: {pids}")
+        raise CommandError(f"several daemons run here; name one with --pid: {pids}")
     if daemons:
-        raise TraceError(f"--pid {pid}: no daemon of yours; those that run here: {pids}")
-    raise TraceError("no daemon of yours runs here (TMPDIR must be as the daemon has it)")
+        raise CommandError(f"--pid {pid}: no daemon of yours; those that run here: {pids}")
+    raise CommandError("no daemon of yours runs here (TMPDIR must be as the daemon has it)")
 
 
 def _models(daemon: RunningDaemon, names: Sequence[str]) -> list[ServedModel]:
@@ -110,23 +106,25 @@ def _models(daemon: RunningDaemon, names: Sequence[str]) -> list[ServedModel]:
     known = {name: model for model in models for name in (model.name, *model.aliases)}
     for name in names:
         if name not in known:
-            raise TraceError(f"--model {name}: the daemon serves {', '.join(known)}")
+            raise CommandError(f"--model {name}: the daemon serves {', '.join(known)}")
     chosen = {known[name].name for name in names} or {model.name for model in models}
     return [model for model in models if model.name in chosen]
 
 
 @contextmanager
-def _writable(file: Path) -> Generator[None]:
-    """Raises TraceError before anything is traced if `file` cannot be written. An empty file does
-    not stay behind if the block fails."""
+def _opened(file: Path) -> Generator[BinaryIO]:
+    """`file` as it is, to be written. Where there was none, none stays behind if the block fails.
+
+    Raises CommandError if it cannot be opened, before anything is traced, or written.
+    """
     is_new = not file.exists()
     try:
-        file.open("ab").close()
-    except OSError as error:
-        raise TraceError(f"cannot write {file}: {error.strerror}") from None
-    try:
-        yield
-    except BaseException:
+        with file.open("ab") as opened:
+            yield opened
+    except BaseException as error:
         if is_new:
-            file.unlink(missing_ok=True)
+            with suppress(OSError):
+                file.unlink()
+        if isinstance(error, OSError):
+            raise CommandError(f"cannot write {file}: {error.strerror}") from None
         raise

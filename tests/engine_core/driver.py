@@ -129,22 +129,20 @@ class Driver:
     def assert_ordered(self) -> None:
         """Running requests, then waiting ones, are in order of arrival: no younger request ever
         overtakes an older one."""
-        requests = (*self.scheduler._running, *self.scheduler._arrivals.waiting)
+        requests = (*self.scheduler._running, *self.scheduler._classes.regular.waiting)
         order = [request.job.message.id for request in requests]
         assert order == sorted(order)
 
     def assert_sums(self) -> None:
         """The scheduler's running sums equal the sums over its requests. A waiting request counts
         the tokens that it had when it was queued: two more may be confirmed after a preemption."""
-        running, arrivals = self.scheduler._running, self.scheduler._arrivals
-        waiting = arrivals.waiting
+        running, waiting = self.scheduler._running, self.scheduler._classes.regular.waiting
         left = [len(request.tokens) - request.submitted for request in running.prompts]
         assert running.unsubmitted == sum(left)
         generating = [r.submitted for r in running if r not in running.prompts]
         assert running.contexts == sum(generating)
         counted = [waiting.tokens_of(request) for request in waiting]
         assert waiting.num_tokens == sum(counted)
-        assert arrivals._blocks == sum(map(self.scheduler.kv.blocks_for, counted))
         for request, tokens in zip(waiting, counted, strict=True):
             assert 0 <= len(request.tokens) - tokens <= 2
 
@@ -153,10 +151,10 @@ class Driver:
         assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
         queue = self.batch_queue
         assert (queue.num_tokens, queue._growth, len(queue)) == (0, 0, 0)
-        assert [*queue._open, *queue._held, *queue.running] == []
+        assert [*queue._open, *queue.running] == []
         progress = self.scheduler._in_progress
         assert [progress._entries, progress._sorted, progress._waiting] == [{}, {}, {}]
-        assert [progress._leaders, progress._for_one_step] == [{}, {}]
+        assert [progress._leaders, progress._for_one_step, progress.num_tokens] == [{}, {}, 0]
         assert not self.scheduler._shared._prefixes
         self.assert_sums()
         self.scheduler.kv.check_integrity()

@@ -12,12 +12,14 @@ import pytest
 from engine_core.job import Job
 from engine_core.mailbox import Mailbox
 from engine_core.messages import EncodeJob, GenerateJob, Grammar, SamplingParams
-from engine_core.structured.compiler_threads import CompilerThreads
-from engine_core.structured.grammar import CompiledGrammar, GrammarError
+from engine_core.preprocessing.compiler_threads import CompilerThreads
+from engine_core.preprocessing.job_inputs import JobInputs
+from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
+from engine_core.structured.grammar import CompiledGrammar
+from engine_core.structured.grammar_error import GrammarError
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import TokenizerThreads
-from tests.engine_core.tokenization.test_tokenizer_threads import raw_tokenizer
+from tests.engine_core.preprocessing.test_tokenizer_threads import raw_tokenizer
 from tests.patience import PATIENCE
 
 
@@ -83,7 +85,8 @@ def compiling() -> CompilerThreads:
     threads = CompilerThreads(refuse)
     grammar = Grammar("regex", "a", "regex")
     params = SamplingParams(grammar=grammar)
-    threads.put(Job(b"", GenerateJob(1, params=params, ids=[b""]), 1, 0), [Tokenized(b"")], grammar)
+    job = Job(b"", GenerateJob(1, params=params, ids=[b""]), 1, 0)
+    threads.put(JobInputs(job, [Tokenized(b"")]), grammar)
     return threads
 
 

@@ -16,8 +16,8 @@ import torch
 from engine_core.refusal import RefusalError
 from server.daemon.daemon import StartError
 from server.daemon.run import running_engine
-from server.models.devices import DeviceError
 from server.models.model_setup import EngineOptions
+from server.models.setup_error import SetupError
 from tests.workers.attention_problems import attention_needs
 from tests.workers.equivalence import DEMO
 from workers.attention import backend_selection
@@ -91,7 +91,7 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
         async with running_engine(DEMO, EngineOptions(device="cuda:99")):
             pass
 
-    with pytest.raises(DeviceError, match="CUDA devices, not cuda:99"):
+    with pytest.raises(SetupError, match="CUDA devices, not cuda:99"):
         asyncio.run(start())
 
 

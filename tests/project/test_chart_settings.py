@@ -8,6 +8,7 @@ import pytest
 
 from server.settings.engine_settings import ModelSettings
 from server.settings.flag_declaration import declared_flags
+from server.settings.setting_types import choices
 from server.settings.settings import Settings
 from tests.project.source_tree import REPOSITORY
 
@@ -37,11 +38,11 @@ def test_every_setting_is_a_value(definition: str, struct: type[msgspec.Struct])
 @options
 def test_choices_are_the_flags(definition: str, struct: type[msgspec.Struct]) -> None:
     schemas = properties(definition)
-    choices = {
-        key: set(flag.choices)
-        for key, flag in declared_flags(struct)
-        if flag.choices and key not in OWN
+    by_key = {
+        field.name: set(allowed)
+        for field, _ in declared_flags(struct)
+        if (allowed := choices(field.type)) and field.name not in OWN
     }
-    assert choices
-    for key, expected in choices.items():
+    assert by_key
+    for key, expected in by_key.items():
         assert set(schemas[key]["enum"]) == expected, key

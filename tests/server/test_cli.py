@@ -17,7 +17,7 @@ import pytest
 from server import __version__, cli
 from server.daemon.hangup import Hangup
 from server.settings.engine_settings import EngineSettings, ModelSettings
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 from server.settings.setting_names import flag_name
 from server.settings.settings import ServeCommand, Settings
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
@@ -145,19 +145,19 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
     assert command.api_key == "k"
     assert command.settings == EVERY_SETTING
     assert command.settings.limits == Limits(
-        max_rows=8,
-        max_body_bytes=8000,
+        max_sequences=8,
+        max_body_size=8000,
         max_inputs=9,
         max_documents=10,
         max_n=11,
         max_queue_seconds=12.0,
-        max_file_bytes=10**6,
+        max_file_size=10**6,
         max_file_lines=13,
-        max_stored_bytes=2 * 10**6,
+        max_stored_size=2 * 10**6,
         priority_range=(-2, 3),
         max_priority_wait=1.5,
         max_request_seconds=14.0,
-        max_unread_bytes=4 * 10**6,
+        max_unread_size=4 * 10**6,
         max_unread_seconds=15.0,
     )
 

@@ -14,10 +14,10 @@ import torch
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.outbox import Outbox
+from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.requests.request import Request, Status
-from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
 from tests.engine_core.configs import execution_config
@@ -153,7 +153,7 @@ class InlineEngine:
     ) -> None:
         message = GenerateJob(number, params=params, batch=batch)
         job = Job(b"test", message, num_rows=1, cost=0)
-        inputs = CompiledJob(job, [Tokenized(array("i", prompt).tobytes())])
+        inputs = JobInputs(job, [Tokenized(array("i", prompt).tobytes())])
         _, requests = self._processor.prepare(inputs)
         self._open_jobs += 1
         self.scheduler.add(job, requests)

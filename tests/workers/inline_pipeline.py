@@ -19,8 +19,8 @@ from workers.heads.generate import GenerateResult
 from workers.links.step_inbox import StepInbox
 from workers.stage.decode_input import DecodeInput
 from workers.stage.decode_runner import DecodeRunner
-from workers.stage.decode_stage import DecodeStage
 from workers.stage.model_runner import attention_needs
+from workers.stage.stage import Stage
 from workers.stage.step_timer import DeviceTimer, HostTimer, StepTimer
 from workers.weights.loader import TORCH_DTYPES
 
@@ -80,7 +80,7 @@ class InlinePipeline:
         self.runners = [stage_runner(config, num_blocks, last_tokens) for config in configs]
         self._results = [_Results(device) for _ in configs]
         self._stages = [
-            DecodeStage(*parts, _NoMasks())
+            Stage(*parts, _NoMasks())
             for parts in zip(self.runners, links, self._results, strict=True)
         ]
         several = device.type == "cuda" and len(configs) > 1

@@ -23,7 +23,6 @@ from workers.contract.messages import (
     StepMask,
     StepOutput,
 )
-from workers.sampling.adjustments import TokenMask
 from workers.stage.decode_input import DecodeInput
 
 
@@ -81,10 +80,9 @@ class DecoderRunner:
             hidden = runner.forward(batch, hidden)
         assert batch is not None
         assert hidden is not None
-        last, masked = self.stages.runners[-1], step.message.masked
-        mask = self._masks.pop(step.message.step).bits if masked else None
-        token_mask = TokenMask.from_bytes(masked, mask, last.device) if mask is not None else None
-        output = last.run_head(batch, hidden, token_mask).to_output(step.message.step)
+        mask = self._masks.pop(step.message.step) if step.message.masked else None
+        result = self.stages.runners[-1].run_head(batch, hidden, mask)
+        output = result.to_output(step.message.step)
         if batch.requested.sampling is not None:
             assert isinstance(output, GenerateOutput)
             slots = batch.requested.sampling.device_slots

@@ -21,7 +21,6 @@ from workers.contract.messages import (
     StepOutput,
 )
 from workers.contract.model_config import ModelConfig
-from workers.sampling.adjustments import TokenMask
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.encode_runner import EncodeRunner
 from workers.stage.model_runner import attention_needs
@@ -65,9 +64,7 @@ class Stages:
         assert batch is not None
         assert hidden is not None
         last = self.runners[-1]
-        masked, device = message.masked, last.device
-        token_mask = mask and TokenMask.from_bytes(masked, mask.bits, device)
-        result = last.run_head(batch, hidden, token_mask).to_host()
+        result = last.run_head(batch, hidden, mask).to_host()
         if hidden.is_cuda:
             torch.cuda.synchronize()
         output, sampling = result.to_output(message.step), batch.requested.sampling
@@ -76,7 +73,7 @@ class Stages:
             return hidden[:0], output
         tokens = torch.from_numpy(sampled_tokens(output).copy()).to(hidden.device)
         self.runners[0].slots.store_last_tokens(sampling.device_slots, tokens)
-        return hidden[: len(sampling.slots)], output
+        return hidden[: len(sampling.device_slots)], output
 
 
 class EncoderStages:

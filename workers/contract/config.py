@@ -23,23 +23,14 @@ ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of one element."""
 
 
-class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much one engine computes at once: each field is the setting of the same name.
-
-    `max_model_len` is the most tokens of a sequence, `max_running` the number of sequences that
-    generate at once, `max_step_tokens` the most tokens of one step.
-    """
-
-    max_model_len: int
-    max_running: int
-    max_step_tokens: int
-
-
-class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
+class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How one model is computed: the same for its engine core and for each of its workers.
 
     `name` is what requests call the model. `devices` has one entry a pipeline stage: all are `cpu`,
     or each is a `cuda:N`. `threads` are CPU threads of each stage.
+
+    `max_model_len` is the most tokens of a sequence, `max_running` the number of sequences that
+    generate at once, `max_step_tokens` the most tokens of one step.
 
     `stage_layers` is how many layers each stage gets; empty where that is decided by measurement.
     `steps_ahead` is how many steps more than there are micro-batches may be in flight.
@@ -61,6 +52,9 @@ class ExecutionConfig(EngineLimits, frozen=True, kw_only=True):
     them (`--max-running`, `models[0].max_running of penstock.yaml`).
     """
 
+    max_model_len: int
+    max_running: int
+    max_step_tokens: int
     name: str
     model: ModelConfig
     task: Task

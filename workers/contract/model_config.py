@@ -14,8 +14,6 @@ from workers.contract.embedding_modules import (
 from workers.contract.model_shape import ModelShape
 from workers.contract.reranking import RerankConfig
 
-SpladeStrategy = Literal["max", "sum"]
-SpladeActivation = Literal["relu", "log1p_relu"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 
@@ -33,15 +31,21 @@ class UnsupportedKeyError(ModelConfigError):
         self.key = key
 
 
-class SpladeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a masked language model's logits become one sparse vector.
+class SpladeConfig(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"strategy": "pooling_strategy", "activation": "activation_function"},
+):
+    """How a masked language model's logits become one sparse vector; in JSON as the configuration
+    of sentence-transformers' SpladePooling.
 
     Each logit x becomes log(1 + relu(x)), or log(1 + log(1 + relu(x))) with `log1p_relu`;
     `strategy` then reduces the tokens of a text to one value for each word of the vocabulary.
     """
 
-    strategy: SpladeStrategy = "max"
-    activation: SpladeActivation = "relu"
+    strategy: Literal["max", "sum"] = "max"
+    activation: Literal["relu", "log1p_relu"] = "relu"
 
 
 class EmbeddingConfig(msgspec.Struct, frozen=True, kw_only=True):

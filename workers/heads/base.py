@@ -1,11 +1,13 @@
 """What a head makes of a step's final hidden states: the result of the last stage."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 import torch
 
 from workers.contract.messages import StepOutput
-from workers.step.packed_step import PackedStep
+from workers.device.transfer import to_bytes
 
 
 class HeadResult(Protocol):
@@ -23,10 +25,20 @@ class HeadResult(Protocol):
         ...
 
 
-class EncoderHead(Protocol):
-    """Queues what makes one step's result of its final hidden states [T', hidden_size]."""
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Vectors or scores: the tensors of a `message`, by its fields."""
 
-    def __call__(self, step: PackedStep, hidden: torch.Tensor) -> HeadResult: ...
+    message: Callable[..., StepOutput]
+    tensors: Mapping[str, torch.Tensor]
+
+    def to_host(self) -> "EncodedRows":
+        tensors = {name: to_host(tensor) for name, tensor in self.tensors.items()}
+        return EncodedRows(self.message, tensors)
+
+    def to_output(self, step: int) -> StepOutput:
+        fields = {name: to_bytes(tensor) for name, tensor in self.tensors.items()}
+        return self.message(step, **fields)
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:

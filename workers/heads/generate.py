@@ -11,11 +11,10 @@ from workers.heads.base import to_host
 from workers.heads.requested_outputs import RequestedOutputs, ScoringInput
 from workers.models.base import StageModel
 from workers.sampling.adjustments import TokenMask
-from workers.sampling.logprobs import log_probabilities, ranks
+from workers.sampling.logprobs import TokenLogprobs, log_probabilities, ranks
 from workers.sampling.sampler import sample
 from workers.sampling.sampling_table import SamplingTable
 from workers.sampling.sampling_warm_up import warm_up_sampling
-from workers.sampling.token_logprobs import TokenLogprobs
 from workers.step.slot_table import SlotTable
 
 SCORED_AT_ONCE = 512

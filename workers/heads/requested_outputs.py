@@ -1,6 +1,5 @@
 """The positions of a decode step from which the last stage samples or scores."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from workers.contract.messages import DecodeStep, SlotInit
+from workers.contract.messages import DecodeStep
 from workers.device.transfer import to_device
 from workers.sampling.sampling_table import SamplingRows, SamplingTable
 from workers.step.paged_step import LastTokens, PagedStep
@@ -19,11 +18,10 @@ from workers.step.rows import IntArray, StepRows
 class SamplingInput:
     """How the S rows of a step with a requested output sample.
 
-    `device_slots` int32[S] are their `slots` on the device. `width` is the most alternatives that
-    any of them reports, -1 for no log-probabilities.
+    `device_slots` int32[S] are their slots. `width` is the most alternatives that any of them
+    reports, -1 for no log-probabilities.
     """
 
-    slots: IntArray
     device_slots: torch.Tensor
     rows: SamplingRows
     width: int
@@ -64,48 +62,43 @@ class RequestedOutputs(NamedTuple):
         return hidden.index_select(0, self.last_token_indices)
 
 
-class RequestedOutputsBuilder:
-    """Finds them from a step's message and the sampling parameters of its slots. Without a `table`
-    nothing is sampled or scored."""
+def requested_outputs(
+    message: DecodeStep,
+    rows: StepRows,
+    step: PagedStep,
+    table: SamplingTable | None,
+    *,
+    all_states: bool,
+) -> RequestedOutputs:
+    """The outputs that a message requests, by the sampling parameters of its slots.
 
-    def __init__(self, table: SamplingTable | None, device: torch.device) -> None:
-        self._table, self._device = table, device
+    `rows` and `step` are the message's. Without a `table` nothing is sampled or scored.
+    `all_states`: the head gets the final states of all tokens anyway.
+    """
+    device = step.slots.device
+    scoring = _scoring(table, rows.slots, message.targets, device) if table is not None else None
+    sampled = np.flatnonzero(np.frombuffer(message.sample, np.uint8))
+    last_tokens = indices = None
+    if len(sampled) == rows.total:
+        own = step.slots[: len(sampled)]
+    elif scoring is None and not all_states:
+        last_tokens = LastTokens.of(step, rows, sampled)
+        own = last_tokens.rows.slots
+    else:
+        indices, own = to_device([rows.last_token_indices[sampled], rows.slots[sampled]], device)
+    sampling = _sampling(table, rows, sampled, own) if table is not None else None
+    return RequestedOutputs(last_tokens, len(sampled), indices, sampling, scoring)
 
-    def begin(self, inits: Iterable[SlotInit]) -> None:
-        """Slots change hands."""
-        if self._table is not None:
-            self._table.update(inits)
 
-    def build(
-        self, message: DecodeStep, rows: StepRows, step: PagedStep, *, all_states: bool
-    ) -> RequestedOutputs:
-        """`rows` and `step` are the message's. `all_states`: the head gets the final states of all
-        tokens anyway."""
-        table = self._table
-        scoring = self._scoring(table, rows.slots, message.targets) if table is not None else None
-        sampled = np.flatnonzero(np.frombuffer(message.sample, np.uint8))
-        last_tokens = indices = None
-        if len(sampled) == rows.total:
-            own = step.slots[: len(sampled)]
-        elif scoring is None and not all_states:
-            last_tokens = LastTokens.of(step, rows, sampled)
-            own = last_tokens.rows.slots
-        else:
-            indices, own = to_device(
-                [rows.last_token_indices[sampled], rows.slots[sampled]], self._device
-            )
-        sampling = _sampling(table, rows, sampled, own) if table is not None else None
-        return RequestedOutputs(last_tokens, len(sampled), indices, sampling, scoring)
-
-    def _scoring(
-        self, table: SamplingTable, slots: IntArray, targets: bytes
-    ) -> ScoringInput | None:
-        following = np.frombuffer(targets, np.int32)
-        scored = np.flatnonzero(following >= 0)
-        if not len(scored):
-            return None
-        positions, tokens = to_device([scored, following[scored].astype(np.int64)], self._device)
-        return ScoringInput(positions, tokens, table.scored_width(slots))
+def _scoring(
+    table: SamplingTable, slots: IntArray, targets: bytes, device: torch.device
+) -> ScoringInput | None:
+    following = np.frombuffer(targets, np.int32)
+    scored = np.flatnonzero(following >= 0)
+    if not len(scored):
+        return None
+    positions, tokens = to_device([scored, following[scored].astype(np.int64)], device)
+    return ScoringInput(positions, tokens, table.scored_width(slots))
 
 
 def _sampling(
@@ -119,7 +112,6 @@ def _sampling(
         return None
     own = rows.slots[sampled]
     return SamplingInput(
-        slots=own,
         device_slots=device_slots,
         rows=table.rows(own, rows.contexts[sampled]),
         width=table.sampled_width(own),

@@ -2,7 +2,7 @@
 arXiv:2107.05720, with the sum over tokens; arXiv:2109.10086, with the maximum)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -13,8 +13,7 @@ TOKENS_AT_ONCE = 512
 megabytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class SparseVectors:
+class SparseVectors(NamedTuple):
     """R sparse vectors: entries float32[E, 2] are the index and value of each number that is not
     zero, row after row, indices ascending; counts int32[R] are the entries of each row.
 

@@ -1,7 +1,8 @@
 """The base class of a model and of its parts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 
@@ -20,9 +21,11 @@ class Layer:
     A layer is created with uninitialised weights, filled through `weights`, packed, then called.
     """
 
-    def parts(self) -> "Sequence[Layer]":
-        """The layers that this one consists of."""
-        return ()
+    def parts(self) -> "Iterator[Layer]":
+        """The layers that this one consists of: those among its attributes, alone or in lists."""
+        for value in vars(self).values():
+            each = cast("list[Any]", value) if isinstance(value, list) else [value]
+            yield from (part for part in each if isinstance(part, Layer))
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Canonical checkpoint name -> the tensor to fill. Valid only until `pack`."""

@@ -3,27 +3,29 @@ positions, such as ModernBERT: alone, with a classifier, or with the LM head of 
 model. Weights are called as in ModernBERT's checkpoints, without the prefix "model."."""
 
 import re
-from collections.abc import Mapping, Sequence
 
 import torch
 
-from workers.contract.families.table import family_of
 from workers.contract.model_config import ModelConfig
 from workers.contract.model_shape import PreNormEncoderConfig
-from workers.contract.share import Share
 from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
 from workers.layers.gated_linear import GatedLinear
 from workers.layers.layer import Layer
-from workers.layers.linear import Linear, pad_rows
-from workers.layers.norm import LayerNorm, QKNorm
+from workers.layers.linear import Linear
+from workers.layers.norm import LayerNorm
 from workers.layers.placement import Placement
-from workers.models.base import family_config, on_this_stage
+from workers.models.base import (
+    StageLayer,
+    StageModel,
+    TransformedHead,
+    family_config,
+    on_this_stage,
+)
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
 _WORDS = "embeddings.tok_embeddings"
-_DECODER = "decoder"
 
 
 class PreNormEncoderEmbeddings(Layer):
@@ -37,15 +39,10 @@ class PreNormEncoderEmbeddings(Layer):
         """[T', hidden_size]"""
         return self._norm(self.words(step.tokens))
 
-    def parts(self) -> Sequence[Layer]:
-        return self.words, self._norm
 
-
-class PreNormEncoderLayer(Layer):
+class PreNormEncoderLayer(StageLayer):
     """Attention and a gated feed-forward network. Each normalises its input and adds its output to
     it (see `StageLayer`). The first layer's attention has no norm: its input is normalised."""
-
-    qk_norm: QKNorm | None = None
 
     def __init__(self, config: ModelConfig, index: int, placement: Placement) -> None:
         family, name = family_config(config, PreNormEncoderConfig), f"layers.{index}"
@@ -70,20 +67,15 @@ class PreNormEncoderLayer(Layer):
         hidden = self._output.add_to(hidden, attended.flatten(1))
         return self._down.add_to(hidden, self._gate_up.activated(self._mlp_norm(hidden)))
 
-    def parts(self) -> Sequence[Layer]:
-        parts = (self._attention_norm, self._qkv, self._output, self._mlp_norm)
-        return [*(part for part in parts if part is not None), self._gate_up, self._down]
 
-
-class PreNormEncoderModel(Layer):
+class PreNormEncoderModel(StageModel):
     """One stage of an encoder (see `StageModel`), whose states are pooled."""
 
     unused = re.compile(r"(head|decoder|classifier)\..*")
-    position_bias: torch.Tensor | None = None
+    embedding_name = _WORDS
 
-    def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
-        self.share = share
-        self.canonical_name = family_of(config.architecture).canonical_name
+    def _build(self, config: ModelConfig, placement: Placement) -> None:
+        share = self.share
         self._embeddings = PreNormEncoderEmbeddings(config, placement) if share.first else None
         self.layers = [PreNormEncoderLayer(config, i, placement) for i in share.layers]
         self._final_norm = _norm("final_norm", config, placement) if share.last else None
@@ -94,93 +86,36 @@ class PreNormEncoderModel(Layer):
     def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden if self._final_norm is None else self._final_norm(hidden)
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden
-
-    def parts(self) -> Sequence[Layer]:
-        parts = (self._embeddings, *self.layers, self._final_norm)
-        return [part for part in parts if part is not None]
-
-    def copies(self) -> Mapping[str, str]:
-        return {}
-
-
-class PredictionHead(Layer):
-    """What comes before the classifier, or before the decoder of a masked language model."""
-
-    def __init__(self, config: ModelConfig, placement: Placement) -> None:
-        family, size = family_config(config, PreNormEncoderConfig), config.hidden_size
-        self._dense = Linear(size, {"head.dense": size}, placement, bias=family.head_bias)
-        self._activation = activation(family.head_act)
-        self._norm = _norm("head.norm", config, placement)
-
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[N, hidden_size] -> the same shape"""
-        return self._norm(self._activation(self._dense(hidden)))
-
-    def parts(self) -> Sequence[Layer]:
-        return self._dense, self._norm
-
 
 class PreNormEncoderForSequenceClassification(PreNormEncoderModel):
     """An encoder whose pooled states are classified, such as a cross-encoder."""
 
     unused = re.compile(r"decoder\..*")
 
-    def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
-        super().__init__(config, share, placement)
+    def _make_head(self, config: ModelConfig, placement: Placement) -> TransformedHead:
         labels = {"classifier": config.num_labels}
-        last, size = share.last, config.hidden_size
-        self._head = PredictionHead(config, placement) if last else None
-        self._classifier = Linear(size, labels, placement, bias=True) if last else None
-
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        pooled = on_this_stage(self._head)(pad_rows(hidden))
-        return on_this_stage(self._classifier)(pooled)[: hidden.shape[0]]
-
-    def parts(self) -> Sequence[Layer]:
-        head = (self._head, self._classifier)
-        return [*super().parts(), *(part for part in head if part is not None)]
+        classifier = Linear(config.hidden_size, labels, placement, bias=True)
+        return _head(config, placement, classifier)
 
 
 class PreNormEncoderForMaskedLM(PreNormEncoderModel):
-    """An encoder that predicts the token at each position; SPLADE pools its logits.
-
-    If the two are tied, the decoder shares the weight of the token embedding.
-    """
+    """An encoder that predicts the token at each position; SPLADE pools its logits."""
 
     unused = re.compile(r"classifier\..*")
+    lm_head_name = "decoder"
 
-    def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
-        super().__init__(config, share, placement)
-        self._tied = config.tie_word_embeddings
-        self._head = PredictionHead(config, placement) if share.last else None
-        self._decoder = self._make_decoder(config, placement) if share.last else None
+    def _make_head(self, config: ModelConfig, placement: Placement) -> TransformedHead:
+        words = None if self._embeddings is None else self._embeddings.words
+        bias = family_config(config, PreNormEncoderConfig).decoder_bias
+        return _head(config, placement, self._make_lm_head(config, placement, words, bias=bias))
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        states = on_this_stage(self._head)(pad_rows(hidden))
-        return on_this_stage(self._decoder)(states)[: hidden.shape[0]]
 
-    def parts(self) -> Sequence[Layer]:
-        head = (self._head, self._decoder)
-        return [*super().parts(), *(part for part in head if part is not None)]
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        weights = super().weights()
-        if (bias := weights.pop(f"{_WORDS}.bias", None)) is not None:
-            weights[f"{_DECODER}.bias"] = bias
-        return weights
-
-    def copies(self) -> Mapping[str, str]:
-        has_copy = self._tied and self._decoder is not None
-        return {f"{_DECODER}.weight": f"{_WORDS}.weight"} if has_copy else {}
-
-    def _make_decoder(self, config: ModelConfig, placement: Placement) -> Linear:
-        words = None if self._embeddings is None else self._embeddings.words.weight
-        tied, bias = self._tied, family_config(config, PreNormEncoderConfig).decoder_bias
-        decoder = {_WORDS if tied else _DECODER: config.vocab_size}
-        shared = words if tied else None
-        return Linear(config.hidden_size, decoder, placement, bias=bias, tied=shared)
+def _head(config: ModelConfig, placement: Placement, output: Linear) -> TransformedHead:
+    """A classifier or the decoder of a masked language model, and what comes before it."""
+    family, size = family_config(config, PreNormEncoderConfig), config.hidden_size
+    dense = Linear(size, {"head.dense": size}, placement, bias=family.head_bias)
+    norm = _norm("head.norm", config, placement)
+    return TransformedHead(dense, activation(family.head_act), norm, output)
 
 
 def _norm(name: str, config: ModelConfig, placement: Placement) -> LayerNorm:

@@ -3,7 +3,7 @@
 Log-probabilities are reported for the logits before all of them.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -58,7 +58,8 @@ class Adjustments:
     frequency   float32[A]  OpenAI's frequency penalty
     repetition  float32[A]  of prompt and output (Keskar et al. 2019, arXiv:1909.05858)
     biases      by index among the A
-    mask_rows   int32[A]    the row's index among the M of a `TokenMask`, -1 for none
+    mask_rows   int32[A]    the row's index among the M of a `TokenMask`, -1 for none; None without
+                            a mask
     """
 
     rows: IntArray
@@ -66,27 +67,13 @@ class Adjustments:
     presence: FloatArray
     frequency: FloatArray
     repetition: FloatArray
-    biases: dict[int, Bias] = field(default_factory=dict[int, Bias])
-    mask_rows: IntArray | None = None
+    biases: dict[int, Bias]
+    mask_rows: IntArray | None
 
     @property
     def counted(self) -> npt.NDArray[np.intp]:
         """Which of the A rows have their tokens counted."""
         return np.flatnonzero(self.slots >= 0)
-
-
-def with_mask(adjustments: Adjustments | None, mask: TokenMask) -> Adjustments:
-    """`adjustments` and, for the rows of `mask`, which of its rows is theirs."""
-    given = adjustments or _unchanged(0)
-    rows = np.union1d(given.rows, mask.rows).astype(np.int32)
-    indices = np.searchsorted(rows, given.rows)
-    merged = _unchanged(len(rows))
-    for name in ("slots", "presence", "frequency", "repetition"):
-        getattr(merged, name)[indices] = getattr(given, name)
-    mask_rows = np.full(len(rows), -1, np.int32)
-    mask_rows[np.searchsorted(rows, mask.rows)] = np.arange(len(mask.rows))
-    biases = {int(indices[index]): bias for index, bias in given.biases.items()}
-    return replace(merged, rows=rows, biases=biases, mask_rows=mask_rows)
 
 
 def adjust(
@@ -123,14 +110,3 @@ def _penalise(
     logits = np.where(logits > 0, logits / repetition, logits * repetition)
     logits -= adjustments.frequency[index] * sampled
     values[ids] = logits - adjustments.presence[index] * (sampled > 0)
-
-
-def _unchanged(count: int) -> Adjustments:
-    zeros = np.zeros(count, np.float32)
-    return Adjustments(
-        rows=np.zeros(count, np.int32),
-        slots=np.full(count, -1, np.int32),
-        presence=zeros,
-        frequency=zeros.copy(),
-        repetition=np.ones(count, np.float32),
-    )

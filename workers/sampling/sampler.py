@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from workers.device.transfer import to_device
-from workers.sampling.adjustments import Adjustments, TokenMask, adjust, with_mask
+from workers.sampling.adjustments import Adjustments, TokenMask, adjust
 from workers.sampling.cpu import draw
 from workers.sampling.sampling_table import SamplingRows
 from workers.sampling.token_counts import TokenCounts
@@ -27,7 +27,7 @@ def sample(
     for it; tokens are the same as on the CPU except where sums round differently at the edge of a
     filter or of a token's share.
     """
-    adjustments = rows.adjustments if mask is None else with_mask(rows.adjustments, mask)
+    adjustments = rows.adjustments(mask)
     if logits.device.type == "cpu":
         adjusted = logits if adjustments is None else adjust(logits, adjustments, counts, mask)
         tokens = draw(adjusted, rows)

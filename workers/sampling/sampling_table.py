@@ -1,7 +1,7 @@
 """How each slot's tokens are sampled, and the rows of a step that are."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ from msgspec.structs import astuple, fields
 
 from workers.contract.messages import SlotInit
 from workers.contract.token_sampling import TokenSampling
-from workers.sampling.adjustments import Adjustments, Bias
+from workers.sampling.adjustments import Adjustments, Bias, TokenMask
 from workers.sampling.token_counts import TokenCounts
 from workers.sampling.uniforms import uniforms
 from workers.step.rows import IntArray
@@ -21,7 +21,7 @@ _ELEMENT = {float: np.float32, int: np.int32}
 
 SAMPLING_RECORD = np.dtype(
     [
-        *((field.name, _ELEMENT[field.type]) for field in fields(TokenSampling)),
+        *((each.name, _ELEMENT[each.type]) for each in fields(TokenSampling)),
         ("prompt_len", np.int32),
         ("seed", np.uint64),
         ("logprobs", np.int32),
@@ -38,18 +38,45 @@ SAMPLING_RECORD = np.dtype(
 class SamplingRows:
     """How S rows of a step are sampled.
 
+    slots        int32[S]
     parameters   SAMPLING_RECORD[S]
     index        int32[S], how many tokens of the row have been sampled before
-    adjustments  of the rows whose logits change before they are sampled, if any do
+    biases       by row, of those that have any
     """
 
+    slots: IntArray
     parameters: npt.NDArray[np.void]
     index: IntArray
-    adjustments: Adjustments | None = None
+    biases: dict[int, Bias] = field(default_factory=dict[int, Bias])
 
     def subset(self, rows: npt.NDArray[np.intp]) -> "SamplingRows":
-        """Some of the rows, without adjustments."""
-        return SamplingRows(self.parameters[rows], self.index[rows])
+        """Some of the rows, without what changes their logits."""
+        return SamplingRows(self.slots[rows], self.parameters[rows], self.index[rows])
+
+    def adjustments(self, mask: TokenMask | None = None) -> Adjustments | None:
+        """The changes to rows' logits before they are sampled; None if no row has any."""
+        changed = self.parameters["penalised"] > 0
+        changed[list(self.biases)] = True
+        if mask is not None:
+            changed[mask.rows] = True
+        rows = np.flatnonzero(changed).astype(np.int32)
+        if not len(rows):
+            return None
+        own = self.parameters[rows]
+        places = {row: index for index, row in enumerate(rows.tolist())}
+        mask_rows = None
+        if mask is not None:
+            mask_rows = np.full(len(rows), -1, np.int32)
+            mask_rows[np.searchsorted(rows, mask.rows)] = np.arange(len(mask.rows))
+        return Adjustments(
+            rows=rows,
+            slots=np.where(own["penalised"], self.slots[rows], np.int32(-1)),
+            presence=own["presence_penalty"],
+            frequency=own["frequency_penalty"],
+            repetition=own["repetition_penalty"],
+            biases={places[row]: bias for row, bias in self.biases.items()},
+            mask_rows=mask_rows,
+        )
 
     def uniforms(self) -> FloatArray:
         """The number that each row's token is drawn by, float32[S] in [0, 1)."""
@@ -71,11 +98,6 @@ class SamplingTable:
         self.counts = TokenCounts(max_running, vocab_size, device)
         self._biases: dict[int, Bias] = {}
         self._early_biases: dict[int, Bias] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held on the device."""
-        return self.counts.nbytes
 
     def update(self, inits: Iterable[SlotInit]) -> None:
         """Requests move into slots."""
@@ -99,8 +121,12 @@ class SamplingTable:
         """The rows of `slots` [S], which hold `contexts` [S] tokens before the one to sample."""
         parameters = self.parameters[slots]
         index = contexts - parameters["prompt_len"]
+        biases: dict[int, Bias] = {}
         barred = parameters["min_tokens"] > index
-        return SamplingRows(parameters, index, self._adjustments(slots, parameters, barred))
+        for row in np.flatnonzero(parameters["biased"] | barred).tolist():
+            kept = self._early_biases if barred[row] else self._biases
+            biases[row] = kept[int(slots[row])]
+        return SamplingRows(slots, parameters, index, biases)
 
     def sampled_width(self, slots: IntArray) -> int:
         """The most alternatives that any of `slots` reports beside a sampled token; -1 if none
@@ -134,25 +160,3 @@ class SamplingTable:
             self._early_biases[init.slot] = Bias(
                 np.concatenate([barred, ids[others]]), np.concatenate([bars, values[others]])
             )
-
-    def _adjustments(
-        self, slots: IntArray, parameters: npt.NDArray[np.void], barred: npt.NDArray[np.bool_]
-    ) -> Adjustments | None:
-        """For `parameters` [S] of `slots` [S]; `barred` [S] is true where tokens still are."""
-        adjusted = np.flatnonzero(parameters["penalised"] | parameters["biased"] | barred)
-        if not len(adjusted):
-            return None
-        own = parameters[adjusted]
-        biases: dict[int, Bias] = {}
-        for index, row in enumerate(adjusted.tolist()):
-            kept = self._early_biases if barred[row] else self._biases
-            if (bias := kept.get(int(slots[row]))) is not None:
-                biases[index] = bias
-        return Adjustments(
-            rows=adjusted.astype(np.int32),
-            slots=np.where(own["penalised"], slots[adjusted], np.int32(-1)),
-            presence=own["presence_penalty"],
-            frequency=own["frequency_penalty"],
-            repetition=own["repetition_penalty"],
-            biases=biases,
-        )

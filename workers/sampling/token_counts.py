@@ -27,11 +27,6 @@ class TokenCounts:
         self._table = self._allocate() if device.type == "cuda" else None
 
     @property
-    def nbytes(self) -> int:
-        """Bytes held on the device."""
-        return 0 if self._table is None else self._table.nbytes
-
-    @property
     def table(self) -> torch.Tensor:
         """int16[max_running, V]; allocated by the first use."""
         if self._table is None:

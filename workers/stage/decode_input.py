@@ -10,7 +10,8 @@ from workers.contract.messages import DecodeStep
 from workers.graphs.full_graph import FullGraph
 from workers.graphs.graph_selection import StageGraphs
 from workers.graphs.partial_graph import PartialGraph
-from workers.heads.requested_outputs import RequestedOutputs, RequestedOutputsBuilder
+from workers.heads.requested_outputs import RequestedOutputs, requested_outputs
+from workers.sampling.sampling_table import SamplingTable
 from workers.step.paged_step import LastTokens, PagedStep
 from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
@@ -19,9 +20,11 @@ from workers.step.slot_table import SlotTable
 @dataclass(frozen=True)
 class DecodeInput:
     """One step as a stage runs it. If a captured graph fits, `graph` is that one, with the step's
-    inputs loaded, and T' is its size. `build_requested` is called once the layers are under way."""
+    inputs loaded, and T' is its size. `build_requested` is called once the layers are under way.
+    `masked` is that of the message."""
 
     tensors: PagedStep
+    masked: bytes
     graph: FullGraph | PartialGraph | None = None
     build_requested: Callable[[], RequestedOutputs] = RequestedOutputs
 
@@ -38,22 +41,18 @@ class DecodeInput:
 class DecodeInputBuilder:
     """Steps of rows that live in slots and keep their context in a paged cache.
 
-    Only the first stage resolves tokens of -1; only the last has `outputs`, which a head computes.
+    Only the first stage resolves tokens of -1; only the last has a head, which samples if there is
+    a table of `sampling`.
     """
 
     graphs: StageGraphs | None = None
     """Those that were captured; a step that fits one is loaded into it."""
 
     def __init__(
-        self,
-        slots: SlotTable,
-        outputs: RequestedOutputsBuilder | None,
-        *,
-        first: bool,
+        self, slots: SlotTable, sampling: SamplingTable | None, *, first: bool, last: bool
     ) -> None:
-        self._slots = slots
-        self._outputs = outputs
-        self._first = first
+        self._slots, self._sampling = slots, sampling
+        self._first, self._last = first, last
 
     def build(self, message: DecodeStep) -> DecodeInput:
         """Apply the message's slot changes and make the step's tensors on the device. Tokens of -1
@@ -67,9 +66,10 @@ class DecodeInputBuilder:
         else:
             graph.inputs.load(tokens, self._slots.kv_indices(rows), rows)
             step = graph.step if isinstance(graph, FullGraph) else graph.inputs.as_step(rows)
-        if self._outputs is None:
-            return DecodeInput(step, graph)
-        self._outputs.begin(message.inits)
-        all_states = isinstance(graph, FullGraph)
-        build = partial(self._outputs.build, message, rows, step, all_states=all_states)
-        return DecodeInput(step, graph, build)
+        if not self._last:
+            return DecodeInput(step, message.masked, graph)
+        if self._sampling is not None:
+            self._sampling.update(message.inits)
+        all_states, table = isinstance(graph, FullGraph), self._sampling
+        build = partial(requested_outputs, message, rows, step, table, all_states=all_states)
+        return DecodeInput(step, message.masked, graph, build)

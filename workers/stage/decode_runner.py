@@ -8,8 +8,8 @@ import torch
 
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import KVCache
-from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.messages import DecodeStep
+from workers.contract.config import WorkerConfig
+from workers.contract.messages import DecodeStep, StepMask
 from workers.device.tuning import WARM_LM_HEAD_ROWS
 from workers.graphs.full_graph import FullGraph
 from workers.graphs.graph_capture import GraphCapture
@@ -18,7 +18,6 @@ from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
 from workers.graphs.graph_summary import summary
 from workers.heads.base import HeadResult
 from workers.heads.decoder_head import decoder_head
-from workers.heads.requested_outputs import RequestedOutputsBuilder
 from workers.layers.placement import Placement
 from workers.models.base import on_this_stage
 from workers.models.layer_loop import forward
@@ -55,18 +54,18 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         slots, block_size = config.max_running, config.block_size
         max_blocks = -(-config.max_model_len // block_size)
         self.slots = SlotTable(slots, max_blocks, block_size, num_blocks, self.device, last_tokens)
-        self.kv_cache = _kv_cache(config, len(model.layers), num_blocks, self.device)
         placement = Placement(self.device, TORCH_DTYPES[config.dtype])
+        layers, dtype = len(model.layers), placement.dtype
+        self.kv_cache = KVCache(config.model, layers, num_blocks, block_size, dtype, self.device)
         self._attention = stage_attention(config, model, backends, self.kv_cache.layers, placement)
         samples, vocab_size = self.last and config.task == "generate", config.model.vocab_size
         self._sampling = SamplingTable(slots, vocab_size, self.device) if samples else None
         self._head = (
-            decoder_head(config.task, model, loaded.modules, self.slots, self._sampling)
-            if self.last
-            else None
+            decoder_head(config.task, model, self.slots, self._sampling) if self.last else None
         )
-        outputs = RequestedOutputsBuilder(self._sampling, self.device) if self.last else None
-        self._builder = DecodeInputBuilder(self.slots, outputs, first=self.first)
+        self._builder = DecodeInputBuilder(
+            self.slots, self._sampling, first=self.first, last=self.last
+        )
 
     def prepare(self, message: DecodeStep) -> DecodeInput:
         """Apply the message's slot changes and block copies, and put the step's tensors on the
@@ -89,10 +88,10 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         return batch.graph is not None
 
     def run_head(
-        self, batch: DecodeInput, hidden: torch.Tensor, mask: TokenMask | None = None
+        self, batch: DecodeInput, hidden: torch.Tensor, mask: StepMask | None = None
     ) -> HeadResult:
-        """`mask` is for the step's masked rows."""
-        return on_this_stage(self._head)(batch.requested, hidden, mask)
+        words = mask and TokenMask.from_bytes(batch.masked, mask.bits, self.device)
+        return on_this_stage(self._head)(batch.requested, hidden, words)
 
     def warm_up(self) -> None:
         for message in decode_steps(self.config, self.kv_cache.num_blocks):
@@ -146,10 +145,3 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         for layer in self.kv_cache.layers:
             layer.keys[:blocks].zero_()
             layer.values[:blocks].zero_()
-
-
-def _kv_cache(
-    config: ExecutionConfig, layers: int, num_blocks: int, device: torch.device
-) -> KVCache:
-    dtype = TORCH_DTYPES[config.dtype]
-    return KVCache(config.model, layers, num_blocks, config.block_size, dtype, device)

@@ -5,15 +5,11 @@ from collections.abc import Sequence
 import torch
 
 from workers.attention.base import AttentionBackend
-from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.messages import EncodeStep
-from workers.heads.base import EncoderHead, HeadResult
-from workers.heads.classify import ClassifyHead
-from workers.heads.embed import EmbedHead
-from workers.heads.embed_sparse import EmbedSparseHead
-from workers.heads.vector_modules import VectorModules
+from workers.contract.config import WorkerConfig
+from workers.contract.messages import EncodeStep, StepMask
+from workers.heads.base import HeadResult
+from workers.heads.encoder_head import encoder_head
 from workers.layers.placement import Placement
-from workers.models.base import StageModel
 from workers.models.layer_loop import forward
 from workers.stage.model_runner import ModelRunner, stage_attention
 from workers.stage.warm_up_steps import encode_steps
@@ -32,7 +28,7 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
         self._model = model
         placement = Placement(self.device, TORCH_DTYPES[config.dtype])
         self._attention = stage_attention(config, model, backends, (), placement)
-        self._head = encoder_head(config, model, loaded.modules)
+        self._head = encoder_head(config, model)
 
     def prepare(self, message: EncodeStep) -> PackedStep:
         return PackedStep.of(message, self.device)
@@ -44,22 +40,12 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
         del batch
         return False
 
-    def run_head(self, batch: PackedStep, hidden: torch.Tensor) -> HeadResult:
+    def run_head(
+        self, batch: PackedStep, hidden: torch.Tensor, mask: StepMask | None = None
+    ) -> HeadResult:
+        del mask  # nothing is sampled
         return self._head(batch, hidden)
 
     def warm_up(self) -> None:
         for message in encode_steps(self.config):
             self.run_alone(message)
-
-
-def encoder_head(config: ExecutionConfig, model: StageModel, modules: VectorModules) -> EncoderHead:
-    """The end of the last stage, by the task."""
-    match config.task:
-        case "embed":
-            return EmbedHead(config.model.pooling, modules)
-        case "embed_sparse":
-            return EmbedSparseHead(model, config.model.splade)
-        case "classify":
-            return ClassifyHead(model, config.model.classifier_pooling)
-        case "generate" | "rerank":
-            raise ValueError(f"an encoder cannot {config.task}")

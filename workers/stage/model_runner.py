@@ -10,7 +10,7 @@ import torch
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
 from workers.attention.stage_attention import KindAttention, LayerAttention, StageAttention
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.messages import DecodeStep, EncodeStep, StepInput
+from workers.contract.messages import DecodeStep, EncodeStep, StepInput, StepMask
 from workers.heads.base import HeadResult
 from workers.layers.linear import pad_rows
 from workers.layers.placement import Placement
@@ -49,8 +49,11 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
         """Whether a later step overwrites what `forward` returned for this one, in stream order."""
 
     @abstractmethod
-    def run_head(self, batch: InputT, hidden: torch.Tensor) -> HeadResult:
-        """Last stage: the results of a step, from what `forward` returned for it."""
+    def run_head(
+        self, batch: InputT, hidden: torch.Tensor, mask: StepMask | None = None
+    ) -> HeadResult:
+        """Last stage: the results of a step, from what `forward` returned for it; `mask` is given
+        for a step with masked rows."""
 
     @abstractmethod
     def warm_up(self) -> None:

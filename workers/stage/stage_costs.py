@@ -13,23 +13,19 @@ import torch
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import KVCache, kv_block_bytes
 from workers.contract.config import Device, ExecutionConfig, WorkerConfig
-from workers.contract.messages import EncodeStep
 from workers.contract.share import PartCosts, Share, StageCosts
 from workers.contract.token_sampling import TokenSampling
 from workers.device.timing import seconds_of
-from workers.heads.vector_modules import VectorModules
+from workers.heads.encoder_head import encoder_head
 from workers.layers.placement import Placement
-from workers.models.base import StageModel
+from workers.models.base import StageModel, model_class
 from workers.models.layer_loop import forward, run_layer
-from workers.models.model_class import model_class
-from workers.stage.encode_runner import encoder_head
 from workers.stage.model_runner import stage_attention
-from workers.stage.warm_up_steps import blocks_of, step_of_rows
+from workers.stage.warm_up_steps import blocks_of, step_of_rows, step_of_texts
 from workers.step.packed_step import PackedStep
 from workers.step.rows import IntArray
 from workers.step.slot_table import SlotTable
 from workers.weights.loader import TORCH_DTYPES, outline
-from workers.weights.module_weights import embedding_modules
 
 LEAST_LAYER_WEIGHTS = 1 << 20
 """A layer with fewer weights takes as long as it takes to launch it, on any device."""
@@ -135,14 +131,11 @@ def _part_weights(execution: ExecutionConfig) -> _PartWeights:
         weights = outline(execution, Share(0, 1, first=first, last=last)).weights()
         return sum(weight.numel() for weight in weights.values())
 
-    layer, meta = count(first=False, last=False), Placement(torch.device("meta"), torch.float32)
-    modules = embedding_modules(execution, Share(0, 1, first=False, last=True), meta).weights()
+    layer = count(first=False, last=False)
     return _PartWeights(
         layer=layer,
         embedding=count(first=True, last=False) - layer,
-        head=count(first=False, last=True)
-        - layer
-        + sum(weight.numel() for weight in modules.values()),
+        head=count(first=False, last=True) - layer,
     )
 
 
@@ -156,14 +149,6 @@ def _made_up_model(execution: ExecutionConfig, placement: Placement) -> StageMod
     _fill([weight for name, weight in model.weights().items() if name in multiplied])
     model.pack()
     return model
-
-
-def _made_up_modules(execution: ExecutionConfig, placement: Placement) -> VectorModules:
-    """What follows the pooling; nothing where token states are not pooled."""
-    modules = embedding_modules(execution, Share(0, 1, first=True, last=True), placement)
-    _fill(modules.weights().values())
-    modules.pack()
-    return modules
 
 
 def _fill(tensors: Iterable[torch.Tensor]) -> None:
@@ -185,13 +170,10 @@ def _encoder_seconds(
     timer: _PartTimer,
 ) -> list[float]:
     """The time of each part in a step of texts."""
-    modules = _made_up_modules(execution, placement)
-    lens = _prompt_lens(execution)
-    message = EncodeStep(step=0, tokens=bytes(4 * int(lens.sum())), query_lens=lens.tobytes())
-    step = PackedStep.of(message, placement.device)
+    step = PackedStep.of(step_of_texts(_prompt_lens(execution).tolist()), placement.device)
     stage = stage_attention(execution, model, backends, (), placement)
     attention = stage.packed(step)
-    hidden, head = torch.randn_like(model.embed(step)), encoder_head(execution, model, modules)
+    hidden, head = torch.randn_like(model.embed(step)), encoder_head(execution, model)
     parts = _Parts(
         layer=lambda: run_layer(model, 0, hidden, attention),
         embedding=lambda: model.embed(step),
@@ -210,7 +192,6 @@ def _decoder_seconds(
     """The time of each part in a decode step, and in a step of prompts."""
     # Encoders need none of these.
     from workers.heads.decoder_head import decoder_head  # noqa: PLC0415
-    from workers.heads.requested_outputs import RequestedOutputsBuilder  # noqa: PLC0415
     from workers.sampling.sampling_table import SamplingTable  # noqa: PLC0415
     from workers.stage.decode_input import DecodeInputBuilder  # noqa: PLC0415
 
@@ -224,9 +205,8 @@ def _decoder_seconds(
     cache = KVCache(execution.model, 1, int(num_blocks), size, placement.dtype, device).layers
     _fill([cache[0].keys, cache[0].values])
     stage = stage_attention(execution, model, backends, cache, placement)
-    builder = DecodeInputBuilder(slots, RequestedOutputsBuilder(table, device), first=True)
-    modules = _made_up_modules(execution, placement)
-    head = decoder_head(execution.task, model, modules, slots, table)
+    builder = DecodeInputBuilder(slots, table, first=True, last=True)
+    head = decoder_head(execution.task, model, slots, table)
 
     def seconds(query_lens: IntArray, cached: IntArray) -> list[float]:
         batch = builder.build(step_of_rows(query_lens, cached, size, TokenSampling()))

@@ -6,9 +6,8 @@ are computed; they are sent on. The times follow from these marks.
 
 import time
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -16,47 +15,33 @@ from workers.contract.messages import StepTimes
 from workers.device.event_clock import EventClock
 
 
-class StepTimer(Protocol):
-    """Takes the marks of one step after another, each where the work before it ends: when the call
-    is made, or in the device's queue. No mark waits for the device."""
-
-    def begin(self) -> None:
-        """The step is prepared, and begins."""
-        ...
-
-    def arrived(self) -> None:
-        """What the stage waits for is there."""
-        ...
-
-    def pausing(self) -> AbstractContextManager[None]:
-        """Where the block waits in the midst of the computations: for a mask. The stage counts as
-        waiting once it has done what it was given before."""
-        ...
-
-    def computed(self) -> None:
-        """The stage's own computations are done; what follows sends them on."""
-        ...
-
-
 class HostTimer:
-    """For computations that are done when they return: the CPU's."""
+    """Takes the marks of one step after another, each where the work before it ends.
+
+    For computations that are done when they return: the CPU's.
+    """
 
     def __init__(self) -> None:
         self._begun = self._arrived = self._computed = self._paused = 0
 
     def begin(self) -> None:
+        """The step is prepared, and begins."""
         self._begun, self._paused = time.monotonic_ns(), 0
 
     def arrived(self) -> None:
+        """The awaited input is there."""
         self._arrived = time.monotonic_ns()
 
     @contextmanager
     def pausing(self) -> Generator[None]:
+        """Where the block waits in the midst of the computations: for a mask. The stage counts as
+        waiting once it has done what it was given before."""
         since = time.monotonic_ns()
         yield
         self._paused += time.monotonic_ns() - since
 
     def computed(self) -> None:
+        """The stage's own computations are done; what follows sends them on."""
         self._computed = time.monotonic_ns()
 
     def sent(self) -> StepTimes:
@@ -82,7 +67,10 @@ class DeviceMarks:
 
 
 class DeviceTimer:
-    """For computations that are queued on the current CUDA stream."""
+    """A timer like `HostTimer`, for computations that are queued on the current CUDA stream.
+
+    So are its marks: none waits for the device.
+    """
 
     def __init__(self) -> None:
         self._begun = self._arrived = self._computed = torch.cuda.Event(enable_timing=True)
@@ -108,6 +96,9 @@ class DeviceTimer:
         """The last mark, and those before."""
         pauses = tuple(self._pauses)
         return DeviceMarks(self._begun, self._arrived, pauses, self._computed, _recorded_event())
+
+
+StepTimer = HostTimer | DeviceTimer
 
 
 class DeviceTimes:

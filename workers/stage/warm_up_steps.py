@@ -1,6 +1,9 @@
 """Steps without a request: those that warm a stage up, and others by which it is measured."""
 
+from collections.abc import Sequence
+
 import numpy as np
+from msgspec.structs import replace
 
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
@@ -14,59 +17,37 @@ MAX_TOKENS = 64
 def encode_steps(config: ExecutionConfig) -> list[EncodeStep]:
     """Two rows of unequal length, then one short row."""
     length = max(1, min(MAX_TOKENS, config.max_model_len, config.max_step_tokens // 2))
-    return [
-        EncodeStep(step=0, tokens=_zeros(sum(lens)), query_lens=_int32(*lens))
-        for lens in ((length, max(1, length // 2)), (1,))
-    ]
+    return [step_of_texts(lens) for lens in ([length, max(1, length // 2)], [1])]
+
+
+def step_of_texts(lens: Sequence[int]) -> EncodeStep:
+    """Texts of `lens` tokens."""
+    query_lens = np.array(lens, np.int32)
+    return EncodeStep(step=0, tokens=_zeros(sum(lens)), query_lens=query_lens.tobytes())
 
 
 def decode_steps(config: ExecutionConfig, num_blocks: int) -> list[DecodeStep]:
     """A prompt that is scored and sampled with truncation, then its last token again, greedily, and
     a block copied."""
-    held = num_blocks * config.block_size
-    length = min(MAX_TOKENS, config.max_model_len, config.max_step_tokens, held)
-    blocks = np.arange(-(-length // config.block_size), dtype=np.int32)
-    updates = np.stack([np.zeros_like(blocks), blocks, blocks], axis=1)
-    truncated = TokenSampling(top_p=0.9)
+    size, truncated = config.block_size, TokenSampling(top_p=0.9)
+    length = min(MAX_TOKENS, config.max_model_len, config.max_step_tokens, num_blocks * size)
+    lens, one = np.array([length], np.int32), np.ones(1, np.int32)
+    prompt = step_of_rows(lens, np.zeros_like(lens), size, truncated)
+    scored = [replace(init, logprobs=1) for init in prompt.inits]
+    again = step_of_rows(one, lens - 1, size, GREEDY)
+    last_token = np.array([-1], np.int32).tobytes()
     return [
-        DecodeStep(
-            step=0,
-            tokens=_zeros(length),
-            query_lens=_int32(length),
-            slots=_int32(0),
-            starts=_int32(0),
-            sample=b"\1",
-            block_updates=updates.tobytes(),
-            inits=[SlotInit(slot=0, prompt_len=length, seed=0, sampling=truncated, logprobs=1)],
-            targets=_zeros(length),
-        ),
-        DecodeStep(
-            step=1,
-            tokens=_int32(-1),
-            query_lens=_int32(1),
-            slots=_int32(0),
-            starts=_int32(length - 1),
-            sample=b"\1",
-            block_copies=_int32(0, 0),
-            inits=[SlotInit(slot=0, prompt_len=length, seed=0, sampling=GREEDY)],
-        ),
+        replace(prompt, inits=scored, targets=_zeros(length)),
+        replace(again, step=1, tokens=last_token, block_copies=_zeros(2)),
     ]
 
 
 def step_of_first_tokens(rows: int) -> DecodeStep:
     """Rows of one token that begin, all in one block."""
-    slots = np.arange(rows, dtype=np.int32)
-    updates = np.stack([slots, np.zeros_like(slots), np.zeros_like(slots)], axis=1)
-    return DecodeStep(
-        step=0,
-        tokens=_zeros(rows),
-        query_lens=np.ones(rows, np.int32).tobytes(),
-        slots=slots.tobytes(),
-        starts=_zeros(rows),
-        sample=b"\1" * rows,
-        block_updates=updates.tobytes(),
-        inits=[SlotInit(slot=slot, prompt_len=1, seed=0, sampling=GREEDY) for slot in range(rows)],
-    )
+    lens = np.ones(rows, np.int32)
+    slots, zeros = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
+    updates = np.stack([slots, zeros, zeros], axis=1)
+    return replace(step_of_rows(lens, zeros, 1, GREEDY), block_updates=updates.tobytes())
 
 
 def step_of_rows(
@@ -104,10 +85,6 @@ def step_of_rows(
 def blocks_of(contexts: IntArray, block_size: int) -> IntArray:
     """How many blocks each context takes."""
     return -(-contexts // block_size)
-
-
-def _int32(*values: int) -> bytes:
-    return np.array(values, np.int32).tobytes()
 
 
 def _zeros(count: int) -> bytes:

@@ -181,15 +181,11 @@ def _stage(
     over_zmq = several and config.task == "generate" and links.tokens is None
     sender = TokenSender(context, config.token_endpoint) if over_zmq and runner.last else None
     results = _result_sender(runner, context, engine, sender)
-    if isinstance(runner, EncodeRunner):
-        return Stage(runner, links, results)
-    from workers.stage.decode_stage import DecodeStage  # noqa: PLC0415
-
     receiver = None
-    if over_zmq and runner.first:
+    if over_zmq and runner.first and not isinstance(runner, EncodeRunner):
         store = runner.slots.store_sampled
         receiver = TokenReceiver(context, config.token_endpoint, store)
-    return DecodeStage(runner, links, results, inbox, receiver)
+    return Stage[Any, Any](runner, links, results, inbox, receiver)
 
 
 def _result_sender(

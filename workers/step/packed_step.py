@@ -1,9 +1,10 @@
 """An encode step as a stage's layers see it: whole texts, packed, as tensors on its device."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from workers.contract.messages import EncodeStep
@@ -19,10 +20,10 @@ class PackedStep:
     tokens          int64[T']  T' >= T: on the CPU a step is padded to at least four tokens, because
     positions       int64[T']  a matrix product of fewer rows takes another path and rounds
                                otherwise
-    token_types     int64[T'] or None, where all are 0
     query_starts    int32[R + 1]
     row_lens        int32[R]
     query_lens      int32[R], the same as a NumPy array, for planning without a read-back
+    token_types     int64[T'] or None, where all are 0
     unpooled_lens   int32[R] or None, where all are 0: the first tokens of each row that are not
                     pooled, fewer than the row has
     state_indices   int64[S] or None, where there are none: the tokens whose states are requested
@@ -30,12 +31,12 @@ class PackedStep:
 
     tokens: torch.Tensor
     positions: torch.Tensor
-    token_types: torch.Tensor | None
     query_starts: torch.Tensor
     row_lens: torch.Tensor
     query_lens: IntArray
-    unpooled_lens: torch.Tensor | None
-    state_indices: torch.Tensor | None
+    token_types: torch.Tensor | None = None
+    unpooled_lens: torch.Tensor | None = None
+    state_indices: torch.Tensor | None = None
 
     @classmethod
     def of(cls, message: EncodeStep, device: torch.device) -> Self:
@@ -46,31 +47,21 @@ class PackedStep:
         padded = padded_count(total, device)
         positions = np.zeros(padded, np.int64)
         positions[:total] = np.arange(total) - np.repeat(query_starts[:-1], query_lens)
-        tokens = lengthened(np.frombuffer(message.tokens, np.int32), padded)
-        optional = {
-            "token_types": lengthened(np.frombuffer(message.token_types, np.uint8), padded)
-            if message.token_types
-            else None,
-            "unpooled_lens": np.frombuffer(bytearray(message.unpooled_lens), np.int32)
-            if message.unpooled_lens
-            else None,
-            "state_indices": _state_indices(message.token_states, query_starts)
-            if message.token_states
-            else None,
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "tokens": lengthened(np.frombuffer(message.tokens, np.int32), padded),
+            "positions": positions,
+            "query_starts": query_starts,
+            "row_lens": query_lens,
         }
-        given = {name: array for name, array in optional.items() if array is not None}
-        always = [tokens, positions, query_starts, query_lens]
-        tensors = to_device([*always, *given.values()], device)
-        further = dict(zip(given, tensors[len(always) :], strict=True))
-        return cls(
-            *tensors[:2],
-            token_types=further.get("token_types"),
-            query_starts=tensors[2],
-            row_lens=tensors[3],
-            query_lens=query_lens,
-            unpooled_lens=further.get("unpooled_lens"),
-            state_indices=further.get("state_indices"),
-        )
+        if message.token_types:
+            types = np.frombuffer(message.token_types, np.uint8)
+            arrays["token_types"] = lengthened(types, padded)
+        if message.unpooled_lens:
+            arrays["unpooled_lens"] = np.frombuffer(bytearray(message.unpooled_lens), np.int32)
+        if message.token_states:
+            arrays["state_indices"] = _state_indices(message.token_states, query_starts)
+        tensors = dict(zip(arrays, to_device([*arrays.values()], device), strict=True))
+        return cls(query_lens=query_lens, **tensors)
 
     @property
     def num_tokens(self) -> int:

@@ -3,23 +3,17 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from workers.contract.checkpoint.weight_files import WeightFiles, WeightFormat, find_weights
+from workers.contract.checkpoint.weight_files import WeightFiles, find_weights
 from workers.contract.model_config import ModelConfigError
 from workers.contract.model_shape import WrapperConfig
 from workers.layers.layer import Rows
-from workers.weights.pytorch_file import open_pytorch
-from workers.weights.safetensors_file import open_safetensors
-from workers.weights.tensor_file import CheckpointError, TensorFile
+from workers.weights.tensor_file import CheckpointError, TensorFile, open_tensors
 
-_OPEN: dict[WeightFormat, Callable[[Path], AbstractContextManager[TensorFile]]] = {
-    "safetensors": open_safetensors,
-    "pytorch": open_pytorch,
-}
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -28,8 +22,8 @@ class Checkpoint:
 
     `canonical_name` maps the checkpoint's tensor names to the model's, after what `wrapper` says of
     them. If several map to one name, the tensor that already has that name is used. `module` names
-    the folder of one that is not the model itself. Raises
-    CheckpointError if no weights are found, or if a file of the index is missing.
+    the folder of one that is not the model itself, whose tensors the model calls `module/name`.
+    Raises CheckpointError if no weights are found, or if a file of the index is missing.
     """
 
     def __init__(
@@ -124,7 +118,7 @@ class Checkpoint:
 
     @contextmanager
     def _open(self, file: Path) -> Generator[TensorFile]:
-        with _OPEN[self._weights.format](file) as tensors:
+        with open_tensors(file, self._weights.format) as tensors:
             index = self._weights.index
             if index is not None and (others := sorted(set(tensors.keys()) - index.keys())):
                 raise CheckpointError(f"{file} holds {others[0]}, which is not in its index")
@@ -139,7 +133,8 @@ class Checkpoint:
         missing = [name for name in names if name not in self._locations]
         if missing:
             others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            raise CheckpointError(f"{self._folder} has no tensor {missing[0]}{others}")
+            lacking = missing[0].rpartition("/")[2]
+            raise CheckpointError(f"{self._folder} has no tensor {lacking}{others}")
         by_file: defaultdict[Path, list[tuple[str, str]]] = defaultdict(list)
         for name in names:
             file, stored_name = self._locations[name]

@@ -6,16 +6,13 @@ comes on standard input, a list of lines goes to standard output, both in JSON.
 
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 
 import msgspec
-import torch
 
 from workers.contract.config import ExecutionConfig
 from workers.contract.share import shares_of
-from workers.layers.placement import Placement
-from workers.weights.loader import TORCH_DTYPES, check_names, open_checkpoint, outline
-from workers.weights.module_weights import check_modules, embedding_modules
+from workers.weights.loader import by_folder, check_names, open_checkpoint, outline
 from workers.weights.tensor_file import CheckpointError
 
 
@@ -24,11 +21,14 @@ def faults(config: ExecutionConfig) -> Iterator[str]:
     same of the modules behind an embedder."""
     (all_layers,) = shares_of([config.model.num_layers])
     whole = outline(config, all_layers)
-    placement = Placement(torch.device("meta"), TORCH_DTYPES[config.dtype])
-    modules = embedding_modules(config, all_layers, placement)
-    yield from _of(lambda: check_names(config, open_checkpoint(config)))
-    yield from _of(lambda: open_checkpoint(config).check_fit(whole.weights(), whole.rows()))
-    yield from _of(lambda: check_modules(modules, Path(config.model.path)))
+    for folder, weights in by_folder(whole.weights()).items():
+        try:
+            checkpoint = open_checkpoint(config, folder)
+        except CheckpointError as error:
+            yield str(error)
+            continue
+        yield from _of(partial(check_names, config, checkpoint))
+        yield from _of(partial(checkpoint.check_fit, weights, whole.rows()))
 
 
 def _of(check: Callable[[], None]) -> Iterator[str]:

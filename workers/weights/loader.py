@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,9 @@ import torch
 from workers.contract.config import Dtype, ExecutionConfig, WorkerConfig
 from workers.contract.families.table import family_of
 from workers.contract.share import Share, shares_of
-from workers.heads.vector_modules import VectorModules
 from workers.layers.placement import Placement
-from workers.models.base import StageModel
-from workers.models.model_class import model_class
+from workers.models.base import StageModel, model_class
 from workers.weights.checkpoint import Checkpoint
-from workers.weights.module_weights import embedding_modules, read_modules
 from workers.weights.tensor_file import CheckpointError
 
 __all__ = ["CheckpointError", "LoadedModel", "load_model"]
@@ -38,11 +36,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A stage's model, an embedder's modules behind it, the bytes of their weights, and the seconds
-    it took to load them."""
+    """A stage's model, the bytes of its weights, and the seconds it took to load them."""
 
     model: StageModel
-    modules: VectorModules
     weight_bytes: int
     seconds: float
 
@@ -56,31 +52,50 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     placement = Placement(torch.device(worker.local_device), TORCH_DTYPES[config.dtype])
     architecture = model_class(config.model.architecture)
     model = architecture(config.model, share, placement)
-    modules = embedding_modules(config, share, placement)
-    weights, module_weights = model.weights(), modules.weights()
-    weight_bytes = sum(weight.nbytes for weight in [*weights.values(), *module_weights.values()])
+    weights = model.weights()
+    weight_bytes = sum(weight.nbytes for weight in weights.values())
     if config.load_format == "dummy":
         fill_randomly(weights)
-        fill_randomly(module_weights)
     else:
-        checkpoint = open_checkpoint(config)
-        if worker.stage == 0:
-            for note in checkpoint.notes():
-                _logger.info(note)
-        check_names(config, checkpoint)
-        checkpoint.check_copies(model.copies())
-        checkpoint.read(weights, model.rows(), WeightProgress(worker.stage, weight_bytes).add)
-        read_modules(modules, Path(config.model.path))
-    del weights, module_weights
+        _read(worker, model, weights, WeightProgress(worker.stage, weight_bytes))
+    del weights  # packing a weight frees it
     model.pack()
-    modules.pack()
-    return LoadedModel(model, modules, weight_bytes, time.monotonic() - start)
+    return LoadedModel(model, weight_bytes, time.monotonic() - start)
 
 
-def open_checkpoint(config: ExecutionConfig) -> Checkpoint:
-    """The weights of the model, with its own names of them. Raises CheckpointError."""
-    canonical_name = family_of(config.model.architecture).canonical_name
-    return Checkpoint(Path(config.model.path), canonical_name, config.model.wrapper)
+def _read(
+    worker: WorkerConfig,
+    model: StageModel,
+    weights: Mapping[str, torch.Tensor],
+    progress: "WeightProgress",
+) -> None:
+    for folder, own in by_folder(weights).items():
+        checkpoint = open_checkpoint(worker.execution, folder)
+        if folder or worker.stage == 0:
+            for note in checkpoint.notes():
+                _logger.info("%s%s", f"{folder}: " if folder else "", note)
+        check_names(worker.execution, checkpoint)
+        checkpoint.check_copies(model.copies())
+        checkpoint.read(own, model.rows(), progress.add)
+
+
+def by_folder(weights: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """The weights by the folder of the checkpoint that holds them.
+
+    The model's own are in the folder "", those of the modules behind it are called `folder/name`.
+    """
+    folders: defaultdict[str, dict[str, torch.Tensor]] = defaultdict(dict)
+    for name, weight in weights.items():
+        folders[name.rpartition("/")[0]][name] = weight
+    return folders
+
+
+def open_checkpoint(config: ExecutionConfig, module: str = "") -> Checkpoint:
+    """The weights in one of these folders, by the model's names. Raises CheckpointError."""
+    folder, family = Path(config.model.path), family_of(config.model.architecture)
+    if module:
+        return Checkpoint(folder, lambda name: f"{module}/{name}", module=module)
+    return Checkpoint(folder, family.canonical_name, config.model.wrapper)
 
 
 def check_names(config: ExecutionConfig, checkpoint: Checkpoint) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.job import Job
+from engine_core.job import Job, JobKind
 from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.cost_model import StepWork
 from engine_core.schedulers.encoded_rows import requests_token_states
-from engine_core.schedulers.requests.encoder_rows import EncoderRows, JobClass
+from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from engine_core.schedulers.requests.waiting import KeyQueue
 
 _MOST_MISFITS = 32
@@ -78,8 +78,7 @@ class RowPacker:
             return None
         first, second = (next(iter(group)) for group in groups[:2])
         same = first.message.priority == second.message.priority
-        rows = self._rows[second]
-        return rows if same and rows.job_class is JobClass.LARGE else None
+        return self._rows[second] if same and second.kind is JobKind.LARGE else None
 
     def _fill_evenly(self, jobs: Collection[Job]) -> None:
         """Give every job an even share of the budget left, then the remainder to the first. Ends

@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from engine_core.engine_state import Usage
 from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job
+from engine_core.job import Job, JobKind
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
 from engine_core.schedulers.encoded_rows import EncodeOutput, job_results
 from engine_core.schedulers.prefill_only.row_packer import RowPacker
 from engine_core.schedulers.prefill_only.step_budget import StepBudget
-from engine_core.schedulers.requests.encoder_rows import EncoderRows, JobClass
+from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from engine_core.schedulers.requests.priority_queue import PriorityQueue
 from engine_core.schedulers.requests.waiting import WaitingQueue
 from engine_core.schedulers.step_builder import build_encode_step
@@ -63,7 +63,7 @@ class PrefillOnlyScheduler:
             self._waiting_batch.add(job, 0, rows.first_tokens)
         else:
             # Of one priority small jobs go before large ones.
-            place = 2 * job.message.priority + (rows.job_class is JobClass.LARGE)
+            place = 2 * job.message.priority + (job.kind is JobKind.LARGE)
             self._waiting.add(job, job.message.key, place, rows.first_tokens)
         self._rows[job] = rows
         self._waiting_rows += rows.num_left
@@ -80,7 +80,7 @@ class PrefillOnlyScheduler:
         del row  # an encode job ends only whole
         if (rows := self._rows.get(job)) is not None:
             self._waiting_rows -= rows.num_left
-            self._budget.submitted(rows, rows.num_tokens - rows.offsets[rows.cursor])
+            self._budget.submitted(job, rows.num_tokens - rows.offsets[rows.cursor])
             self._leave(job, rows)
         return job.open_rows
 
@@ -125,8 +125,8 @@ class PrefillOnlyScheduler:
 
     def update(self, batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> None:
         self._running_rows -= len(batch.lens)
-        if not all(job.is_batch for job in batch.begun):
-            self._budget.online_answered()
+        for kind in {job.kind for job in batch.begun}:
+            self._budget.answered(kind)
         for job, num_rows, part in job_results(batch, output):
             if job.ended:
                 continue
@@ -139,7 +139,7 @@ class PrefillOnlyScheduler:
     def _submitted(self, job: Job, tokens: int) -> None:
         """So many tokens of a job are in a step."""
         rows = self._rows[job]
-        self._budget.submitted(rows, tokens)
+        self._budget.submitted(job, tokens)
         if not job.is_batch:
             self._waiting.given(job, tokens)
         if rows.num_left == 0:

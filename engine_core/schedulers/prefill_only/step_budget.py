@@ -3,14 +3,16 @@
 import math
 from collections.abc import Callable
 
-from engine_core.job import Job
+from engine_core.job import Job, JobKind
 from engine_core.schedulers.cost_model import CostModel, StepWork
 from engine_core.schedulers.prompt_budget import StepTime, efficient_tokens
-from engine_core.schedulers.requests.encoder_rows import EncoderRows, JobClass
-from engine_core.schedulers.requests.online_traffic import STEP_SECONDS, OnlineTraffic
+from engine_core.schedulers.requests.encoder_rows import EncoderRows
+from engine_core.schedulers.requests.online_traffic import (
+    STEP_SECONDS,
+    UNLIMITED,
+    OnlineTraffic,
+)
 from workers.contract.config import ExecutionConfig
-
-_NONE = JobClass.BATCH + 1
 
 
 class StepBudget:
@@ -31,53 +33,48 @@ class StepBudget:
         self._least_tokens = efficient_tokens(config)
         self._costs = costs
         self._step_time = StepTime(config, costs) if config.num_stages > 1 else None
-        self._waiting = [0] * len(JobClass)  # tokens of each class
-        waiting = self._waiting
-        self._small = OnlineTraffic(lambda: waiting[JobClass.SMALL] > 0, clock)
-        self._online = OnlineTraffic(lambda: sum(waiting[: JobClass.BATCH]) > 0, clock)
-        self._gives_way: int = _NONE
+        self._waiting = [0] * len(JobKind)  # tokens of each kind
+        self._traffic = OnlineTraffic(lambda kind: self._waiting[kind] > 0, clock)
+        self._limited: int = UNLIMITED
         # Of whole jobs: their tokens, and what these take in units of `EncoderRows.costs`.
         self._whole_tokens = self._whole_costs = 0
 
     def add(self, job: Job, rows: EncoderRows) -> None:
         """A job waits, from its first row on."""
-        if job.is_batch:
-            rows.job_class = JobClass.BATCH
-        elif rows.num_tokens > self._short_tokens:
-            rows.job_class = JobClass.LARGE
-        else:
-            self._small.seen()
-        self._waiting[rows.job_class] += rows.num_tokens
+        if not job.is_batch and rows.num_tokens > self._short_tokens:
+            job.kind = JobKind.LARGE
+        self._traffic.seen(job.kind)
+        self._waiting[job.kind] += rows.num_tokens
         if self._step_time is not None or job.is_batch:
             rows.weigh(self._costs.coefficients.attended / self._costs.coefficients.token)
         self._whole_tokens += rows.num_tokens
         self._whole_costs += rows.costs[-1]
 
-    def submitted(self, rows: EncoderRows, tokens: int) -> None:
+    def submitted(self, job: Job, tokens: int) -> None:
         """So many tokens of a job wait no more."""
-        self._waiting[rows.job_class] -= tokens
+        self._waiting[job.kind] -= tokens
 
     def leave(self, rows: EncoderRows) -> None:
         """Nothing of a job waits any more."""
         self._whole_tokens -= rows.num_tokens
         self._whole_costs -= rows.costs[-1]
 
-    def online_answered(self) -> None:
-        """A job of a client has waited until now."""
-        self._online.seen()
+    def answered(self, kind: JobKind) -> None:
+        """A job of this kind has waited until now."""
+        self._traffic.seen(kind)
 
     def observe(self, work: StepWork, seconds: float) -> None:
         """A step of this work has taken the slowest stage `seconds`; 0 if that is unknown."""
-        pipelined, limited = self._step_time is not None, self._gives_way != _NONE
-        if pipelined or limited or self._waiting[JobClass.BATCH] or not self._costs.measured:
+        pipelined, limited = self._step_time is not None, self._limited != UNLIMITED
+        if pipelined or limited or self._waiting[JobKind.BATCH] or not self._costs.measured:
             self._costs.observe(work, seconds)
 
     def next_step(self) -> float:
         """How much the next step takes, in units of `EncoderRows.costs`: what so many tokens of the
         jobs that wait take on average, so that rows of one length fill a step to the brim."""
-        self._gives_way = self._first_that_gives_way()
+        self._limited = self._traffic.first_limited()
         tokens: float = self.max_tokens
-        if self._gives_way == JobClass.LARGE:
+        if self._limited == JobKind.LARGE:
             tokens = self._short_tokens
         if self._step_time is None:
             return tokens
@@ -90,21 +87,14 @@ class StepBudget:
         of the step. A single stage's step takes all that fit, if it need not be short."""
         if self._step_time is None:
             left = math.inf
-        if self._gives_way == _NONE:
+        if self._limited == UNLIMITED:
             return left
         seconds = STEP_SECONDS - self._costs.seconds(work)
         return min(left, seconds / self._costs.coefficients.token)
 
     def is_open(self) -> bool:
         """A job that arrived now could join the next step."""
-        return sum(self._waiting[: self._gives_way]) < self.max_tokens
-
-    def _first_that_gives_way(self) -> int:
-        if self._waiting[JobClass.LARGE] and self._small.is_recent():
-            return JobClass.LARGE
-        if self._waiting[JobClass.BATCH] and self._online.is_recent():
-            return JobClass.BATCH
-        return _NONE
+        return sum(self._waiting[: self._limited]) < self.max_tokens
 
     @property
     def _short_tokens(self) -> int:

@@ -16,6 +16,7 @@ from engine_core.schedulers.requests.cached_prefix import Claim, cached_prefix, 
 from engine_core.schedulers.requests.output_lengths import OutputLengths
 from engine_core.schedulers.requests.prompts_in_progress import LEAST_SHARED
 from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.requests.request_queue import RequestQueue
 
 _CHANGED = 1.25
 """New runs are put in order anew when outputs have become longer or shorter by this factor."""
@@ -38,26 +39,25 @@ class _Run:
     waiting: OrderedDict[Request, int] = field(default_factory=OrderedDict[Request, int])
 
 
-class BatchQueue:
+class BatchQueue(RequestQueue):
     """Rows of a run begin side by side: what they share is still in the cache. So whoever sends
     many prompts sends them sorted by their tokens.
 
     Endings and beginnings balance: of prompts, a step takes what as many rows as can run need in
     the time of an output, and at least what fills a step that is worth its fixed cost.
-    Implements `QueuePolicy`.
     """
 
     def __init__(self, kv: KVCacheManager, max_running: int, step_tokens: int) -> None:
         """A device computes efficiently from `step_tokens` a step on."""
-        self._kv = kv
-        self.num_tokens = 0
-        self.running: dict[Request, int] = {}  # the blocks that each is expected to need
+        super().__init__(kv)
+        self._num_tokens = 0
+        self._expected: dict[Request, int] = {}  # the blocks that each which runs will need
         self._growth = 0  # blocks that those which run are still expected to need
         self._max_running, self._step_tokens = max_running, step_tokens
         self._lengths = OutputLengths()
         self._run_of: dict[Request, _Run] = {}  # of those that wait
-        self._held: dict[Request, int] = {}
         self._newest: tuple[Request, _Run] | None = None
+        self._returned = _Run(begun=True)  # those whose turn had come before
         self._open: dict[_Run, None] = {}  # those which have begun, in that order
         self._fresh: dict[_Run, None] = {}  # those not in `_heap` yet
         self._heap: list[tuple[float, int, _Run]] = []
@@ -68,6 +68,10 @@ class BatchQueue:
     def __len__(self) -> int:
         return len(self._run_of)
 
+    @property
+    def num_tokens(self) -> int:
+        return self._num_tokens
+
     def add(self, request: Request) -> None:
         run, own = self._joined(request)
         self._newest = request, run
@@ -77,27 +81,25 @@ class BatchQueue:
             (self._open if run.begun else self._fresh)[run] = None
         run.waiting[request] = own
         self._run_of[request] = run
-        self.num_tokens += own
+        self._num_tokens += own
 
-    def put_back(self, request: Request) -> None:
-        tokens = self._held.pop(request, None)
-        if tokens is None:
-            tokens = len(request.tokens)
-            self.num_tokens += tokens
-        run = self._run_of.setdefault(request, _Run(begun=True))
-        run.waiting[request] = tokens
+    def put_back(self, request: Request, shared: int) -> None:
+        run = self._run_of[request] = self._returned
+        run.waiting[request] = tokens = len(request.tokens) - shared
         run.waiting.move_to_end(request, last=False)
-        self._open[run] = None
+        self._num_tokens += tokens
 
-    def hold(self, request: Request) -> None:
-        self._held[request] = self._leave(self._run_of[request], request)
+    def take(self, request: Request) -> None:
+        self.remove(request)
 
     def remove(self, request: Request) -> None:
-        run, tokens = self._run_of.pop(request), self._held.pop(request, None)
-        self.num_tokens -= self._leave(run, request) if tokens is None else tokens
+        run = self._run_of.pop(request)
+        self._num_tokens -= run.waiting.pop(request)
+        if not run.waiting:
+            self._open.pop(run, None)
 
     def next(self) -> Request | None:
-        for run in self._open:
+        for run in (self._returned, *self._open):
             if (request := _first(run)) is not None:
                 return request
         self._order()
@@ -128,23 +130,21 @@ class BatchQueue:
         return claim_from_cache(self._kv, request, found)
 
     def begun(self, request: Request) -> None:
-        self.remove(request)
-        self.running[request] = needed = self._expected_blocks(request)
+        super().begun(request)
+        self._expected[request] = needed = self._expected_blocks(request)
         self._growth += max(0, needed - len(request.blocks))
 
     def grown(self, request: Request) -> None:
-        self._growth -= len(request.blocks) <= self.running[request]
+        """Note that a request has got one more block."""
+        self._growth -= len(request.blocks) <= self._expected[request]
 
     def left(self, request: Request) -> None:
-        self._growth -= max(0, self.running.pop(request) - len(request.blocks))
+        super().left(request)
+        self._growth -= max(0, self._expected.pop(request) - len(request.blocks))
 
     def finished(self, request: Request) -> None:
+        """Note that a request has come to its own end: so long are outputs."""
         self._lengths.finish(request)
-
-    @property
-    def youngest(self) -> Request | None:
-        """The one that runs and began last."""
-        return next(reversed(self.running), None)
 
     def _joined(self, request: Request) -> tuple[_Run, int]:
         """The run of a new row, and how many tokens it adds to what is computed."""
@@ -162,12 +162,6 @@ class BatchQueue:
             return _Run(), tokens - shared
         run.shared = min(run.shared or shared, shared)
         return run, tokens - shared
-
-    def _leave(self, run: _Run, request: Request) -> int:
-        tokens = run.waiting.pop(request)
-        if not run.waiting:
-            self._open.pop(run, None)
-        return tokens
 
     def _order(self) -> None:
         """Put the new runs in order: those with the largest share of decoding first."""

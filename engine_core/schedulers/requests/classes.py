@@ -3,16 +3,16 @@
 from collections.abc import Callable
 
 from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
-from engine_core.schedulers.requests.arrivals import ArrivalQueue, SurplusQueue
 from engine_core.schedulers.requests.batch_queue import BatchQueue
-from engine_core.schedulers.requests.queue_policy import QueuePolicy
+from engine_core.schedulers.requests.online_queue import OnlineQueue
 from engine_core.schedulers.requests.request import Request, Status
+from engine_core.schedulers.requests.request_queue import RequestQueue
 from workers.contract.config import ExecutionConfig
 
 
 class RequestClasses:
-    """A queue for each class. `in_turn` has them in the order in which their requests begin; those
-    of a later class give way to those of the first."""
+    """A queue for each class, in the order in which their requests begin: those of a later class
+    give way to regular ones. A large job has regular rows, too; its queue has the surplus ones."""
 
     def __init__(
         self,
@@ -22,53 +22,54 @@ class RequestClasses:
         clock: Callable[[], float],
     ) -> None:
         """A device computes efficiently from `step_tokens` a step on."""
-        self.arrivals = ArrivalQueue(kv, config.max_priority_wait, clock)
-        self.surplus = SurplusQueue(kv, config.max_priority_wait, clock)
+        self._kv = kv
+        self.regular = OnlineQueue(kv, config.max_priority_wait, clock)
+        self.surplus = OnlineQueue(kv, config.max_priority_wait, clock)
         self.batch = BatchQueue(kv, config.max_running, step_tokens)
-        self.in_turn: tuple[QueuePolicy, ...] = (self.arrivals, self.surplus, self.batch)
+        self.queues: tuple[RequestQueue, ...] = (self.regular, self.surplus, self.batch)
+        """By `JobKind`."""
 
     def __len__(self) -> int:
         """Requests that wait."""
-        return sum(map(len, self.in_turn))
+        return sum(map(len, self.queues))
 
     @property
     def num_tokens(self) -> int:
         """Those of prompts that wait: of each at least one."""
-        arrivals, surplus = self.arrivals.waiting, self.surplus.waiting
-        return arrivals.num_tokens + surplus.num_tokens + self.batch.num_tokens
+        return self.regular.num_tokens + self.surplus.num_tokens + self.batch.num_tokens
 
-    def fit(self, slots: int, tokens: int) -> bool:
-        """All that wait are of the first class, could begin, and would leave room for another."""
-        alone = self.num_tokens == self.arrivals.num_tokens
-        return alone and self.arrivals.fits(slots, tokens)
+    def tokens_before(self, limited: int) -> int:
+        """The same of the classes before this one."""
+        return sum(queue.num_tokens for queue in self.queues[:limited])
+
+    def fit(self, slots: int, tokens: int, limited: int) -> bool:
+        """All that wait, of classes before this one, could begin, and leave one of so many slots,
+        a block, and one of so many tokens."""
+        waiting, rows = self.tokens_before(limited), sum(map(len, self.queues[:limited]))
+        blocks = waiting // self._kv.block_size + rows
+        return rows < slots and waiting < tokens and blocks < self._kv.num_free
 
     @property
     def youngest_below(self) -> Request | None:
         """The youngest row of the last class that has any running; None if only the first has."""
-        return self.batch.youngest or self.surplus.youngest
+        return next(reversed(self.batch.running or self.surplus.running), None)
 
-    def of(self, request: Request) -> QueuePolicy:
+    def of(self, request: Request) -> RequestQueue:
         """The queue of a request's class."""
         if request.job.is_batch:
             return self.batch
-        return self.surplus if request.surplus else self.arrivals
+        return self.surplus if request.surplus else self.regular
 
-    @property
-    def has_below(self) -> bool:
-        """There are requests of other classes than the first, running or waiting."""
-        running = self.batch.running or self.surplus.running
-        return bool(running or self.surplus.waiting.num_tokens or self.batch.num_tokens)
+    def running_from(self, limited: int) -> dict[Request, None]:
+        """What runs of this class and those behind it."""
+        return dict.fromkeys(row for queue in self.queues[limited:] for row in queue.running)
 
-    def below(self) -> dict[Request, None]:
-        """What runs of all classes but the first."""
-        return dict.fromkeys([*self.batch.running, *self.surplus.running])
-
-    def promote(self, request: Request) -> None:
-        """A surplus row is a regular one from now on."""
+    def promote(self, request: Request, *, held: bool) -> None:
+        """A surplus row is a regular one from now on. If it is `held`, it is in no queue."""
+        request.surplus = False
         if request.status is Status.RUNNING:
             self.surplus.left(request)
-        else:
+            self.regular.begun(request)
+        elif not held:
             self.surplus.remove(request)
-        request.surplus = False
-        if request.status is Status.WAITING:
-            self.arrivals.add(request)
+            self.regular.add(request)

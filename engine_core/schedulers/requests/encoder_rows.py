@@ -2,19 +2,10 @@
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from enum import IntEnum
 from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
-
-
-class JobClass(IntEnum):
-    """Each gives way to those before it. A small job is no more than a short step."""
-
-    SMALL = 0
-    LARGE = 1
-    BATCH = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +25,6 @@ class EncoderRows:
     offsets: list[int] = field(init=False)
     costs: list[int] = field(init=False)
     cursor: int = 0
-    job_class: JobClass = JobClass.SMALL
 
     def __post_init__(self) -> None:
         self.numbers = np.arange(len(self.lens), dtype=np.int32)

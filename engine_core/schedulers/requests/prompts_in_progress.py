@@ -14,6 +14,10 @@ LEAST_SHARED: Final = 16
 """Tokens that two prompts begin with alike which are worth looking at."""
 
 
+Resumed = tuple[Request, int]
+"""One that waits for others no more, and how many tokens of another it has waited for."""
+
+
 class PromptsInProgress:
     """Prompts of running requests that are not all computed, sorted by their tokens, by salt.
 
@@ -32,6 +36,15 @@ class PromptsInProgress:
         self._waiting: dict[Request, dict[Request, int]] = {}
         self._leaders: dict[Request, Request] = {}
         self._for_one_step: dict[Request, int] = {}
+        self.num_tokens = 0
+        """Those of the requests that wait."""
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._leaders)
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._leaders
 
     def begin(self, request: Request) -> None:
         """Enter a request whose known tokens are computed from now on."""
@@ -65,8 +78,9 @@ class PromptsInProgress:
     def _wait(self, request: Request, leader: Request, shared: int) -> None:
         self._waiting.setdefault(leader, {})[request] = shared
         self._leaders[request] = leader
+        self.num_tokens += len(request.tokens)
 
-    def computed(self, request: Request, stop: int) -> Iterator[Request]:
+    def computed(self, request: Request, stop: int) -> Iterator[Resumed]:
         """Note that a running request is computed up to `stop`. Yields who waited for no more, the
         last one first."""
         if stop >= request.resident_from:
@@ -75,11 +89,11 @@ class PromptsInProgress:
         waiting = self._waiting.get(request, {})
         yield from self._released([each for each, shared in waiting.items() if shared <= stop])
 
-    def step_over(self, step: int) -> Iterator[Request]:
+    def step_over(self, step: int) -> Iterator[Resumed]:
         """Note that a step is computed. Yields who waited only for that."""
         return self._released([each for each, at in self._for_one_step.items() if at <= step])
 
-    def leave(self, request: Request) -> Iterator[Request]:
+    def leave(self, request: Request) -> Iterator[Resumed]:
         """Remove a request of which nothing is computed any more. Yields who waited for it, last
         ones first."""
         entry = self._entries.pop(request, None)
@@ -90,20 +104,19 @@ class PromptsInProgress:
                 del self._sorted[request.salt]
         return self._released(list(self._waiting.get(request, {})))
 
-    def forget(self, request: Request) -> None:
-        """Remove a request that has ended while it waited, or waits no more."""
+    def forget(self, request: Request) -> int:
+        """Remove a request that waits. Returns how many tokens of another it waited for."""
         self._for_one_step.pop(request, None)
-        leader = self._leaders.pop(request, None)
-        if leader is not None:
-            waiting = self._waiting[leader]
-            del waiting[request]
-            if not waiting:
-                del self._waiting[leader]
+        leader = self._leaders.pop(request)
+        self.num_tokens -= len(request.tokens)
+        waiting = self._waiting[leader]
+        shared = waiting.pop(request)
+        if not waiting:
+            del self._waiting[leader]
+        return shared
 
-    def _released(self, requests: list[Request]) -> Iterator[Request]:
-        for request in reversed(requests):
-            self.forget(request)
-            yield request
+    def _released(self, requests: list[Request]) -> Iterator[Resumed]:
+        return ((request, self.forget(request)) for request in reversed(requests))
 
     def _most_shared(self, request: Request) -> tuple[Request | None, int]:
         """The prompt in progress with which it can share most, and how many tokens."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job, JobKey
+from engine_core.job import Job, JobKey, JobKind
 from engine_core.schedulers.requests.online_traffic import REMEMBERED
 from engine_core.schedulers.requests.request import Request
 
@@ -37,8 +37,8 @@ class _JobRows:
     """The rows of a job: those not made yet, those that are open, and which of these are surplus,
     in order."""
 
+    job: Job
     key: _KeyRows
-    is_batch: bool
     unmade: Iterator[Request]
     open: dict[int, Request] = field(default_factory=dict[int, Request])
     surplus: dict[Request, None] = field(default_factory=dict[Request, None])
@@ -58,20 +58,15 @@ class RowShares:
         # Keys whose last job has ended, and when: their rows would find others in their places.
         self._absent: dict[_KeyRows, float] = {}
         self._weights = 0.0  # of all these
-        self.client_jobs = self.small_jobs = 0
-        """Jobs that are not of the batch band; those of them without surplus rows."""
-
-    def __len__(self) -> int:
-        """Jobs with open rows."""
-        return len(self._jobs)
+        self.num_jobs = [0] * len(JobKind)
+        """Jobs with open rows, of each kind."""
 
     def open(self, job: Job, rows: Iterable[Request]) -> list[Request]:
         """The first rows of a new job, of which those beyond a share are surplus."""
         key = self._key_rows(job.message.key)
         key.jobs += 1
-        state = self._jobs[job.key] = _JobRows(key, job.is_batch, iter(rows))
-        self.client_jobs += not job.is_batch
-        self.small_jobs += not job.is_batch
+        state = self._jobs[job.key] = _JobRows(job, key, iter(rows))
+        self.num_jobs[job.kind] += 1
         made: list[Request] = []
         while len(made) < job.share and (request := self._make(job, state)) is not None:
             made.append(request)
@@ -81,11 +76,6 @@ class RowShares:
         """An open row."""
         state = self._jobs.get(job)
         return None if state is None else state.open.get(row)
-
-    def is_large(self, job: Job) -> bool:
-        """It has surplus rows."""
-        state = self._jobs.get(job.key)
-        return state is not None and bool(state.surplus)
 
     def close(self, job: Job) -> list[Request]:
         """The job has ended. Returns its open rows, of which nothing is known from now on."""
@@ -127,7 +117,7 @@ class RowShares:
             state.regular += 1
             state.key.regular += 1
         else:
-            self.small_jobs -= not state.surplus
+            self._turn(job, JobKind.LARGE)
             request.surplus = True
             state.surplus[request] = state.key.lacking[state] = None
         return request
@@ -170,11 +160,16 @@ class RowShares:
         del state.surplus[request]
         if not state.surplus:
             del state.key.lacking[state]
-            self.small_jobs += 1
+            self._turn(state.job, JobKind.SMALL)
+
+    def _turn(self, job: Job, kind: JobKind) -> None:
+        """Whoever has surplus rows is a large job."""
+        self.num_jobs[job.kind] -= 1
+        self.num_jobs[kind] += 1
+        job.kind = kind
 
     def _left(self, state: _JobRows) -> None:
-        self.client_jobs -= not state.is_batch
-        self.small_jobs -= not (state.is_batch or state.surplus)
+        self.num_jobs[state.job.kind] -= 1
         key = state.key
         key.lacking.pop(state, None)
         key.jobs -= 1

@@ -36,10 +36,9 @@ class WaitingQueue(Generic[ItemT]):
         self._queues: dict[int, KeyQueue[ItemT]] = {}
         self._queue_of: dict[ItemT, KeyQueue[ItemT]] = {}
         self._preempted: OrderedDict[ItemT, int] = OrderedDict()
-        self._held: dict[ItemT, int] = {}
 
     def __len__(self) -> int:
-        return len(self._queue_of) + len(self._preempted) + len(self._held)
+        return len(self._queue_of) + len(self._preempted)
 
     def __iter__(self) -> Iterator[ItemT]:
         """As they begin, if no other comes."""
@@ -73,9 +72,8 @@ class WaitingQueue(Generic[ItemT]):
 
     def tokens_of(self, item: ItemT) -> int:
         """The tokens that it counts."""
-        for begun in (self._preempted, self._held):
-            if item in begun:
-                return begun[item]
+        if item in self._preempted:
+            return self._preempted[item]
         return self._queue_of[item].items.tokens_of(item)
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
@@ -84,7 +82,7 @@ class WaitingQueue(Generic[ItemT]):
         beside its own, as long as they have it."""
         if not self.num_tokens:
             return 0
-        first = sum(self._preempted.values()) + sum(self._held.values())
+        first = sum(self._preempted.values())
         if key is None:
             queues = self._queues.values()
             return first + sum(queue.items.tokens_before(priority) for queue in queues)
@@ -110,24 +108,10 @@ class WaitingQueue(Generic[ItemT]):
         self.num_tokens += tokens
 
     def put_back(self, item: ItemT, tokens: int) -> None:
-        """A preempted item: before all others, which began later or have not begun."""
+        """An item whose turn had come: before all others, which began later or have not begun."""
         self._preempted[item] = tokens
         self._preempted.move_to_end(item, last=False)
         self.num_tokens += tokens
-
-    def hold(self, item: ItemT) -> None:
-        """Its turn has come: it is out of the order until `resume`, and counts until then."""
-        tokens = self._held[item] = self.remove(item)
-        self.num_tokens += tokens
-
-    def resume(self, item: ItemT) -> bool:
-        """If it is held, it begins before all others from now on. Returns whether it was."""
-        if item not in self._held:
-            return False
-        tokens = self._held.pop(item)
-        self.num_tokens -= tokens
-        self.put_back(item, tokens)
-        return True
 
     def promote_overdue(self) -> None:
         """What has waited too long goes before every priority of its key from now on."""
@@ -146,9 +130,7 @@ class WaitingQueue(Generic[ItemT]):
 
     def remove(self, item: ItemT) -> int:
         """`item` leaves the queue. Returns the tokens that it counted."""
-        if item in self._held:
-            tokens = self._held.pop(item)
-        elif item in self._preempted:
+        if item in self._preempted:
             tokens = self._preempted.pop(item)
         else:
             queue = self._queue_of.pop(item)

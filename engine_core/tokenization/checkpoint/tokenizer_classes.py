@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine_core.tokenization.checkpoint.class_rules import (
-    AroundTexts,
-    FieldOfRule,
     KeyRule,
-    Legacy,
-    MistralRegex,
-    PrefixSpace,
-    UnknownToken,
+    field_of_rule,
+    legacy,
+    mistral_regex,
+    prefix_space,
+    token_around_texts,
+    unknown_token,
 )
 
 
@@ -23,66 +23,47 @@ class TokenizerClass:
     """
 
     tokens: Mapping[str, str] = field(default_factory=dict[str, str])
-    rules: tuple[KeyRule, ...] = ()
+    rules: Mapping[str, KeyRule] = field(default_factory=dict[str, KeyRule])
     resets_special: bool = False
 
 
-EVERY_CLASS: tuple[KeyRule, ...] = (MistralRegex(),)
+def _tokens(**texts: str) -> dict[str, str]:
+    return {f"{name}_token": text for name, text in texts.items()}
 
-_CLS_SEP = (AroundTexts("cls_token", 0), AroundTexts("sep_token", -1))
-_BOS_EOS = (AroundTexts("bos_token", 0), AroundTexts("eos_token", -1))
-_BERT_TEXTS = (
-    FieldOfRule("do_lower_case", "BertNormalizer", "lowercase", default=True),
-    FieldOfRule("strip_accents", "BertNormalizer", "strip_accents", default=None),
-    FieldOfRule("tokenize_chinese_chars", "BertNormalizer", "handle_chinese_chars", default=True),
+
+EVERY_CLASS: Mapping[str, KeyRule] = {"fix_mistral_regex": mistral_regex}
+
+_CLS_SEP = {"cls_token": token_around_texts(0), "sep_token": token_around_texts(-1)}
+_BOS_EOS = {"bos_token": token_around_texts(0), "eos_token": token_around_texts(-1)}
+_BERT_TEXTS = {
+    "do_lower_case": field_of_rule("BertNormalizer", "lowercase", default=True),
+    "strip_accents": field_of_rule("BertNormalizer", "strip_accents", default=None),
+    "tokenize_chinese_chars": field_of_rule("BertNormalizer", "handle_chinese_chars", default=True),
+}
+_BYTE_LEVEL = {"add_prefix_space": field_of_rule("ByteLevel", "add_prefix_space", default=False)}
+_PREFIX_SPACE = {"add_prefix_space": prefix_space}
+_UNKNOWN = {"unk_token": unknown_token}
+
+_BERT_TOKENS = _tokens(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
+_HERBERT_TOKENS = _tokens(sep="</s>", cls="<s>", unk="<unk>", pad="<pad>", mask="<mask>")
+_ROBERTA_TOKENS = _tokens(bos="<s>", eos="</s>") | _HERBERT_TOKENS
+_LLAMA_TOKENS = _tokens(unk="<unk>", bos="<s>", eos="</s>")
+_CODE_LLAMA_TOKENS = _LLAMA_TOKENS | _tokens(
+    prefix="▁<PRE>", middle="▁<MID>", suffix="▁<SUF>", eot="▁<EOT>", fill="<FILL_ME>"
 )
-_BYTE_LEVEL = FieldOfRule("add_prefix_space", "ByteLevel", "add_prefix_space", default=False)
-
-_BERT_TOKENS = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
-_HERBERT_TOKENS = {
-    "sep_token": "</s>",
-    "cls_token": "<s>",
-    "unk_token": "<unk>",
-    "pad_token": "<pad>",
-    "mask_token": "<mask>",
-}
-_ROBERTA_TOKENS = {"bos_token": "<s>", "eos_token": "</s>", **_HERBERT_TOKENS}
-_LLAMA_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-_CODE_LLAMA_TOKENS = {
-    **_LLAMA_TOKENS,
-    "prefix_token": "▁<PRE>",
-    "middle_token": "▁<MID>",
-    "suffix_token": "▁<SUF>",
-    "eot_token": "▁<EOT>",
-    "fill_token": "<FILL_ME>",
-}
-_GEMMA_TOKENS = {
-    "unk_token": "<unk>",
-    "bos_token": "<bos>",
-    "eos_token": "<eos>",
-    "pad_token": "<pad>",
-    "mask_token": "<mask>",
-}
+_GEMMA_TOKENS = _tokens(unk="<unk>", bos="<bos>", eos="<eos>", pad="<pad>", mask="<mask>")
 _END = "<|endoftext|>"
-_GPT2_TOKENS = {"unk_token": _END, "bos_token": _END, "eos_token": _END}
-_QWEN2_TOKENS = {"unk_token": _END, "eos_token": _END, "pad_token": _END}
+_GPT2_TOKENS = _tokens(unk=_END, bos=_END, eos=_END)
+_QWEN2_TOKENS = _tokens(unk=_END, eos=_END, pad=_END)
 
 GENERIC = TokenizerClass()
 """A class that reads tokenizer.json as it is, and nothing else but tokens."""
 
-_BERT = TokenizerClass(_BERT_TOKENS, (*_BERT_TEXTS, *_CLS_SEP, UnknownToken()))
-_MPNET = TokenizerClass(
-    {**_ROBERTA_TOKENS, "unk_token": "[UNK]"}, (*_BERT_TEXTS, *_CLS_SEP, UnknownToken())
-)
-_ROBERTA = TokenizerClass(_ROBERTA_TOKENS, (_BYTE_LEVEL, *_CLS_SEP))
-_UNIGRAM = TokenizerClass(_ROBERTA_TOKENS, (PrefixSpace(), *_BOS_EOS))
-_LLAMA = TokenizerClass(_LLAMA_TOKENS, (PrefixSpace(), Legacy()))
+_BERT = TokenizerClass(_BERT_TOKENS, _BERT_TEXTS | _CLS_SEP | _UNKNOWN)
+_MPNET = TokenizerClass(_ROBERTA_TOKENS | _tokens(unk="[UNK]"), _BERT.rules)
+_ROBERTA = TokenizerClass(_ROBERTA_TOKENS, _BYTE_LEVEL | _CLS_SEP)
+_UNIGRAM = TokenizerClass(_ROBERTA_TOKENS, _PREFIX_SPACE | _BOS_EOS)
+_LLAMA = TokenizerClass(_LLAMA_TOKENS, {**_PREFIX_SPACE, "legacy": legacy})
 
 _CLASSES: Mapping[str, TokenizerClass] = {
     "TokenizersBackend": GENERIC,
@@ -94,20 +75,18 @@ _CLASSES: Mapping[str, TokenizerClass] = {
     "MobileBertTokenizer": _BERT,
     "SqueezeBertTokenizer": _BERT,
     "ConvBertTokenizer": _BERT,
-    "HerbertTokenizer": TokenizerClass(_HERBERT_TOKENS, (*_CLS_SEP, UnknownToken())),
+    "HerbertTokenizer": TokenizerClass(_HERBERT_TOKENS, _CLS_SEP | _UNKNOWN),
     "MPNetTokenizer": _MPNET,
     "RobertaTokenizer": _ROBERTA,
     "BartTokenizer": _ROBERTA,
     "XLMRobertaTokenizer": _UNIGRAM,
     "CamembertTokenizer": _UNIGRAM,
     "LlamaTokenizer": _LLAMA,
-    "CodeLlamaTokenizer": TokenizerClass(_CODE_LLAMA_TOKENS, (PrefixSpace(),)),
-    "GemmaTokenizer": TokenizerClass(_GEMMA_TOKENS, (UnknownToken(),)),
-    "GPT2Tokenizer": TokenizerClass(_GPT2_TOKENS, (_BYTE_LEVEL,)),
-    "GPTNeoXTokenizer": TokenizerClass(
-        {**_GPT2_TOKENS, "pad_token": "<|padding|>"}, (_BYTE_LEVEL,)
-    ),
-    "Qwen2Tokenizer": TokenizerClass(_QWEN2_TOKENS, (_BYTE_LEVEL,), resets_special=True),
+    "CodeLlamaTokenizer": TokenizerClass(_CODE_LLAMA_TOKENS, _PREFIX_SPACE),
+    "GemmaTokenizer": TokenizerClass(_GEMMA_TOKENS, _UNKNOWN),
+    "GPT2Tokenizer": TokenizerClass(_GPT2_TOKENS, _BYTE_LEVEL),
+    "GPTNeoXTokenizer": TokenizerClass(_GPT2_TOKENS | _tokens(pad="<|padding|>"), _BYTE_LEVEL),
+    "Qwen2Tokenizer": TokenizerClass(_QWEN2_TOKENS, _BYTE_LEVEL, resets_special=True),
 }
 """By names without `Fast`."""
 
@@ -137,11 +116,7 @@ _WHATEVER_IS_NAMED: Mapping[str, str] = {
 
 _LLAMA_NAME, _ANY = "LlamaTokenizer", "TokenizersBackend"
 
-KEYS_OF_CLASSES = frozenset(
-    rule.key
-    for rules in (EVERY_CLASS, *(each.rules for each in _CLASSES.values()))
-    for rule in rules
-)
+KEYS_OF_CLASSES = frozenset(EVERY_CLASS).union(*(each.rules for each in _CLASSES.values()))
 """Keys that some class reads. The others do not, as in transformers."""
 
 

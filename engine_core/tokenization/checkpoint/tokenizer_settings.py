@@ -52,8 +52,8 @@ class TokenizerSettings:
 
     def put_into(self, tokenizer: Tokenizer) -> None:
         """Let what was read from tokenizer.json obey the settings, or refuse them."""
-        for rule in (*EVERY_CLASS, *self._class.rules):
-            rule.apply(tokenizer, self._declared)
+        for key, rule in {**EVERY_CLASS, **self._class.rules}.items():
+            rule(key, tokenizer, self._declared)
         add_tokens(tokenizer, self._declared, self._class)
 
 

@@ -28,7 +28,7 @@ def longest_token(tokenizer: Tokenizer) -> int | None:
 
 def _keeps_all(tokenizer: Tokenizer) -> bool:
     """Whether texts are turned into bytes, and nothing before that drops a part."""
-    rules = list(PipelineRules.of(tokenizer).single())
+    rules = PipelineRules.of(tokenizer).every
     if not rules or rules[-1]["type"] != "ByteLevel":
         return False
     return all(

@@ -4,8 +4,6 @@ from tokenizers import Tokenizer
 
 from engine_core.tokenization.pipeline.rules import PipelineRules, Rule
 
-_NO_NORMALIZER: Rule = {"type": "Sequence", "normalizers": []}
-
 
 def continuing(tokenizer: Tokenizer) -> Tokenizer:
     """A tokenizer with the same model and rules, but for those that put a space before a text;
@@ -24,8 +22,8 @@ def continuing(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _without_prefix(rule: Rule) -> Rule:
-    if rule.get("type") == "Prepend":
-        return _NO_NORMALIZER
-    if rule.get("type") == "Metaspace":
+    if rule["type"] == "Prepend":
+        return {}
+    if rule["type"] == "Metaspace":
         return rule | {"prepend_scheme": "never"}
     return rule | {"add_prefix_space": False} if "add_prefix_space" in rule else rule

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Normalizer
@@ -11,61 +11,52 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 
 Rule = dict[str, Any]
-"""A type with its fields; or several rules, one after the other."""
-
-_PartT = TypeVar("_PartT", Normalizer, PreTokenizer)
-_SEVERAL = ("normalizers", "pretokenizers")
+"""A type with its fields."""
 
 
 class PipelineRules(NamedTuple):
-    """The rules of a tokenizer's normalizer and pre-tokenizer; empty where it has none."""
+    """The rules of a tokenizer's normalizer and pre-tokenizer, in order; none where it has none."""
 
-    normalizer: Rule
-    pre_tokenizer: Rule
+    normalizer: list[Rule]
+    pre_tokenizer: list[Rule]
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "PipelineRules":
         """Those of `tokenizer`."""
-        return cls(_rule(tokenizer.normalizer), _rule(tokenizer.pre_tokenizer))
+        return cls(_rules(tokenizer.normalizer), _rules(tokenizer.pre_tokenizer))
+
+    @property
+    def every(self) -> list[Rule]:
+        """Those of both."""
+        return self.normalizer + self.pre_tokenizer
 
     def changed(self, change: Callable[[Rule], Rule]) -> "PipelineRules":
-        """The rules with `change` made to each of them."""
-        return PipelineRules(*(_changed(rule, change) for rule in self))
-
-    def single(self) -> Iterator[Rule]:
-        """Each single rule, in order."""
-        for rule in self:
-            yield from _single(rule)
+        """The rules with `change` made to each of them; one that becomes empty is dropped."""
+        return PipelineRules(*([new for rule in part if (new := change(rule))] for part in self))
 
     def put_into(self, tokenizer: Tokenizer) -> None:
         """Let `tokenizer` have these rules."""
         if self.normalizer:
-            tokenizer.normalizer = _read(Normalizers([]), self.normalizer)
+            normalizers = Normalizers([])
+            normalizers.__setstate__(_sequence("normalizers", self.normalizer))
+            tokenizer.normalizer = normalizers
         if self.pre_tokenizer:
-            tokenizer.pre_tokenizer = _read(PreTokenizers([]), self.pre_tokenizer)
+            pre_tokenizers = PreTokenizers([])
+            pre_tokenizers.__setstate__(_sequence("pretokenizers", self.pre_tokenizer))
+            tokenizer.pre_tokenizer = pre_tokenizers
 
 
-def _rule(part: Normalizer | PreTokenizer | None) -> Rule:
-    return json.loads(part.__getstate__()) if part is not None else {}
+def _rules(part: Normalizer | PreTokenizer | None) -> list[Rule]:
+    return [] if part is None else list(_flat(json.loads(part.__getstate__())))
 
 
-def _read(part: _PartT, rule: Rule) -> _PartT:
-    part.__setstate__(json.dumps(rule).encode())
-    return part
-
-
-def _changed(rule: Rule, change: Callable[[Rule], Rule]) -> Rule:
-    for parts in _SEVERAL:
-        if parts in rule:
-            return rule | {parts: [_changed(part, change) for part in rule[parts]]}
-    return change(rule)
-
-
-def _single(rule: Rule) -> Iterator[Rule]:
-    for parts in _SEVERAL:
-        if parts in rule:
-            for part in rule[parts]:
-                yield from _single(part)
-            return
-    if rule:
+def _flat(rule: Rule) -> Iterator[Rule]:
+    several = rule.get("normalizers", rule.get("pretokenizers"))
+    if several is None:
         yield rule
+    for each in several or ():
+        yield from _flat(each)
+
+
+def _sequence(key: str, rules: list[Rule]) -> bytes:
+    return json.dumps({"type": "Sequence", key: rules}).encode()

@@ -20,7 +20,7 @@ from server.batches.daemon_backend import daemon_backend
 from server.batches.engine_backend import EngineBackend
 from server.batches.results import JobStoppedError
 from server.bench.results.measurement import Progress
-from server.settings.defaults import MAX_BODY_BYTES
+from server.settings.limits import Limits
 from server.settings.server_config import api_key_from
 from server.settings.settings import ServeCommand
 
@@ -66,11 +66,11 @@ def _log_beside(output: Path) -> Path:
 
 def _job_of(options: BatchOptions) -> FileJob:
     command = options.command
-    most = MAX_BODY_BYTES if command is None else command.settings.limits.max_body_bytes
+    limits = Limits() if command is None else command.settings.limits
     return FileJob(
         options.source,
         _log_beside(options.output),
-        rules=LineRules(max_line_bytes=most + BESIDE_BODY),
+        rules=LineRules(max_line_bytes=limits.max_body_size + BESIDE_BODY),
         options={"the model": "a daemon's"} if command is None else result_options(command),
     )
 

@@ -1,9 +1,8 @@
 """What of a job's time its matrix products alone would take: the least that the GPU leaves."""
 
-import shutil
-import subprocess
 from collections.abc import Sequence
 
+from server.bench.results.machine import gpu_names
 from server.settings.server_config import ServedModel
 from workers.contract.model_config import ModelConfig
 
@@ -23,8 +22,9 @@ def floor_seconds(models: Sequence[ServedModel], computed: int, sampled: int) ->
     known = execution.task == "generate" and execution.device_type == "cuda"
     if not known or execution.dtype == "float32":
         return None
-    rates = [rate for name, rate in _FLOPS.items() if all(name in gpu for gpu in gpu_names())]
-    if not rates or not gpu_names():
+    gpus = gpu_names()
+    rates = [rate for name, rate in _FLOPS.items() if all(name in gpu for gpu in gpus)]
+    if not rates or not gpus:
         return None
     return 2 * products(execution.model, computed, sampled) / (rates[0] * execution.num_stages)
 
@@ -35,13 +35,3 @@ def products(model: ModelConfig, computed: int, sampled: int) -> float:
     heads = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
     layers = model.num_layers * model.hidden_size * (heads + 3 * model.intermediate_size)
     return layers * computed + model.vocab_size * model.hidden_size * sampled
-
-
-def gpu_names() -> list[str]:
-    """The GPUs of this machine; none where nvidia-smi is not installed or fails."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    command = [program, "--query-gpu=name", "--format=csv,noheader"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    return [] if run.returncode else run.stdout.split("\n")[:-1]

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.cases.workloads import EncodeCase, GenerationCase, OfflineCase
+from server.bench.cases.workloads import GenerationCase, OfflineCase
 from server.bench.results.measurement import BenchError
 
 SEED = 123
@@ -27,8 +27,6 @@ _SPACE_MARKS = "Ġ▁"
 def offline_prompts(case: OfflineCase, seed: int = SEED) -> list[bytes]:
     """Token ids (int32 bytes) of each prompt, uniform from 1 to 20000, in order of submission."""
     drawn = random.Random(seed)  # noqa: S311 (a workload, not a secret)
-    if isinstance(case, EncodeCase):
-        return list(_sequences(case, drawn))
     prompts = list(_grouped(case, drawn))
     if case.shuffled:
         random.Random(_SHUFFLE_SEED).shuffle(prompts)  # noqa: S311
@@ -45,14 +43,7 @@ def output_lengths(case: GenerationCase, count: int, seed: int = SEED) -> list[i
     return [min(max(1, length), case.most_outputs) for length in lengths]
 
 
-def _sequences(case: EncodeCase, drawn: random.Random) -> Iterator[bytes]:
-    for _ in range(case.count):
-        prefix = _ids(drawn, case.prefix)
-        for _ in range(case.members):
-            yield prefix + _ids(drawn, case.prompt_tokens - case.prefix)
-
-
-def _grouped(case: GenerationCase, drawn: random.Random) -> Iterator[bytes]:
+def _grouped(case: OfflineCase, drawn: random.Random) -> Iterator[bytes]:
     for group in range(case.count):
         prefix = _ids(drawn, case.prefix)
         for _ in range(case.documents):

@@ -31,15 +31,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, count=max(1, math.ceil(self.count * scale)))
 
 
-class GenerationCase(Case, frozen=True, kw_only=True):
-    """Offline generation: `count` groups of `members` prompts of `prefix` tokens that the group
-    shares and `own` tokens, each continued by exactly `outputs`; group after group or `shuffled`.
-    The first group of every `long_every` has prompts of `long_own` tokens of their own instead (0:
-    none has).
+class OfflineCase(Case, frozen=True, kw_only=True):
+    """Token ids: `count` groups of `members` prompts of `prefix` tokens that the group shares and
+    `own` tokens; group after group or `shuffled`. The first group of every `long_every` has prompts
+    of `long_own` tokens of their own instead (0: none has).
 
     A group may have `documents`, each with a prefix of `document` more tokens and members of its
-    own. Own parts have up to `most_own` tokens, if that is given. With `most_outputs` rows end by a
-    stop token, `outputs` tokens long in the mean and at most so many.
+    own. Own parts have up to `most_own` tokens, if that is given.
     """
 
     members: int = 1
@@ -48,14 +46,9 @@ class GenerationCase(Case, frozen=True, kw_only=True):
     document: int = 0
     own: int
     most_own: int = 0
-    outputs: int
-    most_outputs: int = 0
-    sampling: TokenSampling = GREEDY
     shuffled: bool = False
     long_every: int = 0
     long_own: int = 0
-    headlines: tuple[str, ...] = ("requests_per_s",)
-    shape: Shape = "llama8b"
 
     def own_of(self, group: int) -> int:
         """The mean number of tokens of its own that a prompt of this group has."""
@@ -68,6 +61,17 @@ class GenerationCase(Case, frozen=True, kw_only=True):
         """The mean length of a prompt, over all of them."""
         own = sum(map(self.own_of, range(self.count))) // self.count
         return self.prefix + self.document + own
+
+
+class GenerationCase(OfflineCase, frozen=True, kw_only=True):
+    """Offline generation: each prompt is continued by exactly `outputs` tokens. With `most_outputs`
+    rows end by a stop token, `outputs` tokens long in the mean and at most so many."""
+
+    outputs: int
+    most_outputs: int = 0
+    sampling: TokenSampling = GREEDY
+    headlines: tuple[str, ...] = ("requests_per_s",)
+    shape: Shape = "llama8b"
 
     @property
     def what(self) -> str:
@@ -85,21 +89,16 @@ class GenerationCase(Case, frozen=True, kw_only=True):
         return f"{groups}: {self.prefix} shared + {own} own in, {outputs} out, {order}"
 
 
-class EncodeCase(Case, frozen=True, kw_only=True):
-    """Offline prefill: `count` sequences of `prompt_tokens` ids, each to a vector or a score; or so
-    many groups of `members`, whose first `prefix` tokens the group shares."""
+class EncodeCase(OfflineCase, frozen=True, kw_only=True):
+    """Offline prefill: each prompt becomes a vector or a score."""
 
-    members: int = 1
-    prefix: int = 0
-    prompt_tokens: int
     headlines: tuple[str, ...] = ("sequences_per_s",)
 
     @property
     def what(self) -> str:
         if not self.prefix:
-            return f"{self.count} x {self.prompt_tokens} tokens"
-        own = self.prompt_tokens - self.prefix
-        return f"{self.count} groups x {self.members}: {self.prefix} shared + {own} own tokens"
+            return f"{self.count} x {self.own} tokens"
+        return f"{self.count} groups x {self.members}: {self.prefix} shared + {self.own} own tokens"
 
 
 class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
@@ -132,8 +131,8 @@ class HTTPEmbeddingCase(Case, frozen=True, kw_only=True, tag=True):
 
     texts: int
     tokens: int
-    in_flight: int
-    base64: bool
+    in_flight: int = 256
+    base64: bool = False
     headlines: tuple[str, ...] = ("requests_per_s",)
     shape: Shape = "bge-base"
 
@@ -144,32 +143,88 @@ class HTTPEmbeddingCase(Case, frozen=True, kw_only=True, tag=True):
         return f"{each}, {self.in_flight} in flight, {form}"
 
 
-OfflineCase = GenerationCase | EncodeCase
 HTTPCase = HTTPGenerationCase | HTTPEmbeddingCase
+
+_SHARING_PROMPTS = 6400
+
+
+def _groups_of(members: int, name: str, *, shuffled: bool = True) -> GenerationCase:
+    """Prompts of which so many at a time share most of theirs."""
+    return GenerationCase(
+        name=name,
+        count=_SHARING_PROMPTS // members,
+        members=members,
+        prefix=2000,
+        own=200,
+        outputs=100,
+        shuffled=shuffled,
+    )
+
 
 GENERATION = (
     GenerationCase(name="one", count=1, own=128, outputs=256, headlines=("output_tokens_per_s",)),
     GenerationCase(name="dec", count=256, own=128, outputs=512, headlines=("output_tokens_per_s",)),
     GenerationCase(name="rand", count=2048, own=512, outputs=256),
-    GenerationCase(
-        name="b16", count=400, members=16, prefix=2000, own=200, outputs=100, shuffled=True
-    ),
-    GenerationCase(name="b16s", count=400, members=16, prefix=2000, own=200, outputs=100),
-    GenerationCase(
-        name="b400", count=16, members=400, prefix=2000, own=200, outputs=100, shuffled=True
-    ),
+    _groups_of(16, "b16"),
+    _groups_of(16, "b16s", shuffled=False),
+    _groups_of(400, "b400"),
     GenerationCase(name="long32k", count=1, own=32_000, outputs=1, headlines=("seconds",)),
     GenerationCase(name="skew", count=1024, own=256, long_every=64, long_own=16_000, outputs=128),
 )
 
-PREFILL = (
-    EncodeCase(name="emb512", shape="bge-base", count=8192, prompt_tokens=512),
-    EncodeCase(name="emb128", shape="bge-base", count=16_384, prompt_tokens=128),
-    EncodeCase(name="emb32", shape="bge-base", count=16_384, prompt_tokens=32),
-    EncodeCase(name="rer512", shape="xlmr-large", count=8192, prompt_tokens=512),
-    EncodeCase(name="rer128", shape="xlmr-large", count=16_384, prompt_tokens=128),
-    EncodeCase(name="rer32", shape="xlmr-large", count=16_384, prompt_tokens=32),
+DEGREES = tuple(
+    _groups_of(members, f"degree-{members}") for members in (1, 2, 4, 8, 16, 32, 64, 128, 400)
 )
+"""`b16` with groups of other sizes. In `degree-1` no two prompts share anything."""
+
+SHARING: tuple[OfflineCase, ...] = (
+    # BatchLLM (arXiv:2412.03594; vLLM RFC 12080 has its script) samples so, and lets outputs end by
+    # themselves. How long those are is not published: here their lengths are exponential.
+    msgspec.structs.replace(
+        _groups_of(16, "batchllm"),
+        most_outputs=400,
+        sampling=TokenSampling(temperature=0.01, top_p=0.1),
+    ),
+    GenerationCase(name="prefix16k", count=1, members=16, prefix=16_000, own=200, outputs=100),
+    GenerationCase(
+        name="nested",
+        count=8,
+        prefix=1000,
+        documents=8,
+        document=1000,
+        members=8,
+        own=64,
+        most_own=200,
+        outputs=100,
+        shuffled=True,
+    ),
+    # A query with its template before each of its documents.
+    EncodeCase(
+        name="rerank100", shape="qwen3-reranker-0.6b", count=80, members=100, prefix=200, own=300
+    ),
+)
+
+PREFILL = (
+    EncodeCase(name="emb512", shape="bge-base", count=8192, own=512),
+    EncodeCase(name="emb128", shape="bge-base", count=16_384, own=128),
+    EncodeCase(name="emb32", shape="bge-base", count=16_384, own=32),
+    EncodeCase(name="rer512", shape="xlmr-large", count=8192, own=512),
+    EncodeCase(name="rer128", shape="xlmr-large", count=16_384, own=128),
+    EncodeCase(name="rer32", shape="xlmr-large", count=16_384, own=32),
+)
+
+
+def _lists_of_texts(name: str, count: int, tokens: int) -> HTTPEmbeddingCase:
+    return HTTPEmbeddingCase(
+        name=name,
+        count=count,
+        texts=32,
+        tokens=tokens,
+        in_flight=32,
+        base64=True,
+        headlines=("sequences_per_s",),
+    )
+
 
 HTTP: tuple[HTTPCase, ...] = (
     HTTPGenerationCase(name="http-gen-burst", count=512, prompt_tokens=512, outputs=128),
@@ -184,28 +239,8 @@ HTTP: tuple[HTTPCase, ...] = (
     HTTPGenerationCase(
         name="http-gen-32x32", count=3000, prompt_tokens=32, outputs=32, in_flight=256
     ),
-    HTTPEmbeddingCase(
-        name="http-emb-1x32", count=20_000, texts=1, tokens=32, in_flight=256, base64=False
-    ),
-    HTTPEmbeddingCase(
-        name="http-emb-1x256", count=16_000, texts=1, tokens=256, in_flight=256, base64=False
-    ),
-    HTTPEmbeddingCase(
-        name="http-emb-32x128",
-        count=2000,
-        texts=32,
-        tokens=128,
-        in_flight=32,
-        base64=True,
-        headlines=("sequences_per_s",),
-    ),
-    HTTPEmbeddingCase(
-        name="http-emb-32x510",
-        count=640,
-        texts=32,
-        tokens=510,
-        in_flight=32,
-        base64=True,
-        headlines=("sequences_per_s",),
-    ),
+    HTTPEmbeddingCase(name="http-emb-1x32", count=20_000, texts=1, tokens=32),
+    HTTPEmbeddingCase(name="http-emb-1x256", count=16_000, texts=1, tokens=256),
+    _lists_of_texts("http-emb-32x128", count=2000, tokens=128),
+    _lists_of_texts("http-emb-32x510", count=640, tokens=510),
 )

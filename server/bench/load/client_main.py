@@ -10,35 +10,34 @@ from asyncio import StreamReader, StreamWriter
 import msgspec
 import uvloop
 
-from server.bench.load.clients import Connected, Done, Finished, FromClient, NotConnected
+from server.bench.load.clients import LONGEST_LINE, ClientState
 from server.bench.load.load_generator import ClientLoad, Load
 
 _SAY_SECONDS = 0.5
-_LONGEST_LINE = 1 << 30
 _STDIN = 0
 
 
 async def serve(reader: StreamReader, writer: StreamWriter) -> None:
     """Read a load, connect, and run it once the other clients are connected too."""
 
-    def say(message: FromClient) -> None:
-        writer.write(msgspec.json.encode(message) + b"\n")
+    def say(state: ClientState) -> None:
+        writer.write(msgspec.json.encode(state) + b"\n")
 
     load = Load(msgspec.json.decode(await reader.readline(), type=ClientLoad))
     try:
         await load.connect()
     except OSError as error:
-        say(NotConnected(str(error)))
+        say(ClientState(cannot_connect=str(error)))
         await writer.drain()
         return
-    say(Connected())
+    say(ClientState())
     await reader.readline()
     # Whoever started this process ends before the load does: nobody wants the result.
     watching = asyncio.create_task(_exit_at_end_of(reader))
     running = asyncio.create_task(load.run())
     while not (await asyncio.wait([running], timeout=_SAY_SECONDS))[0]:
-        say(Done(load.done()))
-    say(Finished(running.result()))
+        say(ClientState(done=load.done()))
+    say(ClientState(result=running.result()))
     await writer.drain()
     await watching
 
@@ -50,7 +49,7 @@ async def _exit_at_end_of(reader: StreamReader) -> None:
 
 async def _main() -> None:
     parent = socket.socket(fileno=_STDIN)
-    await serve(*await asyncio.open_connection(sock=parent, limit=_LONGEST_LINE))
+    await serve(*await asyncio.open_connection(sock=parent, limit=LONGEST_LINE))
 
 
 if __name__ == "__main__":

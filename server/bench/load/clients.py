@@ -16,54 +16,39 @@ from server.first_error import first_error
 from server.settings.server_config import child_environment
 
 _COMMAND = (sys.executable, "-P", "-m", "server.bench.load.client_main")
-_LONGEST_LINE = 1 << 30
+LONGEST_LINE = 1 << 30
 
 
-class Connected(msgspec.Struct, frozen=True, tag=True):
-    """A client's connections are open."""
+class ClientState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client's process says, a line of JSON each: first that it is connected, or why not;
+    then twice a second how many of its requests are answered; at the end its result.
+
+    It reads its load, then an empty line as soon as every client is connected: then it begins.
+    """
+
+    cannot_connect: str | None = None
+    done: int = 0
+    result: ClientResult | None = None
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
-    """So many of a client's requests are answered; it says so twice a second."""
-
-    requests: int
-
-
-class NotConnected(msgspec.Struct, frozen=True, tag=True):
-    """A client cannot connect, for this reason."""
-
-    reason: str
-
-
-class Finished(msgspec.Struct, frozen=True, tag=True):
-    """A client's load is over."""
-
-    result: ClientResult
-
-
-FromClient = Connected | NotConnected | Done | Finished
-"""What a client's process says, a line of JSON each. It reads its load, then an empty line as soon
-as every client is connected: then it begins."""
-
-_DECODER: msgspec.json.Decoder[FromClient] = msgspec.json.Decoder(FromClient)
+_DECODER = msgspec.json.Decoder(ClientState)
 
 
 class Clients:
     """All clients of one run, connected."""
 
-    def __init__(self, own: Load, others: Sequence["_Process"]) -> None:
-        self._own, self._others = own, others
+    def __init__(self, clients: Sequence["Load | _Process"]) -> None:
+        self._clients = clients
 
     def done(self) -> int:
         """Requests that were answered so far."""
-        return self._own.done() + sum(other.done for other in self._others)
+        return sum(client.done() for client in self._clients)
 
     async def run(self) -> list[ClientResult]:
         """Begin at once and wait for all. Raises BenchError if a client's process ends."""
         with first_error(BenchError):
             async with asyncio.TaskGroup() as group:
-                running = [group.create_task(other.run()) for other in self._others]
-                running.append(group.create_task(self._own.run()))
+                running = [group.create_task(client.run()) for client in self._clients]
         return [each.result() for each in running]
 
 
@@ -75,13 +60,12 @@ async def connected_clients(load: ClientLoad, count: int) -> AsyncGenerator[Clie
     own = Load(mine)
     async with AsyncExitStack() as running:
         running.callback(own.close)
-        others = [await running.enter_async_context(_process(each)) for each in theirs]
+        clients = [own, *[await running.enter_async_context(_process(each)) for each in theirs]]
         try:
-            await own.connect()
+            await asyncio.gather(*[client.connect() for client in clients])
         except OSError as error:
             raise BenchError(f"cannot connect: {error}") from None
-        await asyncio.gather(*[other.connected() for other in others])
-        yield Clients(own, others)
+        yield Clients(clients)
 
 
 @asynccontextmanager
@@ -91,7 +75,7 @@ async def _process(load: ClientLoad) -> AsyncGenerator["_Process"]:
         child = ChildProcess(_COMMAND, child_environment(), answers=True)
     except OSError as error:
         raise BenchError(f"a client's process cannot be started: {error.strerror}") from None
-    reader, writer = await asyncio.open_connection(sock=child.socket, limit=_LONGEST_LINE)
+    reader, writer = await asyncio.open_connection(sock=child.socket, limit=LONGEST_LINE)
     try:
         writer.write(msgspec.json.encode(load) + b"\n")
         yield _Process(reader, writer)
@@ -105,23 +89,26 @@ class _Process:
     """Another process that is one of the clients."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
-        self.done = 0
+        self._done = 0
         self._reader, self._writer = reader, writer
 
-    async def connected(self) -> None:
-        """Wait until its connections are open. Raises BenchError if it cannot connect."""
-        if isinstance(said := await self._next(), NotConnected):
-            raise BenchError(f"cannot connect: {said.reason}")
+    def done(self) -> int:
+        """As it has said."""
+        return self._done
+
+    async def connect(self) -> None:
+        """Wait until its connections are open. Raises OSError, or BenchError if it ends."""
+        if (reason := (await self._next()).cannot_connect) is not None:
+            raise OSError(reason)
 
     async def run(self) -> ClientResult:
         """Raises BenchError if it ends before its load does."""
         self._writer.write(b"\n")
-        while not isinstance(said := await self._next(), Finished):
-            if isinstance(said, Done):
-                self.done = said.requests
-        return said.result
+        while (result := (state := await self._next()).result) is None:
+            self._done = state.done
+        return result
 
-    async def _next(self) -> FromClient:
+    async def _next(self) -> ClientState:
         try:
             return _DECODER.decode(await self._reader.readuntil(b"\n"))
         except (EOFError, ConnectionError):

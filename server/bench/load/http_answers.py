@@ -1,12 +1,12 @@
 """Reads the answers of an HTTP case: complete or not, how many tokens, when they arrived."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
 
-from server.bench.cases.workloads import HTTPCase, HTTPEmbeddingCase
+from server.bench.cases.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
 from server.bench.load.http_client import Answer
 
 _OK = 200
@@ -43,10 +43,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return [later - earlier for earlier, later in pairwise(self.arrivals)]
 
 
-Reader = Callable[[Answer], Outcome]
-"""Raises WrongAnswerError."""
-
-
 class _Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int = 0
@@ -63,26 +59,24 @@ class _Vectors(msgspec.Struct):
     usage: _Usage
 
 
-def reader_of(case: HTTPCase) -> Reader:
-    """Reads and checks the answers of `case`."""
-    if isinstance(case, HTTPEmbeddingCase):
-        return lambda answer: _read_vectors(answer, case.texts, case.tokens)
-    return lambda answer: _read_stream(answer, case.prompt_tokens, case.outputs)
+def outcome_of(answer: Answer, case: HTTPCase) -> Outcome:
+    """Read and check an answer of `case`. Raises WrongAnswerError."""
+    return _vectors(answer, case) if isinstance(case, HTTPEmbeddingCase) else _stream(answer, case)
 
 
-def _read_vectors(answer: Answer, texts: int, tokens: int) -> Outcome:
+def _vectors(answer: Answer, case: HTTPEmbeddingCase) -> Outcome:
     vectors = _decoded(_body(answer), _Vectors)
-    if len(vectors.data) != texts:
-        raise WrongAnswerError(f"{len(vectors.data)} vectors for {texts} texts")
-    _check_prompt(vectors.usage.prompt_tokens, texts, tokens)
+    if len(vectors.data) != case.texts:
+        raise WrongAnswerError(f"{len(vectors.data)} vectors for {case.texts} texts")
+    _check_prompt(vectors.usage.prompt_tokens, case.texts, case.tokens)
     return Outcome(
         latency=answer.ended - answer.sent,
-        sequences=texts,
+        sequences=case.texts,
         prompt_tokens=vectors.usage.prompt_tokens,
     )
 
 
-def _read_stream(answer: Answer, tokens: int, outputs: int) -> Outcome:
+def _stream(answer: Answer, case: HTTPGenerationCase) -> Outcome:
     usage = None
     for chunk in _chunks(_body(answer)):
         if chunk.error is not None:
@@ -90,9 +84,9 @@ def _read_stream(answer: Answer, tokens: int, outputs: int) -> Outcome:
         usage = chunk.usage or usage
     if usage is None:
         raise WrongAnswerError("a stream without usage")
-    if usage.completion_tokens != outputs:
-        raise WrongAnswerError(f"{usage.completion_tokens} tokens instead of {outputs}")
-    _check_prompt(usage.prompt_tokens, 1, tokens)
+    if usage.completion_tokens != case.outputs:
+        raise WrongAnswerError(f"{usage.completion_tokens} tokens instead of {case.outputs}")
+    _check_prompt(usage.prompt_tokens, 1, case.prompt_tokens)
     arrivals = [at - answer.sent for at, data in answer.pieces if _CHUNK_MARK in data]
     if not arrivals:
         raise WrongAnswerError("a stream without text")
@@ -100,7 +94,7 @@ def _read_stream(answer: Answer, tokens: int, outputs: int) -> Outcome:
         latency=arrivals[-1],
         arrivals=arrivals,
         prompt_tokens=usage.prompt_tokens,
-        output_tokens=outputs,
+        output_tokens=case.outputs,
     )
 
 

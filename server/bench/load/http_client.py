@@ -86,7 +86,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, max_answer_bytes: float) -> None:
         self.idle_since = time.perf_counter()
         self.reusable = True
-        self._answer: Answer | None = None
+        self._answer = Answer(0.0)
         self._complete: asyncio.Future[Answer] | None = None
         self._max_answer_bytes, self._length = max_answer_bytes, 0
         self._parser = httptools.HttpResponseParser(self)
@@ -127,8 +127,6 @@ class _Connection(asyncio.Protocol):
     # httptools calls these while it parses.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._answer is None:
-            return
         if name.lower() == b"retry-after" and value.isdigit():
             self._answer.retry_after = float(value)
         elif name.lower() == b"x-request-id":
@@ -137,18 +135,16 @@ class _Connection(asyncio.Protocol):
             self._length = int(value)
 
     def on_headers_complete(self) -> None:
-        if self._answer is not None:
-            self._answer.status = self._parser.get_status_code()
-            if self._length > self._max_answer_bytes:
-                self._fail(AnswerTooLongError(self._length, self._answer.request_id))
+        self._answer.status = self._parser.get_status_code()
+        if self._length > self._max_answer_bytes:
+            self._fail(AnswerTooLongError(self._length, self._answer.request_id))
 
     def on_body(self, body: bytes) -> None:
-        if self._answer is not None:
-            self._answer.pieces.append((self._now, body))
+        self._answer.pieces.append((self._now, body))
 
     def on_message_complete(self) -> None:
         self.reusable = self.reusable and self._parser.should_keep_alive()
-        if self._complete is not None and self._answer is not None and not self._complete.done():
+        if self._complete is not None and not self._complete.done():
             self._answer.ended = self._now
             self._complete.set_result(self._answer)
 

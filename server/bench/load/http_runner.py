@@ -23,7 +23,8 @@ from server.daemon.child_commands import daemon_parts
 from server.daemon.run import START_SECONDS, running_parts
 from server.daemon.running_daemons import announce, private_folder
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.server_config import Limits, ServedModel, ServerConfig
+from server.settings.limits import Limits
+from server.settings.server_config import ServedModel, ServerConfig
 
 _WARM_UP_REQUESTS = 64
 _SHOWN_ERRORS = 3
@@ -76,7 +77,7 @@ async def started_server(
         write_model(folder, shape, tokenizer)
         prefix = f"{directory}/0"
         model = set_up_model(shape.name, folder, options, Limits(), prefix)
-        config = measured_server([model], api_workers)
+        config = ServerConfig(host="127.0.0.1", api_workers=api_workers, models=(model,))
         parts = daemon_parts(config, listener.fileno(), directory)
         async with running_parts(parts) as running:
             address = Address("127.0.0.1", listener.getsockname()[1])
@@ -90,19 +91,6 @@ async def started_server(
                 yield HTTPRunner(address, shape.name, tokenizer, clients, model, engine)
             finally:
                 engine.close()
-
-
-def measured_server(models: Sequence[ServedModel], api_workers: int) -> ServerConfig:
-    """The configuration of API processes whose load comes from this machine."""
-    return ServerConfig(
-        host="127.0.0.1",
-        port=0,
-        api_workers=api_workers,
-        drain_timeout=1.0,
-        log_level="warning",
-        limits=Limits(),
-        models=tuple(models),
-    )
 
 
 async def _ready(address: Address) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import msgspec
 
 from server.bench.cases.workloads import HTTPCase
-from server.bench.load.http_answers import Outcome, WrongAnswerError, reader_of
+from server.bench.load.http_answers import Outcome, WrongAnswerError, outcome_of
 from server.bench.load.http_client import Address, Answer, HTTPClient
 from server.bench.results.measurement import Figures, milliseconds
 
@@ -119,10 +119,10 @@ class Load:
             self._errors[str(error) or type(error).__name__] += 1
 
     def _outcomes(self) -> list[Outcome]:
-        read, outcomes = reader_of(self._load.case), list[Outcome]()
+        outcomes: list[Outcome] = []
         for answer in self._answers:
             try:
-                outcomes.append(read(answer))
+                outcomes.append(outcome_of(answer, self._load.case))
             except WrongAnswerError as error:
                 self._errors[str(error)] += 1
         return outcomes

@@ -53,7 +53,7 @@ def this_machine() -> Machine:
         cpu=_cpu(),
         cores=available_cores(),
         memory_gb=memory / 1e9,
-        gpus=_gpus(),
+        gpus=gpu_names(),
         system=f"{platform.system()} {platform.release()}",
         load=os.getloadavg()[0],
         versions=_versions(),
@@ -80,14 +80,11 @@ def _commit() -> str:
     return commit + (" with changes" if changed else "")
 
 
-def _gpus() -> list[str]:
+def gpu_names() -> list[str]:
+    """The GPUs of this machine, each with its driver; none where nvidia-smi is absent or fails."""
     query = ("--query-gpu=name,driver_version", "--format=csv,noheader")
-    return [
-        name + ", driver " + driver
-        for name, _, driver in (
-            line.partition(", ") for line in _output_of("nvidia-smi", *query).splitlines()
-        )
-    ]
+    lines = _output_of("nvidia-smi", *query).splitlines()
+    return [line.replace(", ", ", driver ", 1) for line in lines]
 
 
 def _output_of(command: str, *arguments: str) -> str:

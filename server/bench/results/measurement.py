@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from server.command_error import CommandError
+
 Figures = dict[str, float]
 """By name, such as `ttft_p50_ms`. The name ends with the unit."""
 
@@ -24,7 +26,7 @@ _UNITS = {
 _TERMINAL_SECONDS, _LOG_SECONDS = 1.0, 10.0
 
 
-class BenchError(Exception):
+class BenchError(CommandError):
     """A workload cannot be measured, or an output is not the requested one; one line says why."""
 
 

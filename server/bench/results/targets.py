@@ -20,14 +20,6 @@ Values = tuple[float, ...]
 """For 1, 2 and 4 GPUs, one GPU a pipeline stage, as far as they are known."""
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """What one figure of one run is compared with; None where that is not known."""
-
-    goal: float | None
-    vllm: float | None
-    floor: float | None
-
-
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The values that one figure of a workload is compared with. `stage_layers_goal` is the goal
     of a pipeline whose partition was chosen for the case, by --stage-layers."""
@@ -37,35 +29,29 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     vllm: Values = ()
     floor: Values = ()
 
-    def for_pipeline(self, stages: int, stage_layers: Sequence[int]) -> Compared:
-        """The values for so many stages, each on a GPU of its own, which have the layers that
+    def goal_of(self, stages: int, stage_layers: Sequence[int]) -> float | None:
+        """The goal of so many stages, each on a GPU of its own, which have the layers that
         --stage-layers names, or (if it names none) those that the engine chose."""
         chosen = for_gpus(self.stage_layers_goal, stages) if stage_layers else None
-        return Compared(
-            goal=for_gpus(self.goal, stages) if chosen is None else chosen,
-            vllm=for_gpus(self.vllm, stages),
-            floor=for_gpus(self.floor, stages),
-        )
-
-
-NO_TARGET = Target()
+        return for_gpus(self.goal, stages) if chosen is None else chosen
 
 
 class Targets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The targets of all cases: case -> figure -> target."""
+    """The targets of all cases: case -> figure -> target. `vllm_version` is None where there are
+    none."""
 
-    vllm_version: str
-    cases: dict[str, dict[str, Target]]
+    vllm_version: str | None = None
+    cases: dict[str, dict[str, Target]] = {}
 
     def of(self, case: str, figure: str) -> Target:
         """The target of one figure; without values where it has none."""
-        return self.cases.get(case, {}).get(figure, NO_TARGET)
+        return self.cases.get(case, {}).get(figure, Target())
 
 
-def read_targets(file: Path = _FILE) -> Targets | None:
-    """The targets; None where the file is absent. Raises msgspec.ValidationError."""
+def read_targets(file: Path = _FILE) -> Targets:
+    """The targets; none where the file is absent. Raises msgspec.ValidationError."""
     if not file.exists():
-        return None
+        return Targets()
     return msgspec.convert(tomllib.loads(file.read_text()), Targets)
 
 

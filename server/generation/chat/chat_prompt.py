@@ -1,20 +1,17 @@
 """A conversation's prompt: checked, and rendered by the model's template."""
 
+from starlette.requests import Request
+
 from server.generation.chat.conversation import ChatOptions, conversation, num_characters
-from server.metrics.request_record import RequestRecord
 from server.schemas.chat import ChatMessage
 from server.service.registry import Model
-from server.service.service import Service
+from server.service.service import record_of, service_of
 from server.service.time_limit import within_limit
 from server.templates.protocol import frame
 
 
 async def chat_prompt(
-    service: Service,
-    record: RequestRecord,
-    model: Model,
-    messages: list[ChatMessage],
-    options: ChatOptions,
+    request: Request, model: Model, messages: list[ChatMessage], options: ChatOptions
 ) -> str:
     """The text for the model to continue, special tokens written out.
 
@@ -26,6 +23,7 @@ async def chat_prompt(
     parsed = await conversation(messages, options, model.chat.template)
     question = frame(parsed)
     del parsed
+    service, record = service_of(request), record_of(request)
     key = record.client.share
     with (
         service.in_flight,

@@ -1,11 +1,16 @@
 """From text pieces to the choices of `/v1/completions`."""
 
-from msgspec import UNSET
+from collections.abc import Sequence
 
-from server.generation.prompt_logprobs import prompt_logprobs
-from server.generation.score_columns import score_columns
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from server.generation.generation import Generation
+from server.generation.score_columns import prompt_logprobs, score_columns
+from server.generation.stream import TextForm
 from server.generation.text_piece import ScoredToken, TextPiece
 from server.schemas.completions import (
+    Completion,
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
@@ -14,19 +19,23 @@ from server.service.registry import Model
 from server.service.token_text import TokenIds
 
 
-class CompletionFormat:
-    """Formats the pieces of one answer, with the parts that its request selects."""
+class CompletionForm(TextForm):
+    """One answer of `/v1/completions`."""
 
-    def __init__(self, body: CompletionRequest, model: Model) -> None:
-        self._prompt_text = model.token_text
-        self._prompt_logprobs = body.prompt_logprobs
+    def __init__(self, body: CompletionRequest, model: Model, answer_id: str) -> None:
+        super().__init__(body, model, answer_id, Completion)
         self._logprobs = body.logprobs
         self._text = TokenIds() if body.return_tokens_as_token_ids else model.token_text
         self._echo = bool(body.echo)
-        self._has_ids = bool(body.return_token_ids)
+
+    async def whole(self, pieces: Sequence[TextPiece], generation: Generation) -> Struct:
+        choices = await self._choices(pieces)
+        return replace(self._chunk, choices=choices, usage=generation.usage())
+
+    async def _chunks(self, piece: TextPiece) -> Sequence[Struct]:
+        return [replace(self._chunk, choices=[await self.choice(piece)])]
 
     async def choice(self, piece: TextPiece) -> CompletionChoice:
-        """One choice, or a piece of it."""
         width = self._prompt_logprobs
         return CompletionChoice(
             index=piece.index,

@@ -1,17 +1,16 @@
 """`/pooling`, in vLLM's form."""
 
-import time
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from server.schemas.common import Int64, TextOrIds, Usage
+from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, TextOrIds
 
 PoolingTask = Literal["embed", "token_embed", "classify"]
 
 
-class PoolingRequest(msgspec.Struct, kw_only=True, frozen=True):
+class PoolingRequest(EncodeRequest, kw_only=True, frozen=True):
     """A request of `/pooling`: a text, texts, one input's token ids, or inputs' token ids.
 
     Without a `task`, an embedder embeds and a classifier classifies. With `use_activation` false
@@ -19,17 +18,13 @@ class PoolingRequest(msgspec.Struct, kw_only=True, frozen=True):
     """
 
     input: TextOrIds
-    model: str | None = None
     task: PoolingTask | None = None
     encoding_format: Literal["float", "base64"] | None = None
     embed_dtype: Literal["float32", "float16"] | None = None
     use_activation: bool | None = None
     add_special_tokens: bool | None = None
-    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    truncate_prompt_tokens: KeptTokens | None = None
     truncation_side: Literal["left", "right"] | None = None
-    priority: Int64 | None = None
-    cache_salt: str | None = None
-    user: str | None = None
 
 
 PoolingData = Annotated[
@@ -55,12 +50,5 @@ class Pooling(msgspec.Struct, frozen=True, kw_only=True):
     data: PoolingData
 
 
-class PoolingList(msgspec.Struct, frozen=True, kw_only=True):
+class PoolingList(EncodeAnswer[Pooling], frozen=True, kw_only=True):
     """The answer of `/pooling`, in input order."""
-
-    id: str
-    object: str = "list"
-    created: int = msgspec.field(default_factory=lambda: int(time.time()))
-    model: str
-    data: list[Pooling]
-    usage: Usage

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from server.schemas.stored.file_objects import KeptSeconds
+from server.schemas.stored.list_queries import ObjectList
 from server.state.stored_batches import BatchError, Status
 
 Endpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"]
@@ -77,11 +78,5 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] | None
 
 
-class BatchList(msgspec.Struct, frozen=True, kw_only=True):
+class BatchList(ObjectList[BatchObject], frozen=True, kw_only=True):
     """A page of batches, newest first. With `has_more`, the next one is behind `last_id`."""
-
-    object: Literal["list"] = "list"
-    data: list[BatchObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool

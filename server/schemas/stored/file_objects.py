@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from server.schemas.stored.list_queries import ObjectList
+
 LEAST_KEPT_SECONDS, MOST_KEPT_SECONDS = 3600, 2_592_000
 KeptSeconds = Annotated[int, Meta(ge=LEAST_KEPT_SECONDS, le=MOST_KEPT_SECONDS)]
 
@@ -34,14 +36,8 @@ class FileObject(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["processed"] = "processed"
 
 
-class FileList(msgspec.Struct, frozen=True, kw_only=True):
+class FileList(ObjectList[FileObject], frozen=True, kw_only=True):
     """A page of files. With `has_more`, the next one is behind `last_id`."""
-
-    object: Literal["list"] = "list"
-    data: list[FileObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):

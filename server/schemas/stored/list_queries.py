@@ -1,9 +1,21 @@
-"""The queries of `GET /v1/files` and `GET /v1/batches`."""
+"""The queries of `GET /v1/files` and `GET /v1/batches`, and the form of their answers."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
+
+Item = TypeVar("Item")
+
+
+class ObjectList(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
+    """A page of a list. With `has_more`, the next one is behind `last_id`."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 class FileListQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from server.settings import defaults
+from server.settings.settings import Settings
 from tests.deploy.compose.compose_file import FOLDER, PROFILES, composed, daemon, mounts
 from tests.project.source_tree import REPOSITORY
 
@@ -54,14 +54,14 @@ def test_daemon_listens_where_ports_lead(profile: str) -> None:
     assert service["command"][1:] == ["--config", "/etc/penstock/penstock.yaml"]
     assert settings["host"] == "0.0.0.0"
     assert service["ports"] == [f"127.0.0.1:{settings['port']}:{settings['port']}/tcp"]
-    assert settings["drain_timeout"] == defaults.DRAIN_TIMEOUT
+    assert settings["drain_timeout"] == Settings().drain_timeout
 
 
 @each_profile
 def test_daemon_has_time_to_drain(profile: str) -> None:
     grace = re.fullmatch(r"(\d+)s", daemon(profile)["stop_grace_period"])
     assert grace is not None
-    assert int(grace[1]) >= defaults.DRAIN_TIMEOUT + CLOSING_S
+    assert int(grace[1]) >= Settings().drain_timeout + CLOSING_S
 
 
 def test_gpus_are_a_profile() -> None:

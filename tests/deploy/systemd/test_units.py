@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.settings import defaults
+from server.settings.settings import Settings
 from tests.deploy.systemd.unit_file import NAMES, UNITS, SystemRoot, read_unit, seconds
 from tests.project.source_tree import REPOSITORY
 
@@ -69,7 +69,7 @@ def test_a_drain_is_waited_for(name: str) -> None:
     """Only the daemon gets SIGTERM: engines that got it would end before their requests."""
     unit = read_unit(name)
     (stop,) = unit["TimeoutStopSec"]
-    assert seconds(stop) >= defaults.DRAIN_TIMEOUT + CLOSING_S
+    assert seconds(stop) >= Settings().drain_timeout + CLOSING_S
     assert unit["KillMode"] == ["mixed"]
 
 
@@ -87,7 +87,7 @@ def test_failures_are_restarted(name: str) -> None:
 @every_unit
 def test_every_admitted_request_may_have_a_connection(name: str) -> None:
     (files,) = read_unit(name)["LimitNOFILE"]
-    assert int(files) >= 2 * defaults.MAX_SEQUENCES
+    assert int(files) >= 2 * Settings().max_sequences
 
 
 def test_units_differ_by_devices_alone() -> None:

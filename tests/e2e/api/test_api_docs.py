@@ -25,7 +25,8 @@ from server.schemas.rerank import RerankRequest
 from server.schemas.score import ScoreRequest
 from server.schemas.stored.batch_objects import BatchRequest
 from server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
-from server.settings.server_config import Limits
+from server.settings.defaults import MAX_PENDING_TOKENS
+from server.settings.limits import Limits
 from tests.e2e.daemon import Daemon
 from tools.pages import cells, names, section
 
@@ -177,18 +178,18 @@ def test_the_table_of_errors_is_the_codes() -> None:
 def test_the_limits_are_the_defaults() -> None:
     limits = Limits()
     documented = {row[0]: row[1].replace(",", "") for row in rows("Limits and admission")}
-    assert documented.pop("size of a body") == f"{limits.max_body_bytes >> 20} MiB"
+    assert documented.pop("size of a body") == f"{limits.max_body_size >> 20} MiB"
     uploaded = documented.pop("size of a file that is uploaded")
-    assert uploaded == f"{limits.max_file_bytes >> 20} MiB"
+    assert uploaded == f"{limits.max_file_size >> 20} MiB"
     stored = documented.pop("files of one API key")
-    assert stored == f"{limits.max_stored_bytes >> 30} GiB"
+    assert stored == f"{limits.max_stored_size >> 30} GiB"
     for name, value in {
         "prompts, inputs": limits.max_inputs,
         "documents": limits.max_documents,
         "`n`": limits.max_n,
         "lines of such a file": limits.max_file_lines,
-        "sequences in flight, for each model": limits.max_rows,
-        "tokens in flight, for each model": limits.max_tokens,
+        "sequences in flight, for each model": limits.max_sequences,
+        "tokens in flight, for each model": MAX_PENDING_TOKENS,
         "[expected wait](#the-expected-wait) until a request begins, for each model": (
             f"{limits.max_queue_seconds:g} s"
         ),

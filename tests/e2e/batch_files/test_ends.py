@@ -28,6 +28,7 @@ def write(folder: Path, lines: int, **options: object) -> tuple[Path, Path]:
     return source, folder / "out.jsonl"
 
 
+@pytest.mark.long
 def test_a_job_that_is_killed_again_and_again_loses_nothing(tmp_path: Path, demo: Daemon) -> None:
     source, output = write(tmp_path, LINES, max_tokens=16, ignore_eos=True)
     flags = ("--url", demo.url, "--resume")

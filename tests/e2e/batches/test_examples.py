@@ -13,8 +13,16 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
     ("name", "says"),
     [
         ("batch_generate", ["What does command number 2 do? ", "40 requests (0 failed)"]),
-        ("batch_embed", ["5 requests (0 failed)", "The cat sat on the mat. | A cat was sitting"]),
-        ("batch_rerank", ["What do pandas eat? The giant panda", "down? A penstock leads water"]),
+        pytest.param(
+            "batch_embed",
+            ["5 requests (0 failed)", "The cat sat on the mat. | A cat was sitting"],
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "batch_rerank",
+            ["What do pandas eat? The giant panda", "down? A penstock leads water"],
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_an_example_prints_what_it_promises(name: str, says: list[str]) -> None:

@@ -167,7 +167,9 @@ def test_the_drain_has_a_deadline(generator: str) -> None:
         assert daemon.exit_code() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_a_second_signal_tells_the_streams_and_ends_at_once(
     generator: str, number: signal.Signals
 ) -> None:

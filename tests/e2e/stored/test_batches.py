@@ -57,7 +57,9 @@ def is_under_way(client: openai.OpenAI, batch_id: str) -> bool:
     return counts is not None and 0 < counts.completed < counts.total
 
 
-@pytest.mark.parametrize("killed", ["daemon", "batch process"])
+@pytest.mark.parametrize(
+    "killed", [pytest.param("daemon", marks=pytest.mark.long), "batch process"]
+)
 def test_a_kill_loses_no_line_and_answers_none_twice(tmp_path: Path, killed: str) -> None:
     """The batch process is stopped, for which its supervisor kills it."""
     arguments = ["--threads", "1", "--api-workers", "2", "--state-dir", str(tmp_path / "state")]

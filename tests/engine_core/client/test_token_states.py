@@ -23,7 +23,7 @@ from engine_core.refusal import RefusalError
 from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
-from engine_core.workflows.classify import WORKFLOW, CrossEncoderProcessor
+from engine_core.workflows.encode import WORKFLOWS, EncodeProcessor
 from tests.engine_core.client.test_engine_client import connected
 from tests.engine_core.configs import execution_config
 from tests.patience import PATIENCE
@@ -144,13 +144,13 @@ async def test_another_kind_of_answer_fails_the_job(tmp_path: Path) -> None:
 def test_a_cross_encoder_takes_texts_alone_and_in_pairs(
     query: str | list[str] | None, texts: list[str | tuple[str, str]]
 ) -> None:
-    processor = CrossEncoderProcessor(execution_config(), 0)
+    processor = EncodeProcessor(execution_config(task="classify"), 0)
     assert processor.texts(EncodeJob(1, texts=["a", "b"], query=query)) == texts
 
 
 def test_a_cross_encoder_refuses_what_it_cannot_do() -> None:
-    processor = CrossEncoderProcessor(execution_config(), 0)
+    processor = EncodeProcessor(execution_config(task="classify"), 0)
     with pytest.raises(RefusalError):
         processor.texts(EncodeJob(1, texts=["a", "b"], query=["q"]))
     with pytest.raises(RefusalError):
-        WORKFLOW.check(EncodeJob(1, texts=["a"], token_states=True))
+        WORKFLOWS["classify"].check(EncodeJob(1, texts=["a"], token_states=True))

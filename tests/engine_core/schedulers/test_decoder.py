@@ -267,7 +267,7 @@ def test_rows_of_a_job_that_the_client_ends_one_by_one_leave_nothing_behind() ->
         assert driver.scheduler.abort(job, row) == 0
     driver.drain()
     assert driver.ended == [job]
-    assert not driver.scheduler._rows
+    assert not any(driver.scheduler._rows.num_jobs)
     driver.assert_idle()
 
 

@@ -121,7 +121,7 @@ def test_what_is_cached_takes_no_row_of_its_blocks() -> None:
     assert_texts(driver, prompts, 30)
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.long), 1])
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_arrival_waits_beside_a_row_of_the_batch(ahead: int, data: st.DataObject) -> None:
@@ -136,7 +136,7 @@ def test_no_arrival_waits_beside_a_row_of_the_batch(ahead: int, data: st.DataObj
     expected = {
         job: reference(prompt, 9) for job, prompt in enumerate(add_batch(driver, 16, max_tokens=9))
     }
-    arrivals = driver.scheduler._arrivals
+    arrivals = driver.scheduler._classes.regular
     for job in range(100, 100 + data.draw(st.integers(1, 12), "arrivals")):
         for _ in range(data.draw(st.integers(0, 4), "steps")):
             if not driver.submit() and driver.batches:

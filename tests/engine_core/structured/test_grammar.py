@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 from engine_core.messages import Grammar, GrammarKind, SamplingParams
-from engine_core.structured.grammar import (
-    GrammarCompiler,
-    GrammarError,
-    compiler_for,
-)
+from engine_core.structured.grammar import GrammarCompiler, compiler_for
+from engine_core.structured.grammar_error import GrammarError
 from engine_core.structured.matcher import Matcher
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import GENERATOR_NAME, demo_models

@@ -22,10 +22,9 @@ from pydantic import (
 )
 
 from engine_core.messages import Grammar, SamplingParams
-from engine_core.structured.grammar import GrammarError
+from engine_core.structured.grammar_error import GrammarError
 from engine_core.structured.json_schema import decoded, rewritten
 from engine_core.structured.matcher import Matcher
-from engine_core.structured.schema_tree import SchemaError
 from tests.engine_core.structured.schemas import COMPILER, TOKENIZER, compiled, fits
 
 CLOSING = ('"', "}", "]")
@@ -192,7 +191,7 @@ def test_data_and_names_are_no_keywords() -> None:
 
 @pytest.mark.parametrize("source", ["", "{", "1e400x", '{"a":' * 2000, '{"minimum": 1e400}'])
 def test_what_cannot_be_read_is_refused(source: str) -> None:
-    with pytest.raises(SchemaError):
+    with pytest.raises(GrammarError):
         decoded(source)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine_core.structured.grammar import GrammarError
+from engine_core.structured.grammar_error import GrammarError
 from engine_core.structured.json_schema import decoded, rewritten
 from engine_core.structured.schema_tree import Schema
 from engine_core.structured.unique_items import unique_lists

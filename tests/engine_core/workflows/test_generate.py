@@ -7,9 +7,9 @@ import pytest
 
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
+from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.requests.request import Request
-from engine_core.structured.compiler_threads import CompiledJob
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.workflows.generate import MAX_PROMPT_SCORES, DecoderProcessor
 from tests.engine_core.configs import execution_config
@@ -24,7 +24,7 @@ def rows_of(
     message = GenerateJob(1, params=SamplingParams(**STOPS, **params), n=n, priority=priority)
     processor = DecoderProcessor(execution_config(), 64)
     tokenized = Tokenized(array("i", prompt).tobytes())
-    _, rows = processor.prepare(CompiledJob(Job(b"client", message, n, 0), [tokenized]))
+    _, rows = processor.prepare(JobInputs(Job(b"client", message, n, 0), [tokenized]))
     return list(rows)
 
 
@@ -88,7 +88,7 @@ def test_a_job_gets_so_many_log_probabilities_of_its_prompts() -> None:
     def rows(n: int, width: int | None, batch: bool = False) -> int:
         params = SamplingParams(max_tokens=0, prompt_logprobs=width)
         job = Job(b"client", GenerateJob(1, params=params, n=n, batch=batch), n, 0)
-        return len(list(processor.prepare(CompiledJob(job, tokenized))[1]))
+        return len(list(processor.prepare(JobInputs(job, tokenized))[1]))
 
     assert rows(64, 7) == rows(64, None) == rows(64, 512, batch=True) == 65536
     assert rows(1, 511) == 1024

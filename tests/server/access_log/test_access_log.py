@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from engine_core.messages import Failed
-from server.settings.server_config import Limits, LogFormat
+from server.settings.limits import Limits
+from server.settings.server_config import LogFormat
 from tests.patience import PATIENCE, wait_until
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import api_keys, server_config
@@ -23,7 +24,7 @@ COMPLETION = {"prompt": TELLING, "max_tokens": 3}
 
 def opened(builder: DeploymentBuilder, form: LogFormat) -> Deployment:
     config = msgspec.structs.replace(
-        server_config(builder.model("writer", "generate"), limits=Limits(max_body_bytes=1000)),
+        server_config(builder.model("writer", "generate"), limits=Limits(max_body_size=1000)),
         api_keys=api_keys("sesame"),
         cors_origins=("https://page",),
         access_log=form,

@@ -9,9 +9,8 @@ import pytest
 from engine_core.messages import GenerateJob
 from server import cli
 from server.bench.cases.random_prompts import offline_prompts, output_lengths
-from server.bench.cases.sharing import DEGREES, SHARING
-from server.bench.cases.workloads import GENERATION, GenerationCase
-from server.bench.continuations import prompts_of
+from server.bench.cases.workloads import DEGREES, GENERATION, SHARING, GenerationCase
+from server.bench.continuations import sampling_params
 from server.bench.offline import OfflineRunner
 from tests.server.bench.test_bench_offline import ON_CPU, write_shape
 from tests.server.checkpoint_folders import LLAMA
@@ -59,10 +58,9 @@ def test_rows_that_end_by_a_stop_token() -> None:
     assert (min(lengths), max(lengths)) == (1, 400)
     assert sum(lengths) / 6400 == pytest.approx(100, rel=0.02)
     assert output_lengths(CASES["b16"], 3) == [100] * 3  # pyright: ignore[reportArgumentType]
-    prompts = prompts_of(case, offline_prompts(case.scaled(0.0025)))
-    for prompt, length in zip(prompts, lengths[:16], strict=True):
-        params = prompt.params
-        assert (prompt.outputs, params.min_tokens, params.max_tokens) == (length, length - 1, 400)
+    for length in set(lengths):
+        params = sampling_params(case, length)
+        assert (params.min_tokens, params.max_tokens) == (length - 1, 400)
         assert params.stop_token_ids == params.logit_bias.keys()
         assert (params.sampling.temperature, params.sampling.top_p) == (0.01, 0.1)
 

@@ -11,8 +11,7 @@ import pytest
 from engine_core.messages import Failed
 from engine_core.refusal import RefusalError
 from server import cli
-from server.bench.cases.sharing import DEGREES, SHARING
-from server.bench.cases.workloads import GENERATION, PREFILL, OfflineCase
+from server.bench.cases.workloads import DEGREES, GENERATION, PREFILL, SHARING, OfflineCase
 from server.bench.offline import OfflineRunner, offline_runner
 from server.bench.results.measurement import BenchError
 from server.models.model_setup import EngineOptions
@@ -76,7 +75,7 @@ def test_cases_of_a_pipeline_on_one_engine(
         starts.append(folder)
         return offline_runner(options, prefix_caching, folder, case)
 
-    monkeypatch.setattr("server.bench.commands.offline_runner", counted)
+    monkeypatch.setattr("server.bench.bench_flags.offline_runner", counted)
     shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 16_400})
     kept = tmp_path / "out.json"
     arguments = ["--case", "one", "skew", "--scale", "0.0015", "--shape", shape]

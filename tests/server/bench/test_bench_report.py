@@ -21,10 +21,10 @@ from server.bench.report import (
     plot,
     table,
 )
+from server.bench.results.engine_counters import stage_figures
 from server.bench.results.machine import this_machine
 from server.bench.results.measurement import BenchError, Figures, Progress, milliseconds
-from server.bench.results.stage_shares import stage_figures
-from server.bench.results.targets import read_targets
+from server.bench.results.targets import Targets, read_targets
 
 CASES = {case.name: case for case in (*GENERATION, *HTTP)}
 TARGETS = read_targets()
@@ -42,10 +42,8 @@ def report_of(
         CASES[name],
         runs,
         targets=TARGETS,
-        stages=stages,
-        stage_layers=stage_layers,
         notes=notes,
-        engine={"devices": ["cuda:0"]},
+        engine={"devices": ["cuda:0"] * stages, "stage_layers": stage_layers},
     )
 
 
@@ -127,7 +125,7 @@ def test_a_failure_is_reported() -> None:
 
 def test_without_targets_there_are_only_our_figures() -> None:
     runs = [{"output_tokens_per_s": value} for value in (230.0, 240.0, 236.0)]
-    report = measured(CASES["one"], runs, targets=None, stages=1, notes=(), engine={})
+    report = measured(CASES["one"], runs, targets=Targets(), notes=(), engine={})
     assert verdicts(report) == [""]
     assert [line.split() for line in table([report], None).splitlines()] == [
         ["case", "ours", "unit", "runs"],
@@ -138,7 +136,7 @@ def test_without_targets_there_are_only_our_figures() -> None:
 def test_a_picture_needs_targets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("server.bench.commands.read_targets", lambda: None)
+    monkeypatch.setattr("server.bench.commands.read_targets", Targets)
     file = tmp_path / "out.png"
     assert cli.main(["bench", "offline", "--case", "one", "--plot", str(file)]) == 1
     assert "--plot compares with benchmarks/targets.toml" in capsys.readouterr().err

@@ -8,7 +8,8 @@ from pathlib import Path
 from server.daemon.child_commands import Part, Role
 from server.daemon.hangup import Hangup
 from server.daemon.running_part import RunningPart
-from server.daemon.supervisor import Supervisor, Timing
+from server.daemon.supervisor import Supervisor
+from server.settings.server_config import ServerConfig
 
 CHILD = """
 import os, pathlib, signal, sys, time
@@ -107,7 +108,9 @@ class FakeDaemon:
 
         supervisor = Supervisor(
             self.parts,
-            Timing(startup_timeout=startup, drain_timeout=drain, stall_timeout=stall),
+            ServerConfig(
+                startup_timeout=startup, drain_timeout=drain, stall_timeout=stall, models=()
+            ),
             Hangup(),
             is_ready=is_ready,
             on_started=on_started,

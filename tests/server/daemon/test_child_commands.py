@@ -10,7 +10,8 @@ import pytest
 from engine_core.config import EngineConfig
 from server.daemon.child_commands import Part, daemon_parts
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.server_config import Limits, ServerConfig
+from server.settings.limits import Limits
+from server.settings.server_config import ServerConfig
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
 from tests.server.support import api_keys
 from workers.contract.config import WorkerConfig

@@ -11,7 +11,7 @@ import pytest
 
 from engine_core.messages import Failed
 from server.service.ledger import REQUEST_BYTES
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 from tests.patience import PATIENCE, wait_until
 from tests.server.api.test_ops import metric
 from tests.server.conftest import Deployment
@@ -154,7 +154,7 @@ def test_a_queue_that_is_too_long_says_how_long_it_is(builder):
 
 def test_many_clients_and_a_small_deployment(builder):
     """Everyone gets one answer, 200 or 429, and nothing is in flight afterwards."""
-    limits = Limits(max_unread_bytes=4 * REQUEST_BYTES)
+    limits = Limits(max_unread_size=4 * REQUEST_BYTES)
     deployment = builder.open(server_config(builder.model("writer", "generate"), limits=limits))
     deployment.engines["writer"].script.step_seconds = 0.01
     scored = {"prompt": "a", "max_tokens": 20, "logprobs": 5}

@@ -270,12 +270,13 @@ def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
         import asyncio, os, signal, sys
         from server.daemon.child_commands import Part
         from server.daemon.hangup import Hangup
-        from server.daemon.supervisor import Supervisor, Timing
+        from server.daemon.supervisor import Supervisor
+        from server.settings.server_config import ServerConfig
         async def never(): return False
         command = [sys.executable, "-c", {textwrap.dedent(child)!r}]
         part = Part(title="child", role="engine", command=command, environment=dict(os.environ))
-        timing = Timing(startup_timeout=60, drain_timeout=1, stall_timeout=60)
-        asyncio.run(Supervisor([part], timing, Hangup(), is_ready=never,
+        config = ServerConfig(startup_timeout=60, drain_timeout=1, stall_timeout=60, models=())
+        asyncio.run(Supervisor([part], config, Hangup(), is_ready=never,
                                on_started=lambda _: None, on_ready=lambda _: None,
                                on_hangup=lambda: None).run())
     """

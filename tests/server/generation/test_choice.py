@@ -18,7 +18,7 @@ def echoing_choices(tokenizer: Tokenizer, n: int = 1) -> list[Choice]:
     """Their text begins with PROMPT, and all tokens get their log-probabilities."""
     model: Any = SimpleNamespace(tokenizer=tokenizer)
     plan = GenerationPlan(
-        prompts=text_items([PROMPT]),
+        prompts=text_items(PROMPT, "prompt"),
         n=n,
         width=n,
         params=SamplingParams(logprobs=0, prompt_logprobs=0),
@@ -58,29 +58,3 @@ def test_streamed_offsets_go_on_behind_a_prompt_scored_in_several_steps(tokenize
     scored = [token for piece in pieces for token in piece.prompt_tokens]
     for token in [*scored[1:], *sampled]:
         assert text.startswith(tokenizer.decode([token.id]), token.offset)
-
-
-def test_a_choice_waits_for_the_scores_that_its_sibling_brings(tokenizer):
-    first, second = echoing_choices(tokenizer, 2)
-    *scores, token = updates(tokenizer)[:3]
-    second.apply(token)
-    second.end("length")
-    first.apply(scores[0])
-    assert second.next_piece() is None, "more scores will come"
-    first.apply(scores[1])
-    piece, other = second.next_piece(), first.next_piece()
-    assert piece is not None
-    assert other is not None
-    assert piece.finish_reason == "length"
-    assert piece.prompt_tokens == other.prompt_tokens
-    assert len(piece.prompt_tokens) > 2
-
-
-def test_a_choice_waits_no_longer_than_its_sibling_runs(tokenizer):
-    first, second = echoing_choices(tokenizer, 2)
-    second.end("timeout")
-    assert second.next_piece() is None
-    first.end("timeout")
-    piece = second.next_piece()
-    assert piece is not None
-    assert [token.logprob for token in piece.prompt_tokens] == [None]

@@ -16,7 +16,7 @@ MOST = 1 << 22
 
 def plan(logprobs: int | None, prompt_logprobs: int | None = None, n: int = 1) -> GenerationPlan:
     return GenerationPlan(
-        prompts=text_items(["a"]),
+        prompts=text_items("a", "prompt"),
         n=n,
         width=n,
         params=SamplingParams(logprobs=logprobs, prompt_logprobs=prompt_logprobs),

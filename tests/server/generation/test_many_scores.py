@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 from tests.patience import wait_until
 from tests.server.api.test_ops import metric
 from tests.server.chat_client import say_little
@@ -29,7 +29,7 @@ more than are held beside another answer."""
 
 @pytest.fixture(scope="module")
 def open_deployment(tokenizer: Tokenizer) -> Iterator[Deployment]:
-    limits = Limits(max_unread_bytes=1 << 20)
+    limits = Limits(max_unread_size=1 << 20)
     with chat_deployment(tokenizer, {"writer": CHATML}, limits=limits) as deployment:
         yield deployment
 

@@ -9,16 +9,19 @@ import msgspec
 import pytest
 
 from server.generation import score_columns
-from server.generation.chat.chat_choices import ChatFormat
-from server.generation.completion.completion_choices import CompletionFormat
-from server.generation.prompt_logprobs import prompt_logprobs
+from server.generation.chat.chat_choices import ChatForm
+from server.generation.completion.completion_choices import CompletionForm
+from server.generation.score_columns import prompt_logprobs
 from server.generation.text_piece import ScoredToken, TextPiece
 from server.schemas.chat import ChatMessage, ChatRequest
 from server.schemas.completions import CompletionRequest
 from tests.server.scores import WIDTH, Names, scored
 
 AnswerT = TypeVar("AnswerT")
-MODEL = cast("Any", SimpleNamespace(token_text=Names(), token_bytes=[b"a"] * 9000))
+MODEL = cast(
+    "Any",
+    SimpleNamespace(token_text=Names(), token_bytes=[b"a"] * 9000, name="m", fingerprint="f"),
+)
 AT_ONCE = (1 << 14) // (WIDTH + 1)
 
 
@@ -55,11 +58,15 @@ async def test_a_long_choice_of_completions_is_what_it_would_be_short(
     body = CompletionRequest(
         model="m", prompt="x", logprobs=WIDTH, prompt_logprobs=WIDTH, echo=echo
     )
-    long, turns = await turns_beside(CompletionFormat(body, MODEL).choice(piece(prompt, sampled)))
+    long, turns = await turns_beside(
+        CompletionForm(body, MODEL, "a").choice(piece(prompt, sampled))
+    )
     parts = [prompt, prompt * echo + sampled]
     assert (turns > 0) == any(tokens > AT_ONCE for tokens in parts)
     monkeypatch.setattr(score_columns, "_NUMBERS_AT_ONCE", 1 << 30)
-    short, turns = await turns_beside(CompletionFormat(body, MODEL).choice(piece(prompt, sampled)))
+    short, turns = await turns_beside(
+        CompletionForm(body, MODEL, "a").choice(piece(prompt, sampled))
+    )
     assert turns == 0
     assert msgspec.json.encode(long) == msgspec.json.encode(short)
 
@@ -69,10 +76,10 @@ async def test_a_long_choice_of_chat_is_what_it_would_be_short(
     sampled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = ChatRequest(model="m", messages=[ChatMessage(role="user", content="x")])
-    long, turns = await turns_beside(ChatFormat(body, MODEL, WIDTH).choice(piece(0, sampled)))
+    long, turns = await turns_beside(ChatForm(body, MODEL, "a", WIDTH).choice(piece(0, sampled)))
     assert (turns > 0) == (sampled > AT_ONCE)
     monkeypatch.setattr(score_columns, "_NUMBERS_AT_ONCE", 1 << 30)
-    short = await ChatFormat(body, MODEL, WIDTH).choice(piece(0, sampled))
+    short = await ChatForm(body, MODEL, "a", WIDTH).choice(piece(0, sampled))
     assert msgspec.json.encode(long) == msgspec.json.encode(short)
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.generation.scored_tokens import SampledTokens, ScoredPrompt, scored_tokens
+from server.generation.scored_tokens import LOWEST, ScoredTokens
+from server.generation.text_piece import ScoredToken
 from workers.contract.messages import Logprobs
 
 STEPS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), max_size=4)
@@ -25,19 +26,26 @@ def of_step(count: int, width: int, begin: int) -> Logprobs:
     )
 
 
+def token_of(number: int, width: int, offset: int, rank: int = 0) -> ScoredToken:
+    """What `of_step` says of one token."""
+    top = [(10 * number + other, -10.0 * number - other) for other in range(width)]
+    return ScoredToken(50 + number, -float(number), top, rank, offset)
+
+
 @given(STEPS, st.integers(0, 3), st.booleans(), st.integers(-20, 20), st.integers(-20, 20))
 def test_a_part_of_it_is_that_of_its_tokens(steps, width, placed, begin, end):
     total = 1 + sum(count for count, _ in steps)
-    ids, offsets = [*range(50, 50 + total)], [*range(0, 3 * total, 3)]
-    prompt = ScoredPrompt(ids, width, (lambda: offsets) if placed else None)
-    expected = [*prompt]
-    assert [(token.id, token.logprob) for token in expected] == [(50, None)]
+    prompt, expected = ScoredTokens(width, 50), [ScoredToken(50, None, [])]
+    assert [*prompt] == expected
     for count, step_width in steps:
-        at = len(prompt)
-        scores = of_step(count, max(width, step_width), at)
-        prompt.add(scores)
-        places = offsets[at : at + count] if placed else None
-        expected += scored_tokens(ids[at : at + count], scores, width, places)
+        numbers = range(len(prompt), len(prompt) + count)
+        offsets = [3 * number * placed for number in numbers]
+        scores = of_step(count, max(width, step_width), numbers[0])
+        prompt.add([50 + number for number in numbers], scores, offsets if placed else ())
+        expected += [
+            token_of(number, width, offset, 100 + number)
+            for number, offset in zip(numbers, offsets, strict=True)
+        ]
     assert len(prompt) == total == len(expected)
     assert prompt[begin:end] == expected[begin:end]
     assert [*prompt] == expected
@@ -50,11 +58,11 @@ def test_a_part_of_it_is_that_of_its_tokens(steps, width, placed, begin, end):
     st.integers(0, 5), st.integers(0, 3), st.integers(0, 3), st.integers(-7, 7), st.integers(-7, 7)
 )
 def test_a_part_of_what_is_sampled_is_that_of_its_tokens(count, width, step_width, begin, end):
-    sampled, expected = SampledTokens(width), []
+    sampled, expected = ScoredTokens(width), []
     for number in range(count):
         scores = msgspec.structs.replace(of_step(1, step_width, number), ranks=b"")
-        sampled.add(50 + number, scores, 3 * number)
-        expected += scored_tokens([50 + number], scores, width, [3 * number])
+        sampled.add([50 + number], scores, [3 * number])
+        expected.append(token_of(number, min(width, step_width), 3 * number))
     assert len(sampled) == count
     assert [*sampled] == expected
     assert sampled[begin:end] == expected[begin:end]
@@ -64,5 +72,12 @@ def test_a_part_of_what_is_sampled_is_that_of_its_tokens(count, width, step_widt
         sampled[count]
 
 
+def test_a_token_of_probability_0_has_the_lowest_number():
+    never = np.array([-np.inf], np.float32).tobytes()
+    tokens = ScoredTokens(1)
+    tokens.add([7], Logprobs(1, never, np.array([9], np.int32).tobytes(), never))
+    assert [*tokens] == [ScoredToken(7, LOWEST, [(9, LOWEST)])]
+
+
 def test_an_empty_prompt_has_no_tokens():
-    assert [*ScoredPrompt([], 3)] == []
+    assert [*ScoredTokens(3)] == []

@@ -9,7 +9,7 @@ import threading
 import httpx
 import pytest
 
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 from tests.patience import PATIENCE
 from tests.server.support import server_config
 
@@ -108,7 +108,7 @@ def test_a_body_that_is_far_too_large_is_not_read(deployment):
 
 
 def test_a_body_without_end_is_cut(builder):
-    limits = Limits(max_body_bytes=100_000)
+    limits = Limits(max_body_size=100_000)
     deployment = builder.open(server_config(builder.model("embedder", "embed"), limits=limits))
     with socket.create_connection(("127.0.0.1", deployment.api.port), timeout=PATIENCE) as client:
         client.sendall(

@@ -69,9 +69,9 @@ async def test_too_many_that_wait_to_be_decoded_are_refused() -> None:
 
 async def test_texts_are_held_while_they_are_tokenized() -> None:
     service = service_of(2 * REQUEST_BYTES + 100)
-    with tokenizing(service, RECORD, ["é", "b"]):
+    with tokenizing(request(service), ["é", "b"]):
         assert service.ledger.num_bytes == REQUEST_BYTES + 3
-        second = tokenizing(service, RECORD, ["x" * 98])
+        second = tokenizing(request(service), ["x" * 98])
         with pytest.raises(RefusalError, match="for texts to tokenize") as refusal, second:
             pass
         assert refusal.value.code == "overloaded"

@@ -6,10 +6,10 @@ from server.models.memory_shares import SharesError, Tenant, divide
 
 
 def on(first: int, stages: int = 1, share: float | None = None) -> Tenant:
-    return Tenant(devices=range(first, first + stages), share=share)
+    return Tenant(devices=tuple(f"cuda:{n}" for n in range(first, first + stages)), share=share)
 
 
-CPU = Tenant(devices=range(0))
+CPU = Tenant(devices=())
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from server.models.devices import DeviceError
 from server.models.model_setup import EngineOptions, set_up_model
 from server.models.setup_error import SetupError
-from server.settings.engine_settings import EngineSettings
-from server.settings.server_config import Limits, ServedModel
+from server.settings.limits import Limits
+from server.settings.server_config import ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint
-from workers.contract.config import EngineLimits, WorkerConfig
+from workers.contract.config import WorkerConfig
 from workers.contract.families.table import UnknownArchitectureError
 
 GIB = 1 << 30
@@ -79,10 +78,6 @@ def test_options_win(tmp_path: Path) -> None:
     execution = set_up(tmp_path, LLAMA, kv_cache_memory=12_345, **options).execution
     assert execution.kv_cache_bytes == 12_345
     assert {name: getattr(execution, name) for name in options} == options
-
-
-def test_limits_are_settings_of_the_same_name() -> None:
-    assert set(EngineLimits.__struct_fields__) <= set(EngineSettings.__struct_fields__)
 
 
 def test_the_cache_of_a_long_model_is_bounded_on_a_cpu(tmp_path: Path) -> None:
@@ -226,10 +221,10 @@ def test_each_stage_has_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             "--stage-layers: 1,1 are 2 stages, and --pipeline-stages is 1$",
         ),
         ({"transport": "nccl"}, SetupError, "nccl is between GPUs, and m runs on cpu$"),
-        ({"device": "cuda"}, DeviceError, "this machine has 0 CUDA devices, not cuda:0$"),
+        ({"device": "cuda"}, SetupError, "this machine has 0 CUDA devices, not cuda:0$"),
         (
             {"device": "cuda:1", "pipeline_stages": 2},
-            DeviceError,
+            SetupError,
             "this machine has 0 CUDA devices, not cuda:1 to cuda:2$",
         ),
     ],
@@ -269,7 +264,7 @@ def test_auto_does_not_fall_back_to_the_cpu_where_gpus_are_too_few(
 ) -> None:
     set_machine(monkeypatch, cores=8, cuda=(80 * GIB,))
     monkeypatch.setattr("server.models.devices.version", lambda _: "2.13.0")
-    with pytest.raises(DeviceError, match=r"has 1 CUDA devices, not cuda:0 to cuda:1$"):
+    with pytest.raises(SetupError, match=r"has 1 CUDA devices, not cuda:0 to cuda:1$"):
         set_up(tmp_path, LLAMA, pipeline_stages=2)
     assert set_up(tmp_path, LLAMA, pipeline_stages=2, device="cpu").execution.num_stages == 2
 

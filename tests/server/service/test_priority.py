@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 from tests.server.conftest import DeploymentBuilder
 from tests.server.support import server_config
 

@@ -106,7 +106,7 @@ def test_flags_go_before_the_file(penstock: Penstock) -> None:
     text = "port: 1\nmax_sequences: 2\ncors_origins: [https://a]\nmodels: [{model: llama}]"
     config = penstock.of_file(text, "--port", "3", "--cors-origin", "https://b")
     assert (config["port"], config["cors_origins"]) == (3, ["https://b"])
-    assert config["limits"]["max_rows"] == 2
+    assert config["limits"]["max_sequences"] == 2
 
 
 TRACES = "otlp_traces_endpoint: http://collector:4318/v1/traces\nmodels: [{model: llama}]"

@@ -16,11 +16,12 @@ from server.app.application import create_app
 from server.app.endpoints import all_endpoints
 from server.service.registry import Registry
 from server.service.service import Service
-from server.settings.server_config import Limits, State
+from server.settings.limits import Limits
+from server.settings.server_config import State
 from tests.server.state.opened import prepared
 from tests.server.support import api_keys, server_config
 
-LIMITS = Limits(max_body_bytes=1000, max_file_bytes=5000, max_file_lines=9, max_stored_bytes=8000)
+LIMITS = Limits(max_body_size=1000, max_file_size=5000, max_file_lines=9, max_stored_size=8000)
 ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 CONTENTS = b'{"custom_id": "1"}\n{"custom_id": "2"}\n'
 FORM = {"file": ("a.jsonl", CONTENTS)}

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.daemon.process_stats import cpu_seconds
 from engine_core.fair_queuing.key_share import KeyShare
 from server.service.ledger import REQUEST_BYTES
-from server.settings.server_config import Limits
+from server.settings.limits import Limits
 from tests.e2e.daemon import children_of, is_alive
 from tests.patience import wait_until
 from tests.server.api.test_ops import metric
@@ -96,7 +96,7 @@ def test_twenty_that_left_hold_up_nobody(deployment, path):
 
 
 def test_the_largest_of_too_many_that_wait_is_refused(tokenizer):
-    limits = Limits(max_unread_bytes=10 * REQUEST_BYTES)
+    limits = Limits(max_unread_size=10 * REQUEST_BYTES)
     with chat_deployment(tokenizer, {"writer": ENDLESS}, limits) as own, ExitStack() as open_ones:
         leave(own, "/v1/chat/completions", open_ones)
         with ThreadPoolExecutor(2) as pool:

@@ -26,7 +26,8 @@ from tests.workers.step_maker import encoder_step, int32
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.embedding_modules import PoolingConfig
 from workers.contract.model_config import ModelConfig
-from workers.heads import embed, pooling, vector_modules
+from workers.heads import encoder_head, pooling
+from workers.models import vector_modules
 from workers.step.packed_step import PackedStep
 from workers.weights.tensor_file import CheckpointError
 
@@ -177,9 +178,9 @@ def test_random_weights_need_no_files(tmp_path: Path, bert: Any) -> None:
     saved(tmp_path, bert, *CHAINS["two_dense"]())
     for file in tmp_path.rglob("*.safetensors"):
         file.unlink()
-    modules = load_share(worker_config(tmp_path, task="embed", load_format="dummy")).modules
+    model = load_share(worker_config(tmp_path, task="embed", load_format="dummy")).model
     with torch.inference_mode():
-        (vector,) = modules(torch.ones(1, SIZE))
+        (vector,) = model.compute_logits(torch.ones(1, SIZE))
     assert vector.shape == (32,)
     assert 0.1 < vector.std() < 100
 
@@ -225,19 +226,23 @@ def _prompt_pooled(patch: Patch) -> None:
     def whole(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
         return pooling.pool(hidden, replace(step, unpooled_lens=None), config)
 
-    patch.setattr(embed, "pool", whole)
+    patch.setattr(encoder_head, "pool", whole)
 
 
 def _modes_reversed(patch: Patch) -> None:
     def turned(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
         return pooling.pool(hidden, step, PoolingConfig(modes=config.modes[::-1]))
 
-    patch.setattr(embed, "pool", turned)
+    patch.setattr(encoder_head, "pool", turned)
 
 
 def _bias_dropped(patch: Patch) -> None:
     """Where it has just been loaded."""
-    patch.setattr(vector_modules.Dense, "pack", lambda own: own.weights()["linear.bias"].zero_())
+
+    def pack(own: vector_modules.Dense) -> None:
+        own.weights()["2_Dense/linear.bias"].zero_()
+
+    patch.setattr(vector_modules.Dense, "pack", pack)
 
 
 def _activation_dropped(patch: Patch) -> None:

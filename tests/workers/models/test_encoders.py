@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from tests.workers.checkpoints import worker_config
 from tests.workers.models.encoders import ENCODERS, LIMIT
 from tests.workers.models.tiny_models import TinyModel, TinyModels
 from tests.workers.step_tensors import Stages, packed_step
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.families.table import family_of
-from workers.heads.classify import ClassifyHead
+from workers.heads.encoder_head import encoder_head
 
 SPOILT = [(name, feature) for name, tiny in ENCODERS.items() for feature in tiny.spoilt]
 SAME_DIRECTION = 0.99999
@@ -64,9 +65,9 @@ def ours_of(folder: Path, tiny: TinyModel, num_stages: int = 1) -> list[torch.Te
     states = stages.run(step)
     if task == "embed":
         return states
-    pooling = read_model_config(folder).classifier_pooling
+    head = encoder_head(worker_config(folder, task=task).execution, stages.models[-1])
     with torch.inference_mode():
-        scores = ClassifyHead(stages.models[-1], pooling)(step, torch.cat(states)).logits
+        scores = head(step, torch.cat(states)).tensors["logits"]
     return list(scores.split(1))
 
 

@@ -23,7 +23,8 @@ def rows(
         parameters[field.name] = sampling.pop(field.name, field.default)
     assert not sampling
     parameters["seed"] = seed
-    return SamplingRows(parameters, np.array(np.broadcast_to(np.asarray(index, np.int32), count)))
+    indices = np.array(np.broadcast_to(np.asarray(index, np.int32), count))
+    return SamplingRows(np.arange(count, dtype=np.int32), parameters, indices)
 
 
 def init(

@@ -112,10 +112,10 @@ def test_clearing_removes_what_warm_up_leaves() -> None:
     table, parameters = filled_table(50, [init(0, [7], presence_penalty=5.0)])
     warm_up_sampling(torch.randn(1, 50, generator=torch.Generator().manual_seed(8)), table)
     assert table.counts.table.any()
-    assert table.nbytes == 2 * 50
+    assert table.counts.table.nbytes == 2 * 50
     table.clear()
     assert not table.counts.table.any()
     assert not any(table.parameters.tobytes())
     again = table.rows(np.zeros(1, np.int32), np.ones(1, np.int32))
-    assert again.adjustments is None
-    assert parameters.adjustments is not None
+    assert again.adjustments() is None
+    assert parameters.adjustments() is not None

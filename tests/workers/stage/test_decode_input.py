@@ -6,7 +6,6 @@ import torch
 from tests.workers.step_maker import int32
 from workers.contract.messages import DecodeStep, SlotInit
 from workers.contract.token_sampling import TokenSampling
-from workers.heads.requested_outputs import RequestedOutputsBuilder
 from workers.sampling.sampling_table import SamplingTable
 from workers.stage.decode_input import DecodeInputBuilder
 from workers.step.slot_table import SlotTable
@@ -29,8 +28,7 @@ def builder(*, first: bool = True, last: bool = True) -> tuple[DecodeInputBuilde
         max_running=4, max_blocks=8, block_size=BLOCK_SIZE, scratch_block=12, device=CPU
     )
     sampling = SamplingTable(max_running=4, vocab_size=32, device=CPU) if last else None
-    outputs = RequestedOutputsBuilder(sampling, CPU) if last else None
-    return DecodeInputBuilder(slots, outputs, first=first), slots
+    return DecodeInputBuilder(slots, sampling, first=first, last=last), slots
 
 
 def two_rows(tokens: list[int]) -> DecodeStep:
@@ -73,7 +71,7 @@ def test_rows_that_sample_carry_their_parameters() -> None:
     assert requested.last_token_indices.tolist() == [5]
     sampling = requested.sampling
     assert sampling is not None
-    assert sampling.slots.tolist() == sampling.device_slots.tolist() == [0]
+    assert sampling.device_slots.tolist() == [0]
     assert sampling.width == 2
     parameters = sampling.rows.parameters
     assert parameters["temperature"].tolist() == [0.5]

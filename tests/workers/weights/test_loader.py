@@ -24,7 +24,7 @@ from workers.contract.config import WorkerConfig
 from workers.contract.families.table import UnknownArchitectureError
 from workers.contract.share import shares_of
 from workers.layers.placement import Placement
-from workers.models.model_class import model_class
+from workers.models.base import model_class
 from workers.weights import loader
 from workers.weights.loader import load_model
 from workers.weights.tensor_file import CheckpointError

@@ -21,11 +21,9 @@ from tests.workers.checkpoints import (
 from workers.contract.config import WorkerConfig
 from workers.contract.model_shape import WrapperConfig
 from workers.layers.placement import Placement
-from workers.models.model_class import model_class
+from workers.models.base import model_class
 from workers.weights import loader
-from workers.weights.checkpoint import Checkpoint
-from workers.weights.pytorch_file import open_pytorch
-from workers.weights.tensor_file import CheckpointError
+from workers.weights.tensor_file import CheckpointError, open_tensors
 
 FILE, PICKLE = "model.safetensors", "pytorch_model.bin"
 NORM = "model.layers.1.input_layernorm.weight"
@@ -65,9 +63,7 @@ def loaded(config: WorkerConfig) -> Tensors:
     placement = Placement(torch.device("cpu"), torch.float32)
     stage = model_class(model.architecture)(model, share_of(config), placement)
     weights = stage.weights()
-    Checkpoint(Path(model.path), stage.canonical_name, model.wrapper).read(
-        weights, {}, lambda _: None
-    )
+    loader.open_checkpoint(config.execution).read(weights, {}, lambda _: None)
     return weights
 
 
@@ -159,7 +155,7 @@ def test_a_pickle_cut_anywhere(tmp_path: Path, zipped: bool) -> None:
     whole = file.read_bytes()
     for kept in range(len(whole)):
         file.write_bytes(whole[:kept])
-        with pytest.raises(CheckpointError) as error, open_pytorch(file):
+        with pytest.raises(CheckpointError) as error, open_tensors(file, "pytorch"):
             pass
         assert re.fullmatch(f"{file} cannot be read: .*\\S.*", str(error.value)), kept
 

@@ -9,10 +9,8 @@ from msgspec import Meta
 
 from workers.contract.checkpoint.folder_files import optional
 from workers.contract.checkpoint.labels import read_labels, read_sigmoid_scores
-from workers.contract.checkpoint.logit_score import LOGIT_SCORE, read_reranking
-from workers.contract.checkpoint.other_formats import check_adapter, read_config
-from workers.contract.checkpoint.own_code import check_own_code
-from workers.contract.checkpoint.quantization import check_quantization
+from workers.contract.checkpoint.other_formats import read_config
+from workers.contract.checkpoint.refused_checkpoints import check_servable
 from workers.contract.checkpoint.sentence_transformers_checks import (
     check_sentence_transformers_files,
 )
@@ -21,20 +19,20 @@ from workers.contract.checkpoint.sentence_transformers_files import (
     ModelFile,
     Module,
     TransformerFile,
+    module_of,
     read_model_file,
     read_modules,
-    read_splade,
     read_transformer_file,
 )
 from workers.contract.checkpoint.sentence_transformers_modules import (
     read_pooling,
+    read_reranking,
+    read_splade,
     read_vector_modules,
 )
 from workers.contract.config import AskedTask, Task
 from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
-from workers.contract.conventions import CONVENTIONS
 from workers.contract.embedding_modules import vector_size
-from workers.contract.families.base import Family
 from workers.contract.families.kinds import kind_of
 from workers.contract.families.table import (
     FAMILIES,
@@ -67,12 +65,12 @@ def read_model_config(
     keys = ConfigKeys(path / "config.json", read_config(path), refuse=refuse)
     declared = _architecture(keys)
     modules, transformer = read_modules(path), read_transformer_file(path)
-    own = family_of(declared).base if _has("Pooling", modules) else declared
+    own = family_of(declared).base if module_of(modules, "Pooling") else declared
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
     task = _task(family.task, asked, modules)
-    _check_others(keys, path, family, task, refuse)
-    heeded = architecture == own and (task == "rerank" or not _has(LOGIT_SCORE, modules))
+    check_servable(keys, path, family, task, refuse)
+    heeded = architecture == own and (task == "rerank" or not module_of(modules, "LogitScore"))
     modules = _checked_modules(path, modules, task, refuse) if heeded else []
     shape = family.read_shape(keys)
     _check_attention(keys, shape, family.task)
@@ -103,7 +101,7 @@ def read_model_config(
 
 def _task(own: Task, asked: AskedTask | None, modules: list[Module]) -> Task:
     """A causal model with an LM head reranks if it is asked to, or if its modules say so."""
-    reranks = asked == "rerank" or (asked is None and _has(LOGIT_SCORE, modules))
+    reranks = asked == "rerank" or (asked is None and module_of(modules, "LogitScore"))
     return "rerank" if own == "generate" and reranks else own
 
 
@@ -114,7 +112,7 @@ def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingC
     if shape.has_kv_cache and not modules:
         return last
     pooling = read_pooling(folder, modules, shape.hidden_size)
-    if shape.has_kv_cache and _has("Pooling", modules) and pooling.modes != last.modes:
+    if shape.has_kv_cache and module_of(modules, "Pooling") and pooling.modes != last.modes:
         reason = f"pooling_mode {' + '.join(pooling.modes)} over a causal model is not supported"
         raise ModelConfigError(f"{folder / MODULES_FILE}: {reason} (lasttoken)")
     return pooling
@@ -131,20 +129,11 @@ def _architecture(keys: ConfigKeys) -> str:
     return names[0]
 
 
-def _check_others(
-    keys: ConfigKeys, folder: Path, family: Family, task: Task, refuse: Refuse
-) -> None:
-    """Refuse what no family can do."""
-    check_quantization(keys, folder, refuse)
-    check_own_code(keys, family, task, refuse)
-    check_adapter(folder, refuse)
-
-
 def _checked_modules(
     folder: Path, modules: list[Module], task: Task, refuse: Refuse
 ) -> list[Module]:
     try:
-        check_sentence_transformers_files(folder, modules, CONVENTIONS[task])
+        check_sentence_transformers_files(folder, modules, task)
     except ModelConfigError as error:
         refuse(error)
     return modules
@@ -179,10 +168,6 @@ def _longest(shape: ModelShape, own_limit: int | None) -> int:
     ropes = [kind.rope for kind in shape.attention if kind.rope is not None]
     told = min([rope.limit(shape.max_position) for rope in ropes], default=shape.max_position)
     return told if own_limit is None else min(told, own_limit)
-
-
-def _has(kind: str, modules: list[Module]) -> bool:
-    return any(module.kind == kind for module in modules)
 
 
 def _own_limit(path: Path, transformer: TransformerFile, task: Task) -> int | None:

@@ -4,16 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from workers.contract.checkpoint.folder_files import find_file, read_json
-from workers.contract.config_keys.keys import Refuse
 from workers.contract.model_config import ModelConfigError
 
 GGUF = "GGUF is not read: serve the checkpoint in safetensors that it was made from"
-_ADAPTER_FILE = "adapter_config.json"
+ADAPTER_FILE = "adapter_config.json"
 
 
 def other_format(folder: Path) -> str | None:
     """What `folder` holds and the way out, in one line; None for any other folder."""
-    if find_file(folder, _ADAPTER_FILE) and not find_file(folder, "config.json"):
+    if find_file(folder, ADAPTER_FILE) and not find_file(folder, "config.json"):
         return f"{folder} is an adapter{_base_of(folder)}, not a model: merge it into the weights"
     if any(any(folder.glob(pattern)) for pattern in ("*.gguf", "*/*.gguf")):
         return f"{folder} holds GGUF files; {GGUF}"
@@ -32,13 +31,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_json(folder, "config.json")
 
 
-def check_adapter(folder: Path, refuse: Refuse) -> None:
-    """Refuse an adapter beside a model."""
-    if file := find_file(folder, _ADAPTER_FILE):
-        reason = "adapters are not supported; merge it into the weights"
-        refuse(ModelConfigError(f"{file}: {reason}"))
-
-
 def _base_of(folder: Path) -> str:
-    base = read_json(folder, _ADAPTER_FILE).get("base_model_name_or_path")
+    base = read_json(folder, ADAPTER_FILE).get("base_model_name_or_path")
     return f" of {base}" if base else ""

@@ -6,14 +6,8 @@ from typing import Any
 
 import msgspec
 
-from workers.contract.checkpoint.folder_files import decoded, optional
-from workers.contract.model_config import (
-    ModelConfigError,
-    Similarity,
-    SpladeActivation,
-    SpladeConfig,
-    SpladeStrategy,
-)
+from workers.contract.checkpoint.folder_files import optional
+from workers.contract.model_config import ModelConfigError, Similarity
 
 MODULES_FILE = "modules.json"
 MODEL_FILE = "config_sentence_transformers.json"
@@ -93,21 +87,6 @@ def read_model_file(folder: Path) -> ModelFile:
     return settings
 
 
-class _SpladePooling(msgspec.Struct):
-    """The keys of a SpladePooling module's configuration that are supported."""
-
-    pooling_strategy: SpladeStrategy = "max"
-    activation_function: SpladeActivation = "relu"
-
-
-def read_splade(folder: Path, modules: Sequence[Module]) -> SpladeConfig:
-    """The SpladePooling module, or its defaults if there is none. Raises ModelConfigError."""
-    module = _module(modules, "SpladePooling")
-    if module is None:
-        return SpladeConfig()
-    raw = decoded(folder, module.config_file, _SpladePooling)
-    return SpladeConfig(strategy=raw.pooling_strategy, activation=raw.activation_function)
-
-
-def _module(modules: Sequence[Module], kind: str) -> Module | None:
+def module_of(modules: Sequence[Module], kind: str) -> Module | None:
+    """The module of this kind, None without one."""
     return next((module for module in modules if module.kind == kind), None)

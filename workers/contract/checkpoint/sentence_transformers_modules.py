@@ -1,17 +1,20 @@
-"""Reads the modules that turn an embedder's token states into vectors: sentence-transformers'
-Pooling, Dense, LayerNorm and Normalize, each from `config.json` in its own folder."""
+"""Reads sentence-transformers' modules behind a model, each from `config.json` in its own folder.
+
+Pooling, Dense, LayerNorm and Normalize turn an embedder's token states into vectors; SpladePooling
+and the LogitScore of a causal model that scores pairs stand alone.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
 
 from workers.contract.checkpoint.folder_files import decoded, optional, read_json
-from workers.contract.checkpoint.sentence_transformers_files import Module
-from workers.contract.config_keys.keys import MOST_WIDTH
-from workers.contract.conventions import Neutral, check_neutral
+from workers.contract.checkpoint.sentence_transformers_files import ModelFile, Module, module_of
+from workers.contract.config_keys.bookkeeping import Neutral
+from workers.contract.config_keys.keys import MOST_WIDTH, ConfigKeys
 from workers.contract.embedding_modules import (
     DenseActivation,
     DenseConfig,
@@ -21,9 +24,11 @@ from workers.contract.embedding_modules import (
     PoolingMode,
     VectorModule,
 )
-from workers.contract.model_config import ModelConfigError
+from workers.contract.model_config import ModelConfigError, SpladeConfig
+from workers.contract.reranking import RerankConfig
 
 _Size = Annotated[int, Meta(ge=1, le=MOST_WIDTH)]
+_TokenId = Annotated[int, Meta(ge=0)]
 ModuleT = TypeVar("ModuleT")
 
 _OF_VECTORS: Neutral = {
@@ -75,9 +80,17 @@ class _LayerNorm(msgspec.Struct, forbid_unknown_fields=True):
     dimension: _Size
 
 
+class _LogitScore(msgspec.Struct, forbid_unknown_fields=True):
+    """The module's configuration."""
+
+    true_token_id: _TokenId
+    false_token_id: _TokenId | None = None
+    module_input_name: Literal["causal_logits"] = "causal_logits"
+
+
 def read_pooling(folder: Path, modules: Sequence[Module], hidden_size: int) -> PoolingConfig:
     """The Pooling module, or the library's default without one. Raises ModelConfigError."""
-    module = next((module for module in modules if module.kind == "Pooling"), None)
+    module = module_of(modules, "Pooling")
     if module is None:
         return PoolingConfig()
     own = decoded(folder, module.config_file, _Pooling)
@@ -89,6 +102,25 @@ def read_pooling(folder: Path, modules: Sequence[Module], hidden_size: int) -> P
                 f"size, {hidden_size}"
             )
     return PoolingConfig(modes=own.modes(), include_prompt=own.include_prompt)
+
+
+def read_splade(folder: Path, modules: Sequence[Module]) -> SpladeConfig:
+    """The SpladePooling module, or its defaults if there is none. Raises ModelConfigError."""
+    module = module_of(modules, "SpladePooling")
+    return SpladeConfig() if module is None else decoded(folder, module.config_file, SpladeConfig)
+
+
+def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> RerankConfig:
+    """What the checkpoint itself says of its scores, which may be nothing; the template is not
+    among it. Its default prompt is its default instruction. Raises ModelConfigError."""
+    instruction = file.default_prompt or None
+    module = module_of(modules, "LogitScore")
+    if module is None:
+        return RerankConfig(instruction=instruction)
+    raw = decoded(folder, module.config_file, _LogitScore)
+    ids = (raw.true_token_id, raw.false_token_id)
+    own = tuple(token for token in ids if token is not None)
+    return RerankConfig(token_ids=own, instruction=instruction)
 
 
 def read_vector_modules(
@@ -157,7 +189,7 @@ def _layer_norm(folder: Path, module: Module, size: int) -> LayerNormConfig:
 
 def _without_renamed(file: Path, raw: dict[str, Any]) -> dict[str, Any]:
     """The other keys of a module that must read and write vectors under their usual name."""
-    check_neutral(file, raw, _OF_VECTORS)
+    ConfigKeys(file, raw).neutral(_OF_VECTORS)
     return {key: value for key, value in raw.items() if key not in _OF_VECTORS}
 
 

@@ -4,7 +4,12 @@ As of transformers 5.23 and the versions before it, whose PretrainedConfig wrote
 generation too. What a checkpoint declares for sampling is read by `server/models`.
 """
 
-from workers.contract.conventions import Neutral
+from collections.abc import Mapping
+from typing import Any
+
+Neutral = Mapping[str, tuple[Any, ...]]
+"""Keys that are not implemented though they can change a model's numbers -> the values with which
+they do not. A checkpoint with another value is refused; one without the key is not."""
 
 _ORIGIN = """
     _name_or_path _commit_hash _attn_implementation _attn_implementation_autoset attn_implementation

@@ -1,5 +1,6 @@
 """Reads the keys of `config.json`, and notices those that nothing has read."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,8 +8,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from workers.contract.config_keys.bookkeeping import NOT_SUPPORTED, is_bookkeeping
-from workers.contract.conventions import Neutral, not_neutral, shown_value
+from workers.contract.config_keys.bookkeeping import NOT_SUPPORTED, Neutral, is_bookkeeping
 from workers.contract.model_config import ModelConfigError, UnsupportedKeyError
 
 MOST_LAYERS = 1 << 10
@@ -19,6 +19,7 @@ it would take all memory before its weights are seen not to fit. Llama 3.1 405B 
 layers, and Llama 4 Scout takes 10,485,760 tokens."""
 
 _MOST = 1 << 53
+_SHOWN_LENGTH = 80
 
 ValueT = TypeVar("ValueT")
 Refuse = Callable[[ModelConfigError], None]
@@ -124,10 +125,10 @@ class ConfigKeys:
     def neutral(self, neutral: Neutral) -> None:
         """Refuse values that change the model's numbers in ways that are not supported."""
         self._read.update(neutral)
-        present = {self._within + name: value for name, value in self._values.items()}
-        allowed = {self._within + name: neutral[name] for name in neutral}
-        for error in not_neutral(self.file, present, allowed):
-            self._refuse(error)
+        for name, allowed in neutral.items():
+            if name in self._values and self._values[name] not in allowed:
+                reason = f"{shown_value(self._values[name])} is not supported"
+                self._refuse(self.refusal(name, reason))
 
     def ignore(self, *names: str) -> None:
         """Keys that do not change the numbers of this family's models."""
@@ -146,6 +147,17 @@ class ConfigKeys:
         for keys in self._nested:
             keys.check_all_read(is_bookkeeping, reader)
 
+    def choice(
+        self, name: str, choices: Mapping[str, ValueT], default: str | None = None
+    ) -> ValueT:
+        """The choice that key `name` names, or `default` if it is absent. Raises ModelConfigError,
+        with the `choices` that there are."""
+        given = self.required(name, str) if default is None else self.read(name, str, default)
+        if given not in choices:
+            known = ", ".join(choices)
+            raise self.error(f"{name} {given!r} is not supported (one of {known})")
+        return choices[given]
+
     def refusal(self, name: str, reason: str) -> UnsupportedKeyError:
         """An error about key `name`, without which the reading can go on."""
         return UnsupportedKeyError(self.file, self._within + name, reason)
@@ -157,6 +169,12 @@ class ConfigKeys:
     def _own_name(self, name: str) -> str:
         own = self._spelling.get(name, name)
         return name if own not in self._values and name in self._values else own
+
+
+def shown_value(value: Any) -> str:
+    """A value of a JSON file as a message shows it: cut if it is long."""
+    shown = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return shown if len(shown) <= _SHOWN_LENGTH else f"{shown[:_SHOWN_LENGTH]}..."
 
 
 def _is_finite(value: Any) -> bool:

@@ -1,10 +1,8 @@
 """What most families read of `config.json` in the same way."""
 
-from collections.abc import Sequence
 from typing import get_args
 
 from workers.contract.config_keys.keys import MOST_LAYERS, MOST_TOKENS, MOST_WIDTH, ConfigKeys
-from workers.contract.config_keys.windows import FULL_ATTENTION
 from workers.contract.model_shape import ActivationName, Sizes
 
 
@@ -40,26 +38,5 @@ def read_activation(
 ) -> ActivationName:
     """The activation function that key `name` names. Raises ModelConfigError, with those that are
     known."""
-    given, known = keys.read(name, str, default), get_args(ActivationName)
-    for each in known:
-        if each == given:
-            return each
-    raise keys.error(f"{name} {given!r} is not supported (one of {', '.join(known)})")
-
-
-def read_layer_types(
-    keys: ConfigKeys, num_layers: int, types: Sequence[str] = (FULL_ATTENTION,)
-) -> tuple[int, ...] | None:
-    """`layer_types` as an index into `types` for each layer; None if it is absent.
-
-    Raises ModelConfigError for another type, or unless there is one for each layer.
-    """
-    names = keys.optional("layer_types", list[str])
-    if names is None:
-        return None
-    if len(names) != num_layers:
-        raise keys.error(f"layer_types has {len(names)} entries for {num_layers} layers")
-    for name in names:
-        if name not in types:
-            raise keys.error(f"layer_types has {name!r}, which is not supported here")
-    return tuple(types.index(name) for name in names)
+    known: tuple[ActivationName, ...] = get_args(ActivationName)
+    return keys.choice(name, dict(zip(known, known, strict=True)), default)

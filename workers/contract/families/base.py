@@ -9,7 +9,7 @@ import msgspec
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import Task
 from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.model_shape import DecoderConfig, ModelShape, Sizes
+from workers.contract.model_shape import FamilyConfig, ModelShape, Sizes
 
 ReadShape = Callable[[ConfigKeys], ModelShape]
 Renames = Sequence[tuple[str, str]]
@@ -54,43 +54,23 @@ def decoder(
 ) -> dict[str, Family]:
     """The architectures of decoder `name`: with an LM head, as a classifier, and alone, called
     `alone` if not as is usual."""
-    base = alone or f"{name}Model"
-    rows: list[tuple[str, str, Task]] = [
-        (f"{name}ForCausalLM", "ForCausalLM", "generate"),
-        (f"{name}ForSequenceClassification", "ForSequenceClassification", "classify"),
-        (base, "Model", "embed"),
-    ]
+    base, module = alone or f"{name}Model", "workers.models.decoder:Decoder"
+    own: dict[str, tuple[str, Task]] = {
+        f"{name}ForCausalLM": ("ForCausalLM", "generate"),
+        f"{name}ForSequenceClassification": ("ForSequenceClassification", "classify"),
+        base: ("Model", "embed"),
+    }
     return {
         architecture: Family(
             name=name,
             task=task,
-            model_class=f"workers.models.decoder:Decoder{head}",
+            model_class=module + head,
             read_shape=read_shape,
             renames=(_PREFIX, *renames),
             base=base,
         )
-        for architecture, head, task in rows
+        for architecture, (head, task) in own.items()
     }
-
-
-def decoder_shape(
-    keys: ConfigKeys,
-    sizes: Sizes,
-    layers: Sequence[AttentionKind],
-    family: DecoderConfig,
-    *,
-    tied: bool = False,
-) -> ModelShape:
-    """The shape of a decoder whose layers have the kinds of attention `layers`. `tied` says whether
-    the LM head is the embedding if `config.json` does not. Raises ModelConfigError."""
-    kinds = tuple(dict.fromkeys(layers))
-    return ModelShape(
-        **msgspec.structs.asdict(sizes),
-        tie_word_embeddings=keys.read("tie_word_embeddings", bool, tied),
-        attention=kinds,
-        layer_kinds=tuple(kinds.index(kind) for kind in layers),
-        family=family,
-    )
 
 
 def encoder(
@@ -118,3 +98,23 @@ def encoder(
         )
         for head, task in tasks.items()
     }
+
+
+def shape_of(
+    keys: ConfigKeys,
+    sizes: Sizes,
+    layers: Sequence[AttentionKind],
+    family: FamilyConfig,
+    *,
+    tied: bool,
+) -> ModelShape:
+    """The shape of a model whose layers have the kinds of attention `layers`. `tied` says whether
+    the LM head is the embedding if `config.json` does not. Raises ModelConfigError."""
+    kinds = tuple(dict.fromkeys(layers))
+    return ModelShape(
+        **msgspec.structs.asdict(sizes),
+        tie_word_embeddings=keys.read("tie_word_embeddings", bool, tied),
+        attention=kinds,
+        layer_kinds=tuple(kinds.index(kind) for kind in layers),
+        family=family,
+    )

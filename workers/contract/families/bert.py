@@ -5,7 +5,7 @@ import msgspec
 from workers.contract.attention_kind import AttentionKind, PositionBias
 from workers.contract.config_keys.keys import MOST_WIDTH, ConfigKeys
 from workers.contract.config_keys.sizes import read_activation, read_sizes
-from workers.contract.families.base import encoder
+from workers.contract.families.base import encoder, shape_of
 from workers.contract.model_shape import ActivationName, EncoderConfig, ModelShape
 
 _ORIGINAL_POOLER = (
@@ -50,13 +50,7 @@ def encoder_shape(
         raise keys.error(f"{sizes.max_position} positions, of which {unused} are not used")
     sizes = msgspec.structs.replace(sizes, max_position=sizes.max_position - unused)
     kind = AttentionKind(causal=False, scale=sizes.head_dim**-0.5, position_bias=position_bias)
-    return ModelShape(
-        **msgspec.structs.asdict(sizes),
-        tie_word_embeddings=keys.read("tie_word_embeddings", bool, True),
-        attention=(kind,),
-        layer_kinds=(0,) * sizes.num_layers,
-        family=family,
-    )
+    return shape_of(keys, sizes, [kind] * sizes.num_layers, family, tied=True)
 
 
 BERT = encoder(

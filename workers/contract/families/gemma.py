@@ -11,9 +11,15 @@ import msgspec
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope, rope_of
-from workers.contract.config_keys.sizes import read_activation, read_layer_types, read_sizes
-from workers.contract.config_keys.windows import FULL_ATTENTION, SLIDING_ATTENTION, narrowed
-from workers.contract.families.base import Family, decoder, decoder_shape
+from workers.contract.config_keys.sizes import read_activation, read_sizes
+from workers.contract.config_keys.windows import (
+    FULL_ATTENTION,
+    SLIDING_ATTENTION,
+    narrowed,
+    read_causal,
+    read_layers,
+)
+from workers.contract.families.base import Family, decoder, shape_of
 from workers.contract.model_shape import (
     ActivationName,
     DecoderConfig,
@@ -58,10 +64,9 @@ def read_gemma(keys: ConfigKeys) -> ModelShape:
     keys.assume(_GEMMA1)
     keys.neutral({"use_bidirectional_attention": (False, None)})
     sizes = read_sizes(keys)
-    rope = read_rope(keys, sizes.max_position)
-    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    everything = read_causal(keys, sizes)
     family = _family(keys, sizes, _activation(keys))
-    return decoder_shape(keys, sizes, [everything] * sizes.num_layers, family, tied=True)
+    return shape_of(keys, sizes, [everything] * sizes.num_layers, family, tied=True)
 
 
 def read_gemma2(keys: ConfigKeys) -> ModelShape:
@@ -140,10 +145,9 @@ def _layers(
 ) -> Sequence[AttentionKind]:
     """One a layer. Without `layer_types` the last of every `period` layers sees everything."""
     keys.ignore("_sliding_window_pattern")  # transformers writes it beside the types
-    types = read_layer_types(keys, sizes.num_layers, (FULL_ATTENTION, SLIDING_ATTENTION))
-    if types is None:
-        types = tuple(int(bool((i + 1) % period)) for i in range(sizes.num_layers))
-    return [(full, sliding)[kind] for kind in types]
+    layers = range(1, sizes.num_layers + 1)
+    default = [sliding if layer % period else full for layer in layers]
+    return read_layers(keys, {FULL_ATTENTION: full, SLIDING_ATTENTION: sliding}, default)
 
 
 def _activation(keys: ConfigKeys) -> ActivationName:
@@ -165,7 +169,7 @@ def _shape(
         sandwich_norms=True,
         logit_softcap=_softcap(keys, "final_logit_softcapping"),
     )
-    return decoder_shape(keys, sizes, layers, family, tied=True)
+    return shape_of(keys, sizes, layers, family, tied=True)
 
 
 def _family(keys: ConfigKeys, sizes: Sizes, hidden_act: ActivationName) -> DecoderConfig:

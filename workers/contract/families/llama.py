@@ -1,10 +1,9 @@
 """Llama (Touvron et al. 2023, arXiv:2302.13971), with grouped queries and scaled positions."""
 
-from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.config_keys.rope import read_rope
-from workers.contract.config_keys.sizes import read_activation, read_layer_types, read_sizes
-from workers.contract.families.base import decoder, decoder_shape
+from workers.contract.config_keys.sizes import read_activation, read_sizes
+from workers.contract.config_keys.windows import FULL_ATTENTION, read_causal, read_layers
+from workers.contract.families.base import decoder, shape_of
 from workers.contract.model_shape import DecoderConfig, ModelShape
 
 
@@ -23,9 +22,8 @@ def read_llama(keys: ConfigKeys) -> ModelShape:
     )
     keys.ignore("is_llama_config", "max_sequence_length")
     sizes, bias = read_sizes(keys), keys.read("attention_bias", bool, False)
-    rope = read_rope(keys, sizes.max_position)
-    read_layer_types(keys, sizes.num_layers)
-    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    everything = read_causal(keys, sizes)
+    layers = read_layers(keys, {FULL_ATTENTION: everything}, [everything] * sizes.num_layers)
     family = DecoderConfig(
         hidden_act=read_activation(keys, "hidden_act"),
         norm_eps=keys.read("rms_norm_eps", float, 1e-6),
@@ -33,7 +31,7 @@ def read_llama(keys: ConfigKeys) -> ModelShape:
         output_bias=bias,
         mlp_bias=keys.read("mlp_bias", bool, False),
     )
-    return decoder_shape(keys, sizes, [everything] * sizes.num_layers, family)
+    return shape_of(keys, sizes, layers, family, tied=False)
 
 
 LLAMA = decoder("Llama", read_llama)

@@ -1,25 +1,22 @@
 """Mistral (Jiang et al. 2023, arXiv:2310.06825): a Llama whose layers attend within a window."""
 
-from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.config_keys.rope import read_rope
 from workers.contract.config_keys.sizes import read_activation, read_sizes
-from workers.contract.config_keys.windows import narrowed, read_window
-from workers.contract.families.base import decoder, decoder_shape
+from workers.contract.config_keys.windows import narrowed, read_causal, read_window
+from workers.contract.families.base import decoder, shape_of
 from workers.contract.model_shape import DecoderConfig, ModelShape
 
 
 def read_mistral(keys: ConfigKeys) -> ModelShape:
     """As `MistralConfig` of transformers. Raises ModelConfigError."""
     sizes = read_sizes(keys)
-    rope = read_rope(keys, sizes.max_position)
-    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    everything = read_causal(keys, sizes)
     narrow = narrowed(everything, read_window(keys, 4096), sizes.max_position)
     family = DecoderConfig(
         hidden_act=read_activation(keys, "hidden_act"),
         norm_eps=keys.read("rms_norm_eps", float, 1e-6),
     )
-    return decoder_shape(keys, sizes, [narrow] * sizes.num_layers, family)
+    return shape_of(keys, sizes, [narrow] * sizes.num_layers, family, tied=False)
 
 
 MISTRAL = decoder("Mistral", read_mistral)

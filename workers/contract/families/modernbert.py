@@ -5,10 +5,15 @@ import msgspec
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import rope_of
-from workers.contract.config_keys.sizes import read_activation, read_layer_types, read_sizes
-from workers.contract.config_keys.windows import FULL_ATTENTION, SLIDING_ATTENTION, narrowed
+from workers.contract.config_keys.sizes import read_activation, read_sizes
+from workers.contract.config_keys.windows import (
+    FULL_ATTENTION,
+    SLIDING_ATTENTION,
+    narrowed,
+    read_layers,
+)
 from workers.contract.embedding_modules import PoolingMode
-from workers.contract.families.base import encoder
+from workers.contract.families.base import encoder, shape_of
 from workers.contract.model_shape import ModelShape, PreNormEncoderConfig
 from workers.contract.rope_config import RopeConfig
 
@@ -31,29 +36,27 @@ def read_modernbert(keys: ConfigKeys) -> ModelShape:
     sizes = read_sizes(keys)
     scale = sizes.head_dim**-0.5
     everywhere, nearby = _read_ropes(keys, sizes.max_position)
-    within = AttentionKind(causal=False, scale=scale, rope=nearby)
+    full = AttentionKind(causal=False, scale=scale, rope=everywhere)
     # Tokens up to half of `local_attention` away on either side are seen.
     window = (keys.optional_size("local_attention") or 128) // 2 + 1
-    return ModelShape(
-        **msgspec.structs.asdict(sizes),
-        tie_word_embeddings=keys.read("tie_word_embeddings", bool, True),
-        attention=(
-            AttentionKind(causal=False, scale=scale, rope=everywhere),
-            narrowed(within, window, sizes.max_position),
-        ),
-        layer_kinds=_read_layer_kinds(keys, sizes.num_layers),
-        classifier_pooling=_read_classifier_pooling(keys),
-        family=PreNormEncoderConfig(
-            hidden_act=read_activation(keys, "hidden_activation", "gelu"),
-            head_act=read_activation(keys, "classifier_activation", "gelu"),
-            norm_eps=keys.read("norm_eps", float, 1e-5),
-            norm_bias=keys.read("norm_bias", bool, False),
-            attention_bias=keys.read("attention_bias", bool, False),
-            mlp_bias=keys.read("mlp_bias", bool, False),
-            head_bias=keys.read("classifier_bias", bool, False),
-            decoder_bias=keys.read("decoder_bias", bool, True),
-        ),
+    within = msgspec.structs.replace(full, rope=nearby)
+    sliding = narrowed(within, window, sizes.max_position)
+    every = keys.optional_size("global_attn_every_n_layers") or 3
+    default = [sliding if layer % every else full for layer in range(sizes.num_layers)]
+    layers = read_layers(keys, dict(zip(_LAYER_TYPES, (full, sliding), strict=True)), default)
+    family = PreNormEncoderConfig(
+        hidden_act=read_activation(keys, "hidden_activation", "gelu"),
+        head_act=read_activation(keys, "classifier_activation", "gelu"),
+        norm_eps=keys.read("norm_eps", float, 1e-5),
+        norm_bias=keys.read("norm_bias", bool, False),
+        attention_bias=keys.read("attention_bias", bool, False),
+        mlp_bias=keys.read("mlp_bias", bool, False),
+        head_bias=keys.read("classifier_bias", bool, False),
+        decoder_bias=keys.read("decoder_bias", bool, True),
     )
+    pooling = keys.choice("classifier_pooling", _CLASSIFIER_POOLING, "cls")
+    shape = shape_of(keys, sizes, layers, family, tied=True)
+    return msgspec.structs.replace(shape, classifier_pooling=pooling)
 
 
 def _read_ropes(keys: ConfigKeys, max_position: int) -> tuple[RopeConfig, RopeConfig]:
@@ -66,20 +69,6 @@ def _read_ropes(keys: ConfigKeys, max_position: int) -> tuple[RopeConfig, RopeCo
         rope_of(everywhere, wide, None, max_position),
         rope_of(nearby, narrow, None, max_position),
     )
-
-
-def _read_layer_kinds(keys: ConfigKeys, num_layers: int) -> tuple[int, ...]:
-    every = keys.optional_size("global_attn_every_n_layers") or 3
-    default = tuple(int(layer % every > 0) for layer in range(num_layers))
-    return read_layer_types(keys, num_layers, _LAYER_TYPES) or default
-
-
-def _read_classifier_pooling(keys: ConfigKeys) -> PoolingMode:
-    name = keys.read("classifier_pooling", str, "cls")
-    if name not in _CLASSIFIER_POOLING:
-        known = ", ".join(_CLASSIFIER_POOLING)
-        raise keys.error(f"classifier_pooling {name!r} is not supported (one of {known})")
-    return _CLASSIFIER_POOLING[name]
 
 
 MODERNBERT = encoder(

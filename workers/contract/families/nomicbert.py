@@ -3,14 +3,12 @@ feed-forward network, without biases."""
 
 from collections.abc import Mapping
 
-import msgspec
-
 from workers.contract.attention_kind import AttentionKind
+from workers.contract.config_keys.bookkeeping import Neutral
 from workers.contract.config_keys.keys import MOST_WIDTH, ConfigKeys
 from workers.contract.config_keys.rope import read_rope
 from workers.contract.config_keys.sizes import read_activation, read_sizes
-from workers.contract.conventions import Neutral
-from workers.contract.families.base import encoder
+from workers.contract.families.base import encoder, shape_of
 from workers.contract.model_shape import ActivationName, EncoderConfig, ModelShape
 
 _SPELLING = {
@@ -61,22 +59,20 @@ def read_nomicbert(keys: ConfigKeys) -> ModelShape:
     keys.ignore(*_NOT_READ)
     sizes = read_sizes(keys, positions=_key_of_length(keys))
     rope = read_rope(keys, sizes.max_position, theta=1000.0)
-    hidden_act = _read_activation(keys)
-    return ModelShape(
-        **msgspec.structs.asdict(sizes),
-        tie_word_embeddings=keys.read("tie_word_embeddings", bool, True),
-        attention=(AttentionKind(causal=False, scale=sizes.head_dim**-0.5, rope=rope),),
-        layer_kinds=(0,) * sizes.num_layers,
-        family=EncoderConfig(
-            hidden_act=hidden_act,
-            head_act=hidden_act,
-            norm_eps=keys.read("layer_norm_eps", float, 1e-12),
-            type_vocab_size=keys.count("type_vocab_size", 2, MOST_WIDTH),
-            gated=True,
-            bias=False,
-            fused_qkv=True,
-        ),
+    hidden_act = read_activation(keys, "hidden_act")
+    if keys.optional("activation_function", str):
+        hidden_act = keys.choice("activation_function", _GATED)
+    everything = AttentionKind(causal=False, scale=sizes.head_dim**-0.5, rope=rope)
+    family = EncoderConfig(
+        hidden_act=hidden_act,
+        head_act=hidden_act,
+        norm_eps=keys.read("layer_norm_eps", float, 1e-12),
+        type_vocab_size=keys.count("type_vocab_size", 2, MOST_WIDTH),
+        gated=True,
+        bias=False,
+        fused_qkv=True,
     )
+    return shape_of(keys, sizes, [everything] * sizes.num_layers, family, tied=True)
 
 
 def _key_of_length(keys: ConfigKeys) -> str:
@@ -89,15 +85,6 @@ def _key_of_length(keys: ConfigKeys) -> str:
     scaled = keys.optional("rotary_scaling_factor", float)
     keys.ignore("max_position_embeddings", "max_trained_positions", "n_positions")
     return "max_trained_positions" if scaled else longest
-
-
-def _read_activation(keys: ConfigKeys) -> ActivationName:
-    name = keys.optional("activation_function", str)
-    own = read_activation(keys, "hidden_act")
-    if name is not None and name not in _GATED:
-        known = ", ".join(_GATED)
-        raise keys.error(f"activation_function {name!r} is not supported (one of {known})")
-    return own if name is None else _GATED[name]
 
 
 NOMICBERT = encoder(

@@ -6,7 +6,7 @@ from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_scaling, rope_keys
 from workers.contract.config_keys.sizes import read_activation, read_sizes
 from workers.contract.config_keys.windows import narrowed, read_window
-from workers.contract.families.base import decoder, decoder_shape
+from workers.contract.families.base import decoder, shape_of
 from workers.contract.model_shape import DecoderConfig, ModelShape
 from workers.contract.rope_config import RopeConfig
 
@@ -34,7 +34,7 @@ def read_phi3(keys: ConfigKeys) -> ModelShape:
         norm_eps=keys.read("rms_norm_eps", float, 1e-5),
         fused_projections=True,
     )
-    return decoder_shape(keys, sizes, [narrow] * sizes.num_layers, family)
+    return shape_of(keys, sizes, [narrow] * sizes.num_layers, family, tied=False)
 
 
 def _read_rope(keys: ConfigKeys, max_position: int) -> RopeConfig:

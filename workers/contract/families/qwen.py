@@ -2,17 +2,17 @@
 2025, arXiv:2505.09388): Llamas with biases in the products of queries, keys and values, or with
 norms of queries and keys; later layers may attend within a window."""
 
-from workers.contract.attention_kind import AttentionKind
 from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.config_keys.rope import read_rope
-from workers.contract.config_keys.sizes import read_activation, read_layer_types, read_sizes
+from workers.contract.config_keys.sizes import read_activation, read_sizes
 from workers.contract.config_keys.windows import (
     FULL_ATTENTION,
     SLIDING_ATTENTION,
     narrowed,
+    read_causal,
+    read_layers,
     read_window,
 )
-from workers.contract.families.base import decoder, decoder_shape
+from workers.contract.families.base import decoder, shape_of
 from workers.contract.model_shape import DecoderConfig, ModelShape, Sizes
 
 
@@ -32,11 +32,15 @@ def read_qwen3(keys: ConfigKeys) -> ModelShape:
 def _shape(
     keys: ConfigKeys, sizes: Sizes, *, qkv_bias: bool, output_bias: bool, qk_norm: bool
 ) -> ModelShape:
-    rope = read_rope(keys, sizes.max_position)
-    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-    narrow = narrowed(everything, _window(keys), sizes.max_position)
-    slides = _slides(keys, sizes.num_layers)
-    layers = [narrow if slid else everything for slid in slides]
+    everything = read_causal(keys, sizes)
+    window = read_window(keys, 4096)
+    # Published checkpoints declare a window that they do not use.
+    used = window if keys.read("use_sliding_window", bool, False) else None
+    narrow = narrowed(everything, used, sizes.max_position)
+    without = keys.read("max_window_layers", int, 28)
+    default = [everything if layer < without else narrow for layer in range(sizes.num_layers)]
+    kinds = {FULL_ATTENTION: everything, SLIDING_ATTENTION: narrow}
+    layers = read_layers(keys, kinds, default)
     family = DecoderConfig(
         hidden_act=read_activation(keys, "hidden_act"),
         norm_eps=keys.read("rms_norm_eps", float, 1e-6),
@@ -44,22 +48,7 @@ def _shape(
         output_bias=output_bias,
         qk_norm=qk_norm,
     )
-    return decoder_shape(keys, sizes, layers, family)
-
-
-def _window(keys: ConfigKeys) -> int | None:
-    """Published checkpoints declare a window that they do not use."""
-    window = read_window(keys, 4096)
-    return window if keys.read("use_sliding_window", bool, False) else None
-
-
-def _slides(keys: ConfigKeys, num_layers: int) -> list[bool]:
-    """Whether each layer has a window: by `layer_types`, or those after `max_window_layers`."""
-    without = keys.read("max_window_layers", int, 28)
-    types = read_layer_types(keys, num_layers, (FULL_ATTENTION, SLIDING_ATTENTION))
-    if types is not None:
-        return [bool(kind) for kind in types]
-    return [layer >= without for layer in range(num_layers)]
+    return shape_of(keys, sizes, layers, family, tied=False)
 
 
 QWEN2 = decoder("Qwen2", read_qwen2)

@@ -152,7 +152,7 @@ def test_every_row_runs_once_in_steps_of_the_budget(jobs: list[tuple[list[int], 
         steps.add(job_id, lens, priority)
     while steps.step():
         queue, rows = steps.scheduler._waiting, steps.scheduler._rows
-        places = [(job.message.priority, rows[job].job_class) for job in queue]
+        places = [(job.message.priority, job.kind) for job in queue]
         assert places == sorted(places)
         assert {*queue} == {*rows}
         new = [rows[job].first_tokens for job in queue if not rows[job].cursor]

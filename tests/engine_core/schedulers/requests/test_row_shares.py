@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job
+from engine_core.job import Job, JobKind
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.cost_model import Coefficients
 from engine_core.schedulers.requests.online_traffic import REMEMBERED, STEP_SECONDS
@@ -64,7 +64,7 @@ def test_rows_are_made_as_others_end() -> None:
     assert made.row == 4
     assert {row.row for row in shares.close(job)} == {1, 2, 3, 4}
     assert shares.ended(rows[1]) == (None, None)
-    assert not shares
+    assert not any(shares.num_jobs)
 
 
 @given(data=st.data())
@@ -97,9 +97,11 @@ def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObje
             for other in alive
             if (rows := [each for each in alive if each.job is other.job])
         }
-        assert shares.small_jobs == list(jobs.values()).count(False)
-    assert shares.small_jobs == shares.client_jobs == 0
-    assert not shares
+        counts = [list(jobs.values()).count(large) for large in (False, True)]
+        assert shares.num_jobs == [*counts, 0]
+        assert all((job.kind is JobKind.LARGE) == large for job, large in jobs.items())
+    assert shares.num_jobs == [0, 0, 0]
+    assert not shares._jobs
     clock.now = REMEMBERED
     shares._forget_keys()
     assert not shares._keys
@@ -208,4 +210,32 @@ def test_a_row_that_arrives_takes_a_slot_of_a_large_job_at_once(stages: int) -> 
     assert sorted(ends) == list(range(200))
     assert driver.scheduler.usage().preemptions >= 1
     assert [job.message.id for job in driver.ended] == [2, 1]
+    driver.assert_idle()
+
+
+def test_a_surplus_row_takes_up_a_share_while_it_waits_for_a_prompt() -> None:
+    driver = Driver(num_blocks=40, max_running=16, max_step_tokens=32, block_size=128)
+    job = job_of(1, rows=4)
+    prompts = [prompt_of(3), *([*prompt_of(200, seed=7), at] for at in range(3))]
+    rows = [
+        Request(job, row, PARAMS, array("i", prompt), max_len=len(prompt) + 20, seed=0)
+        for row, prompt in enumerate(prompts)
+    ]
+    driver.scheduler.add(job, rows)
+    waiting = driver.scheduler._in_progress
+    while not waiting:
+        driver.step()
+    assert [(row.surplus, row in waiting) for row in rows[1:]] == [
+        (False, False),
+        (True, True),
+        (True, True),
+    ]
+    driver.scheduler.abort(job, row=0)
+    assert [(row.surplus, row in waiting) for row in rows[2:]] == [(False, True), (True, True)]
+    assert driver.scheduler.usage().waiting == 2
+    driver.drain()
+    for row in (1, 2, 3):
+        tokens = [output.token for output in driver.outputs[1] if output.row == row]
+        assert tokens == reference(prompts[row], 20)
+    assert driver.scheduler.usage().cached_tokens == 2 * 200
     driver.assert_idle()

@@ -3,7 +3,7 @@
 import pytest
 
 from engine_core.engine_state import StageTime
-from server.bench.results.stage_shares import stage_figures, stage_lines
+from server.bench.results.engine_counters import stage_figures, stage_lines
 
 
 def time(busy: float, waiting: float, transfer: float, idle: float) -> StageTime:

@@ -8,13 +8,12 @@ import pytest
 from server.bench.cases.workloads import GENERATION, HTTP, PREFILL
 from server.bench.report import PIPELINE_HEADLINES
 from server.bench.results.measurement import is_rate, unit_of
-from server.bench.results.targets import Target, for_gpus, read_targets
+from server.bench.results.targets import Target, Targets, for_gpus, read_targets
 
 
 def test_the_source_checkout_has_a_goal_for_every_headline_and_nothing_else() -> None:
     """But for the rate of `skew`, whose goal are its bubbles."""
     targets = read_targets()
-    assert targets is not None
     headlines = {case.name: set(case.headlines) for case in (*GENERATION, *PREFILL, *HTTP)}
     headlines["skew"] = set(PIPELINE_HEADLINES)
     headlines["rand"] |= PIPELINE_HEADLINES
@@ -25,7 +24,7 @@ def test_the_source_checkout_has_a_goal_for_every_headline_and_nothing_else() ->
 
 
 def test_an_installed_wheel_has_none(tmp_path: Path) -> None:
-    assert read_targets(tmp_path / "benchmarks" / "targets.toml") is None
+    assert read_targets(tmp_path / "benchmarks" / "targets.toml") == Targets()
 
 
 def test_a_misspelled_key_is_an_error(tmp_path: Path) -> None:
@@ -39,7 +38,6 @@ def test_a_figure_without_a_target(tmp_path: Path) -> None:
     file = tmp_path / "targets.toml"
     file.write_text('vllm_version = "1"\n[cases.one.seconds]\ngoal = [2]\n')
     targets = read_targets(file)
-    assert targets is not None
     assert targets.of("one", "seconds") == Target(goal=(2.0,))
     assert targets.of("one", "requests_per_s") == targets.of("two", "seconds") == Target()
 

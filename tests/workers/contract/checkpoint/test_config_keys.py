@@ -15,7 +15,7 @@ from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.families.table import FAMILIES, UnknownArchitectureError
 from workers.contract.model_config import ModelConfig, ModelConfigError
 from workers.contract.model_shape import ModelShape
-from workers.models.model_class import model_class
+from workers.models.base import model_class
 
 BERTS = ("BertModel", "BertForMaskedLM", "BertForSequenceClassification")
 

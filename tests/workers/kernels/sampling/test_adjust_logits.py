@@ -9,7 +9,7 @@ import torch
 from tests.workers.kernels.sampling.logits import VOCABULARY, logits_of
 from tests.workers.sampling.sampling_rows import allowing, filled_table, init
 from workers.sampling import cuda, sampler
-from workers.sampling.adjustments import TokenMask, with_mask
+from workers.sampling.adjustments import TokenMask
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_adjustments_equal_those_of_the_cpu(
         logits = logits_of(7, seed=step, device=device, dtype=dtype)
         mask = TokenMask(np.array([1, 4], np.int32), words) if step % 2 else None
         expected = sampler.sample(logits.float().cpu(), parameters, on_cpu.counts, mask)
-        adjustments = parameters.adjustments
         if mask is not None:
             mask = mask._replace(words=words.to(device))
-            adjustments = with_mask(adjustments, mask)
-        tokens = cuda.sample(logits, parameters, adjustments, on_device.counts, mask)
+        tokens = cuda.sample(
+            logits, parameters, parameters.adjustments(mask), on_device.counts, mask
+        )
         assert tokens.tolist() == expected.tolist()
         assert not 4 <= tokens[6] < 2000
         # `sampler.sample` counts the tokens of the device in the same way.
@@ -63,6 +63,6 @@ def test_a_small_penalty_is_not_lost_in_bfloat16(device: torch.device) -> None:
     logits = torch.full((1, 300), 20.0, dtype=torch.bfloat16, device=device)
     table, parameters = filled_table(300, [init(0, [5], presence_penalty=0.01)], device)
     for step in range(3):
-        tokens = cuda.sample(logits, parameters, parameters.adjustments, table.counts, None)
+        tokens = cuda.sample(logits, parameters, parameters.adjustments(), table.counts, None)
         assert tokens.tolist() == [step]
         table.counts.add(torch.tensor([0], device=device), tokens.long())

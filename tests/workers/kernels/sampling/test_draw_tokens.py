@@ -82,7 +82,11 @@ def test_equals_at_the_edge_are_kept_by_id(top_p: float, device: torch.device) -
     assert len(set(drawn)) > 1
 
 
-@pytest.mark.parametrize("given", [{"temperature": 0}, {}, {"top_k": 9}, {"top_p": 0.9}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [{"temperature": 0}, {}, pytest.param({"top_k": 9}, marks=pytest.mark.long), {"top_p": 0.9}],
+    ids=str,
+)
 def test_rows_that_are_not_finite_fail_alone(given: dict[str, Any], device: torch.device) -> None:
     logits = logits_of(7, seed=4, device=device, dtype=torch.float16)
     parameters = rows(7, index=np.arange(7), **given)

@@ -1,26 +1,33 @@
-"""Embeddings: one vector a text. The server scores pairs by the cosine of their vectors."""
+"""Encoders: one vector a text, dense or sparse, or a logit a label for a text or a pair.
+
+With a model that embeds the server scores pairs by the cosine of their vectors.
+"""
 
 from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
+from engine_core.preprocessing.job_inputs import JobInputs, Text
+from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError
+from engine_core.schedulers.base import Scheduler
 from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
 from engine_core.schedulers.requests.encoder_rows import EncoderRows
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, TokenizerThreads
-from engine_core.workflows.base import Workflow
-from workers.contract.config import ExecutionConfig
+from engine_core.workflows.base import Operation, RequestProcessor, Workflow
+from workers.contract.config import ExecutionConfig, Task
+from workers.contract.model_config import ModelConfig
 
 
-class EncoderProcessor:
+class EncodeProcessor:
     """Turns texts or ids into rows in flat arrays, after checking that each fits the model."""
 
-    item = "input"
-
     def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
+        self._item = "documents" if config.task in ("classify", "rerank") else "input"
         self._vocab_size = config.model.vocab_size
         self._most_tokens, self._bound = config.max_model_len, "this model takes at most"
         kv_tokens = num_blocks * config.block_size
@@ -28,9 +35,22 @@ class EncoderProcessor:
             self._most_tokens, self._bound = kv_tokens, "this model's KV cache holds"
 
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
-        return list(message.texts)
+        texts = message.texts
+        if isinstance(message, GenerateJob) or (query := message.query) is None:
+            return list(texts)
+        if message.ids:
+            raise RefusalError("invalid_request", "this model scores pairs of texts, not token ids")
+        queries = [query] * len(texts) if isinstance(query, str) else query
+        if len(queries) != len(texts):
+            raise RefusalError("invalid_request", f"{len(queries)} queries, {len(texts)} texts")
+        return self._pairs(list(zip(queries, texts, strict=True)), message.instruction)
 
-    def prepare(self, inputs: TokenizedJob) -> tuple[Accepted, EncoderRows]:
+    def _pairs(self, pairs: list[tuple[str, str]], instruction: str | None) -> list[Text]:
+        """What is tokenized for each query with its text."""
+        del instruction
+        return [*pairs]
+
+    def prepare(self, inputs: JobInputs) -> tuple[Accepted, Any]:
         tokenized = inputs.tokenized
         lens = np.array([text.num_tokens for text in tokenized], np.int32)
         self._check_lengths(tokenized, lens, inputs.job.message.tokenization.unpooled)
@@ -72,7 +92,7 @@ class EncoderProcessor:
             )
 
     def _param(self, index: int, count: int) -> str:
-        return f"{self.item}[{index}]" if count > 1 else self.item
+        return f"{self._item}[{index}]" if count > 1 else self._item
 
 
 def _segments(tokenized: list[Tokenized]) -> np.typing.NDArray[np.uint8]:
@@ -84,11 +104,27 @@ def tokenizer_threads_for(config: ExecutionConfig, tokenizer: Tokenizer) -> Toke
     return TokenizerThreads(tokenizer, config.max_model_len)
 
 
-WORKFLOW = Workflow(
-    task="embed",
-    operations=frozenset({"encode texts", "return token states"}),
-    preprocessor=tokenizer_threads_for,
-    processor=EncoderProcessor,
-    scheduler=PrefillOnlyScheduler,
-    vector_size=lambda model: model.vector_size,
-)
+def encode_workflow(
+    task: Task,
+    vector_size: Callable[[ModelConfig], int],
+    *others: Operation,
+    processor: Callable[[ExecutionConfig, int], RequestProcessor] = EncodeProcessor,
+    scheduler: Callable[..., Scheduler[Any, Any, Any]] = PrefillOnlyScheduler,
+) -> Workflow:
+    """The workflow of a model that encodes texts; `others` are its other operations."""
+    return Workflow(
+        task=task,
+        operations=frozenset({"encode texts", *others}),
+        preprocessor=tokenizer_threads_for,
+        processor=processor,
+        scheduler=scheduler,
+        vector_size=vector_size,
+    )
+
+
+WORKFLOWS: Mapping[Task, Workflow] = {
+    "embed": encode_workflow("embed", lambda model: model.vector_size, "return token states"),
+    # Vectors over the vocabulary, sent as their non-zero entries.
+    "embed_sparse": encode_workflow("embed_sparse", lambda model: model.vocab_size),
+    "classify": encode_workflow("classify", lambda model: model.num_labels, "score pairs"),
+}

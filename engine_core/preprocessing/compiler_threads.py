@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from engine_core.fair_queuing.blocking_queue import BlockingQueue
 from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job
 from engine_core.mailbox import Mailbox
 from engine_core.messages import Grammar, GrammarKind
+from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
-from engine_core.structured.grammar import Compile, CompiledGrammar, GrammarError
-from engine_core.tokenization.tokenized import Tokenized
+from engine_core.structured.grammar import Compile, CompiledGrammar
+from engine_core.structured.grammar_error import GrammarError
 
 _log = logging.getLogger(__name__)
 
@@ -31,16 +31,6 @@ _MAX_CACHED_CHARS = 1024 * 1024
 _Source = tuple[GrammarKind, str]
 
 
-@dataclass(slots=True, eq=False)
-class CompiledJob:
-    """A tokenized job with its grammar, if it has one; or the reason why it is refused."""
-
-    job: Job
-    tokenized: list[Tokenized]
-    grammar: CompiledGrammar | None = None
-    refusal: RefusalError | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class _Query:
     """A grammar that an API key asks for. Each key has a turn of its own, so that none waits where
@@ -50,13 +40,6 @@ class _Query:
     key: KeyShare
     grammar: Grammar = field(compare=False)
     since: float = field(compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    job: Job
-    tokenized: list[Tokenized]
-    param: str
 
 
 _Outcome = tuple[_Query, CompiledGrammar | RefusalError]
@@ -80,34 +63,40 @@ class CompilerThreads:
         for lane in (self._short, self._long):
             weakref.finalize(self, lane.end)
         self._cache = _Cache()
-        self._waiting: dict[_Query, list[_Waiting]] = {}
-        self._compiled: list[CompiledJob] = []
+        self._waiting: dict[_Query, list[tuple[JobInputs, str]]] = {}
+        self._compiled: list[JobInputs] = []
 
     def fileno(self) -> int:
         """For the loop's poller."""
         return self._outcomes.fileno()
 
-    def put(self, job: Job, tokenized: list[Tokenized], grammar: Grammar) -> None:
+    def put(self, inputs: JobInputs, grammar: Grammar) -> None:
         """Queue a tokenized job; if its grammar is cached, the next `take` returns it."""
         source = (grammar.kind, grammar.source)
-        query = _Query(source, job.message.key, grammar, time.monotonic())
-        entry = _Waiting(job, tokenized, grammar.param)
-        if (compiled := self._cache.get(source)) is not None:
-            self._compiled.append(_compiled_job(entry, compiled))
+        query = _Query(source, inputs.key, grammar, time.monotonic())
+        inputs.grammar = self._cache.get(source)
+        if inputs.grammar is not None:
+            self._compiled.append(inputs)
         elif (waiting := self._waiting.get(query)) is not None:
-            waiting.append(entry)
+            waiting.append((inputs, grammar.param))
         else:
-            self._waiting[query] = [entry]
+            self._waiting[query] = [(inputs, grammar.param)]
             short = len(grammar.source) <= _SHORT_CHARS
             (self._short if short else self._long).put(query)
 
-    def take(self) -> list[CompiledJob]:
+    def take(self) -> list[JobInputs]:
         """The jobs whose grammars were compiled, or could not be, since the last call."""
         # Each grammar that jobs wait for has one outcome: while none wait there is nothing to read.
         for query, outcome in self._outcomes.take() if self._waiting else []:
             if isinstance(outcome, CompiledGrammar):
                 self._cache.put(query.source, outcome)
-            self._compiled += [_compiled_job(entry, outcome) for entry in self._waiting.pop(query)]
+            for inputs, param in self._waiting.pop(query):
+                if isinstance(outcome, CompiledGrammar):
+                    inputs.grammar = outcome
+                else:
+                    message = f"{param}: {outcome}"
+                    inputs.refusal = replace(outcome, message=message, param=param)
+                self._compiled.append(inputs)
         compiled, self._compiled = self._compiled, []
         return compiled
 
@@ -196,10 +185,3 @@ class _Lane:
             return outcome[0]
         message = f"too complex: it takes more than {self._time_limit:g} s to compile"
         return RefusalError("invalid_request", message)
-
-
-def _compiled_job(entry: _Waiting, outcome: CompiledGrammar | RefusalError) -> CompiledJob:
-    if isinstance(outcome, CompiledGrammar):
-        return CompiledJob(entry.job, entry.tokenized, outcome)
-    refusal = replace(outcome, message=f"{entry.param}: {outcome}", param=entry.param)
-    return CompiledJob(entry.job, entry.tokenized, refusal=refusal)

@@ -13,7 +13,7 @@ from workers.contract.embedding_modules import (
     VectorModule,
 )
 from workers.layers.layer import Layer
-from workers.layers.linear import Linear, pad_rows
+from workers.layers.linear import Linear
 from workers.layers.norm import LayerNorm
 from workers.layers.placement import Placement
 
@@ -34,15 +34,12 @@ class Dense(Layer):
     """activation(x W^T + b): [R, in_features] -> [R, out_features]."""
 
     def __init__(self, config: DenseConfig, placement: Placement) -> None:
-        members = {"linear": config.out_features}
+        members = {f"{config.path}/linear": config.out_features}
         self._linear = Linear(config.in_features, members, placement, bias=config.bias)
         self._activation = _ACTIVATIONS[config.activation]
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._activation(self._linear(pad_rows(rows)))[: len(rows)]
-
-    def parts(self) -> Sequence[Layer]:
-        return (self._linear,)
+        return self._activation(self._linear(rows))
 
 
 class Normalize(Layer):
@@ -58,11 +55,6 @@ class VectorModules(Layer):
     def __init__(self, configs: Sequence[VectorModule], placement: Placement) -> None:
         self._dtype = placement.dtype
         self._layers = [_layer(config, placement) for config in configs]
-        self._by_folder = {
-            config.path: layer
-            for config, layer in zip(configs, self._layers, strict=True)
-            if not isinstance(config, NormalizeConfig)
-        }
 
     def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
         """float32[R, D] -> float32[R, E], computed in the model's dtype as the library does."""
@@ -73,26 +65,12 @@ class VectorModules(Layer):
             rows = layer(rows)
         return rows.float()
 
-    def parts(self) -> Sequence[Layer]:
-        return self._layers
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        return {
-            f"{folder}/{name}": weight
-            for folder, weights in self.weights_by_folder().items()
-            for name, weight in weights.items()
-        }
-
-    def weights_by_folder(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Folder in the checkpoint -> the names that its file has for the tensors to fill."""
-        return {folder: layer.weights() for folder, layer in self._by_folder.items()}
-
 
 def _layer(config: VectorModule, placement: Placement) -> Dense | LayerNorm | Normalize:
     match config:
         case DenseConfig():
             return Dense(config, placement)
         case LayerNormConfig():
-            return LayerNorm("norm", config.size, _LAYER_NORM_EPS, placement)
+            return LayerNorm(f"{config.path}/norm", config.size, _LAYER_NORM_EPS, placement)
         case NormalizeConfig():
             return Normalize()

@@ -9,9 +9,11 @@ import pytest
 from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, Grammar, SamplingParams
-from engine_core.structured import compiler_threads
-from engine_core.structured.compiler_threads import CompiledJob, CompilerThreads
-from engine_core.structured.grammar import CompiledGrammar, GrammarCompiler, GrammarError
+from engine_core.preprocessing import compiler_threads
+from engine_core.preprocessing.compiler_threads import CompilerThreads
+from engine_core.preprocessing.job_inputs import JobInputs
+from engine_core.structured.grammar import CompiledGrammar, GrammarCompiler
+from engine_core.structured.grammar_error import GrammarError
 from engine_core.tokenization.tokenized import Tokenized
 from tests.engine_core.grammars import GRAMMARS, json_tokenizer
 from tests.engine_core.simulated_model import VOCAB
@@ -56,11 +58,11 @@ def put(
     grammar = Grammar("regex", source, param)
     params = SamplingParams(grammar=grammar)
     job = Job(b"a", GenerateJob(job_id, params=params, ids=[b"ids"], key=key), 1, 0)
-    threads.put(job, TOKENIZED, grammar)
+    threads.put(JobInputs(job, TOKENIZED), grammar)
     return job
 
 
-def take(threads: CompilerThreads, count: int) -> dict[int, CompiledJob]:
+def take(threads: CompilerThreads, count: int) -> dict[int, JobInputs]:
     """Take as the loop does: only when the descriptor says so, or after a `put`."""
     taken = {done.job.message.id: done for done in threads.take()}
     deadline = time.monotonic() + PATIENCE

@@ -12,11 +12,12 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from engine_core.job import Job
 from engine_core.messages import EncodeJob
 from engine_core.panics import PanicError, as_exception
+from engine_core.preprocessing.job_inputs import JobInputs, Text
+from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.text_pieces import TextPieces
 from engine_core.tokenization.text_slicer import SLICE_CHARACTERS
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.tokenization.tokenizer_threads import Text, TokenizedJob, TokenizerThreads
 from tests.engine_core.panicking import BAD, make_panicking
 
 LONG = "b " * SLICE_CHARACTERS
@@ -29,18 +30,18 @@ def panicking() -> Tokenizer:
     return Tokenizer(raw)
 
 
-def tokenized(threads: TokenizerThreads, *jobs: list[Text]) -> list[TokenizedJob]:
+def tokenized(threads: TokenizerThreads, *jobs: list[Text]) -> list[JobInputs]:
     """Jobs that come together, in that order."""
     for number, texts in enumerate(jobs):
         threads.put(Job(b"client", EncodeJob(number), len(texts), 0), texts)
-    done: dict[int, TokenizedJob] = {}
+    done: dict[int, JobInputs] = {}
     while len(done) < len(jobs):
         assert select.select([threads.fileno()], [], [], 30)[0], "a thread has ended"
         done |= {finished.job.message.id: finished for finished in threads.take()}
     return [done[number] for number in range(len(jobs))]
 
 
-def is_refused(job: TokenizedJob) -> bool:
+def is_refused(job: JobInputs) -> bool:
     if job.refusal is None:
         return False
     assert job.refusal.code == "invalid_request"

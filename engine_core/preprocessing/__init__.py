@@ -1,0 +1,1 @@
+"""What an engine does with a job in threads before its rows are made: tokenizes, compiles."""

@@ -1,0 +1,88 @@
+"""Embeddings and scores by a causal model: prompts that are not continued, on the decoder's
+scheduler.
+
+So long texts are computed in chunks, and texts that begin alike share the computed beginning. The
+prompt of a pair is a template with its query and its text: all before the text is a prefix of each
+prompt with that query, which is computed once.
+"""
+
+from array import array
+from collections.abc import Iterator, Mapping
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
+from engine_core.outbox import Outbox
+from engine_core.preprocessing.job_inputs import JobInputs, Text
+from engine_core.refusal import RefusalError
+from engine_core.schedulers.batches import DecodeBatch
+from engine_core.schedulers.decoder import DecoderScheduler
+from engine_core.schedulers.encoded_rows import confirm_encoded_rows
+from engine_core.schedulers.requests.request import Request
+from engine_core.tokenization.text_pieces import TextPieces
+from engine_core.workflows.base import Workflow
+from engine_core.workflows.encode import EncodeProcessor, encode_workflow
+from workers.contract.config import ExecutionConfig, Task
+from workers.contract.reranking import UNKNOWN_TEMPLATE
+
+_NOT_CONTINUED = SamplingParams(max_tokens=0)
+
+
+class PromptScheduler(DecoderScheduler):
+    """Each row has one answer, from its last token."""
+
+    def _confirm(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> Iterator[Request]:
+        return confirm_encoded_rows(batch, output, outbox)
+
+
+class PromptProcessor(EncodeProcessor):
+    """Turns each text, or the template with a query and a text, into a request that ends with its
+    last token."""
+
+    def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
+        super().__init__(config, num_blocks)
+        self._only_pairs = config.task == "rerank"
+        declared = None if config.task == "embed" else config.model.reranking
+        self._template = None if declared is None else declared.known_template
+
+    def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
+        if self._only_pairs and (isinstance(message, GenerateJob) or message.query is None):
+            raise RefusalError("invalid_request", "this model scores pairs of a query and a text")
+        return super().texts(message)
+
+    def _pairs(self, pairs: list[tuple[str, str]], instruction: str | None) -> list[Text]:
+        if (template := self._template) is None:
+            raise RefusalError("invalid_request", f"this model scores no pairs: {UNKNOWN_TEMPLATE}")
+        pieces = {query: template.filled(query, instruction) for query in {q for q, _ in pairs}}
+        return [TextPieces(pieces[query], template.cut_piece, text) for query, text in pairs]
+
+    def prepare(self, inputs: JobInputs) -> tuple[Accepted, list[Request]]:
+        accepted, _ = super().prepare(inputs)
+        message = inputs.job.message
+        rows = list(enumerate(text.ids for text in inputs.tokenized))
+        if inputs.job.is_batch:
+            rows.sort(key=itemgetter(1))  # what begins alike is side by side
+        return accepted, [
+            Request(
+                job=inputs.job,
+                row=row,
+                params=_NOT_CONTINUED,
+                tokens=tokens,
+                max_len=len(tokens),
+                seed=0,
+                salt=message.cache_salt.encode(),
+                priority=message.priority,
+            )
+            for row, tokens in ((row, array("i", ids)) for row, ids in rows)
+        ]
+
+
+_prompts = partial(encode_workflow, processor=PromptProcessor, scheduler=PromptScheduler)
+_PAIRS = ("score pairs", "follow an instruction")
+
+WORKFLOWS: Mapping[Task, Workflow] = {
+    "embed": _prompts("embed", lambda model: model.vector_size),
+    "classify": _prompts("classify", lambda model: model.num_labels, *_PAIRS),
+    "rerank": _prompts("rerank", lambda model: model.num_labels, *_PAIRS),
+}
