@@ -6,8 +6,7 @@ from fastapi import Request, Response
 
 from engine_core.refusal import RefusalError
 from server.generation.chat.chat_choices import ChatForm
-from server.generation.chat.chat_prompt import chat_prompt
-from server.generation.chat.conversation import ChatOptions
+from server.generation.chat.conversation import ChatOptions, chat_prompt
 from server.generation.generation import generate
 from server.generation.plan import GenerationPlan, choices, generation_plan
 from server.generation.requested_sampling import sampling_params

@@ -10,8 +10,7 @@ from msgspec import UNSET
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SlicedText
 from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
-from server.generation.chat.chat_prompt import chat_prompt
-from server.generation.chat.conversation import ChatOptions
+from server.generation.chat.conversation import ChatOptions, chat_prompt
 from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.schemas.tokenize import (

@@ -1,17 +1,21 @@
-"""From a request's messages to the conversation that a template renders."""
+"""From a request's messages to the prompt that the model's template makes of them."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
 
 from engine_core.refusal import RefusalError
 from server.echoed import quoted
 from server.schemas.chat import ChatMessage, ContentPart, ToolCall
 from server.schemas.field_names import name_and_value
+from server.service.registry import Model
+from server.service.service import record_of, service_of
+from server.service.time_limit import within_limit
 from server.templates.messages.kinds import has_text, text_part
-from server.templates.protocol import ChatTemplate, Conversation
+from server.templates.protocol import ChatTemplate, Conversation, frame
 
 _OWN_NAMES = {
     "messages",
@@ -32,6 +36,32 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool | None
     continue_final_message: bool | None
     variables: dict[str, Any]
+
+
+async def chat_prompt(
+    request: Request, model: Model, messages: list[ChatMessage], options: ChatOptions
+) -> str:
+    """The text for the model to continue, special tokens written out.
+
+    The whole conversation is held until its prompt is known. Raises RefusalError: a message at
+    fault, texts far beyond what the model takes, no room, a template that refuses, no time.
+    """
+    model.text_bound.check_length(_num_characters(messages), "messages")
+    # What waits is the frame alone: messages without any text are many times its size in memory.
+    parsed = await conversation(messages, options, model.chat.template)
+    question = frame(parsed)
+    del parsed
+    service, record = service_of(request), record_of(request)
+    key = record.client.share
+    with (
+        service.in_flight,
+        service.ledger.account(key.number, "a conversation that waits for its template") as account,
+    ):
+        account.hold(len(question))
+        rendering = model.chat.prompt_of(question, key)
+        prompt = await within_limit(service.limits, record, rendering)
+    model.text_bound.check(prompt, "messages")
+    return prompt
 
 
 async def conversation(
@@ -57,7 +87,7 @@ async def conversation(
     )
 
 
-def num_characters(messages: Sequence[ChatMessage]) -> int:
+def _num_characters(messages: Sequence[ChatMessage]) -> int:
     """Those of roles and contents, which a template writes out."""
     return sum(len(message.role) + _length(message.content) for message in messages)
 
