@@ -30,10 +30,8 @@ class BlockingQueue(Generic[ItemT]):
             self._closed = True
             self._changed.notify_all()
 
-    def get(self, *, wait: bool = True) -> ItemT | None:
-        """The next one, as soon as there is one; None once the queue is closed and empty. Without
-        `wait`, None if it is empty now."""
+    def get(self) -> ItemT | None:
+        """The next one, as soon as there is one; None once the queue is closed and empty."""
         with self._changed:
-            if wait:
-                self._changed.wait_for(lambda: self._items or self._closed)
+            self._changed.wait_for(lambda: self._items or self._closed)
             return self._items.take() if self._items else None

@@ -1,10 +1,11 @@
 """Tokenizes the texts of jobs in threads, off the loop, many texts a call."""
 
+import queue
 import threading
 import weakref
 from itertools import groupby
 
-from engine_core.fair_queuing.blocking_queue import BlockingQueue
+from engine_core.fair_queuing.fair_queue import FairQueue
 from engine_core.job import Job
 from engine_core.mailbox import Mailbox
 from engine_core.preprocessing.job_inputs import JobInputs, Text, WholeText, length_of
@@ -32,7 +33,7 @@ class TokenizerThreads:
 
     def _started_lane(self, name: str, lane: "_Lane") -> "_Lane":
         threading.Thread(target=lane.run, name=name, daemon=True).start()
-        weakref.finalize(self, lane.queue.close)
+        weakref.finalize(self, lane.queue.put, None)
         return lane
 
     def fileno(self) -> int:
@@ -43,9 +44,8 @@ class TokenizerThreads:
         """Queue a job's texts. A job of ids has none, and is returned at once."""
         if not texts:
             return JobInputs(job, given_ids(job.message))
-        inputs = JobInputs(job, texts=texts)
         long = any(length_of(text) > SLICE_CHARACTERS for text in texts)
-        (self._long if long else self._short).queue.put(inputs, inputs.key)
+        (self._long if long else self._short).queue.put(JobInputs(job, texts=texts))
         return None
 
     def take(self) -> list[JobInputs]:
@@ -63,31 +63,38 @@ class _Lane:
     ) -> None:
         self._tokenizer, self._max_model_len = tokenizer, max_model_len
         self._tokenized = tokenized
-        self.queue: BlockingQueue[JobInputs] = BlockingQueue()
+        self.queue: queue.SimpleQueue[JobInputs | None] = queue.SimpleQueue()
 
     def run(self) -> None:
-        """Work in this thread, until the queue is closed."""
-        while (job := self.queue.get()) is not None:
-            self._encode_slices(job)
+        """Work in this thread, until None is taken from the queue."""
+        active: FairQueue[JobInputs] = FairQueue()
+        while True:
+            while not active or not self.queue.empty():
+                if (job := self.queue.get()) is None:
+                    return
+                active.put(job, job.key)
+            self._encode_slices(active)
 
-    def _encode_slices(self, job: JobInputs | None) -> None:
+    def _encode_slices(self, active: FairQueue[JobInputs]) -> None:
         """Encode one slice of as many jobs as fill a call, and put back those that have more."""
         parts: list[_Part] = []
         size = 0
-        while job is not None:
+        while active and size < SLICE_CHARACTERS:
+            job = active.take()
             texts = [] if job.job.ended else job.next_texts()
             parts.append((job, texts))
             size += sum(map(length_of, texts))
             if not texts and not job.job.ended:
                 self._encode_part(job)
                 size += SLICE_CHARACTERS
-            job = self.queue.get(wait=False) if size < SLICE_CHARACTERS else None
         for special, group in groupby(parts, key=_adds_special_tokens):
             self._encode(list(group), special)
-        over = [job for job, _ in parts if job.is_over]
+        over: list[JobInputs] = []
         for job, _ in parts:
-            if job not in over:
-                self.queue.put(job, job.key)
+            if job.is_over:
+                over.append(job)
+            else:
+                active.put(job, job.key)
         if over:
             self._tokenized.put(*over)
 
