@@ -86,11 +86,8 @@ def measured(
     )
     for figure in (*case.headlines, *(PIPELINE_HEADLINES & figures.keys())):
         target = targets.of(case.name, figure)
-        goal, ours, at_least = (
-            target.goal_of(stages, stage_layers),
-            figures[figure],
-            is_rate(figure),
-        )
+        goal = target.goal_of(stages, stage_layers)
+        ours, at_least = figures[figure], is_rate(figure)
         verdict = ""
         if goal is not None and not notes:
             verdict = "pass" if (ours >= goal if at_least else ours <= goal) else "miss"

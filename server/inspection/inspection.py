@@ -134,7 +134,7 @@ class _Inspector:
     def _check_template(self, model: ModelConfig) -> None:
         """Causal models need a template for pairs, whose answers are tokens of the model."""
         sources = (self._source, str(self._folder))
-        # Of the tokenizer that is not here, or not yet converted, there is nothing to say.
+        # A tokenizer that is not here, or not yet converted, has been spoken of.
         with self._refusing(SetupError), suppress(TokenizerError):
             complete = with_template(model, sources, None, "auto", self._options.task)
             if task_of(complete) == "classify" and not complete.reads_pairs:

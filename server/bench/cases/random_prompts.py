@@ -33,12 +33,12 @@ def offline_prompts(case: OfflineCase, seed: int = SEED) -> list[bytes]:
     return prompts
 
 
-def output_lengths(case: GenerationCase, count: int, seed: int = SEED) -> list[int]:
+def output_lengths(case: GenerationCase, count: int) -> list[int]:
     """How many tokens each of `count` prompts is continued by. Where these differ, they are
     exponential, rounded up and cut to `most_outputs`."""
     if not case.most_outputs:
         return [case.outputs] * count
-    drawn = random.Random(seed)  # noqa: S311
+    drawn = random.Random(SEED)  # noqa: S311
     lengths = [math.ceil(drawn.expovariate(1 / case.outputs)) for _ in range(count)]
     return [min(max(1, length), case.most_outputs) for length in lengths]
 
