@@ -3,8 +3,8 @@
 from fastapi import Request, Response
 from msgspec import UNSET
 
-from engine_core.client.encode_calls import EncodedVectors, VectorsCall
-from engine_core.client.job_options import JobOptions
+from engine_core.client.encode_calls import Encoded
+from engine_core.messages import JobOptions
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.encode import count_usage, encode
 from server.encoding.vector_json import rows_in_json
@@ -43,7 +43,6 @@ async def create_embeddings(request: Request) -> Response:
             service,
             record,
             model,
-            VectorsCall,
             plan.items,
             options=JobOptions(
                 tokenization=plan.tokenization,
@@ -60,9 +59,9 @@ async def create_embeddings(request: Request) -> Response:
         )
 
 
-async def _embeddings(encoded: EncodedVectors, plan: EmbeddingPlan) -> list[Embedding]:
+async def _embeddings(encoded: Encoded, plan: EmbeddingPlan) -> list[Embedding]:
     """One entry a row."""
-    vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
+    vectors = shorten(encoded.values, plan.dimensions, normalize=plan.normalize)
     rows = await rows_in_json(quantize(vectors, plan.dtype), in_base64=plan.in_base64)
     return [
         Embedding(

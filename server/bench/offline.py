@@ -41,7 +41,6 @@ class OfflineRunner:
         self.engine = engine
         self.model: ServedModel | None = engine.model
         self._client = engine.client
-        self._classifies = engine.model.engine.execution.task == "classify"
 
     async def warm_up(self, case: OfflineCase) -> None:
         """The beginning of a workload of the same lengths and other contents, at most 131,072
@@ -86,11 +85,10 @@ class OfflineRunner:
     def _sequences(self, case: EncodeCase, prompts: Sequence[bytes]) -> Sequences:
         """In jobs of those that share a prefix, or of one each where nothing is to be shared."""
         if not case.prefix:
-            return Sequences(self._client, prompts, classifies=self._classifies)
+            return Sequences(self._client, prompts)
         return Sequences(
             self._client,
             prompts,
-            classifies=self._classifies,
             rows_a_job=case.members if self._prefix_caching else 1,
             prefix_caching=self._prefix_caching,
         )

@@ -6,9 +6,9 @@ import numpy as np
 from fastapi import Request, Response
 from msgspec import Raw
 
-from engine_core.client.encode_calls import EncodedVectors, VectorsCall
-from engine_core.client.job_options import JobOptions
+from engine_core.client.encode_calls import Encoded
 from engine_core.client.pending_jobs import FloatArray
+from engine_core.messages import JobOptions
 from server.api.embeddings import EMBEDDINGS
 from server.cohere.embed_plan import cohere_embedding_plan, given_texts
 from server.encoding.encode import encode
@@ -58,10 +58,8 @@ async def embed(request: Request) -> Response:
     name, version = item_names(field, texts), APIVersion.of(request.url.path)
     with CancelOnDisconnect(request.receive):
         options = JobOptions(tokenization=plan.tokenization, priority=plan.priority)
-        encoded = await encode(
-            service, record, model, VectorsCall, plan.items, options=options, name=name
-        )
-        vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
+        encoded = await encode(service, record, model, plan.items, options=options, name=name)
+        vectors = shorten(encoded.values, plan.dimensions, normalize=plan.normalize)
         one_type = version.version == "1" and body.embedding_types is None
         types: list[EmbeddingType] = body.embedding_types or ["float"]
         by_type: dict[EmbeddingType, list[Raw]] = {
@@ -83,7 +81,7 @@ async def embed(request: Request) -> Response:
         )
 
 
-def _cut(encoded: EncodedVectors) -> Iterable[int]:
+def _cut(encoded: Encoded) -> Iterable[int]:
     """The rows that lost tokens."""
     return (row for row, dropped in enumerate(encoded.dropped) if dropped)
 

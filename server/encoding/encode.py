@@ -7,9 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from engine_core.client.encode_calls import AnswerT, CallKind, Encoded
-from engine_core.client.job_options import JobOptions
-from engine_core.messages import Tokenization
+from engine_core.client.encode_calls import Encoded
+from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.encoding.row_names import renamed
 from server.metrics.request_record import RequestRecord
@@ -32,16 +31,15 @@ async def encode(
     service: Service,
     record: RequestRecord,
     model: Model,
-    kind: CallKind[AnswerT],
     items: Items,
     *,
     query: Query | None = None,
+    token_states: bool = False,
     options: JobOptions,
     name: Callable[[int], str] | None = None,
-) -> AnswerT:
-    """Embed the items, or score each text, alone, against `query` or against one of its own. `kind`
-    is the kind of answer that the model gives; `record` is that of the request, whose client's key
-    and salt are added to the `options`.
+) -> Encoded:
+    """Embed the items, or score each text, alone, against `query` or against one of its own.
+    `record` is that of the request, whose client's key and salt are added to the `options`.
 
     Raises RefusalError if the engine refuses the job, it fails, or the request's time is over.
     `name` returns the request's field of an item, where that is not the engine's.
@@ -49,11 +47,11 @@ async def encode(
     client = record.client
     with service.in_flight:
         encoding = model.client.encode(
-            kind,
             texts=items.texts,
             ids=items.ids,
             query=query and query.text,
             instruction=query and query.instruction,
+            token_states=token_states,
             options=msgspec.structs.replace(
                 options, cache_salt=client.salted(options.cache_salt), key=client.share
             ),

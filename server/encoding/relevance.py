@@ -5,15 +5,9 @@ from itertools import chain
 
 import msgspec
 
-from engine_core.client.encode_calls import (
-    EncodedScores,
-    EncodedVectors,
-    ScoresCall,
-    VectorsCall,
-)
-from engine_core.client.job_options import JobOptions
+from engine_core.client.encode_calls import Encoded
 from engine_core.client.pending_jobs import FloatArray
-from engine_core.messages import Tokenization
+from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.encoding.encode import Query, count_usage, encode
 from server.encoding.label_scores import label_scores, probabilities
@@ -86,14 +80,14 @@ async def relevance(
     model.text_bound.check_all(chain(pairs.queries, pairs.texts), pairs.name)
     if model.served.execution.scores_pairs:
         encoded = await _encode_pairs(service, record, model, pairs, priority)
-        config, logits = model.served.execution.model, encoded.logits
+        config, logits = model.served.execution.model, encoded.values
         scores = label_scores(logits, config)[:, 0]
         likely = probabilities(logits, config)[:, 0]
         return Relevance(
             scores, logits[:, 0], likely, count_usage(encoded), _cut_indices(encoded.dropped)
         )
     queries, texts = await _encode_apart(service, record, model, pairs, priority)
-    scores = similarity(queries.vectors, texts.vectors, model.served.execution.model)
+    scores = similarity(queries.values, texts.values, model.served.execution.model)
     prompt_tokens = count_usage(queries).prompt_tokens + count_usage(texts).prompt_tokens
     usage = Usage(prompt_tokens, prompt_tokens)
     return Relevance(scores, scores, scores, usage, _cut_indices(texts.dropped))
@@ -101,13 +95,12 @@ async def relevance(
 
 async def _encode_pairs(
     service: Service, record: RequestRecord, model: Model, pairs: Pairs, priority: int
-) -> EncodedScores:
+) -> Encoded:
     one = len(pairs.queries) == 1
     return await encode(
         service,
         record,
         model,
-        ScoresCall,
         text_items(pairs.texts),
         query=Query(pairs.queries[0] if one else pairs.queries, pairs.instruction),
         options=_options(pairs, pairs.cut_texts, priority),
@@ -117,16 +110,15 @@ async def _encode_pairs(
 
 async def _encode_apart(
     service: Service, record: RequestRecord, model: Model, pairs: Pairs, priority: int
-) -> tuple[EncodedVectors, EncodedVectors]:
+) -> tuple[Encoded, Encoded]:
     """Queries and texts: one job, unless they are cut in different ways."""
 
     async def embedded(
         texts: list[str], cut: Tokenization | None, name: Callable[[int], str]
-    ) -> EncodedVectors:
+    ) -> Encoded:
         options = _options(pairs, cut, priority)
-        return await encode(
-            service, record, model, VectorsCall, text_items(texts), options=options, name=name
-        )
+        items = text_items(texts)
+        return await encode(service, record, model, items, options=options, name=name)
 
     if pairs.cut_queries != pairs.cut_texts:
         queries = await embedded(pairs.queries, pairs.cut_queries, pairs.query_name)
@@ -142,9 +134,9 @@ def _options(pairs: Pairs, cut: Tokenization | None, priority: int) -> JobOption
     )
 
 
-def _part(encoded: EncodedVectors, rows: slice) -> EncodedVectors:
-    return EncodedVectors(
-        vectors=encoded.vectors[rows],
+def _part(encoded: Encoded, rows: slice) -> Encoded:
+    return Encoded(
+        values=encoded.values[rows],
         prompt_tokens=encoded.prompt_tokens[rows],
         dropped=encoded.dropped[rows],
     )

@@ -8,9 +8,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 
 import msgspec
 
-from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import GenerateStream
-from engine_core.messages import RowOutput
+from engine_core.messages import JobOptions, RowOutput
 from server.generation.choice import Choice
 from server.generation.held_scores import HeldScores
 from server.generation.plan import GenerationPlan

@@ -1,14 +1,12 @@
 """The job of one request of `/pooling`, by its task."""
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 import msgspec
 import numpy as np
 
-from engine_core.client.encode_calls import CallKind, Encoded, ScoresCall, StatesCall, VectorsCall
-from engine_core.client.job_options import JobOptions
-from engine_core.messages import Tokenization
+from engine_core.client.encode_calls import Encoded
+from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
 from server.encoding.encode import encode
@@ -22,8 +20,6 @@ from server.service.inputs import Items, parse_items
 from server.service.registry import Model
 from server.service.service import Service
 from server.service.truncation import truncation_limit
-
-AnswerT = TypeVar("AnswerT", bound=Encoded)
 
 
 class Pooled(msgspec.Struct, frozen=True):
@@ -65,15 +61,15 @@ class PoolingJob(msgspec.Struct, frozen=True):
 
     async def _vectors(self) -> Pooled:
         plan = self._embedding_plan()
-        encoded = await self._encode(VectorsCall, plan.items, plan.tokenization)
-        vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
+        encoded = await self._encode(plan.items, plan.tokenization)
+        vectors = shorten(encoded.values, plan.dimensions, normalize=plan.normalize)
         return Pooled(quantize(vectors, plan.dtype), encoded)
 
     async def _token_vectors(self) -> Pooled:
         plan = self._embedding_plan()
-        encoded = await self._encode(StatesCall, plan.items, plan.tokenization)
-        states = shorten(encoded.states, encoded.states.shape[1], normalize=plan.normalize)
-        ends = np.cumsum(encoded.prompt_tokens)
+        encoded = await self._encode(plan.items, plan.tokenization, token_states=True)
+        states = shorten(encoded.values, encoded.values.shape[1], normalize=plan.normalize)
+        ends = np.cumsum(encoded.counts)
         return Pooled(np.split(quantize(states, plan.dtype), ends[:-1]), encoded)
 
     async def _scores(self) -> Pooled:
@@ -85,10 +81,10 @@ class PoolingJob(msgspec.Struct, frozen=True):
             truncate_to=truncation_limit(body.truncate_prompt_tokens, longest, longest=longest),
             truncation_side=body.truncation_side or "right",
         )
-        encoded = await self._encode(ScoresCall, items, tokenization)
+        encoded = await self._encode(items, tokenization)
         raw = body.use_activation is False
         config = model.served.execution.model
-        scores = encoded.logits if raw else label_scores(encoded.logits, config)
+        scores = encoded.values if raw else label_scores(encoded.values, config)
         return Pooled(quantize(scores, body.embed_dtype or "float32"), encoded)
 
     def _embedding_plan(self) -> EmbeddingPlan:
@@ -105,8 +101,8 @@ class PoolingJob(msgspec.Struct, frozen=True):
         return embedding_plan(request, self.model, self.service.limits)
 
     async def _encode(
-        self, kind: CallKind[AnswerT], items: Items, tokenization: Tokenization
-    ) -> AnswerT:
+        self, items: Items, tokenization: Tokenization, *, token_states: bool = False
+    ) -> Encoded:
         body = self.body
         options = JobOptions(
             tokenization=tokenization,
@@ -115,5 +111,11 @@ class PoolingJob(msgspec.Struct, frozen=True):
         )
         name = item_names("input", body.input)
         return await encode(
-            self.service, self.record, self.model, kind, items, options=options, name=name
+            self.service,
+            self.record,
+            self.model,
+            items,
+            token_states=token_states,
+            options=options,
+            name=name,
         )

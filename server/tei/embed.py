@@ -7,15 +7,9 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import Raw
 
-from engine_core.client.encode_calls import (
-    AnswerT,
-    CallKind,
-    SparseCall,
-    StatesCall,
-    VectorsCall,
-)
-from engine_core.client.job_options import JobOptions
+from engine_core.client.encode_calls import Encoded
 from engine_core.client.pending_jobs import FloatArray
+from engine_core.messages import JobOptions
 from engine_core.refusal import RefusalError
 from server.api.embeddings import EMBEDDINGS
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan
@@ -91,8 +85,8 @@ async def answer_embed(request: Request, raw: bytes) -> Response:
     plan = _plan(body, model, service, body.dimensions, normalize=body.normalize is not False)
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
-        encoded = await _encoded(service, record, model, VectorsCall, plan, name)
-        vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
+        encoded = await _encoded(service, record, model, plan, name)
+        vectors = shorten(encoded.values, plan.dimensions, normalize=plan.normalize)
         return json_answer(vectors.tolist())
 
 
@@ -111,8 +105,8 @@ async def answer_embed_sparse(request: Request, raw: bytes) -> Response:
     plan = _plan(body, model, service)
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
-        encoded = await _encoded(service, record, model, SparseCall, plan, name)
-        return json_answer(await _in_json(encoded.entries, encoded.counts, _sparse_values))
+        encoded = await _encoded(service, record, model, plan, name)
+        return json_answer(await _in_json(encoded, _sparse_values))
 
 
 @EMBED_ALL.answered_by
@@ -125,8 +119,8 @@ async def embed_all(request: Request) -> Response:
     plan = _plan(body, model, service)
     with CancelOnDisconnect(request.receive):
         name = item_names("inputs", body.inputs)
-        encoded = await _encoded(service, record, model, StatesCall, plan, name)
-        return json_answer(await _in_json(encoded.states, encoded.prompt_tokens, _lists))
+        encoded = await _encoded(service, record, model, plan, name, token_states=True)
+        return json_answer(await _in_json(encoded, _lists))
 
 
 @SIMILARITY.answered_by
@@ -200,23 +194,24 @@ async def _encoded(
     service: Service,
     record: RequestRecord,
     model: Model,
-    kind: CallKind[AnswerT],
     plan: EmbeddingPlan,
     name: Callable[[int], str],
-) -> AnswerT:
+    *,
+    token_states: bool = False,
+) -> Encoded:
     options = JobOptions(tokenization=plan.tokenization)
-    return await encode(service, record, model, kind, plan.items, options=options, name=name)
+    return await encode(
+        service, record, model, plan.items, token_states=token_states, options=options, name=name
+    )
 
 
-async def _in_json(
-    vectors: FloatArray, counts: list[int], convert: Callable[[FloatArray], object]
-) -> list[Raw]:
-    """The next `counts` vectors for each item, as JSON. Other requests run in between: the answers
-    are large."""
+async def _in_json(encoded: Encoded, convert: Callable[[FloatArray], object]) -> list[Raw]:
+    """The values of each item, as JSON. Other requests run in between: the answers are large."""
     items: list[Raw] = []
     first = 0
-    for count in counts:
-        items.append(Raw(msgspec.json.encode(convert(vectors[first : first + count]))))
+    for count in encoded.counts:
+        own = encoded.values[first : first + count]
+        items.append(Raw(msgspec.json.encode(convert(own))))
         first += count
         await asyncio.sleep(0)
     return items

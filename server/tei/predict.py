@@ -6,10 +6,8 @@ import msgspec
 import numpy as np
 from fastapi import Request, Response
 
-from engine_core.client.encode_calls import ScoresCall
-from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import FloatArray
-from engine_core.messages import Tokenization
+from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.api.classify import CLASSIFY
 from server.encoding.encode import Query, encode
@@ -111,18 +109,11 @@ async def _logits(
         items = [sequences.items[index] for index in indices]
         query = Query([first for first, _ in items]) if size == 2 else None
         last = text_items([texts[-1] for texts in items])
-        names = [sequences.name(index) for index in indices]
+        name = [sequences.name(index) for index in indices].__getitem__
         encoded = await encode(
-            service,
-            record,
-            model,
-            ScoresCall,
-            last,
-            query=query,
-            options=options,
-            name=names.__getitem__,
+            service, record, model, last, query=query, options=options, name=name
         )
-        logits[indices] = encoded.logits
+        logits[indices] = encoded.values
     return logits
 
 
