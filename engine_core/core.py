@@ -10,7 +10,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,8 +17,13 @@ import msgspec
 from engine_core.admission.budget import Budget
 from engine_core.admission.queue_bound import QueueBound
 from engine_core.config import EngineConfig
-from engine_core.executor.base import Capacity, Executor, WorkerLostError
-from engine_core.executor.cadence import Cadence
+from engine_core.executor.base import (
+    CHECK_SECONDS,
+    CHECKS_A_BEAT,
+    Capacity,
+    Executor,
+    WorkerLostError,
+)
 from engine_core.job import Job, JobKey
 from engine_core.messages import (
     Abort,
@@ -35,7 +39,6 @@ from engine_core.pace import Pacer
 from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
 from engine_core.reports.statistics import Statistics
-from engine_core.reports.step_reports import StepReports
 from engine_core.reports.tracer import Tracer
 from engine_core.traced_steps import Trace
 from engine_core.transport import Clients, Pollable, Sources
@@ -44,15 +47,6 @@ from workers.contract.messages import StageReport, StepOutput
 
 _RECEIVE_SECONDS = 1e-3
 """How long an iteration receives at most: a worker must not wait for its next step meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class _StepInFlight:
-    """A step whose results have not come: its number, and when it was submitted."""
-
-    batch: Any
-    step: int
-    since: float
 
 
 class EngineCore:
@@ -80,19 +74,19 @@ class EngineCore:
         self._outbox = Outbox(self._job_ended, self._budget.rows_ended, clock)
         self._jobs: dict[JobKey, Job] = {}
         self._known_clients: set[bytes] = set()
-        self._in_flight: deque[_StepInFlight] = deque()
+        # The steps whose results have not come: the batch of each, and when it was submitted.
+        self._in_flight: deque[tuple[Any, float]] = deque()
         self._clock = clock
         self._on_beat: Callable[[], None] = lambda: None
         # The stages of a pipeline wait for each other: their steps are submitted at once.
         self._pacer = Pacer() if execution.num_stages == 1 else None
         self._held_until = math.inf
         self._decoder = msgspec.msgpack.Decoder(ToCore)
-        self._statistics = Statistics(execution.num_stages, clock())
         self._tracer = Tracer()
-        self._reports = StepReports(
-            execution.num_stages, self._statistics, self._tracer, self._scheduler.observe
+        self._statistics = Statistics(
+            execution.num_stages, clock(), self._tracer, self._scheduler.observe
         )
-        self._cadence = Cadence()
+        self._next_check, self._checks = 0.0, 0
         own: tuple[Pollable, ...] = (executor.results, executor.losses, preprocessor.fileno())
         self._sources = Sources([clients.arrivals, *own])
 
@@ -123,7 +117,7 @@ class EngineCore:
         while len(self._in_flight) < self._scheduler.depth():
             if self._may_wait():
                 return
-            oldest = self._in_flight[0].batch if self._in_flight else None
+            oldest = self._in_flight[0][0] if self._in_flight else None
             queued = self._scheduler.queued_tokens
             batch = self._scheduler.schedule(oldest)
             if batch is None:
@@ -131,10 +125,10 @@ class EngineCore:
             step = self._scheduler.build(batch)
             self._executor.submit(step)
             # Before the masks: a job that ends by its mask may be the last, and drains the engine.
-            self._reports.submitted(step, batch.work)
+            self._statistics.step_submitted(step, batch.work)
             self._submit_masks()
             now = self._clock()
-            self._in_flight.append(_StepInFlight(batch, step.step, now))
+            self._in_flight.append((batch, now))
             for job in batch.begun:
                 job.moments.begin(now)
             self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens)
@@ -154,21 +148,21 @@ class EngineCore:
     def _finish(self) -> None:
         while (message := self._executor.poll()) is not None:
             if isinstance(message, StageReport):
-                self._reports.reported(message.stage, message.step, message.times)
+                self._statistics.step_reported(message.stage, message.step, message.times)
             else:
                 self._step_finished(message)
 
     def _step_finished(self, output: StepOutput) -> None:
-        oldest = self._in_flight.popleft()
-        assert oldest.step == output.step, "results come in submit order"
+        batch, _ = self._in_flight.popleft()
+        assert batch.step == output.step, "results come in submit order"
         now = self._clock()
         self._queue_bound.step_finished(now)
         self._statistics.step_finished(now)
         if self._pacer is not None:
             self._pacer.step_finished(output.times, now)
-        self._scheduler.update(oldest.batch, output, self._outbox)
+        self._scheduler.update(batch, output, self._outbox)
         self._submit_masks()
-        self._reports.reported(self._last_stage, output.step, output.times)
+        self._statistics.step_reported(self._last_stage, output.step, output.times)
 
     def _submit_masks(self) -> None:
         """Only sampling needs a step's mask, so the mask follows the step once it is known."""
@@ -186,7 +180,7 @@ class EngineCore:
             self._executor.raise_lost()
         if ready:
             return
-        timeout = min(self._cadence.next_check, self._held_until) - self._clock()
+        timeout = min(self._next_check, self._held_until) - self._clock()
         self._sources.wait(max(0.0, timeout))
 
     def _receive(self) -> None:
@@ -266,7 +260,7 @@ class EngineCore:
         del self._jobs[job.key]
         self._budget.release(job)
         if not self._jobs:
-            self._reports.drained()
+            self._statistics.drained()
 
     def _client_gone(self, client: bytes) -> None:
         self._known_clients.discard(client)
@@ -274,18 +268,23 @@ class EngineCore:
             self._abort(key)
 
     def _beat(self) -> None:
+        """Check the stages every CHECK_SECONDS; the first and then every fourth check brings a
+        heartbeat."""
         now = self._clock()
-        if not self._cadence.check_is_due(now):
+        if now < self._next_check:
             return
-        self._executor.check(self._in_flight[0].step if self._in_flight else None)
-        if not self._cadence.beat_is_due():
+        # The loop's delays do not add up; what a stopped process has missed is not made up for.
+        self._next_check = max(self._next_check + CHECK_SECONDS, now)
+        self._executor.check(self._in_flight[0][0].step if self._in_flight else None)
+        self._checks += 1
+        if self._checks % CHECKS_A_BEAT != 1:
             return
         self._on_beat()
         beat = self._statistics.beat(
             self._scheduler.usage(),
             self._budget.held,
             now,
-            in_flight=[step.since for step in self._in_flight],
+            in_flight=[since for _, since in self._in_flight],
             expected_wait_s=self._queue_bound.expected_wait(self._scheduler.tokens_before(0)),
         )
         for client in list(self._known_clients):

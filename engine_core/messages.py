@@ -93,53 +93,49 @@ class Tokenization(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         return max_model_len if self.truncate_to is None else self.truncate_to
 
 
-class _Job(msgspec.Struct, array_like=True, frozen=True):
-    """`id` is given by position, everything else of a job by keyword. Every job has a `key`, whose
-    share it is part of."""
+class JobOptions(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """What most jobs leave open, of either kind.
+
+    Cached prefixes are shared only among jobs of the same `cache_salt`. Jobs of a lower `priority`
+    begin first. Every job has a `key`, whose share it is part of.
+    """
+
+    cache_salt: str = ""
+    tokenization: Tokenization = Tokenization()
+    priority: int = 0
+    key: KeyShare = NO_KEY
+
+
+class _Job(JobOptions, array_like=True, frozen=True):
+    """Items are either `texts`, tokenized by `tokenization`, or `ids` (int32 bytes), which may be
+    truncated. Jobs of a `batch` begin after all others."""
 
     id: int
+    texts: list[str] = []
+    ids: list[bytes] = []
+    batch: bool = False
 
 
 class GenerateJob(_Job, array_like=True, frozen=True, kw_only=True, tag="generate"):
     """`n` rows for each prompt, a prompt's rows side by side: row = prompt * n + choice.
 
-    Prompts are either `texts`, tokenized by `tokenization`, or `ids` (int32 bytes), which are
-    checked against the vocabulary and may be truncated. They share cached prefixes only with jobs
-    of the same `cache_salt`. Jobs of a lower `priority` begin first. Rows of a `batch` begin after
-    all others, and are never refused for the time that they would wait.
+    Ids are checked against the vocabulary. Rows of a `batch` are never refused for the time that
+    they would wait.
     """
 
     params: SamplingParams
-    texts: list[str] = []
-    ids: list[bytes] = []
     n: int = 1
-    cache_salt: str = ""
-    tokenization: Tokenization = Tokenization()
-    priority: int = 0
-    key: KeyShare = NO_KEY
-    batch: bool = False
 
 
 class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
     """One row for each item, which is embedded or scored: alone, against `query`, or against its
     own entry of `query`. With `token_states` each token's last hidden state is returned.
 
-    Items are either `texts`, tokenized by `tokenization`, or `ids` (int32 bytes), which may be
-    truncated and cannot be scored. `instruction` replaces the default of a reranker whose template
-    has one. A model with a KV cache shares cached prefixes only among jobs
-    of the same `cache_salt`. Jobs of a lower `priority` begin first; those of a `batch`
-    after all others.
+    Ids cannot be scored. `instruction` replaces the default of a reranker whose template has one.
     """
 
-    texts: list[str] = []
-    ids: list[bytes] = []
     query: str | list[str] | None = None
     instruction: str | None = None
-    cache_salt: str = ""
-    tokenization: Tokenization = Tokenization()
-    priority: int = 0
-    key: KeyShare = NO_KEY
-    batch: bool = False
     token_states: bool = False
 
 
@@ -222,46 +218,19 @@ class RowOutput(msgspec.Struct, array_like=True, frozen=True):
     cached: int = 0
 
 
-class DenseVectors(msgspec.Struct, array_like=True, frozen=True, tag="dense"):
-    """Finished rows of a job that embeds: row numbers `rows` int32[N], `vectors` float32[N, D]."""
+class EncodedRows(msgspec.Struct, array_like=True, frozen=True):
+    """Finished rows of an encode job: row numbers `rows` int32[N], and `values` float32[V, D], row
+    after row.
 
-    job: int
-    rows: bytes
-    vectors: bytes
-
-
-class TokenStates(msgspec.Struct, array_like=True, frozen=True, tag="token_states"):
-    """Finished rows of a job that requests token states: row numbers `rows` int32[N], and
-    `states` float32[T, D] of their T tokens, row after row."""
-
-    job: int
-    rows: bytes
-    states: bytes
-
-
-class SparseVectors(msgspec.Struct, array_like=True, frozen=True, tag="sparse"):
-    """Finished rows of a job that embeds sparsely: row numbers `rows` int32[N].
-
-    `entries` float32[E, 2] are the values that are not zero with their indices, row after row, by
-    ascending index; `counts` int32[N] is how many each row has.
+    A row has one vector, with a classifier one logit a label. Where it may have more or fewer,
+    `counts` int32[N] is how many each row has: the states of its tokens, or the entries of its
+    sparse vector, an index and a value that is not zero each, by ascending index.
     """
 
     job: int
     rows: bytes
-    entries: bytes
-    counts: bytes
-
-
-class Scores(msgspec.Struct, array_like=True, frozen=True, tag="scores"):
-    """Finished rows of a job that classifies: row numbers `rows` int32[N], and `logits`
-    float32[N, num_labels]."""
-
-    job: int
-    rows: bytes
-    logits: bytes
-
-
-EncodedRows = DenseVectors | TokenStates | SparseVectors | Scores
+    values: bytes
+    counts: bytes = b""
 
 
 class Outputs(msgspec.Struct, array_like=True, frozen=True, tag="outputs"):

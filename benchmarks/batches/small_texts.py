@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
 from server.bench.cases.dummy_models import shape_folder
 from server.bench.results.measurement import Figures, milliseconds
@@ -39,7 +38,7 @@ class _Load:
     async def large(self) -> None:
         """A client of large jobs, without end."""
         while True:
-            await self._client.encode(VectorsCall, ids=self._ids)
+            await self._client.encode(ids=self._ids)
             self.texts += len(self._ids)
 
     async def small(self) -> None:
@@ -51,7 +50,7 @@ class _Load:
 
     async def _one(self) -> None:
         began = time.perf_counter()
-        await self._client.encode(VectorsCall, ids=[self._text(_SHORT)])
+        await self._client.encode(ids=[self._text(_SHORT)])
         self.seconds.append(time.perf_counter() - began)
 
     def _text(self, tokens: int) -> bytes:

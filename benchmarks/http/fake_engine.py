@@ -22,7 +22,7 @@ import zmq
 from engine_core.job_timing import JobTiming
 from engine_core.messages import (
     Accepted,
-    DenseVectors,
+    EncodedRows,
     EncodeJob,
     EngineInfo,
     GenerateJob,
@@ -98,7 +98,7 @@ class FakeEngine:
                 rows = np.arange(count, dtype=np.int32).tobytes()
                 outputs = self._outputs[client]
                 outputs.accepted.append(Accepted(message.id, [1] * count))
-                outputs.encoded.append(DenseVectors(message.id, rows, self._vector * count))
+                outputs.encoded.append(EncodedRows(message.id, rows, self._vector * count))
                 outputs.timings.append(_timing(message.id))
             case GenerateJob():
                 self._generate(client, message)

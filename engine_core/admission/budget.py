@@ -1,13 +1,30 @@
 """The bound on work in flight: rows and tokens of all jobs that are admitted and not finished.
 
-A job's rows beyond what it may count are made when others of it have ended.
+Neither one job nor one API key takes the whole of it. A job counts an eighth of each at most,
+however large it is, and all large ones together leave an eighth to small ones. An API key, where
+there are several, has half of each at most. A job's rows beyond what it may count are made when
+others of it have ended.
 """
 
+from dataclasses import dataclass
+
 from engine_core.admission.job_size import job_size
-from engine_core.admission.shared_bound import InFlight, SharedBound
 from engine_core.job import Job
 from engine_core.messages import EncodeJob, GenerateJob
 from engine_core.refusal import RefusalError
+
+_JOBS_AT_LEAST, _KEYS_AT_LEAST = 8, 2
+_SMALL = 64
+"""A job is small that counts at most this part."""
+
+
+@dataclass(slots=True)
+class InFlight:
+    """How many jobs there are, and what they count."""
+
+    jobs: int = 0
+    rows: int = 0
+    tokens: int = 0
 
 
 class Budget:
@@ -15,37 +32,36 @@ class Budget:
     batch band count all that they have."""
 
     def __init__(self, max_rows: int, max_tokens: int) -> None:
-        self._bound = SharedBound(max_rows, max_tokens)
+        self._max_rows, self._max_tokens = max_rows, max_tokens
+        self._rows_of_one = max(1, max_rows // _JOBS_AT_LEAST)
+        self._tokens_of_one = max_tokens // _JOBS_AT_LEAST
+        self._all = InFlight()
+        self._keys: dict[int, InFlight] = {}
         self._changed: set[Job] = set()  # what they count is to be looked at again
 
     @property
     def held(self) -> InFlight:
         """All that is in flight."""
         self._count_changed()
-        return self._bound.all
+        return self._all
 
     def admit(self, client: bytes, message: GenerateJob | EncodeJob) -> Job:
         """Admit a whole job. Raises RefusalError: `too_large` if it could never fit, `overloaded`
         if it does not fit now."""
-        bound, key = self._bound, _key_of(message)
         rows, sent, cost = job_size(message)
         if rows < 1:
             raise RefusalError("invalid_request", "the request has no items")
-        if rows > bound.max_rows or cost > bound.max_tokens:
+        if rows > self._max_rows or cost > self._max_tokens:
             raise RefusalError(
                 "too_large",
                 f"the request has {rows} rows and up to {cost} tokens; this server takes at most "
-                f"{bound.max_rows} rows and {bound.max_tokens} tokens at once",
+                f"{self._max_rows} rows and {self._max_tokens} tokens at once",
             )
         job, counted = Job(client, message, rows, cost), (rows, cost)
         if not job.is_batch:
-            job.share, counted = bound.rows_of_one, bound.share(rows, cost, sent)
+            job.share, counted = self._rows_of_one, self._share(rows, cost, sent)
         self._count_changed()
-        if not bound.fits(*counted):
-            raise RefusalError("overloaded", "the server is at capacity; try again later")
-        if key and not bound.fits_key(key, *counted):
-            reason = "this API key has as much in flight as one may have; try again later"
-            raise RefusalError("overloaded", reason)
+        self._check_room(_key_of(message), *counted)
         self._count(job, *counted, begun=1)
         return job
 
@@ -63,17 +79,48 @@ class Budget:
         self._changed.discard(job)
         self._count(job, 0, 0, begun=-1)
 
+    def _share(self, rows: int, tokens: int, sent: int = 0) -> tuple[int, int]:
+        """What a job of so many rows and tokens counts; `sent` of them are held as they came,
+        until they are tokenized."""
+        if rows <= self._rows_of_one and tokens <= self._tokens_of_one:
+            return rows, tokens
+        return min(rows, self._rows_of_one), min(tokens, max(sent, self._tokens_of_one))
+
+    def _check_room(self, key: int, rows: int, tokens: int) -> None:
+        """Raises RefusalError `overloaded` where there is no room for a job that counts so much.
+        Its key has room for its first one whatever its size, which would never fit better."""
+        large = rows * _SMALL > self._max_rows or tokens * _SMALL > self._max_tokens
+        part = 1 - 1 / _JOBS_AT_LEAST if large and self._all.jobs else 1.0
+        if not self._is_within(part, self._all, rows, tokens):
+            raise RefusalError("overloaded", "the server is at capacity; try again later")
+        own = self._keys.get(key)
+        if key and own and not self._is_within(1 / _KEYS_AT_LEAST, own, rows, tokens):
+            reason = "this API key has as much in flight as one may have; try again later"
+            raise RefusalError("overloaded", reason)
+
+    def _is_within(self, part: float, held: InFlight, rows: int, tokens: int) -> bool:
+        return (
+            held.rows + rows <= self._max_rows * part
+            and held.tokens + tokens <= self._max_tokens * part
+        )
+
     def _count_changed(self) -> None:
         # Not with every step: that would cost a third of what a row costs besides.
         for job in self._changed:
             left = job.open_rows, job.cost * job.open_rows // job.num_rows
-            self._count(job, *(left if job.is_batch else self._bound.share(*left)))
+            self._count(job, *(left if job.is_batch else self._share(*left)))
         self._changed.clear()
 
     def _count(self, job: Job, rows: int, tokens: int, begun: int = 0) -> None:
         """The job counts so much from now on."""
-        more = rows - job.counted_rows, tokens - job.counted_tokens
-        self._bound.move(_key_of(job.message), begun, *more)
+        key = _key_of(job.message)
+        own = self._keys.setdefault(key, InFlight())
+        for held in (self._all, own):
+            held.jobs += begun
+            held.rows += rows - job.counted_rows
+            held.tokens += tokens - job.counted_tokens
+        if not own.jobs:
+            del self._keys[key]
         job.counted_rows, job.counted_tokens = rows, tokens
 
 

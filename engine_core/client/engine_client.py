@@ -4,13 +4,11 @@ import asyncio
 import itertools
 import time
 from collections import defaultdict
-from typing import Any
 
 import msgspec
 
 from engine_core.client.circuit_breaker import CircuitBreaker
-from engine_core.client.encode_calls import AnswerT, CallKind, EncodeCall
-from engine_core.client.job_options import NO_OPTIONS, JobOptions
+from engine_core.client.encode_calls import EncodeCall, Encoded
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.engine_state import Beat
 from engine_core.messages import (
@@ -22,12 +20,15 @@ from engine_core.messages import (
     FromCore,
     GenerateJob,
     Hello,
+    JobOptions,
     Outputs,
     ResetCache,
     SamplingParams,
 )
 from engine_core.refusal import RefusalError
 from engine_core.transport import AsyncDealer
+
+_NO_OPTIONS = JobOptions()
 
 
 class EngineClient:
@@ -47,7 +48,7 @@ class EngineClient:
         self.breakers: defaultdict[int, CircuitBreaker] = defaultdict(CircuitBreaker)
         self._endpoint = endpoint
         self._ids = itertools.count(1)
-        self._jobs: dict[int, GenerateStream | EncodeCall[Any, Any]] = {}
+        self._jobs: dict[int, GenerateStream | EncodeCall] = {}
         self._decoder = msgspec.msgpack.Decoder(FromCore)
         self._ready = asyncio.Event()
         self._dealer: AsyncDealer | None = None
@@ -77,7 +78,7 @@ class EngineClient:
         texts: list[str] | None = None,
         ids: list[bytes] | None = None,
         n: int = 1,
-        options: JobOptions = NO_OPTIONS,
+        options: JobOptions = _NO_OPTIONS,
     ) -> GenerateStream:
         """Submit prompts (texts or int32 ids as bytes); returns once the engine accepted them.
 
@@ -85,61 +86,53 @@ class EngineClient:
         """
         texts, ids = texts or [], ids or []
         job = next(self._ids)
-        stream = GenerateStream(self, job, (len(texts) + len(ids)) * n)
+        stream = GenerateStream(job, (len(texts) + len(ids)) * n, self.send, self.forget)
         message = GenerateJob(
             job,
             params=params,
             texts=texts,
             ids=ids,
             n=n,
-            cache_salt=options.cache_salt,
-            tokenization=options.tokenization,
-            priority=options.priority,
-            key=options.key,
             batch=self.batch,
+            **msgspec.structs.asdict(options),
         )
-        await self._submit(job, stream, message)
+        await self._submit(stream, message)
         return stream
 
     async def encode(
         self,
-        kind: CallKind[AnswerT],
         *,
         texts: list[str] | None = None,
         ids: list[bytes] | None = None,
         query: str | list[str] | None = None,
         instruction: str | None = None,
-        options: JobOptions = NO_OPTIONS,
-    ) -> AnswerT:
-        """Embed or score the items and wait for all of them. Each text is scored alone, against
-        `query`, or against its own entry of `query`. `kind` is the kind of the answer.
+        token_states: bool = False,
+        options: JobOptions = _NO_OPTIONS,
+    ) -> Encoded:
+        """Embed or score the items and wait for all of them, as `EncodeJob` says.
 
         Raises RefusalError if the engine refused or failed the job. Cancelling aborts it.
         """
         texts, ids = texts or [], ids or []
         info = await self.wait_ready()
         job = next(self._ids)
-        call = kind(len(texts) + len(ids), info)
+        call = EncodeCall(len(texts) + len(ids), info, token_states=token_states)
         message = EncodeJob(
             job,
             texts=texts,
             ids=ids,
             query=query,
             instruction=instruction,
-            cache_salt=options.cache_salt,
-            tokenization=options.tokenization,
-            priority=options.priority,
-            key=options.key,
+            token_states=token_states,
             batch=self.batch,
-            token_states=call.token_states,
+            **msgspec.structs.asdict(options),
         )
-        accepted = await self._submit(job, call, message)
+        await self._submit(call, message)
         try:
-            await call.done
+            return await call.done
         except (asyncio.CancelledError, RefusalError):
             self._drop(job)
             raise
-        return msgspec.structs.replace(call.result(accepted), timing=call.timing)
 
     def send(self, message: msgspec.Struct) -> None:
         """Send unless the engine is gone: then every job has failed already."""
@@ -164,20 +157,17 @@ class EngineClient:
             job.fail(error)
 
     async def _submit(
-        self,
-        job: int,
-        waiting: GenerateStream | EncodeCall[Any, Any],
-        message: GenerateJob | EncodeJob,
+        self, waiting: GenerateStream | EncodeCall, message: GenerateJob | EncodeJob
     ) -> Accepted:
         self._check_alive()
         breaker = self.breakers[message.key.number]
         is_probe = breaker.probe(message.priority)
-        self._jobs[job] = waiting
+        self._jobs[message.id] = waiting
         self.send(message)
         try:
             accepted = await waiting.accepted
         except asyncio.CancelledError:
-            self._drop(job)
+            self._drop(message.id)
             raise
         except RefusalError as error:
             if error.retry_after is not None:

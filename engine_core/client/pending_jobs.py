@@ -3,10 +3,9 @@ them."""
 
 import asyncio
 import time
-from collections.abc import Generator
-from typing import Any, Generic, Protocol, Self, TypeVar
+from collections.abc import Callable, Generator
+from typing import Any, Generic, Self, TypeVar
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -63,30 +62,26 @@ class PendingJob:
         self.accepted.set(error)
 
 
-class JobClient(Protocol):
-    """What a running job needs of the client that submitted it."""
-
-    def send(self, message: msgspec.Struct) -> None:
-        """Send to the engine, unless it is gone."""
-        ...
-
-    def forget(self, job: int) -> None:
-        """Ignore what else comes for this job."""
-        ...
-
-
 class GenerateStream(PendingJob):
     """The rows of one generate job, as they come. Leaving the context aborts what still runs.
 
     `decode_s` is the time from its first token to its end, in seconds.
     """
 
-    def __init__(self, client: JobClient, job: int, rows: int) -> None:
+    def __init__(
+        self,
+        job: int,
+        rows: int,
+        send: Callable[[Abort | EndRow], None],
+        forget: Callable[[int], None],
+    ) -> None:
+        """`send` sends to its engine, unless that is gone; `forget` ignores what else comes for
+        it."""
         super().__init__()
         self.prompt_tokens: list[int] = []
         self.prompt_ids: list[bytes] = []
         self.ignored: tuple[str, ...] = ()
-        self._client = client
+        self._send, self._forget = send, forget
         self._id = job
         self._open_rows = set(range(rows))
         self._updates: list[RowOutput] = []
@@ -129,17 +124,17 @@ class GenerateStream(PendingJob):
     def end_row(self, row: int) -> None:
         """Stop one row here and in the engine (a stop string was met). Idempotent."""
         if row in self._open_rows:
-            self._client.send(EndRow(self._id, row))
+            self._send(EndRow(self._id, row))
             self._close_row(row)
 
     def abort(self) -> None:
         """Stop every row that still runs. Idempotent, harmless once ended."""
         if not self.ended:
-            self._client.send(Abort([self._id]))
+            self._send(Abort([self._id]))
             self._open_rows.clear()
             self._stop_clock()
             self._wake_reader()
-        self._client.forget(self._id)
+        self._forget(self._id)
 
     def push(self, output: RowOutput) -> None:
         """An update from the engine."""
@@ -164,7 +159,7 @@ class GenerateStream(PendingJob):
         self._open_rows.discard(row)
         if not self._open_rows:
             self._stop_clock()
-            self._client.forget(self._id)
+            self._forget(self._id)
 
     def _stop_clock(self) -> None:
         if self._first_token is not None:

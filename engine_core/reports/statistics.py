@@ -1,11 +1,14 @@
 """What an engine core has done since its start, as its heartbeat reports it."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from engine_core.admission.shared_bound import InFlight
+from engine_core.admission.budget import InFlight
 from engine_core.engine_state import STEP_SIZES, Beat, StageTime, Usage
-from workers.contract.messages import StepTimes
+from engine_core.reports.tracer import Tracer
+from engine_core.schedulers.cost_model import StepWork
+from workers.contract.messages import StepInput, StepTimes
 
 
 class _StageCounter:
@@ -16,6 +19,8 @@ class _StageCounter:
         self._end: int | None = None
 
     def add(self, times: StepTimes, *, continued: bool) -> None:
+        """The time for which the stage had no step before counts as idle if there was a job all
+        that time (`continued`): otherwise the engine had nothing to do."""
         self._busy += times.busy_us
         self._waiting += times.wait_us
         self._transfer += times.transfer_us
@@ -32,30 +37,69 @@ class _StageCounter:
         )
 
 
-class Statistics:
-    """Counters of one engine core, since its start."""
+@dataclass(slots=True)
+class _Submitted:
+    """A step that `unreported` stages have yet to report: the others' `times`, by stage.
+    `continued`: there was a job ever since the step before it was submitted."""
 
-    def __init__(self, num_stages: int, now: float) -> None:
-        self._steps = self._step_tokens = self._prompt_tokens = 0
+    step: StepInput
+    work: StepWork
+    continued: bool
+    times: list[StepTimes]
+    unreported: int
+
+
+class Statistics:
+    """Counters of one engine core, since its start.
+
+    Each step is kept from its submission until every stage has reported it. That may be after its
+    results have come.
+    """
+
+    def __init__(
+        self,
+        num_stages: int,
+        now: float,
+        tracer: Tracer,
+        observe: Callable[[StepWork, float], None],
+    ) -> None:
+        """`observe` gets each step's work, and the seconds that it took the slowest stage."""
+        self._tracer, self._observe = tracer, observe
+        self._num_steps = self._step_tokens = self._prompt_tokens = 0
         self._step_sizes = [0] * (len(STEP_SIZES) + 1)
         self._stages = [_StageCounter() for _ in range(num_stages)]
+        self._steps: dict[int, _Submitted] = {}
+        self._drained = True
         self._last_finished = now
 
     def job_accepted(self, prompt_tokens: int) -> None:
         """A job was accepted."""
         self._prompt_tokens += prompt_tokens
 
-    def step_submitted(self, tokens: int) -> None:
-        """A step was submitted."""
-        self._steps += 1
-        self._step_tokens += tokens
-        self._step_sizes[bisect_left(STEP_SIZES, tokens)] += 1
+    def drained(self) -> None:
+        """There is no job: until the next step stages have nothing to do, and are not idle."""
+        self._drained = True
 
-    def step_reported(self, stage: int, times: StepTimes, *, continued: bool) -> None:
-        """A stage has done its part of a step. The time for which it had no step before counts as
-        idle if there was a job all that time (`continued`): otherwise the engine had nothing to
-        do."""
-        self._stages[stage].add(times, continued=continued)
+    def step_submitted(self, step: StepInput, work: StepWork) -> None:
+        """A step was submitted."""
+        continued, self._drained = not self._drained, False
+        num_stages = len(self._stages)
+        unknown = [StepTimes()] * num_stages
+        self._steps[step.step] = _Submitted(step, work, continued, unknown, num_stages)
+        self._num_steps += 1
+        self._step_tokens += work.tokens
+        self._step_sizes[bisect_left(STEP_SIZES, work.tokens)] += 1
+
+    def step_reported(self, stage: int, number: int, times: StepTimes) -> None:
+        """A stage has done its part of step `number`."""
+        step = self._steps[number]
+        self._stages[stage].add(times, continued=step.continued)
+        step.times[stage] = times
+        step.unreported -= 1
+        if not step.unreported:
+            del self._steps[number]
+            self._observe(step.work, max(times.busy_us for times in step.times) / 1e6)
+            self._tracer.record(step.step, step.times, continued=step.continued)
 
     def step_finished(self, now: float) -> None:
         """The results of a step have come."""
@@ -77,7 +121,7 @@ class Statistics:
             stages=[stage.time() for stage in self._stages],
             expected_wait_s=expected_wait_s,
             stalled_s=now - in_flight[0] if in_flight else 0.0,
-            steps=self._steps,
+            steps=self._num_steps,
             step_tokens=self._step_tokens,
             steps_in_flight=len(in_flight),
             last_step_age_s=now - self._last_finished,

@@ -6,14 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_core.job import Job
-from engine_core.messages import (
-    DenseVectors,
-    EncodedRows,
-    EncodeJob,
-    Scores,
-    SparseVectors,
-    TokenStates,
-)
+from engine_core.messages import EncodedRows, EncodeJob
 from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch, EncodeBatch
 from engine_core.schedulers.requests.request import Request, Status
@@ -29,48 +22,38 @@ def job_results(
 ) -> Iterator[tuple[Job, int, EncodedRows | None]]:
     """For each job of the batch how many of its rows have finished, and their results; None in
     place of results that are not all finite."""
-    vectors = _Ragged(*_vectors_by_row(batch, output))
+    vectors = _vectors_by_row(batch, output)
     states = None
     if isinstance(output, EmbedOutput) and len(batch.token_states):
-        states = _Ragged(output.states, batch.num_states)
-    # Chosen once a step: where many jobs share it, each may have a single row.
-    plain = Scores if isinstance(output, ClassifyOutput) else DenseVectors
-    sparse = isinstance(output, EmbedSparseOutput)
+        states = _Vectors(output.states, len(batch.lens), batch.num_states)
     first = 0
     for job, rows in batch.parts:
-        num_rows = len(rows)
-        last = first + num_rows
-        own_states = states if states is not None and requests_token_states(job) else None
-        own = (own_states or vectors).of_rows(first, last)
-        if own is None:
-            part = None
-        elif sparse:
-            counts = vectors.counts[first:last].tobytes()
-            part = SparseVectors(job.message.id, rows.tobytes(), own, counts)
-        elif own_states is not None:
-            part = TokenStates(job.message.id, rows.tobytes(), own)
-        else:
-            part = plain(job.message.id, rows.tobytes(), own)
-        yield job, num_rows, part
+        last = first + len(rows)
+        own = states if states is not None and requests_token_states(job) else vectors
+        yield job, len(rows), own.of_rows(job, rows, first, last)
         first = last
 
 
-class _Ragged:
-    """A step's vectors float32[V, D], `counts` int32[R] of which are each row's."""
+class _Vectors:
+    """A step's vectors float32[V, D]: one for each of R rows, or `counts` int32[R] of each."""
 
-    def __init__(self, data: bytes, counts: _IntArray) -> None:
-        self.counts = counts
-        self._ends: list[int] = [0, *np.cumsum(counts).tolist()]
+    def __init__(self, data: bytes, num_rows: int, counts: _IntArray | None = None) -> None:
+        self._counts = counts
+        self._ends = range(num_rows + 1) if counts is None else [0, *np.cumsum(counts).tolist()]
         numbers = np.frombuffer(data, np.float32)
         # Sparse vectors may all be empty.
         width = len(numbers) // max(self._ends[-1], 1)
         self._vectors = numbers.reshape(self._ends[-1], width)
         self._finite = bool(np.isfinite(numbers).all())
 
-    def of_rows(self, first: int, last: int) -> bytes | None:
-        """The vectors of rows `first` to `last` - 1; None if they are not all finite."""
+    def of_rows(self, job: Job, rows: _IntArray, first: int, last: int) -> EncodedRows | None:
+        """What the job gets for its `rows`, which are `first` to `last` - 1 of the step; None if
+        they are not all finite."""
         own = self._vectors[self._ends[first] : self._ends[last]]
-        return own.tobytes() if self._finite or np.isfinite(own).all() else None
+        if not self._finite and not np.isfinite(own).all():
+            return None
+        counts = b"" if self._counts is None else self._counts[first:last].tobytes()
+        return EncodedRows(job.message.id, rows.tobytes(), own.tobytes(), counts)
 
 
 def requests_token_states(job: Job) -> bool:
@@ -78,15 +61,13 @@ def requests_token_states(job: Job) -> bool:
     return isinstance(job.message, EncodeJob) and job.message.token_states
 
 
-def _vectors_by_row(batch: EncodeBatch, output: EncodeOutput) -> tuple[bytes, _IntArray]:
-    """The step's vectors, float32[V, D], and how many are each row's, int32[R]."""
-    match output:
-        case EmbedOutput():
-            return output.vectors, np.ones_like(batch.lens)
-        case EmbedSparseOutput():
-            return output.entries, np.frombuffer(output.counts, np.int32)
-        case ClassifyOutput():
-            return output.logits, np.ones_like(batch.lens)
+def _vectors_by_row(batch: EncodeBatch, output: EncodeOutput) -> _Vectors:
+    """The step's vectors, logits or sparse entries."""
+    if isinstance(output, EmbedSparseOutput):
+        counts = np.frombuffer(output.counts, np.int32)
+        return _Vectors(output.entries, len(counts), counts)
+    data = output.vectors if isinstance(output, EmbedOutput) else output.logits
+    return _Vectors(data, len(batch.lens))
 
 
 def confirm_encoded_rows(
@@ -113,12 +94,11 @@ def confirm_encoded_rows(
         over.setdefault(request.job, []).append((request, index))
         if not finite[index]:
             outbox.fail_not_finite(request.job)
-    plain = DenseVectors if isinstance(output, EmbedOutput) else Scores
     for job, rows in over.items():
         if not job.ended:
             numbers = np.array([request.row for request, _ in rows], np.int32)
             own = vectors[[index for _, index in rows]]
-            part = plain(job.message.id, numbers.tobytes(), own.tobytes())
+            part = EncodedRows(job.message.id, numbers.tobytes(), own.tobytes())
             outbox.encoded(job, part, len(rows))
         for request, _ in rows:
             yield request

@@ -2,9 +2,8 @@
 
 from fastapi import Request, Response
 
-from engine_core.client.encode_calls import ScoresCall
-from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import FloatArray
+from engine_core.messages import JobOptions
 from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores
 from server.http.body import Body
@@ -44,12 +43,11 @@ async def create_classifications(request: Request) -> Response:
         encoded = await encode(
             request,
             model,
-            ScoresCall,
             items,
             JobOptions(tokenization=tokenization, priority=body.priority or 0),
         )
         raw = body.use_activation is False
-        scores = encoded.logits if raw else label_scores(encoded.logits, config)
+        scores = encoded.values if raw else label_scores(encoded.values, config)
         return json_answer(
             ClassificationList(
                 id=service.new_id("classify"),

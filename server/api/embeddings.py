@@ -37,7 +37,7 @@ async def create_embeddings(request: Request) -> Response:
     with CancelOnDisconnect(request.receive):
         encoded = await planned_vectors(request, model, plan)
         form = in_base64 if body.encoding_format == "base64" else in_lists
-        rows = await rows_in_json(quantize(encoded.vectors, plan.dtype), form)
+        rows = await rows_in_json(quantize(encoded.values, plan.dtype), form)
         data = [
             Embedding(
                 index=index,

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 from msgspec import Raw
 
-from server.batches.base import Answer, Line
+from server.batches.answering import Answer, Line
 from server.echoed import quoted
 from server.msgspec_faults import fault_of
 

@@ -17,7 +17,7 @@ from server.batch_files.batch_lines import (
 from server.batch_files.line_index import LineIndex, prompt_of
 from server.batch_files.result_files import write_results
 from server.batch_files.result_log import JobFileError, JobIdentity, ResultLog
-from server.batches.base import Answer, Backend, Line
+from server.batches.answering import Answer, Backend, Line
 from server.batches.results import Summary
 from server.echoed import quoted
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from server.batch_files.batch_lines import LineRules, read_line
-from server.batches.base import Line
+from server.batches.answering import Line
 
 _FIRST_DEPTH, _DEPTHS, _GROWTH = 64, 40, 1.2
 DEPTHS = tuple(round(_FIRST_DEPTH * _GROWTH**i) for i in range(_DEPTHS))

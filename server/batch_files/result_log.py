@@ -73,7 +73,13 @@ class ResultLog:
     last one. A record that is torn ends what is read back.
     """
 
-    def __init__(self, path: Path, identity: JobIdentity, file: FileIO) -> None:
+    def __init__(
+        self,
+        path: Path,
+        identity: JobIdentity,
+        file: FileIO,
+        each: Callable[[int, bytes], None] | None = None,
+    ) -> None:
         """Use `begun` or `resumed`."""
         self.path, self.identity = path, identity
         self._file = file
@@ -83,6 +89,10 @@ class ResultLog:
         self._unsynced: list[bytes] = []
         self._syncing = threading.Lock()
         self._end = self._synced = 0
+        with ExitStack() as opened:
+            opened.enter_context(file)
+            self._read_back(each)
+            opened.pop_all()
 
     @classmethod
     def begun(cls, path: Path, identity: JobIdentity) -> Self:
@@ -96,13 +106,7 @@ class ResultLog:
             ) from None
         except OSError as error:
             raise _unwritten(path, error, identity.input_bytes) from None
-        with ExitStack() as opened:
-            log = cls(path, identity, opened.enter_context(file))
-            log._append(_encode(identity) + b"\n")
-            log.sync()
-            sync_folder(path.parent)
-            opened.pop_all()
-            return log
+        return cls(path, identity, file)
 
     @classmethod
     def resumed(cls, path: Path, identity: JobIdentity, each: Callable[[int, bytes], None]) -> Self:
@@ -114,11 +118,7 @@ class ResultLog:
             return cls.begun(path, identity)
         except OSError as error:
             raise JobFileError(f"{path} cannot be read and written: {error.strerror}") from None
-        with ExitStack() as opened:
-            log = cls(path, identity, opened.enter_context(file))
-            log._read_back(each)
-            opened.pop_all()
-            return log
+        return cls(path, identity, file, each)
 
     def add(self, index: int, result: bytes) -> None:
         """The result of a request (JSON in one line), which has none yet."""
@@ -191,20 +191,22 @@ class ResultLog:
         digest.update(result)
         return digest.hexdigest().encode()
 
-    def _read_back(self, each: Callable[[int, bytes], None]) -> None:
+    def _read_back(self, each: Callable[[int, bytes], None] | None) -> None:
         with self.path.open("rb") as reading:
             head = reading.readline()
             if head.endswith(b"\n"):
                 self._check(head)
                 self._end = len(head)
                 for record in self._records(reading):
-                    each(record.index, bytes(record.result))
+                    if each is not None:
+                        each(record.index, bytes(record.result))
         self._synced = self._end
         self._file.truncate(self._end)
         self._file.seek(self._end)
-        if not self._end:  # killed before its first sync
+        if not self._end:  # new, or killed before its first sync
             self._append(_encode(self.identity) + b"\n")
             self.sync()
+            sync_folder(self.path.parent)
 
     def _check(self, head: bytes) -> None:
         try:

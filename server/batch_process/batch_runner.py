@@ -13,7 +13,7 @@ from server.batch_files.batch_lines import BESIDE_BODY, LineError, LineRules
 from server.batch_files.file_job import FileJob
 from server.batch_files.result_log import JobFileError, NoRoomError
 from server.batch_process.batch_health import BatchHealth
-from server.batches.base import Backend
+from server.batches.answering import Backend
 from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder
 from server.state.stored_batches import BatchError, Status, StoredBatch

@@ -1,4 +1,4 @@
-"""Lines to answers: so many at once, asked again where the server is full."""
+"""Lines, as many requests come, to answers: so many at once, asked again where there is no room."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from engine_core.refusal import RefusalError
-from server.batches.base import Answer, Line, Put
-from server.batches.results import JobStoppedError
+from server.batches.results import JobStoppedError, Sharing
 from server.batches.room import Room
 from server.errors import ERRORS, ErrorBody, ErrorDetail, error_body
 from server.first_error import first_error
@@ -23,31 +22,74 @@ _WAIT = frozenset({"overloaded", "not_ready"})
 _LOST = frozenset({"engine_dead", "unhealthy", "draining", "invalid_api_key"})
 _OF_GATEWAYS = frozenset({401, 403, 502, 503, 504})
 _SECONDS = 1.0
+_OK = 200
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A request: the `index` of its line, its endpoint, its body as JSON.
+
+    `custom_id` and `model` are what a line of a file says beside and in its body.
+    """
+
+    index: int
+    custom_id: str
+    url: str
+    body: bytes
+    model: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An endpoint's answer: HTTP status, request id, JSON in one line.
+
+    A full server wants to be asked again after `retry_after` seconds."""
+
+    status: int
+    request_id: str
+    body: bytes
+    retry_after: float | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """True for a result, False for an error."""
+        return self.status == _OK
+
+
+Put = Callable[[Line, Answer], None]
+"""Takes the answer to a line. Raises JobStoppedError where no other line would get a result."""
 
 Exchange = Callable[[str, bytes], Awaitable[Answer]]
 """Posts JSON to a path. The answer in place of one of more than MAX_ANSWER_BYTES is `too_long`."""
 
 
-async def answer_all(lines: Iterable[Line], put: Put, exchange: Exchange, *, at_once: int) -> None:
-    """Answer all lines, begun in order, at most `at_once` of them together.
+class Backend:
+    """Where lines go: an engine here, or a daemon there."""
 
-    Raises the first JobStoppedError, which ends the rest.
-    """
-    room = Room(at_once, _OPEN_BYTES)
+    def __init__(self, exchange: Exchange, *, at_once: int, sharing: Sharing) -> None:
+        """At most `at_once` lines are asked together, by `exchange`."""
+        self.sharing: Sharing = sharing
+        self._exchange, self._at_once = exchange, at_once
 
-    async def answer(line: Line, keep: Callable[[int, int], None]) -> None:
-        try:
-            put(line, await answered(exchange, line))
-        finally:
-            keep(0, 0)
+    async def answer(self, lines: Iterable[Line], put: Put) -> None:
+        """Answer every line, errors included, begun in order: lines that begin alike follow each
+        other.
 
-    with first_error(JobStoppedError):
-        async with asyncio.TaskGroup() as tasks:
-            for line in lines:
-                keep = await room.take(1, len(line.body))
-                tasks.create_task(answer(line, keep))
-                # Those that have begun come to their engine before more are read.
-                await asyncio.sleep(0)
+        Raises the first JobStoppedError, which ends the rest.
+        """
+        room = Room(self._at_once, _OPEN_BYTES)
+
+        async def answer(line: Line, keep: Callable[[int, int], None]) -> None:
+            try:
+                put(line, await answered(self._exchange, line))
+            finally:
+                keep(0, 0)
+
+        with first_error(JobStoppedError):
+            async with asyncio.TaskGroup() as tasks:
+                for line in lines:
+                    keep = await room.take(1, len(line.body))
+                    tasks.create_task(answer(line, keep))
+                    # Those that have begun come to their engine before more are read.
+                    await asyncio.sleep(0)
 
 
 async def answered(exchange: Exchange, line: Line) -> Answer:

@@ -26,21 +26,18 @@ class BatchClient(EngineClient):
         self._holders: set[asyncio.Task[Any]] = set()
 
     async def _submit(
-        self,
-        job: int,
-        waiting: GenerateStream | EncodeCall[Any, Any],
-        message: GenerateJob | EncodeJob,
+        self, waiting: GenerateStream | EncodeCall, message: GenerateJob | EncodeJob
     ) -> Accepted:
         line = asyncio.current_task()
         assert line is not None, "jobs are submitted in tasks"
         if line in self._holders:
-            return await super()._submit(job, waiting, message)
+            return await super()._submit(waiting, message)
         self._holders.add(line)
         line.add_done_callback(self._holders.discard)
         size = job_size(message)
         keep = await self._room.take(size.rows, size.tokens)
         line.add_done_callback(lambda _: keep(0, 0))
-        accepted = await super()._submit(job, waiting, message)
+        accepted = await super()._submit(waiting, message)
         sequences = message.n if isinstance(message, GenerateJob) else 1
         keep(size.rows, sum(accepted.prompt_tokens) * sequences)
         return accepted

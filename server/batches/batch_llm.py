@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 
-from server.batches.base import Backend
+from server.batches.answering import Backend
 from server.batches.daemon_backend import daemon_backend
 from server.batches.engine_backend import engine_backend
 from server.batches.engine_options import engine_options

@@ -1,13 +1,13 @@
 """A daemon that runs elsewhere, over HTTP."""
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
-from server.batches.answering import MAX_ANSWER_BYTES, answer_all, error_of, too_long
-from server.batches.base import Answer, Line, Put
-from server.batches.results import JobStoppedError, Sharing
+from server.batches.answering import MAX_ANSWER_BYTES, Answer, Backend, error_of, too_long
+from server.batches.results import JobStoppedError
 from server.bench.load.http_client import Address, AnswerTooLongError, HTTPClient
 from server.bench.results.measurement import BenchError
 from server.errors import ErrorBody
@@ -16,31 +16,31 @@ _AT_ONCE = 64
 _NO_ANSWER = 500
 
 
-class DaemonBackend:
-    """Lines become ordinary requests, begun in the order in which they come.
+@asynccontextmanager
+async def daemon_backend(url: str, api_key: str | None) -> AsyncGenerator[Backend]:
+    """The daemon at `url`, for which lines are ordinary requests: its prefix cache shares the whole
+    blocks of what they begin with. Raises ValueError for what is no address."""
+    try:
+        client = HTTPClient(Address.of(url, api_key), MAX_ANSWER_BYTES)
+    except BenchError as error:
+        raise ValueError(f"url: {error}") from None
+    try:
+        yield Backend(partial(_exchange, client), at_once=_AT_ONCE, sharing="by whole blocks")
+    finally:
+        client.close()
 
-    The daemon's prefix cache then shares the whole blocks of what they begin with."""
 
-    sharing: Sharing = "by whole blocks"
-
-    def __init__(self, client: HTTPClient) -> None:
-        self._client = client
-
-    async def answer(self, lines: Iterable[Line], put: Put) -> None:
-        """As `Backend` says."""
-        await answer_all(lines, put, self._exchange, at_once=_AT_ONCE)
-
-    async def _exchange(self, path: str, data: bytes) -> Answer:
-        """As `answering.Exchange` says. Raises JobStoppedError if there is no answer."""
-        address = self._client.address
-        try:
-            given = await self._client.exchange(address.request("POST", path, msgspec.Raw(data)))
-        except AnswerTooLongError as error:
-            return too_long(error.size, error.request_id)
-        except OSError as error:
-            where = f"http://{address.host}:{address.port}"
-            raise JobStoppedError(f"{where} does not answer: {error!r}") from None
-        return in_one_line(Answer(given.status, given.request_id, given.body, given.retry_after))
+async def _exchange(client: HTTPClient, path: str, data: bytes) -> Answer:
+    """As `answering.Exchange` says. Raises JobStoppedError if there is no answer."""
+    address = client.address
+    try:
+        given = await client.exchange(address.request("POST", path, msgspec.Raw(data)))
+    except AnswerTooLongError as error:
+        return too_long(error.size, error.request_id)
+    except OSError as error:
+        where = f"http://{address.host}:{address.port}"
+        raise JobStoppedError(f"{where} does not answer: {error!r}") from None
+    return in_one_line(Answer(given.status, given.request_id, given.body, given.retry_after))
 
 
 def in_one_line(answer: Answer) -> Answer:
@@ -54,16 +54,3 @@ def in_one_line(answer: Answer) -> Answer:
         status = _NO_ANSWER if answer.is_good else answer.status
         return msgspec.structs.replace(answer, status=status, body=body)
     return msgspec.structs.replace(answer, body=body)
-
-
-@asynccontextmanager
-async def daemon_backend(url: str, api_key: str | None) -> AsyncGenerator[DaemonBackend]:
-    """The daemon at `url`. Raises ValueError for what is no address."""
-    try:
-        client = HTTPClient(Address.of(url, api_key), MAX_ANSWER_BYTES)
-    except BenchError as error:
-        raise ValueError(f"url: {error}") from None
-    try:
-        yield DaemonBackend(client)
-    finally:
-        client.close()

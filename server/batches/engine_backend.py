@@ -1,19 +1,18 @@
 """Engines within reach: lines are answered by the HTTP API's own handlers, without a socket."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.app.application import create_app
 from server.app.endpoints import all_endpoints
-from server.batches.answering import answer_all
-from server.batches.base import Line, Put
+from server.batches.answering import Backend
 from server.batches.batch_client import BatchClient
-from server.batches.in_process import InProcess
-from server.batches.results import Sharing
+from server.batches.in_process import exchange
 from server.keys.client_keys import ClientKey
 from server.service.registry import Model, Registry
 from server.service.service import Service
@@ -23,23 +22,18 @@ _AT_ONCE = 16_384
 _UNLIMITED = 1 << 62
 
 
-class EngineBackend:
-    """Begins lines in the order in which they come. Their jobs wait in the engines' clients."""
-
-    sharing: Sharing = "by token"
+class EngineBackend(Backend):
+    """Lines whose jobs wait in the engines' clients."""
 
     def __init__(self, service: Service) -> None:
+        app = create_app(service)
+        super().__init__(partial(exchange, app), at_once=_AT_ONCE, sharing="by token")
         self.models = [model.served for model in service.registry.models]
         self._keys = service.keys
-        self._in_process = InProcess(create_app(service))
 
     def act_for(self, client: ClientKey) -> None:
         """Lines are this client's from now on."""
         self._keys.anybody = client
-
-    async def answer(self, lines: Iterable[Line], put: Put) -> None:
-        """As `Backend` says."""
-        await answer_all(lines, put, self._in_process.exchange, at_once=_AT_ONCE)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET
 
-from server.batches.base import Answer, Backend, Line
+from server.batches.answering import Answer, Backend, Line
 from server.batches.requests import Options, Prompt, check_options, line_of, plain, refusal
 from server.batches.results import Generated, JobStoppedError, RequestError, Summary
 from server.bench.results.measurement import Progress

@@ -7,8 +7,7 @@ import msgspec
 import numpy as np
 
 from engine_core.refusal import RefusalError
-from server.batches.answering import NOT_OURS, error_of
-from server.batches.base import Answer, Line
+from server.batches.answering import NOT_OURS, Answer, Line, error_of
 from server.batches.results import JobStoppedError, RequestError
 from server.http.body import Body
 from server.schemas.completions import CompletionRequest
@@ -36,6 +35,7 @@ _OPTIONS = {
 }
 _OF_ALL = frozenset({NOT_OURS, "not_found", "model_not_found", "model_required", "wrong_endpoint"})
 _body = Body(CompletionRequest)
+_NONE: Options = {}
 
 
 def completion_lines(
@@ -50,39 +50,28 @@ def completion_lines(
 
     Raises ValueError for options that are wrong for all, before any work.
     """
-    of_all = {**common, **sampling} if isinstance(sampling, Mapping) else common
-    if (wrong := _fault(of_all)) is not None:
-        raise ValueError(wrong.message)
     if isinstance(sampling, Mapping):
-        return [_completion(index, named, prompt, of_all) for index, prompt in enumerate(prompts)]
-    if len(sampling) != len(prompts):
-        given, wanted = len(sampling), len(prompts)
+        of_all, each = {**common, **sampling}, [_NONE] * len(prompts)
+    else:
+        of_all, each = common, sampling
+    check_options(_COMPLETIONS, of_all)
+    if len(each) != len(prompts):
+        given, wanted = len(each), len(prompts)
         raise ValueError(f"sampling: {given} for {wanted} prompts; give one, or one each")
-    options = ({**common, **own} for own in sampling)
     return [
-        _fault(own) or _completion(index, named, prompt, own)
-        for index, (prompt, own) in enumerate(zip(prompts, options, strict=True))
+        _completion(index, named, prompt, of_all, own)
+        for index, (prompt, own) in enumerate(zip(prompts, each, strict=True))
     ]
 
 
-def _fault(options: Options) -> RequestError | None:
-    """Find what is wrong with the options of a completion.
-
-    The prompt, which may be long, is checked by whoever answers."""
-    try:
-        _check_names(_COMPLETIONS, options)
-        _body.decode(line_of(0, "", {**options, "prompt": ""}).body, strictly=True)
-    except RefusalError as error:
-        return RequestError(error.code, error.message, error.param)
-    except RequestError as error:
-        return error
-    return None
-
-
 def _completion(
-    index: int, named: Options, prompt: Prompt, options: Options
+    index: int, named: Options, prompt: Prompt, of_all: Options, own: Options
 ) -> Line | RequestError:
+    """`own` options are checked here, those of all before."""
+    options = {**of_all, **own}
     try:
+        if own:
+            _check(_COMPLETIONS, options)
         fields = {**named, "prompt": plain("prompt", prompt), **options, "return_token_ids": True}
         return line_of(index, _COMPLETIONS, fields)
     except RequestError as error:
@@ -90,23 +79,29 @@ def _completion(
 
 
 def check_options(url: str, options: Options) -> Options:
-    """The options of a job for `url`. Raises ValueError for an unknown one, and for what is no
-    JSON."""
+    """The options of a job for `url`. Raises ValueError for one that is unknown or no JSON, and for
+    a wrong one of completions."""
     try:
-        _check_names(url, options)
-        line_of(0, url, options)
+        _check(url, options)
     except RequestError as error:
         raise ValueError(error.message) from None
     return options
 
 
-def _check_names(url: str, options: Options) -> None:
-    """Raises RequestError for a name that is not among those of a job for `url`."""
+def _check(url: str, options: Options) -> None:
+    """Raises RequestError as `check_options` raises ValueError. The prompt, which may be long, is
+    checked by whoever answers."""
     known = _OPTIONS[url]
     if unknown := sorted(options.keys() - known):
         names = ", ".join(sorted(known))
         message = f"{unknown[0]}: there is no such option here; there are {names}"
         raise RequestError("invalid_request", message, unknown[0])
+    line = line_of(0, url, {**options, "prompt": ""})
+    if url == _COMPLETIONS:
+        try:
+            _body.decode(line.body, strictly=True)
+        except RefusalError as error:
+            raise RequestError(error.code, error.message, error.param) from None
 
 
 def line_of(index: int, url: str, fields: Options) -> Line:

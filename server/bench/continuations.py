@@ -7,8 +7,7 @@ from itertools import groupby
 import numpy as np
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.client.job_options import JobOptions
-from engine_core.messages import RowOutput, SamplingParams
+from engine_core.messages import JobOptions, RowOutput, SamplingParams
 from server.bench.cases.random_prompts import output_lengths
 from server.bench.cases.workloads import GenerationCase
 from server.bench.results.measurement import BenchError, Figures, milliseconds

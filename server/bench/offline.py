@@ -46,7 +46,6 @@ class OfflineRunner:
         self._prefix_caching = prefix_caching
         self.model: ServedModel | None = engine.model
         self.engine = engine
-        self._classifies = engine.model.engine.execution.task == "classify"
 
     async def warm_up(self, case: OfflineCase) -> None:
         """The beginning of a workload of the same lengths and other contents, at most 131,072
@@ -90,7 +89,6 @@ class OfflineRunner:
         return Sequences(
             self.engine.client,
             prompts,
-            classifies=self._classifies,
             rows_a_job=case.members if case.prefix else _SEQUENCES_A_JOB,
             salted=salted,
         )

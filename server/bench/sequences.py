@@ -4,10 +4,8 @@ from collections.abc import Coroutine, Iterator, Sequence
 
 import numpy as np
 
-from engine_core.client.encode_calls import ScoresCall, VectorsCall
 from engine_core.client.engine_client import EngineClient
-from engine_core.client.job_options import JobOptions
-from engine_core.client.pending_jobs import FloatArray
+from engine_core.messages import JobOptions
 from server.bench.results.measurement import BenchError, Figures
 
 _ID_BYTES = 4
@@ -23,14 +21,13 @@ class Sequences:
         client: EngineClient,
         sequences: Sequence[bytes],
         *,
-        classifies: bool,
         rows_a_job: int,
         salted: bool,
     ) -> None:
         """If `salted`, each is a job with a cache salt of its own."""
         self._rows_a_job, self._salted = 1 if salted else rows_a_job, salted
         self.total = len(sequences)
-        self._client, self._sequences, self._classifies = client, sequences, classifies
+        self._client, self._sequences = client, sequences
 
     def done(self) -> int:
         """According to the engine's last heartbeat; they come once a second."""
@@ -44,16 +41,10 @@ class Sequences:
 
     async def _encode(self, start: int) -> None:
         ids = list(self._sequences[start : start + self._rows_a_job])
-        numbers = await self._numbers(ids, f"{start}" if self._salted else "")
+        options = JobOptions(cache_salt=f"{start}" if self._salted else "")
+        numbers = (await self._client.encode(ids=ids, options=options)).values
         if len(numbers) != len(ids) or not np.isfinite(numbers).all():
             raise BenchError(f"{len(ids)} sequences gave {len(numbers)} results")
-
-    async def _numbers(self, ids: list[bytes], salt: str) -> FloatArray:
-        """A vector of each sequence, or a classifier's logits."""
-        options = JobOptions(cache_salt=salt)
-        if self._classifies:
-            return (await self._client.encode(ScoresCall, ids=ids, options=options)).logits
-        return (await self._client.encode(VectorsCall, ids=ids, options=options)).vectors
 
     def figures(self, started: float, seconds: float) -> Figures:
         """Rates."""

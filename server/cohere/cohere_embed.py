@@ -47,7 +47,7 @@ async def embed(request: Request) -> Response:
         one_type = version.version == "1" and body.embedding_types is None
         by_type: dict[EmbeddingType, list[Raw]] = {
             kind: await rows_in_json(
-                _of_type(encoded.vectors, kind), in_base64 if kind == "base64" else in_lists
+                _of_type(encoded.values, kind), in_base64 if kind == "base64" else in_lists
             )
             for kind in body.embedding_types or ("float",)
         }

@@ -3,9 +3,8 @@
 import msgspec
 from starlette.requests import Request
 
-from engine_core.client.encode_calls import EncodedVectors, VectorsCall
-from engine_core.client.job_options import JobOptions
-from engine_core.messages import Tokenization
+from engine_core.client.encode_calls import Encoded
+from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.encoding.encode import encode
 from server.encoding.text_prompts import behind_prompt, text_prompt
@@ -54,11 +53,11 @@ def embedding_plan(
     )
 
 
-async def planned_vectors(request: Request, model: Model, plan: EmbeddingPlan) -> EncodedVectors:
+async def planned_vectors(request: Request, model: Model, plan: EmbeddingPlan) -> Encoded:
     """The vectors that are planned, not yet in the planned type. Raises RefusalError."""
-    encoded = await encode(request, model, VectorsCall, plan.items, plan.options)
-    vectors = shorten(encoded.vectors, plan.dimensions, normalize=plan.normalize)
-    return msgspec.structs.replace(encoded, vectors=vectors)
+    encoded = await encode(request, model, plan.items, plan.options)
+    vectors = shorten(encoded.values, plan.dimensions, normalize=plan.normalize)
+    return msgspec.structs.replace(encoded, values=vectors)
 
 
 def _items(body: EmbeddingRequest, model: Model, limits: Limits, field: str) -> tuple[Items, str]:

@@ -9,9 +9,8 @@ from typing import Literal
 import msgspec
 from starlette.requests import Request
 
-from engine_core.client.encode_calls import AnswerT, CallKind, Encoded
-from engine_core.client.job_options import JobOptions
-from engine_core.messages import Tokenization
+from engine_core.client.encode_calls import Encoded
+from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.schemas.common import Usage
 from server.service.inputs import Items
@@ -25,16 +24,16 @@ _ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")
 async def encode(
     request: Request,
     model: Model,
-    kind: CallKind[AnswerT],
     items: Items,
     options: JobOptions,
     *,
     query: str | list[str] | None = None,
     instruction: str | None = None,
-) -> AnswerT:
-    """Embed the items, or score each text, alone, against `query` or against one of its own. `kind`
-    is the kind of answer that the model gives; `instruction` is what a reranker is asked to find,
-    if not the usual. The client's key and salt are added to the `options`.
+    token_states: bool = False,
+) -> Encoded:
+    """Embed the items, or score each text, alone, against `query` or against one of its own; or
+    return the states of their tokens. `instruction` is what a reranker is asked to find, if not the
+    usual. The client's key and salt are added to the `options`.
 
     Raises RefusalError if the engine refuses the job, it fails, or the request's time is over.
     """
@@ -42,11 +41,11 @@ async def encode(
     client = record.client
     with service.in_flight:
         encoding = model.client.encode(
-            kind,
             texts=items.texts,
             ids=items.ids,
             query=query,
             instruction=instruction,
+            token_states=token_states,
             options=msgspec.structs.replace(
                 options, cache_salt=client.salted(options.cache_salt), key=client.share
             ),

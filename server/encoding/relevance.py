@@ -3,10 +3,9 @@
 import msgspec
 from starlette.requests import Request
 
-from engine_core.client.encode_calls import EncodedVectors, ScoresCall, VectorsCall
-from engine_core.client.job_options import JobOptions
+from engine_core.client.encode_calls import Encoded
 from engine_core.client.pending_jobs import FloatArray
-from engine_core.messages import Tokenization
+from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores, probabilities
@@ -80,45 +79,42 @@ async def relevance(request: Request, model: Model, pairs: Pairs) -> Relevance:
         encoded = await encode(
             request,
             model,
-            ScoresCall,
             texts,
             pairs.options(pairs.cut_texts),
             query=queries.texts[0] if len(queries) == 1 else queries.texts,
             instruction=pairs.instruction,
         )
-        scores = label_scores(encoded.logits, config)[:, 0]
-        likely = probabilities(encoded.logits, config)[:, 0]
+        scores = label_scores(encoded.values, config)[:, 0]
+        likely = probabilities(encoded.values, config)[:, 0]
         dropped = _cut_indices(encoded.dropped)
-        return Relevance(scores, encoded.logits[:, 0], likely, count_usage(encoded), dropped)
+        return Relevance(scores, encoded.values[:, 0], likely, count_usage(encoded), dropped)
     of_queries, of_texts = await _encode_apart(request, model, pairs)
-    scores = similarity(of_queries.vectors, of_texts.vectors, config)
+    scores = similarity(of_queries.values, of_texts.values, config)
     prompt_tokens = sum(of_queries.prompt_tokens) + sum(of_texts.prompt_tokens)
     usage = Usage(prompt_tokens, prompt_tokens)
     return Relevance(scores, scores, scores, usage, _cut_indices(of_texts.dropped))
 
 
-async def _encode_apart(
-    request: Request, model: Model, pairs: Pairs
-) -> tuple[EncodedVectors, EncodedVectors]:
+async def _encode_apart(request: Request, model: Model, pairs: Pairs) -> tuple[Encoded, Encoded]:
     """Queries and texts: one job, unless they are cut in different ways."""
     queries, texts, count = pairs.queries, pairs.texts, len(pairs.queries)
     of_texts = pairs.options(pairs.cut_texts)
     if pairs.cut_queries != pairs.cut_texts:
         of_queries = pairs.options(pairs.cut_queries)
-        encoded = await encode(request, model, VectorsCall, queries, of_queries)
-        return encoded, await encode(request, model, VectorsCall, texts, of_texts)
+        encoded = await encode(request, model, queries, of_queries)
+        return encoded, await encode(request, model, texts, of_texts)
     all_items = Items(
         [*queries.texts, *texts.texts],
         [],
         lambda row: queries.name(row) if row < count else texts.name(row - count),
     )
-    both = await encode(request, model, VectorsCall, all_items, of_texts)
+    both = await encode(request, model, all_items, of_texts)
     return _part(both, slice(count)), _part(both, slice(count, None))
 
 
-def _part(encoded: EncodedVectors, rows: slice) -> EncodedVectors:
-    return EncodedVectors(
-        vectors=encoded.vectors[rows],
+def _part(encoded: Encoded, rows: slice) -> Encoded:
+    return Encoded(
+        values=encoded.values[rows],
         prompt_tokens=encoded.prompt_tokens[rows],
         dropped=encoded.dropped[rows],
     )

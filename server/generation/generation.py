@@ -213,7 +213,11 @@ async def _submitted(
                 options=options,
             )
     except TimeoutError:
-        return GenerateStream(model.client, job=0, rows=0)
+        return GenerateStream(job=0, rows=0, send=_nowhere, forget=_nowhere)
+
+
+def _nowhere(_: object) -> None:
+    """A job that has ended before it began has nothing to say to its engine."""
 
 
 def _choices(model: Model, plan: GenerationPlan, prompt_ids: list[bytes]) -> list[Choice]:

@@ -2,8 +2,7 @@
 
 import msgspec
 
-from engine_core.client.job_options import NO_OPTIONS, JobOptions
-from engine_core.messages import SamplingParams, Tokenization
+from engine_core.messages import JobOptions, SamplingParams, Tokenization
 from engine_core.refusal import RefusalError
 from server.schemas.sampling import SamplingOptions
 from server.service.inputs import Items, check_ids
@@ -28,7 +27,7 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     stops: tuple[str, ...]
     logprobs: int | None
     echo: bool
-    options: JobOptions = NO_OPTIONS
+    options: JobOptions = JobOptions()
     timeout: float | None = None
     include_stop: bool = False
     skip_special_tokens: bool = True

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 from fastapi import Request, Response
 
-from engine_core.client.encode_calls import Encoded, ScoresCall, StatesCall
-from engine_core.client.job_options import JobOptions
-from engine_core.messages import Tokenization
+from engine_core.client.encode_calls import Encoded
+from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.encoding.embedding_plan import embedding_plan, planned_vectors
 from server.encoding.encode import count_usage, encode
@@ -92,9 +91,9 @@ async def _vectors(request: Request, model: Model, body: PoolingRequest, limits:
     plan = embedding_plan(embedding_request, model, limits)
     if body.task != "token_embed":
         encoded = await planned_vectors(request, model, plan)
-        return quantize(encoded.vectors, plan.dtype), encoded
-    encoded = await encode(request, model, StatesCall, plan.items, plan.options)
-    states = shorten(encoded.states, encoded.states.shape[1], normalize=plan.normalize)
+        return quantize(encoded.values, plan.dtype), encoded
+    encoded = await encode(request, model, plan.items, plan.options, token_states=True)
+    states = shorten(encoded.values, encoded.values.shape[1], normalize=plan.normalize)
     ends = np.cumsum(encoded.prompt_tokens)
     return np.split(quantize(states, plan.dtype), ends[:-1]), encoded
 
@@ -111,7 +110,7 @@ async def _scores(request: Request, model: Model, body: PoolingRequest, limits: 
         cache_salt=body.cache_salt or "",
         priority=body.priority or 0,
     )
-    logits = (encoded := await encode(request, model, ScoresCall, items, options)).logits
+    logits = (encoded := await encode(request, model, items, options)).values
     config = model.served.execution.model
     scores = logits if body.use_activation is False else label_scores(logits, config)
     return quantize(scores, body.embed_dtype or "float32"), encoded

@@ -3,10 +3,10 @@
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from server.disk_room import Reserve
@@ -36,7 +36,13 @@ CREATE INDEX batches_of_owner ON batches (owner, created_at, id);
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 Row = Sequence[Any]
-_ResultT = TypeVar("_ResultT")
+
+
+class Change(NamedTuple):
+    """A statement that changes something, and its parameters."""
+
+    statement: str
+    values: Sequence[object] = ()
 
 
 def prepare(file: Path, *, is_new: bool) -> int:
@@ -84,42 +90,38 @@ class Database:
         with self._in_turn():
             return self._connection.execute(query, values).fetchall()
 
-    @contextmanager
-    def changes(self) -> Generator["Run"]:
-        """A transaction: all of what is run in it happens, or nothing."""
+    def change(self, *changes: Change) -> list[Row]:
+        """Make changes in a transaction: all of them happen, or none. What the last one finds."""
+        found: list[Row] = []
         with self._in_turn():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                yield Run(self._connection)
+                for each in changes:
+                    found = self._connection.execute(*each).fetchall()
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:  # a full disk may have ended it
                     self._connection.execute("ROLLBACK")
                 raise
+        return found
 
-    def freeing(self, work: Callable[["Run"], _ResultT]) -> _ResultT:
-        """Do `work` in a transaction that lets something be freed: a full disk's reserve is for it.
-
-        `work` may be done twice.
-        """
+    def free(self, *changes: Change) -> list[Row]:
+        """As `change`, where that lets something be freed: a full disk's reserve is for it."""
         try:
-            with self.changes() as run:
-                return work(run)
+            return self.change(*changes)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF not in _FULL:
                 raise
         self.reserve.release()
         try:
-            with self.changes() as run:
-                return work(run)
+            return self.change(*changes)
         finally:
             with suppress(OSError):  # until there is room for it
                 self.reserve.keep()
 
     def probe(self) -> None:
         """Write a page, which changes nothing."""
-        with self.changes() as run:
-            run(f"PRAGMA user_version = {_VERSION}")
+        self.change(Change(f"PRAGMA user_version = {_VERSION}"))
 
     def close(self) -> None:
         """No thread may use it any more."""
@@ -172,16 +174,6 @@ def _fill(connection: sqlite3.Connection, *, is_new: bool) -> None:
         if not is_new:
             raise sqlite3.DatabaseError("it has no tables, and is not a new one")
         connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
-
-
-class Run:
-    """Runs a statement of a transaction."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def __call__(self, statement: str, *values: object) -> list[Row]:
-        return self._connection.execute(statement, values).fetchall()
 
 
 class UnknownItemError(LookupError):

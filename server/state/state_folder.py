@@ -4,7 +4,7 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
-from server.state.database import Database
+from server.state.database import Change, Database
 from server.state.stored_batches import StoredBatches
 from server.state.stored_files import StoredFiles
 
@@ -34,9 +34,12 @@ class StateFolder:
 
     def move(self, owner: str, other: str) -> None:
         """What was the one owner's is the other's."""
-        with self._database.changes() as run:
-            for table in ("files", "batches"):
-                run(f"UPDATE {table} SET owner = ? WHERE owner = ?", other, owner)  # noqa: S608
+        self._database.change(
+            *[
+                Change(f"UPDATE {table} SET owner = ? WHERE owner = ?", (other, owner))  # noqa: S608
+                for table in ("files", "batches")
+            ]
+        )
 
     def tidy(self) -> None:
         """Remove what has expired, and what a killed daemon has left half done. Only while nobody

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from server.state.database import Database, Page, Run
-from server.state.stored_files import StoredFile, insert_files
+from server.state.database import Change, Database, Page
+from server.state.stored_files import StoredFile, insertion
 
 Status = Literal[
     "validating",
@@ -74,11 +74,8 @@ class StoredBatches:
     def add(self, batch: StoredBatch) -> None:
         """A new one, for the batch process to find."""
         columns, marks = ", ".join(_FIELDS), ", ".join("?" * len(_FIELDS))
-        with self._database.changes() as run:
-            run(
-                f"INSERT INTO batches ({columns}) VALUES ({marks})",  # noqa: S608 (names of ours)
-                *msgspec.structs.astuple(batch),
-            )
+        statement = f"INSERT INTO batches ({columns}) VALUES ({marks})"  # noqa: S608 (names of ours)
+        self._database.change(Change(statement, msgspec.structs.astuple(batch)))
 
     def get(self, batch_id: str, owner: str) -> StoredBatch | None:
         """A batch of this owner."""
@@ -107,14 +104,11 @@ class StoredBatches:
 
     def cancel(self, batch_id: str, owner: str) -> StoredBatch | None:
         """A batch of this owner, which the batch process ends soon if it was not over."""
-        now = int(time.time())
-        self._database.freeing(
-            lambda run: run(
-                "UPDATE batches SET status = 'cancelling', cancelling_at = ? WHERE id = ? "
-                "AND owner = ? AND status IN ('validating', 'in_progress')",
-                *(now, batch_id, owner),
-            )
+        statement = (
+            "UPDATE batches SET status = 'cancelling', cancelling_at = ? WHERE id = ? "
+            "AND owner = ? AND status IN ('validating', 'in_progress')"
         )
+        self._database.free(Change(statement, (int(time.time()), batch_id, owner)))
         return self.get(batch_id, owner)
 
     def count(self, batch_id: str, *, total: int, completed: int, failed: int) -> None:
@@ -133,21 +127,13 @@ class StoredBatches:
         `jobs` may be deleted then."""
         fields = {"status": status, f"{status}_at": int(time.time()), **fields}
         update = f"UPDATE batches SET {_assigned(fields)} WHERE id = ?"  # noqa: S608
-
-        def work(run: Run) -> None:
-            insert_files(run, files)
-            run(update, *fields.values(), batch_id)
-
-        self._database.freeing(work)
+        changes = *map(insertion, files), Change(update, (*fields.values(), batch_id))
+        self._database.free(*changes)
 
     def _set(self, batch_id: str, *before: Status, **fields: object) -> bool:
         where = f" AND status IN ({', '.join('?' * len(before))})" if before else ""
-        with self._database.changes() as run:
-            changed = run(
-                f"UPDATE batches SET {_assigned(fields)} WHERE id = ?{where} RETURNING id",  # noqa: S608
-                *(*fields.values(), batch_id, *before),
-            )
-        return bool(changed)
+        update = f"UPDATE batches SET {_assigned(fields)} WHERE id = ?{where} RETURNING id"  # noqa: S608
+        return bool(self._database.change(Change(update, (*fields.values(), batch_id, *before))))
 
     def _found(self, where: str, *values: object) -> StoredBatch | None:
         rows = self._database.rows(f"SELECT * FROM batches WHERE {where}", *values)  # noqa: S608

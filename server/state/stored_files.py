@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from server.state.database import Database, Page, Run
+from server.state.database import Change, Database, Page
 from server.sync_folder import DRAFT, sync_folder
 
 Purpose = Literal["batch", "batch_output"]
@@ -50,8 +50,7 @@ class StoredFiles:
     def add(self, *files: StoredFile) -> None:
         """Files whose contents are at their paths, and on the disk."""
         sync_folder(self.folder)
-        with self._database.changes() as run:
-            insert_files(run, files)
+        self._database.change(*map(insertion, files))
 
     def get(self, file_id: str, owner: str) -> StoredFile | None:
         """A file of this owner that has not expired."""
@@ -77,10 +76,8 @@ class StoredFiles:
         ):
             return False
         self.path(file_id).unlink(missing_ok=True)
-        gone = self._database.freeing(
-            lambda run: run("DELETE FROM files WHERE id = ? RETURNING id", file_id)
-        )
-        return bool(gone)
+        gone = Change("DELETE FROM files WHERE id = ? RETURNING id", (file_id,))
+        return bool(self._database.free(gone))
 
     def used_bytes(self, owner: str) -> int:
         """What the owner's files take."""
@@ -97,7 +94,7 @@ class StoredFiles:
         for (file_id,) in gone:
             self.path(file_id).unlink(missing_ok=True)
         if gone:
-            self._database.freeing(lambda run: run("DELETE FROM files WHERE expires_at <= ?", now))
+            self._database.free(Change("DELETE FROM files WHERE expires_at <= ?", (now,)))
 
     def drop_drafts(self) -> None:
         """Delete what is not whole, of uploads that a killed daemon did not finish. Only while
@@ -111,7 +108,6 @@ class StoredFiles:
         return {path for path in self.folder.iterdir() if path.name not in known}
 
 
-def insert_files(run: Run, files: tuple[StoredFile, ...]) -> None:
-    """In a transaction."""
-    for file in files:
-        run("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", *msgspec.structs.astuple(file))
+def insertion(file: StoredFile) -> Change:
+    """The change that adds a file."""
+    return Change("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(file))

@@ -3,7 +3,6 @@
 import numpy as np
 from fastapi import Request, Response
 
-from engine_core.client.encode_calls import SparseCall, StatesCall
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.refusal import RefusalError
 from server.api.embeddings import EMBEDDINGS
@@ -76,7 +75,7 @@ async def embed(request: Request) -> Response:
     )
     with CancelOnDisconnect(request.receive):
         encoded = await planned_vectors(request, model, plan)
-        return json_answer(encoded.vectors.tolist())
+        return json_answer(encoded.values.tolist())
 
 
 @EMBED_SPARSE.answered_by
@@ -88,8 +87,8 @@ async def embed_sparse(request: Request) -> Response:
     model = the_sparse_embedder(request, body.model)
     plan = _plan(body, model, service.limits)
     with CancelOnDisconnect(request.receive):
-        encoded = await encode(request, model, SparseCall, plan.items, plan.options)
-        rows = np.split(encoded.entries, np.cumsum(encoded.counts)[:-1])
+        encoded = await encode(request, model, plan.items, plan.options)
+        rows = np.split(encoded.values, np.cumsum(encoded.counts)[:-1])
         return json_answer(await rows_in_json(rows, _sparse_values))
 
 
@@ -102,8 +101,8 @@ async def embed_all(request: Request) -> Response:
     model = the_embedder(request, body.model)
     plan = _plan(body, model, service.limits)
     with CancelOnDisconnect(request.receive):
-        encoded = await encode(request, model, StatesCall, plan.items, plan.options)
-        rows = np.split(encoded.states, np.cumsum(encoded.prompt_tokens)[:-1])
+        encoded = await encode(request, model, plan.items, plan.options, token_states=True)
+        rows = np.split(encoded.values, np.cumsum(encoded.prompt_tokens)[:-1])
         return json_answer(await rows_in_json(rows, in_lists))
 
 

@@ -6,10 +6,8 @@ import msgspec
 import numpy as np
 from fastapi import Request, Response
 
-from engine_core.client.encode_calls import ScoresCall
-from engine_core.client.job_options import JobOptions
 from engine_core.client.pending_jobs import FloatArray
-from engine_core.messages import Tokenization
+from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.api.classify import CLASSIFY
 from server.encoding.encode import encode
@@ -101,8 +99,8 @@ async def _logits(
         query = [first for first, _ in texts] if size == 2 else None
         names = [sequences.name(index) for index in indices]
         last = Items([each[-1] for each in texts], [], names.__getitem__)
-        encoded = await encode(request, model, ScoresCall, last, options, query=query)
-        logits[[*indices]] = encoded.logits
+        encoded = await encode(request, model, last, options, query=query)
+        logits[[*indices]] = encoded.values
     return logits
 
 

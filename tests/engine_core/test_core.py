@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.admission.shared_bound import InFlight
+from engine_core.admission.budget import InFlight
 from engine_core.executor.base import WorkerLostError
 from engine_core.messages import (
     Abort,
@@ -64,7 +64,7 @@ class Ledger:
     def _vectors(self, part) -> None:
         assert part.job in self.accepted
         rows = np.frombuffer(part.rows, np.int32)
-        data = np.frombuffer(part.vectors, np.float32).reshape(len(rows), -1)
+        data = np.frombuffer(part.values, np.float32).reshape(len(rows), -1)
         for row, vector in zip(rows.tolist(), data, strict=True):
             assert (part.job, row) not in self.vectors
             self.vectors[part.job, row] = vector

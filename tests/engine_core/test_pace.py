@@ -189,7 +189,7 @@ def quiet(word_tokenizer) -> Engine:
     engine = Engine(word_tokenizer, "LlamaForCausalLM", num_blocks=24, clock=time.monotonic)
     for descriptor in (engine.clients.arrivals, engine.executor.results):
         os.eventfd_read(descriptor)
-    engine.core._cadence.next_check = time.monotonic() + 60
+    engine.core._next_check = time.monotonic() + 60
     return engine
 
 

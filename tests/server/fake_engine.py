@@ -15,7 +15,6 @@ from engine_core.job_timing import JobTiming
 from engine_core.messages import (
     Abort,
     Accepted,
-    DenseVectors,
     EncodedRows,
     EncodeJob,
     EndRow,
@@ -27,10 +26,7 @@ from engine_core.messages import (
     Outputs,
     ResetCache,
     RowOutput,
-    Scores,
-    SparseVectors,
     ToCore,
-    TokenStates,
 )
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.traced_steps import Trace
@@ -346,18 +342,19 @@ class FakeEngine:
         items = message.texts or message.ids
         rows = np.arange(len(items), dtype=np.int32).tobytes()
         if self._task == "classify":
-            return Scores(message.id, rows, self._logits(message).tobytes())
+            return EncodedRows(message.id, rows, self._logits(message).tobytes())
         if self._task == "embed_sparse":
             entries = [sparse_of(item) for item in items]
             counts = np.array([len(own) for own in entries], np.int32)
             data = np.concatenate(entries).tobytes()
-            return SparseVectors(message.id, rows, data, counts.tobytes())
+            return EncodedRows(message.id, rows, data, counts.tobytes())
         if message.token_states:
-            counts = [len(ids) // 4 for ids in self._ids(message)]
+            counts = np.array([len(ids) // 4 for ids in self._ids(message)], np.int32)
             states = [states_of(*each) for each in zip(items, counts, strict=True)]
-            return TokenStates(message.id, rows, np.concatenate(states).tobytes())
+            data = np.concatenate(states).tobytes()
+            return EncodedRows(message.id, rows, data, counts.tobytes())
         unit = np.stack([vector_of(item, self._info.vector_size) for item in items])
-        return DenseVectors(message.id, rows, (LENGTH * unit).tobytes())
+        return EncodedRows(message.id, rows, (LENGTH * unit).tobytes())
 
     def _logits(self, message: EncodeJob) -> np.ndarray:
         labels, queries = self._info.vector_size, message.query

@@ -15,7 +15,7 @@ from server.batch_files.command.floor import floor_seconds
 from server.batch_files.command.own_engines import own_engines, result_options
 from server.batch_files.file_job import FileJob
 from server.batch_files.result_log import JobFileError, NoRoomError
-from server.batches.base import Backend
+from server.batches.answering import Backend
 from server.batches.daemon_backend import daemon_backend
 from server.batches.engine_backend import EngineBackend
 from server.batches.results import JobStoppedError

@@ -9,7 +9,6 @@ import numpy as np
 
 from benchmarks.http.fake_engine import VECTOR_SIZE
 from benchmarks.processes import running_module
-from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
 
@@ -51,7 +50,7 @@ async def test_paced_tokens_take_their_time(tmp_path):
 
 async def test_every_text_gets_a_vector(tmp_path):
     async with fake_engine(tmp_path, "embed", 0) as client:
-        encoded = await client.encode(VectorsCall, texts=["a", "b c"])
-    assert encoded.vectors.shape == (2, VECTOR_SIZE)
+        encoded = await client.encode(texts=["a", "b c"])
+    assert encoded.values.shape == (2, VECTOR_SIZE)
     assert encoded.prompt_tokens == [1, 1]
-    assert np.linalg.norm(encoded.vectors[0]) > 0
+    assert np.linalg.norm(encoded.values[0]) > 0

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from engine_core.admission.budget import Budget
-from engine_core.admission.shared_bound import InFlight
+from engine_core.admission.budget import Budget, InFlight
 from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
@@ -50,7 +49,7 @@ class BudgetMachine(RuleBasedStateMachine):
     @rule(rows=st.integers(1, 50), sent=st.integers(1, 60), key=st.integers(0, 2))
     def come(self, rows, sent, key):
         before = self.budget.held
-        before = InFlight(before.requests, before.rows, before.tokens)
+        before = InFlight(before.jobs, before.rows, before.tokens)
         hopeless = rows > ROWS or rows * sent > TOKENS
         share = min(rows, ROWS_OF_ONE), min(rows * sent, max(sent, TOKENS_OF_ONE))
         if rows <= ROWS_OF_ONE and rows * sent <= TOKENS_OF_ONE:

@@ -17,20 +17,19 @@ import zmq
 import zmq.asyncio
 
 from engine_core.client.circuit_breaker import CircuitBreaker
-from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.engine_client import EngineClient
-from engine_core.client.job_options import JobOptions
 from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.messages import (
     Abort,
     Accepted,
-    DenseVectors,
+    EncodedRows,
     EncodeJob,
     EndRow,
     EngineInfo,
     Failed,
     GenerateJob,
     Hello,
+    JobOptions,
     Outputs,
     RowOutput,
     SamplingParams,
@@ -38,6 +37,7 @@ from engine_core.messages import (
 )
 from engine_core.refusal import RefusalError
 from tests.patience import PATIENCE
+from workers.contract.config import Task
 
 INFO = EngineInfo("generate", 64, 50, 2, 2, 0, 0)
 
@@ -64,7 +64,9 @@ class Script:
 
 
 @asynccontextmanager
-async def connected(folder: Path) -> AsyncGenerator[tuple[EngineClient, Script]]:
+async def connected(
+    folder: Path, task: Task = INFO.task
+) -> AsyncGenerator[tuple[EngineClient, Script]]:
     endpoint = f"ipc://{folder}/engine"
     with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as socket:
         socket.linger = 0
@@ -72,8 +74,9 @@ async def connected(folder: Path) -> AsyncGenerator[tuple[EngineClient, Script]]
         client, script = EngineClient(endpoint), Script(socket)
         await client.start()
         assert isinstance(await script.receive(), Hello)
-        await script.send(INFO)
-        assert await client.wait_ready() == INFO
+        info = msgspec.structs.replace(INFO, task=task)
+        await script.send(info)
+        assert await client.wait_ready() == info
         yield client, script
         client.close()
 
@@ -133,7 +136,7 @@ async def test_a_failure_comes_after_the_news_before_it(tmp_path: Path) -> None:
 async def refused(client: EngineClient, priority: int = 0) -> RefusalError:
     with pytest.raises(RefusalError) as raised:
         await asyncio.wait_for(
-            client.encode(VectorsCall, ids=[b"1234"], options=JobOptions(priority=priority)), 5
+            client.encode(ids=[b"1234"], options=JobOptions(priority=priority)), 5
         )
     return raised.value
 
@@ -150,22 +153,20 @@ async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> Non
         for priority in (0, 0, 1):
             error = await refused(client, priority)
             assert (error.code, error.message, error.retry_after) == ("overloaded", "full", 3.5)
-        urgent = asyncio.create_task(
-            client.encode(VectorsCall, ids=[b"1234"], options=JobOptions(priority=-1))
-        )
+        urgent = asyncio.create_task(client.encode(ids=[b"1234"], options=JobOptions(priority=-1)))
         message = await script.job()
         assert message.priority == -1
         other = JobOptions(key=KeyShare(2))
-        another = asyncio.create_task(client.encode(VectorsCall, ids=[b"1234"], options=other))
+        another = asyncio.create_task(client.encode(ids=[b"1234"], options=other))
         assert (await script.job()).key.number == 2, "what is known is of one key"
         now = 0.2
-        asking = asyncio.create_task(client.encode(VectorsCall, ids=[b"1234"]))
+        asking = asyncio.create_task(client.encode(ids=[b"1234"]))
         job = await script.job()
         assert (await refused(client)).retry_after == 3.5
-        vector = DenseVectors(job.id, bytes(4), bytes(8))
+        vector = EncodedRows(job.id, bytes(4), bytes(8))
         await script.send(Outputs(accepted=[Accepted(job.id, [1])], encoded=[vector]))
         await asyncio.wait_for(asking, PATIENCE)
-        last = asyncio.create_task(client.encode(VectorsCall, ids=[b"1234"]))
+        last = asyncio.create_task(client.encode(ids=[b"1234"]))
         assert (await script.job()).id > job.id
         client.close()
         await asyncio.gather(urgent, another, last, return_exceptions=True)
@@ -197,7 +198,7 @@ def test_a_queue_is_asked_again_after_a_moment_even_if_no_answer_comes() -> None
 
 async def test_a_refusal_is_raised_with_its_field(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(VectorsCall, texts=["a", "b"]))
+        call = asyncio.create_task(client.encode(texts=["a", "b"]))
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, "invalid_request", "empty", "input[1]")]))
         with pytest.raises(RefusalError) as raised:
@@ -207,23 +208,23 @@ async def test_a_refusal_is_raised_with_its_field(tmp_path: Path) -> None:
 
 async def test_vectors_are_placed_by_row(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(VectorsCall, ids=[array("i", [1]).tobytes()] * 3))
+        call = asyncio.create_task(client.encode(ids=[array("i", [1]).tobytes()] * 3))
         job = await script.job()
         assert isinstance(job, EncodeJob)
         await script.send(Outputs(accepted=[Accepted(job.id, [1, 1, 1])]))
         for rows in ([2, 0], [1]):
             data = np.array([[row, row] for row in rows], np.float32)
-            part = DenseVectors(job.id, np.array(rows, np.int32).tobytes(), data.tobytes())
+            part = EncodedRows(job.id, np.array(rows, np.int32).tobytes(), data.tobytes())
             await script.send(Outputs(encoded=[part]))
         encoded = await asyncio.wait_for(call, PATIENCE)
-        assert encoded.vectors.tolist() == [[0, 0], [1, 1], [2, 2]]
+        assert encoded.values.tolist() == [[0, 0], [1, 1], [2, 2]]
         assert encoded.prompt_tokens == [1, 1, 1]
 
 
 async def test_a_cancelled_call_is_aborted_in_the_engine(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
         for call in (
-            client.encode(VectorsCall, texts=["a"]),
+            client.encode(texts=["a"]),
             client.generate(SamplingParams(), texts=["a"]),
         ):
             task = asyncio.create_task(call)
@@ -237,7 +238,7 @@ async def test_a_cancelled_call_is_aborted_in_the_engine(tmp_path: Path) -> None
 async def test_after_the_end_of_all_jobs_there_are_no_new_ones(tmp_path: Path) -> None:
     """A request may still have been preparing its job then."""
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(VectorsCall, texts=["a"]))
+        call = asyncio.create_task(client.encode(texts=["a"]))
         job = await script.job()
         client.abort_all(RefusalError("draining", "shutting down"))
         for asked in (call, client.generate(SamplingParams(), texts=["a"])):
@@ -249,7 +250,7 @@ async def test_after_the_end_of_all_jobs_there_are_no_new_ones(tmp_path: Path) -
 
 async def test_the_engines_last_words_mark_it_dead(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(VectorsCall, texts=["a"]))
+        call = asyncio.create_task(client.encode(texts=["a"]))
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, "engine_dead", "a worker has gone")]))
         with pytest.raises(RefusalError):

@@ -34,7 +34,7 @@ def of_an_outcome() -> Ask:
 
 
 def of_a_stream() -> Ask:
-    stream = GenerateStream(EngineClient("ipc://nowhere"), 1, 1)
+    stream = GenerateStream(1, 1, lambda _: None, lambda _: None)
     stream.fail(RefusalError(*FIELDS))
     return stream.next
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from engine_core.client import encode_calls
-from engine_core.client.encode_calls import SparseCall
 from engine_core.job import Job
 from engine_core.messages import (
     Abort,
@@ -17,7 +16,6 @@ from engine_core.messages import (
     GenerateJob,
     Outputs,
     SamplingParams,
-    SparseVectors,
 )
 from engine_core.outbox import Outbox
 from engine_core.refusal import RefusalError
@@ -43,11 +41,10 @@ class Told(Outbox):
 
     def __init__(self) -> None:
         super().__init__(lambda job: None)
-        self.parts: dict[int, SparseVectors] = {}
+        self.parts: dict[int, EncodedRows] = {}
         self.failed: list[int] = []
 
     def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
-        assert isinstance(part, SparseVectors)
         self.parts[part.job] = part
         super().encoded(job, part, rows)
 
@@ -77,13 +74,13 @@ def test_each_job_is_told_its_own_entries() -> None:
     told = run(rows, 2, 2)
     for job, own in ((1, rows[:2]), (2, rows[2:])):
         part = told.parts[job]
-        assert (part.entries, part.counts) == sparse(own)
+        assert (part.values, part.counts) == sparse(own)
         assert np.frombuffer(part.rows, np.int32).tolist() == [0, 1]
 
 
 def test_a_step_in_which_nothing_is_left() -> None:
     told = run([[], [], [], []], 2, 2)
-    assert [(part.entries, part.counts) for part in told.parts.values()] == [sparse([[], []])] * 2
+    assert [(part.values, part.counts) for part in told.parts.values()] == [sparse([[], []])] * 2
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
@@ -94,28 +91,28 @@ def test_only_the_job_with_a_row_that_is_not_finite_fails(number: float) -> None
 
 
 async def test_entries_are_put_together_by_item(tmp_path: Path) -> None:
-    async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(SparseCall, texts=["a", "b", "c"]))
+    async with connected(tmp_path, "embed_sparse") as (client, script):
+        call = asyncio.create_task(client.encode(texts=["a", "b", "c"]))
         job = await script.job()
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3], dropped=[0, 4, 0])]))
         first: list[Row] = [[(5, 0.5)], [(1, 1), (49, 2)]]
         for rows, own in (([2, 0], first), ([1], [[]])):
-            part = SparseVectors(job.id, np.array(rows, np.int32).tobytes(), *sparse(own))
+            part = EncodedRows(job.id, np.array(rows, np.int32).tobytes(), *sparse(own))
             await script.send(Outputs(encoded=[part]))
         encoded = await asyncio.wait_for(call, PATIENCE)
-        assert encoded.entries.tolist() == [[1, 1], [49, 2], [5, 0.5]]
+        assert encoded.values.tolist() == [[1, 1], [49, 2], [5, 0.5]]
         assert encoded.counts == [2, 0, 1]
         assert (encoded.prompt_tokens, encoded.dropped) == ([2, 1, 3], [0, 4, 0])
 
 
 async def test_a_job_of_too_many_entries_is_aborted(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(encode_calls, "MAX_SPARSE_ENTRIES", 3)
-    async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(SparseCall, texts=["a", "b", "c"]))
+    async with connected(tmp_path, "embed_sparse") as (client, script):
+        call = asyncio.create_task(client.encode(texts=["a", "b", "c"]))
         job = await script.job()
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3])]))
         for row in range(3):
-            part = SparseVectors(
+            part = EncodedRows(
                 job.id, np.array([row], np.int32).tobytes(), *sparse([[(1, 1), (2, 2)]])
             )
             await script.send(Outputs(encoded=[part]))

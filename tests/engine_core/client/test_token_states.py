@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 
 from engine_core.client import encode_calls
-from engine_core.client.encode_calls import StatesCall, VectorsCall
 from engine_core.job import Job
 from engine_core.messages import (
     Abort,
     Accepted,
-    DenseVectors,
     EncodedRows,
     EncodeJob,
     Outputs,
-    TokenStates,
 )
 from engine_core.outbox import Outbox
 from engine_core.refusal import RefusalError
@@ -38,11 +35,11 @@ def add(scheduler: PrefillOnlyScheduler, job_id: int, lens: list[int], *, states
     scheduler.add(Job(b"a", message, len(lens), sum(lens)), rows)
 
 
-Sent = dict[tuple[type, int], list[list[float]]]
+Sent = dict[int, tuple[list[list[float]], list[int]]]
 
 
 def run(scheduler: PrefillOnlyScheduler, batch: EncodeBatch) -> Sent:
-    """The step's numbers by kind and job: vector i of the step is [i, -i], state i [i, i, i]."""
+    """The step's values and counts by job: vector i of the step is [i, -i], state i [i, i, i]."""
     numbers = np.arange(len(batch.lens), dtype=np.float32)
     pooled = np.stack([numbers, -numbers], axis=1)
     states = np.arange(int(batch.num_states.sum()), dtype=np.float32).repeat(3)
@@ -50,11 +47,10 @@ def run(scheduler: PrefillOnlyScheduler, batch: EncodeBatch) -> Sent:
 
     class Recorder(Outbox):
         def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
-            assert isinstance(part, DenseVectors | TokenStates)
-            is_states = isinstance(part, TokenStates)
-            data = np.frombuffer(part.states if is_states else part.vectors, np.float32)
-            own = data.reshape(-1, 3 if is_states else 2).tolist()
-            sent.setdefault((type(part), part.job), []).extend(own)
+            data = np.frombuffer(part.values, np.float32)
+            values, counts = sent.setdefault(part.job, ([], []))
+            values += data.reshape(-1, 3 if part.counts else 2).tolist()
+            counts += np.frombuffer(part.counts, np.int32).tolist()
             super().encoded(job, part, rows)
 
     output = EmbedOutput(batch.step, vectors=pooled.tobytes(), states=states.tobytes())
@@ -74,8 +70,8 @@ def test_a_step_returns_vectors_and_states_of_other_sizes() -> None:
     assert list(message.token_states) == [0, 1, 1, 0]
     assert batch.num_states.tolist() == [0, 3, 1, 0]
     assert run(scheduler, batch) == {
-        (DenseVectors, 1): [[0, 0], [3, -3]],
-        (TokenStates, 2): [[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]],
+        1: ([[0, 0], [3, -3]], []),
+        2: ([[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]], [3, 1]),
     }
 
 
@@ -89,19 +85,24 @@ def test_a_step_without_states_says_nothing_of_them() -> None:
     assert batch.num_states.tolist() == [0, 0]
 
 
+def states_part(job: int, rows: list[int], counts: list[int], values: np.ndarray) -> EncodedRows:
+    row_numbers, each = (np.array(numbers, np.int32).tobytes() for numbers in (rows, counts))
+    return EncodedRows(job, row_numbers, values.tobytes(), each)
+
+
 async def test_states_are_placed_by_item(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(StatesCall, texts=["a", "b", "c"]))
+        call = asyncio.create_task(client.encode(texts=["a", "b", "c"], token_states=True))
         job = await script.job()
         assert isinstance(job, EncodeJob)
         assert job.token_states
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3])]))
-        for rows, numbers in (([2, 0], [3, 4, 5, 0, 1]), ([1], [2])):
+        for rows, counts, numbers in (([2, 0], [3, 2], [3, 4, 5, 0, 1]), ([1], [1], [2])):
             data = np.array([[number, -number] for number in numbers], np.float32)
-            part = TokenStates(job.id, np.array(rows, np.int32).tobytes(), data.tobytes())
-            await script.send(Outputs(encoded=[part]))
+            await script.send(Outputs(encoded=[states_part(job.id, rows, counts, data)]))
         encoded = await asyncio.wait_for(call, PATIENCE)
-        assert encoded.states.tolist() == [[number, -number] for number in range(6)]
+        assert encoded.values.tolist() == [[number, -number] for number in range(6)]
+        assert encoded.counts == [2, 1, 3]
         assert encoded.prompt_tokens == [2, 1, 3]
 
 
@@ -110,26 +111,13 @@ async def test_a_job_of_too_many_states_is_aborted_before_it_runs(
 ) -> None:
     monkeypatch.setattr(encode_calls, "MAX_STATE_NUMBERS", 11)
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(StatesCall, texts=["a", "b"]))
+        call = asyncio.create_task(client.encode(texts=["a", "b"], token_states=True))
         job = await script.job()
-        part = TokenStates(
-            job.id, np.array([1], np.int32).tobytes(), np.ones(6, np.float32).tobytes()
-        )
+        part = states_part(job.id, [1], [3], np.ones(6, np.float32))
         await script.send(Outputs(accepted=[Accepted(job.id, [3, 3])], encoded=[part]))
         with pytest.raises(RefusalError, match="12 numbers; an answer takes 11") as refused:
             await asyncio.wait_for(call, PATIENCE)
         assert refused.value.code == "too_large"
-        assert await script.receive() == Abort([job.id])
-
-
-async def test_another_kind_of_answer_fails_the_job(tmp_path: Path) -> None:
-    async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(VectorsCall, texts=["a"]))
-        job = await script.job()
-        part = TokenStates(job.id, bytes(4), bytes(8))
-        await script.send(Outputs(accepted=[Accepted(job.id, [1])], encoded=[part]))
-        with pytest.raises(RefusalError, match="this model returns TokenStates"):
-            await asyncio.wait_for(call, PATIENCE)
         assert await script.receive() == Abort([job.id])
 
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-from engine_core.admission.shared_bound import InFlight
+from engine_core.admission.budget import InFlight
 from engine_core.engine_state import Beat, StageTime, Usage
 from engine_core.messages import GenerateJob, Hello, SamplingParams
 from engine_core.reports.statistics import Statistics
-from engine_core.reports.step_reports import StepReports
 from engine_core.reports.tracer import Tracer
 from engine_core.schedulers.cost_model import StepWork
 from engine_core.tokenization.tokenizer import Tokenizer
@@ -18,12 +17,12 @@ def step(number: int) -> EncodeStep:
     return EncodeStep(step=number, tokens=bytes(4), query_lens=bytes(4))
 
 
-def reports_of(
+def statistics_of(
     num_stages: int,
-    statistics: Statistics,
+    now: float = 0.0,
     observe: Callable[[StepWork, float], None] = lambda *_: None,
-) -> StepReports:
-    return StepReports(num_stages, statistics, Tracer(), observe)
+) -> Statistics:
+    return Statistics(num_stages, now, Tracer(), observe)
 
 
 def times(start_us: int) -> StepTimes:
@@ -37,8 +36,8 @@ def beat(statistics: Statistics, now: float = 0.0) -> Beat:
 
 
 def test_a_heartbeat_says_what_is_in_flight() -> None:
-    admitted = InFlight(requests=2, rows=3, tokens=4)
-    found = Statistics(1, 0.0).beat(
+    admitted = InFlight(jobs=2, rows=3, tokens=4)
+    found = statistics_of(1).beat(
         Usage(running=0, waiting=0), admitted, 9.0, in_flight=[2.0, 5.0], expected_wait_s=0.0
     )
     assert (found.steps_in_flight, found.stalled_s) == (2, 7.0)
@@ -46,14 +45,13 @@ def test_a_heartbeat_says_what_is_in_flight() -> None:
 
 
 def test_each_stages_times_are_summed_up() -> None:
-    statistics = Statistics(2, 0.0)
-    reports = reports_of(2, statistics)
+    statistics = statistics_of(2)
     for number in range(3):
-        reports.submitted(step(number), StepWork(7 + number))
+        statistics.step_submitted(step(number), StepWork(7 + number))
     for number in range(3):
-        reports.reported(0, number, times(1000 + 215 * number))
-    reports.reported(1, 0, times(1300))
-    reports.reported(1, 1, times(1300 + 215 + 40))
+        statistics.step_reported(0, number, times(1000 + 215 * number))
+    statistics.step_reported(1, 0, times(1300))
+    statistics.step_reported(1, 1, times(1300 + 215 + 40))
     assert beat(statistics).stages == [
         StageTime(busy_s=600e-6, waiting_s=30e-6, transfer_s=15e-6, idle_s=0.0),
         StageTime(busy_s=400e-6, waiting_s=20e-6, transfer_s=10e-6, idle_s=40e-6),
@@ -63,38 +61,36 @@ def test_each_stages_times_are_summed_up() -> None:
 
 def test_the_slowest_stages_time_of_each_step_is_observed() -> None:
     slowest: list[tuple[StepWork, float]] = []
-    reports = reports_of(2, Statistics(2, 0.0), lambda *observed: slowest.append(observed))
+    statistics = statistics_of(2, observe=lambda *observed: slowest.append(observed))
     for number in range(2):
-        reports.submitted(step(number), StepWork(7 + number))
-    reports.reported(1, 0, StepTimes(busy_us=300))
+        statistics.step_submitted(step(number), StepWork(7 + number))
+    statistics.step_reported(1, 0, StepTimes(busy_us=300))
     assert not slowest, "a stage has yet to report"
-    reports.reported(0, 0, StepTimes(busy_us=400, wait_us=900))
-    reports.reported(0, 1, StepTimes(busy_us=100))
-    reports.reported(1, 1, StepTimes(busy_us=200))
+    statistics.step_reported(0, 0, StepTimes(busy_us=400, wait_us=900))
+    statistics.step_reported(0, 1, StepTimes(busy_us=100))
+    statistics.step_reported(1, 1, StepTimes(busy_us=200))
     assert slowest == [(StepWork(7), 400e-6), (StepWork(8), 200e-6)]
 
 
 def test_a_stage_without_requests_is_not_idle() -> None:
-    statistics = Statistics(1, 0.0)
-    reports = reports_of(1, statistics)
+    statistics = statistics_of(1)
     for number, start in enumerate((1000, 900_000)):
-        reports.submitted(step(number), StepWork(1))
-        reports.reported(0, number, times(start))
-        reports.drained()
+        statistics.step_submitted(step(number), StepWork(1))
+        statistics.step_reported(0, number, times(start))
+        statistics.drained()
     assert beat(statistics).stages[0].idle_s == 0.0
 
 
 def test_a_stage_with_requests_is_idle_between_steps_one_at_a_time() -> None:
-    statistics = Statistics(1, 0.0)
-    reports = reports_of(1, statistics)
+    statistics = statistics_of(1)
     for number, start in enumerate((1000, 2000)):
-        reports.submitted(step(number), StepWork(1))
-        reports.reported(0, number, times(start))
+        statistics.step_submitted(step(number), StepWork(1))
+        statistics.step_reported(0, number, times(start))
     assert beat(statistics).stages[0].idle_s == (2000 - 1215) / 1e6
 
 
 def test_the_last_steps_age() -> None:
-    statistics = Statistics(1, 5.0)
+    statistics = statistics_of(1, 5.0)
     assert beat(statistics, 7.0).last_step_age_s == 2.0
     statistics.step_finished(8.0)
     assert beat(statistics, 8.5).last_step_age_s == 0.5

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.admission.shared_bound import InFlight
+from engine_core.admission.budget import InFlight
 from engine_core.messages import Abort, GenerateJob, Grammar, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.structured.grammar import GrammarCompiler

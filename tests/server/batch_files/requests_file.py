@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from server.batch_files.batch_lines import LineRules
-from server.batches.base import Answer, Line, Put
+from server.batches.answering import Answer, Backend, Line, Put
 from server.batches.results import Sharing
 
 RULES = LineRules(max_line_bytes=1 << 20)
@@ -28,7 +28,7 @@ def outputs(file: Path) -> list[dict[str, object]]:
     return [json.loads(text) for text in file.read_text().splitlines()]
 
 
-class Echo:
+class Echo(Backend):
     """Answers each line with its own body, after a `pause` in seconds; `before` is called with the
     number of answers before each."""
 

@@ -10,7 +10,7 @@ from server.batch_files.batch_lines import (
     read_line,
     read_output,
 )
-from server.batches.base import Answer, Line
+from server.batches.answering import Answer, Line
 from tests.server.batch_files.requests_file import RULES, line
 
 

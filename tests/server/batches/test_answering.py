@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from engine_core.refusal import ErrorCode, RefusalError
-from server.batches.answering import NOT_OURS, Exchange, answer_all, answered, error_of
-from server.batches.base import Answer, Line
+from server.batches.answering import NOT_OURS, Answer, Backend, Exchange, Line, answered, error_of
 from server.batches.daemon_backend import in_one_line
 from server.batches.requests import refusal
 from server.batches.results import JobStoppedError
@@ -82,7 +81,9 @@ async def test_the_first_failure_ends_the_rest() -> None:
 
     lines = [Line(number, "", "/x", b"%d" % number) for number in range(5)]
     with pytest.raises(JobStoppedError, match="gone"):
-        await answer_all(lines, lambda line, _: done.append(line.index), exchange, at_once=2)
+        await Backend(exchange, at_once=2, sharing="by token").answer(
+            lines, lambda line, _: done.append(line.index)
+        )
     assert not done
 
 
@@ -100,12 +101,8 @@ async def test_so_many_are_under_way_at_once_begun_in_order() -> None:
 
     lines = [Line(number, "", "/x", b"%d" % number) for number in range(40)]
     answers: dict[int, bytes] = {}
-    await answer_all(
-        lines,
-        lambda line, answer: answers.__setitem__(line.index, answer.body),
-        exchange,
-        at_once=12,
-    )
+    backend = Backend(exchange, at_once=12, sharing="by token")
+    await backend.answer(lines, lambda line, answer: answers.__setitem__(line.index, answer.body))
     assert begun == list(range(40))
     assert most == 12
     assert answers == {number: b"%d" % number for number in range(40)}
@@ -124,7 +121,8 @@ async def test_the_first_line_is_asked_for_before_all_are_read() -> None:
         read_before.append(len(read))
         return Answer(200, "", data)
 
-    await answer_all(lines(), lambda *_: None, exchange, at_once=1000)
+    backend = Backend(exchange, at_once=1000, sharing="by token")
+    await backend.answer(lines(), lambda *_: None)
     assert read_before[0] < 5
 
 
@@ -132,8 +130,10 @@ async def test_a_result_that_nobody_can_use_stops_the_job() -> None:
     def put(line: Line, answer: Answer) -> None:
         raise JobStoppedError("no penstock")
 
+    exchange = answering(*[Answer(200, "", b"")] * 2)
+    backend = Backend(exchange, at_once=2, sharing="by token")
     with pytest.raises(JobStoppedError, match="no penstock"):
-        await answer_all([LINE, LINE], put, answering(*[Answer(200, "", b"")] * 2), at_once=2)
+        await backend.answer([LINE, LINE], put)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from engine_core.messages import Failed
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.batches.base import Answer, Line
+from server.batches.answering import Answer, Line
 from server.batches.engine_backend import EngineBackend, engine_backend
 from server.batches.results import JobStoppedError
 from server.settings.server_config import ServerConfig

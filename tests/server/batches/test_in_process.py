@@ -7,9 +7,8 @@ import pytest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from server.batches.answering import MAX_ANSWER_BYTES
-from server.batches.base import Answer
-from server.batches.in_process import InProcess
+from server.batches.answering import MAX_ANSWER_BYTES, Answer
+from server.batches.in_process import exchange
 from server.errors import ErrorBody
 
 ID = "request-7"
@@ -39,13 +38,13 @@ def in_parts(*parts: bytes) -> StreamingResponse:
     "response", [JSONResponse("a" * 10), in_parts(b'"', *[b"a"] * 10, b'"')], ids=["one", "parts"]
 )
 async def test_an_answer_is_taken_whole(response: Response) -> None:
-    reply = await InProcess(Application(response)).exchange("/v1/completions", b"{}")
+    reply = await exchange(Application(response), "/v1/completions", b"{}")
     assert reply == Answer(200, ID, b'"aaaaaaaaaa"')
 
 
 async def test_an_answer_that_is_too_long_is_not_written() -> None:
     part = b"a" * (MAX_ANSWER_BYTES >> 8)
-    reply = await InProcess(Application(in_parts(*[part] * 257))).exchange("/", b"{}")
+    reply = await exchange(Application(in_parts(*[part] * 257)), "/", b"{}")
     error = msgspec.json.decode(reply.body, type=ErrorBody).error
     assert (reply.status, reply.request_id, error.code) == (400, ID, "too_large")
     assert f"has {257 * len(part)} bytes" in error.message

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine_core.refusal import RefusalError
-from server.batches.base import Answer, Line, Put
+from server.batches.answering import Answer, Backend, Line, Put
 from server.batches.jobs import Completions, Embeddings, Rerankings
 from server.batches.requests import completion_lines
 from server.batches.results import Generated, JobStoppedError, RequestError, Sharing
@@ -23,7 +23,7 @@ USAGE = {
 }
 
 
-class Scripted:
+class Scripted(Backend):
     """Answers the body of each line with what `reply` makes of it, in the order of lines."""
 
     sharing: Sharing = "by whole blocks"

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.batches.base import Line
+from server.batches.answering import Line
 from server.batches.requests import Options, Prompt, check_options, completion_lines
 from server.batches.results import RequestError
 from server.generation.requested_grammar import grammar_of

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.client.encode_calls import VectorsCall
 from engine_core.client.trace_client import trace_engines
 from server.daemon import running_daemons as module
 from server.daemon.run import running_engine
@@ -140,7 +139,7 @@ async def test_an_engine_without_http_is_found_and_traced() -> None:
         endpoints = {"model": engine.model.engine.client_endpoint}
         trace = asyncio.create_task(asyncio.to_thread(trace_engines, endpoints, 0.5))
         await asyncio.sleep(0.2)
-        await engine.client.encode(VectorsCall, texts=["One text", "and another"])
+        await engine.client.encode(texts=["One text", "and another"])
         steps = (await trace)["model"]
     assert sum(step.rows for step in steps) == 2
     assert all(step.prompt_tokens == step.tokens > 0 for step in steps)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine_core.messages import DenseVectors, EncodeJob, Scores
+from engine_core.messages import EncodeJob
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.fake_transport import Engine, FakeExecutor
 from tests.engine_core.test_core import A
@@ -50,11 +50,9 @@ def answers(engine: Engine, jobs: Sequence[EncodeJob]) -> dict[int, np.ndarray]:
     for outputs in engine.clients.outputs(A)[earlier:]:
         assert not outputs.failed
         for part in outputs.encoded:
-            assert isinstance(part, DenseVectors | Scores)
             own = np.frombuffer(part.rows, np.int32).tolist()
-            data = part.vectors if isinstance(part, DenseVectors) else part.logits
             rows[part.job] += own
-            numbers[part.job].append(np.frombuffer(data, np.float32).reshape(len(own), -1))
+            numbers[part.job].append(np.frombuffer(part.values, np.float32).reshape(len(own), -1))
     for job in jobs:
         assert sorted(rows[job.id]) == list(range(len(job.texts) + len(job.ids)))
     return {job: np.concatenate(numbers[job])[np.argsort(rows[job])] for job in rows}

@@ -9,14 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine_core.messages import (
-    DenseVectors,
-    EncodedRows,
-    EncodeJob,
-    Scores,
-    SparseVectors,
-    TokenStates,
-)
+from engine_core.messages import EncodedRows, EncodeJob
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.fake_transport import Engine, FakeExecutor
 from tests.engine_core.preprocessing.test_tokenizer_threads import TEMPLATE, raw_tokenizer
@@ -94,27 +87,19 @@ def answers(
         for part in outputs.encoded:
             before, numbers = found.get(part.job, NOTHING)
             rows = np.frombuffer(part.rows, np.int32).tolist()
-            found[part.job] = (before + rows, np.append(numbers, numbers_of(part)))
+            found[part.job] = (before + rows, np.append(numbers, numbers_of(part, task)))
     return found
 
 
-def numbers_of(part: EncodedRows) -> np.ndarray:
+def numbers_of(part: EncodedRows, task: Task) -> np.ndarray:
     """Sparse vectors as dense ones: a number may be zero, or as good as zero."""
-    match part:
-        case SparseVectors():
-            counts = np.frombuffer(part.counts, np.int32)
-            entries = np.frombuffer(part.entries, np.float32).reshape(-1, 2)
-            dense = np.zeros((len(counts), BERT["vocab_size"]), np.float32)
-            dense[np.repeat(np.arange(len(counts)), counts), entries[:, 0].astype(int)] = entries[
-                :, 1
-            ]
-            return dense.reshape(-1)
-        case Scores():
-            return np.frombuffer(part.logits, np.float32)
-        case TokenStates():
-            return np.frombuffer(part.states, np.float32)
-        case DenseVectors():
-            return np.frombuffer(part.vectors, np.float32)
+    values = np.frombuffer(part.values, np.float32)
+    if task != "embed_sparse":
+        return values
+    counts, entries = np.frombuffer(part.counts, np.int32), values.reshape(-1, 2)
+    dense = np.zeros((len(counts), BERT["vocab_size"]), np.float32)
+    dense[np.repeat(np.arange(len(counts)), counts), entries[:, 0].astype(int)] = entries[:, 1]
+    return dense.reshape(-1)
 
 
 def differences(found: Numbers, alone: Numbers, visits: list[Visit]) -> int:

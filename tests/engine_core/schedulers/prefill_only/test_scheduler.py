@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
 from engine_core.job import Job
-from engine_core.messages import Accepted, DenseVectors, EncodeJob, Failed, Outputs, Tokenization
+from engine_core.messages import Accepted, EncodedRows, EncodeJob, Failed, Outputs, Tokenization
 from engine_core.outbox import Outbox
 from engine_core.schedulers.cost_model import Coefficients, CostModel, StepWork
 from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
@@ -226,15 +226,15 @@ def answers(word_tokenizer, job: EncodeJob, architecture: str = "BertModel"):
     engine.iterate_until(lambda: not (engine.clients._arrivals or engine.core._jobs))
     answer: Accepted | Failed | None = None
     vectors: dict[int, list[float]] = {}
-    parts: deque[DenseVectors] = deque()
+    parts: deque[EncodedRows] = deque()
     for outputs in engine.clients.sent[A]:
         assert isinstance(outputs, Outputs)
         for message in (*outputs.accepted, *outputs.failed):
             answer = message
-        parts.extend([part for part in outputs.encoded if isinstance(part, DenseVectors)])
+        parts.extend(outputs.encoded)
     for part in parts:
         rows = np.frombuffer(part.rows, np.int32).tolist()
-        data = np.frombuffer(part.vectors, np.float32).reshape(len(rows), -1).tolist()
+        data = np.frombuffer(part.values, np.float32).reshape(len(rows), -1).tolist()
         vectors.update(zip(rows, data, strict=True))
     return answer, vectors
 
