@@ -21,7 +21,7 @@ RECORD = RequestRecord(request_id="", started=0.0)
 
 def service_of(max_bytes: int) -> Any:
     return SimpleNamespace(
-        limits=SimpleNamespace(max_body_bytes=SIZE),
+        limits=SimpleNamespace(max_body_size=SIZE),
         ledger=Ledger(max_bytes),
         decoding=DecodingTurns(),
         in_flight=InFlight(lambda _: None),
