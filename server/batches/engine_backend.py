@@ -51,7 +51,7 @@ async def engine_backend(config: ServerConfig, share: float = 1.0) -> AsyncGener
     # The clients keep to the engines' bounds, and lines wait: nothing is to be refused here.
     limits = msgspec.structs.replace(
         config.limits,
-        max_unread_bytes=_UNLIMITED,
+        max_unread_size=_UNLIMITED,
         max_request_seconds=0.0,
     )
     registry = Registry(models, all_endpoints())
