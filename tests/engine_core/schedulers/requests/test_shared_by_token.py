@@ -1,5 +1,6 @@
 """Prompts that begin alike share what they share to the token, and only with whom they may."""
 
+import random
 from array import array
 
 import pytest
@@ -8,6 +9,7 @@ from engine_core.fair_queuing.key_share import KeyShare
 from engine_core.job import Job
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.cost_model import Coefficients
+from engine_core.schedulers.kv_cache.child_blocks import common_tokens
 from engine_core.schedulers.requests.request import Request
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.simulated_model import reference
@@ -172,3 +174,35 @@ def test_who_repeats_scores_begins_after_the_row_that_has_them(ended: str) -> No
     rows = [output.row for output in driver.outputs[0] if output.finish is not None]
     assert sorted(rows) == ([0, 1, 2] if ended == "no" else [1, 2])
     driver.assert_idle()
+
+
+@pytest.mark.parametrize("lines", [2_000, pytest.param(50_000, marks=pytest.mark.long)])
+def test_of_a_large_shuffled_file_nearly_all_that_can_be_is_shared(lines: int) -> None:
+    """Lines that share instructions, of which many share a text behind them, sent as batches send
+    them: sorted, and no more at a time than an engine takes."""
+    numbers = random.Random(3)
+    texts: list[list[int]] = []
+    while len(texts) < lines:
+        instruction = prompt_of(numbers.randint(60, 150), seed=len(texts))
+        for _ in range(20):
+            text = prompt_of(numbers.randint(20, 80), seed=len(texts) + lines)
+            for _ in range(10):
+                question = prompt_of(numbers.randint(4, 20), seed=len(texts) + 2 * lines)
+                texts.append([*instruction, *text, *question])
+    numbers.shuffle(texts)
+    texts = sorted(texts[:lines])
+    pairs = zip([[], *texts], texts, strict=False)
+    savable = sum(common_tokens(bytes_of(one), bytes_of(other)) for one, other in pairs)
+    driver = Driver(2_000, max_running=64, max_step_tokens=512, block_size=16)
+    for number, text in enumerate(texts):
+        while driver.scheduler.usage().waiting >= 1_024:
+            driver.step()
+            driver.submitted.clear()
+        driver.add(number, text, 4, batch=True)
+    driver.drain()
+    assert driver.scheduler.usage().cached_tokens >= 0.98 * savable
+    driver.assert_idle()
+
+
+def bytes_of(tokens: list[int]) -> bytes:
+    return array("i", tokens).tobytes()
