@@ -15,13 +15,22 @@ from server.http.body import Body
 from server.http.disconnect import CancelOnDisconnect
 from server.schemas.chat import ChatRequest
 from server.schemas.cohere.chat_request import (
+    CohereChat,
+    CohereChatEvent,
     CohereChatRequest,
     CohereJson,
 )
 from server.schemas.response_format import JsonObject
+from server.service.endpoint import Endpoint, operation
 from server.service.service import record_of, service_of
 
-CHAT = CHAT_COMPLETIONS.at("/v2/chat", order=21)
+CHAT = Endpoint(
+    "POST",
+    "/v2/chat",
+    operation(CohereChat, CohereChatRequest, chunk=CohereChatEvent),
+    variant_of=CHAT_COMPLETIONS,
+    order=21,
+)
 _body = Body(CohereChatRequest)
 _SCHEMA, _COHERE_SCHEMA = "response_format.schema", "response_format.json_schema"
 

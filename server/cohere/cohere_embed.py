@@ -22,13 +22,20 @@ from server.schemas.cohere.embed_request import (
 )
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.rerank import APIVersion, InputTokens
+from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count
 from server.service.registry import Model
 from server.service.service import json_answer, record_of, service_of
 from server.settings.limits import Limits
 
-EMBED = EMBEDDINGS.at("/v1/embed", order=31)
-EMBED_V2 = EMBEDDINGS.at("/v2/embed", order=32)
+EMBED = Endpoint(
+    "POST",
+    "/v1/embed",
+    operation(CohereEmbeddings, CohereEmbedRequest),
+    variant_of=EMBEDDINGS,
+    order=31,
+)
+EMBED_V2 = EMBED.at("/v2/embed", order=32)
 _body = Body(CohereEmbedRequest)
 
 

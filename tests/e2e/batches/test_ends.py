@@ -56,7 +56,8 @@ def test_an_engine_that_dies_stops_the_job_with_what_is_done(
     monkeypatch.setattr(Job, "put", noticed)
     with BatchLLM(FOLDER, threads=1, progress=False) as llm:
         (pid,) = set(children_of(os.getpid())[part]) - set(before.get(part, []))
-        each = [{"max_tokens": 1}] + [{"max_tokens": 900}] * 300
+        # More than run at a time, and of one length: those with the shortest answers begin last.
+        each = [{"max_tokens": 60}] * 301
         killing = threading.Thread(
             target=lambda: has_a_result.wait(PATIENCE) and os.kill(pid, signal.SIGKILL)
         )
