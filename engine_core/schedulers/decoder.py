@@ -103,7 +103,7 @@ class DecoderScheduler:
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
         begun = self._running.unsubmitted_beside(self._classes.surplus.running)
-        begun += self._in_progress.num_tokens
+        begun += self._in_progress.num_regular_tokens
         return begun + self._classes.regular.waiting.tokens_before(priority, key)
 
     def abort(self, job: Job, row: int | None = None) -> int:
@@ -151,7 +151,7 @@ class DecoderScheduler:
         return self._short_steps.fit(self._max_tokens)
 
     def has_prompts(self) -> bool:
-        return self._running.unsubmitted > 0 or self.queued_tokens > 0
+        return self.queued_tokens > 0
 
     def build(self, batch: DecodeBatch) -> DecodeStep:
         masked = self._masks.owe(batch) if self._constrained else b""
@@ -246,6 +246,7 @@ class DecoderScheduler:
         promoted, made = self._rows.ended(request)
         if promoted is not None:
             self._classes.promote(promoted, held=promoted in self._in_progress)
+            self._in_progress.promoted(promoted)
         if made is not None:
             self._enter(made)
         return True

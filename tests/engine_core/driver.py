@@ -154,7 +154,8 @@ class Driver:
         assert [*queue._open, *queue.running] == []
         progress = self.scheduler._in_progress
         assert [progress._entries, progress._sorted, progress._waiting] == [{}, {}, {}]
-        assert [progress._leaders, progress._for_one_step, progress.num_tokens] == [{}, {}, 0]
+        assert [progress._leaders, progress._for_one_step] == [{}, {}]
+        assert (progress.num_tokens, progress.num_regular_tokens) == (0, 0)
         assert not self.scheduler._shared._prefixes
         self.assert_sums()
         self.scheduler.kv.check_integrity()

@@ -89,9 +89,6 @@ class BatchQueue(RequestQueue):
         run.waiting.move_to_end(request, last=False)
         self._num_tokens += tokens
 
-    def take(self, request: Request) -> None:
-        self.remove(request)
-
     def remove(self, request: Request) -> None:
         run = self._run_of.pop(request)
         self._num_tokens -= run.waiting.pop(request)

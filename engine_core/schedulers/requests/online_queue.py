@@ -45,7 +45,7 @@ class OnlineQueue(RequestQueue):
 
     def take(self, request: Request) -> None:
         self.waiting.given(request, len(request.tokens))
-        self.waiting.remove(request)
+        self.remove(request)
 
     def remove(self, request: Request) -> None:
         self.waiting.remove(request)

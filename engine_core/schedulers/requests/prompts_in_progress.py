@@ -36,8 +36,8 @@ class PromptsInProgress:
         self._waiting: dict[Request, dict[Request, int]] = {}
         self._leaders: dict[Request, Request] = {}
         self._for_one_step: dict[Request, int] = {}
-        self.num_tokens = 0
-        """Those of the requests that wait."""
+        self.num_tokens = self.num_regular_tokens = 0
+        """Those of the requests that wait, and of the regular ones among them."""
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -79,6 +79,12 @@ class PromptsInProgress:
         self._waiting.setdefault(leader, {})[request] = shared
         self._leaders[request] = leader
         self.num_tokens += len(request.tokens)
+        self.num_regular_tokens += len(request.tokens) * request.is_regular
+
+    def promoted(self, request: Request) -> None:
+        """Note that a surplus request, if it waits, is a regular one now."""
+        if request in self._leaders:
+            self.num_regular_tokens += len(request.tokens)
 
     def computed(self, request: Request, stop: int) -> Iterator[Resumed]:
         """Note that a running request is computed up to `stop`. Yields who waited for no more, the
@@ -109,6 +115,7 @@ class PromptsInProgress:
         self._for_one_step.pop(request, None)
         leader = self._leaders.pop(request)
         self.num_tokens -= len(request.tokens)
+        self.num_regular_tokens -= len(request.tokens) * request.is_regular
         waiting = self._waiting[leader]
         shared = waiting.pop(request)
         if not waiting:

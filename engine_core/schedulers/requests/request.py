@@ -108,6 +108,11 @@ class Request:
         self.stops = stops if ignore_eos else stops | self.params.eos_token_ids
 
     @property
+    def is_regular(self) -> bool:
+        """True for a row that gives way to no other class."""
+        return not (self.surplus or self.job.is_batch)
+
+    @property
     def constrained(self) -> bool:
         """Not every token may come next: its steps need a mask."""
         return self.matcher is not None or self.limits is not None

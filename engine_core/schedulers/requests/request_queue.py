@@ -38,12 +38,12 @@ class RequestQueue(ABC):
         """Return the request that begins next, or None if none may."""
 
     @abstractmethod
-    def take(self, request: Request) -> None:
-        """Remove a request because its turn has come."""
-
-    @abstractmethod
     def remove(self, request: Request) -> None:
         """Remove a request that has ended."""
+
+    def take(self, request: Request) -> None:
+        """Remove a request because its turn has come."""
+        self.remove(request)
 
     def quota(self, decode_rows: int, micro_batches: int) -> float:
         """How many prompt tokens a step may take beside so many decode rows, as one of so many

@@ -147,6 +147,21 @@ def test_who_waits_may_be_aborted_and_who_is_waited_for() -> None:
     driver.assert_idle()
 
 
+def test_what_waits_in_a_batch_is_not_before_a_request_of_a_client() -> None:
+    driver = Driver(num_blocks=100, max_step_tokens=64, block_size=128)
+    for number in range(4):
+        driver.add(number, _PROMPTS[number], 3, batch=True)
+    while not driver.scheduler._in_progress:
+        driver.step()
+    running = driver.scheduler._running.unsubmitted
+    assert driver.scheduler.tokens_before(0) == running
+    assert driver.scheduler.queued_tokens > running
+    driver.add(9, _PROMPTS[0], 3)
+    assert driver.scheduler.tokens_before(0) == running + len(_PROMPTS[0])
+    driver.drain()
+    driver.assert_idle()
+
+
 @pytest.mark.parametrize("ended", ["no", "running", "preempted"])
 def test_who_repeats_scores_begins_after_the_row_that_has_them(ended: str) -> None:
     """Also where that row ends before, as a stop string or its client ends it."""
