@@ -25,6 +25,8 @@ _DROPPED_BODIES = 4
 
 # What msgspec says of a field that derived structs have for the sake of others in a union.
 _ONLY_NULL = "expected `null`,"
+# A body that has been looked at, in its request's scope.
+_READ = "penstock.body"
 _INDICES = re.compile(r"\[[^]]*\]")
 
 
@@ -96,6 +98,8 @@ async def whole_body(request: Request) -> bytes:
     A body that is somewhat too large is read to its end and dropped: many clients read no answer
     before they have sent their body. One that is far too large ends the connection.
     """
+    if (read := request.scope.pop(_READ, None)) is not None:
+        return read
     # Most bodies come with their headers: nothing need be waited for, nor counted.
     body = _buffered if has_come(request.scope) else _incoming
     whole = await body(request, service_of(request).limits.max_body_size)
@@ -103,6 +107,13 @@ async def whole_body(request: Request) -> bytes:
     if len(whole) > LARGE_BYTES:
         await _begin_turn(request, len(whole))
     return whole
+
+
+async def looked_at(request: Request) -> bytes:
+    """The raw body, which is still to be read: the next `whole_body` has it at once. Raises as that
+    does."""
+    raw = request.scope[_READ] = await whole_body(request)
+    return raw
 
 
 async def _buffered(request: Request, max_bytes: int) -> bytes:

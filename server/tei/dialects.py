@@ -3,28 +3,20 @@
 import msgspec
 from msgspec import Raw
 from starlette.requests import Request
-from starlette.types import Message
 
-from server.http.body import whole_body
+from server.http.body import looked_at
 
 _NULL = Raw(b"null")
 _fields = msgspec.json.Decoder(dict[str, Raw])
 
 
-async def looked_into(request: Request) -> tuple[Request, dict[str, Raw]]:
-    """The request, whose body is still to be read, and the fields of the body that are not null.
+async def fields_of(request: Request) -> dict[str, Raw]:
+    """The fields that are not null of a request's body, which is still to be read.
 
-    A body that cannot be read has none. Raises RefusalError.
+    A body that cannot be decoded has none. Raises RefusalError.
     """
-    raw = await whole_body(request)
     try:
-        fields = _fields.decode(raw)
+        fields = _fields.decode(await looked_at(request))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        fields = {}
-    bodies: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
-
-    async def receive() -> Message:
-        return bodies.pop() if bodies else await request.receive()
-
-    given = {name: value for name, value in fields.items() if value != _NULL}
-    return Request(request.scope, receive), given
+        return {}
+    return {name: value for name, value in fields.items() if value != _NULL}

@@ -17,7 +17,7 @@ from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count, text_items
 from server.service.registry import Model
 from server.service.service import json_answer, record_of, service_of
-from server.tei.dialects import looked_into
+from server.tei.dialects import fields_of
 from server.tei.operations import either_operation, tei_operation
 from server.tei.tei_errors import empty_batch, tei_errors
 from server.tei.text_limit import side
@@ -37,7 +37,7 @@ _texts_body = Body(RerankTextsRequest)
 @RERANK_TEXTS.answered_by
 async def rerank(request: Request) -> Response:
     """Score texts against a query, for clients of TEI, Cohere and others."""
-    request, fields = await looked_into(request)
+    fields = await fields_of(request)
     is_tei = "texts" in fields and "documents" not in fields
     return await (_rerank_texts if is_tei else create_reranking)(request)
 

@@ -12,7 +12,7 @@ from server.schemas.tei import EmbedRequest
 from server.service.endpoint import Endpoint
 from server.service.registry import Model
 from server.service.service import service_of
-from server.tei.dialects import looked_into
+from server.tei.dialects import fields_of
 from server.tei.embed import embed, embed_sparse
 from server.tei.info import described
 from server.tei.operations import tei_operation
@@ -28,7 +28,7 @@ ROOT = Endpoint("POST", "/", tei_operation(Any, body=EmbedRequest), order=140)
 async def answer(request: Request) -> Response:
     """`/embed` if there is an embedder, or else `/embed_sparse`, or else `/rerank` for a reranker
     and `/predict` for any other classifier. With `model` that of the task of the named one."""
-    request, fields = await looked_into(request)
+    fields = await fields_of(request)
     execution = _model(request, fields).served.execution
     if execution.task == "embed":
         return await embed(request)

@@ -25,7 +25,7 @@ from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count, check_ids, text_items
 from server.service.registry import Model
 from server.service.service import json_answer, record_of, service_of
-from server.tei.dialects import looked_into
+from server.tei.dialects import fields_of
 from server.tei.info import described
 from server.tei.operations import either_operation, tei_operation
 from server.tei.tei_errors import empty_batch, tei_errors
@@ -55,7 +55,7 @@ _decode_body = Body(DecodeRequest)
 @TOKENIZE.answered_by
 async def tokenize(request: Request) -> Response:
     """The tokens of texts, or of the prompt that a chat template makes of messages."""
-    request, fields = await looked_into(request)
+    fields = await fields_of(request)
     if "inputs" in fields and fields.keys().isdisjoint(("prompt", "messages")):
         return await _tokenize_texts(request)
     service = service_of(request)

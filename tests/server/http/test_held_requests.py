@@ -10,7 +10,7 @@ from starlette.requests import Request
 from engine_core.refusal import RefusalError
 from server.api.tokenize import tokenizing
 from server.body_limits.decoding_turns import LARGE_BYTES, DecodingTurns
-from server.http.body import whole_body
+from server.http.body import looked_at, whole_body
 from server.metrics.request_record import RequestRecord
 from server.service.in_flight import InFlight
 from server.service.ledger import REQUEST_BYTES, Ledger
@@ -65,6 +65,16 @@ async def test_too_many_that_wait_to_be_decoded_are_refused() -> None:
     assert len(refusals) == 2
     assert "for the body of this request" in refusals[0].message
     assert service.ledger.num_bytes == 0
+
+
+async def test_a_body_that_is_looked_at_before_it_is_read_has_one_turn() -> None:
+    service = service_of(10 * SIZE)
+    asked = request(service)
+    raw = await looked_at(asked)
+    assert service.decoding._taken
+    # Nobody ends the turn: another one would never come.
+    assert await asyncio.wait_for(whole_body(asked), 1) is raw
+    assert "penstock.body" not in asked.scope
 
 
 async def test_texts_are_held_while_they_are_tokenized() -> None:
