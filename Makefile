@@ -27,7 +27,7 @@ help:
 	@echo "make test-long    what takes longest: more cases of what \`make test\` tests, and clients"
 	@echo "make test-deploy  what is in deploy/ and the image, by the real tools (README.md)"
 	@echo "make test-models  every family of models in more stages, cut up in more ways, and spoilt"
-	@echo "make check        ruff, pyright, the import rules and the limits on lines and files"
+	@echo "make check        ruff, pyright, the import rules and the limits on lines of code"
 	@echo "make coverage     how much of server and engine_core the tests reach in their own process"
 	@echo "make bench        measure the daemon on this machine (needs wrk)"
 	@echo "make attack       an honest client beside those who mean harm; ARGS='--help' for more"

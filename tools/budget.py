@@ -1,37 +1,44 @@
-"""Holds Python files, functions and folders to the limits in pyproject.toml, and prints how many
-lines each package and its folders have.
+"""Holds the code of the daemon's packages and every function to the limits in pyproject.toml.
 
-A file counts every line, blank ones too. A function counts from its `def` to its last line,
-docstring and nested functions included, decorators excluded. A folder counts the Python files
-directly in it, except `__init__.py`.
+A line of code has a token on it that is no comment and no part of a docstring, which is any string
+that stands as a statement. A function counts every line from its `def` to its last, docstring and
+nested functions included, decorators excluded.
 """
 
 import ast
+import io
 import sys
 import textwrap
+import tokenize
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePath
+
+_NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """`[tool.penstock.budget]` of pyproject.toml: the most lines and files that are allowed."""
+    """`[tool.penstock.budget]` of pyproject.toml.
+
+    `code_lines` bounds the sum over `packages`, in whose functions and in those of `others` no one
+    is longer than `function_lines`, or `triton_function_lines` for a Triton kernel.
+    """
 
     packages: list[str]
-    file_lines: int
-    # By folder, for all files below it, in place of `file_lines`.
-    file_lines_below: dict[str, int] = field(default_factory=dict)
+    code_lines: int
+    others: list[str]
     function_lines: int
     triton_function_lines: int
-    folder_files: int
-
-    def lines_of(self, path: PurePath) -> int:
-        """The limit on the lines of the file at `path`, relative to the repository."""
-        limits = [n for folder, n in self.file_lines_below.items() if path.is_relative_to(folder)]
-        return limits[0] if limits else self.file_lines
 
 
 def read_budget(repository: Path) -> Budget:
@@ -42,20 +49,34 @@ def read_budget(repository: Path) -> Budget:
 
 def read_sources(repository: Path, budget: Budget) -> dict[PurePath, str]:
     """The text of every Python file of the budget's packages, by its path in the repository."""
-    files = [file for package in budget.packages for file in (repository / package).rglob("*.py")]
+    folders = [repository / name for name in (*budget.packages, *budget.others)]
+    files = [file for folder in folders for file in folder.rglob("*.py")]
     own = [file for file in sorted(files) if "node_modules" not in file.parts]
     return {file.relative_to(repository): file.read_text() for file in own}
 
 
+def code_lines(text: str) -> int:
+    """The lines of code of a file's `text`."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            case _:
+                pass
+    return len(lines)
+
+
 def over_budget(sources: Mapping[PurePath, str], budget: Budget) -> Iterator[str]:
-    """One line for each file, function and folder over its limit."""
+    """One line for the sum of code, and one for each function, over its limit."""
+    owned = [text for path, text in sources.items() if path.parts[0] in budget.packages]
+    if (total := sum(map(code_lines, owned))) > (most := budget.code_lines):
+        yield f"{', '.join(budget.packages)}: {total:,} lines of code, at most {most:,}"
     for path, text in sources.items():
-        if (lines := len(text.splitlines())) > (limit := budget.lines_of(path)):
-            yield f"{path}: {lines} lines, at most {limit}"
         yield from _functions_over(path, text, budget)
-    for folder, files in _files_by_folder(sources).items():
-        if files > budget.folder_files:
-            yield f"{folder}/: {files} files, at most {budget.folder_files}"
 
 
 def _functions_over(path: PurePath, text: str, budget: Budget) -> Iterator[str]:
@@ -75,23 +96,20 @@ def _is_triton(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return "triton.jit" in map(ast.unparse, decorators)
 
 
-def _files_by_folder(sources: Mapping[PurePath, str]) -> Counter[PurePath]:
-    return Counter(path.parent for path in sources if path.name != "__init__.py")
-
-
 def table(sources: Mapping[PurePath, str]) -> Iterator[str]:
-    """A paragraph a package: its lines, and those below each of its folders ("." is the files
-    directly in the package)."""
-    lines: dict[str, Counter[str]] = {}
+    """A paragraph a package: its lines and lines of code, and its folders' lines of code ("." is
+    the files directly in the package)."""
+    lines: Counter[str] = Counter()
+    code: dict[str, Counter[str]] = {}
     for path, text in sources.items():
         package, *folders = path.parts[:-1]
-        folder = folders[0] if folders else "."
-        lines.setdefault(package, Counter())[folder] += len(text.splitlines())
-    for package, folders in lines.items():
+        lines[package] += len(text.splitlines())
+        code.setdefault(package, Counter())[folders[0] if folders else "."] += code_lines(text)
+    for package, folders in code.items():
         # No line breaks between a folder and its number.
         counts = [f"{folder}\N{NO-BREAK SPACE}{count:,}" for folder, count in folders.items()]
-        row = f"{package:<12}{folders.total():>7,}   {', '.join(counts)}"
-        yield textwrap.fill(row, 100, subsequent_indent=" " * 22, break_on_hyphens=False)
+        row = f"{package:<12}{lines[package]:>7,}{folders.total():>7,}   {', '.join(counts)}"
+        yield textwrap.fill(row, 100, subsequent_indent=" " * 29, break_on_hyphens=False)
 
 
 def main() -> None:

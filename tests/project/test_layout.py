@@ -1,47 +1,17 @@
-"""Files are found by their names, folders import each other one way, tests mirror the source."""
+"""Folders import each other one way, and tests mirror the source."""
 
 import ast
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from itertools import combinations
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import pytest
 
 from tests.project.source_tree import REPOSITORY, modules, tree_of
 
 PACKAGES = ("server", "engine_core", "workers")
-# A protocol and what its implementations share, in each of several folders.
-SHARED_NAMES = {"__init__", "__main__", "base"}
-
-
-def homonyms(paths: Set[PurePath]) -> list[tuple[str, str]]:
-    """Pairs of files that share a name without reason: `api/x` answers with `schemas/x`."""
-    by_name: defaultdict[str, list[PurePath]] = defaultdict(list)
-    for path in sorted(paths):
-        by_name[path.stem].append(path)
-    return [
-        (str(one), str(other))
-        for name, same in by_name.items()
-        for one, other in combinations(same, 2)
-        if name not in SHARED_NAMES and {one.parent.name, other.parent.name} != {"api", "schemas"}
-    ]
-
-
-@pytest.mark.parametrize("package", [*PACKAGES, "benchmarks", "tools"])
-def test_a_name_stands_for_one_file_of_a_package(package: str) -> None:
-    files = modules(package).values()
-    assert homonyms({file.relative_to(REPOSITORY) for file in files}) == []
-
-
-def test_homonyms_are_found() -> None:
-    allowed = {"s/api/chat.py", "s/schemas/chat.py", "s/a/base.py", "s/b/base.py", "s/a/b.py"}
-    assert homonyms(set(map(PurePath, allowed))) == []
-    assert homonyms({PurePath("s/errors.py"), PurePath("s/a/errors.py")}) == [
-        ("s/a/errors.py", "s/errors.py")
-    ]
 
 
 def folder_imports(files: Mapping[str, Path]) -> dict[str, set[str]]:

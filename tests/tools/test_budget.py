@@ -5,12 +5,11 @@ import pytest
 from tools import budget
 
 LIMITS = budget.Budget(
-    packages=["server", "workers", "tests"],
-    file_lines=30,
-    file_lines_below={"tests": 40, "workers/kernels": 35},
+    packages=["server", "workers"],
+    code_lines=30,
+    others=["tests"],
     function_lines=5,
     triton_function_lines=6,
-    folder_files=2,
 )
 
 
@@ -23,22 +22,42 @@ def function(lines: int, head: str = "def long():") -> str:
     return head + "\n" + "    pass\n" * (lines - 1)
 
 
-@pytest.mark.parametrize(
-    ("path", "limit"),
-    [
-        ("server/app.py", 30),
-        ("server/tests/a.py", 30),
-        ("workers/a.py", 30),
-        ("workers/kernels/a.py", 35),
-        ("workers/kernels/linear/a.py", 35),
-        ("workers/kernels_old/a.py", 30),
-        ("tests/server/app.py", 40),
-    ],
-)
-def test_a_file_counts_every_line(path, limit):
-    assert found(path, "\n" * limit) == []
-    assert found(path, "x = 1\n" * limit + "x = 2") == [
-        f"{path}: {limit + 1} lines, at most {limit}"
+CODE = """#!shebang
+'''A module
+without code.'''
+
+import os  # 1
+
+def f(
+    a="# 3"
+):
+    '''One.'''
+    # why
+    return '''7
+
+9'''
+
+class A:
+    '''Two.'''
+
+    x = 1
+    '''What
+    x is.'''
+"""
+
+
+def test_code_is_what_is_neither_docstring_nor_comment_nor_blank():
+    assert budget.code_lines(CODE) == 9
+    assert budget.code_lines("") == budget.code_lines("\n# a\n\n") == 0
+
+
+def test_the_code_of_all_packages_together_is_bounded_and_that_of_others_is_not():
+    sources = {PurePath("server/a.py"): "x = 1\n" * 20, PurePath("workers/b.py"): "x = 1\n" * 10}
+    sources[PurePath("tests/c.py")] = "x = 1\n" * 100
+    assert list(budget.over_budget(sources, LIMITS)) == []
+    sources[PurePath("workers/c.py")] = '"""No code."""\nx = 1\n'
+    assert list(budget.over_budget(sources, LIMITS)) == [
+        "server, workers: 31 lines of code, at most 30"
     ]
 
 
@@ -71,41 +90,31 @@ def test_a_triton_function_has_a_limit_of_its_own(decorator):
     assert found("workers/a.py", f"@torch.jit.script\n{function(6)}") != []
 
 
-def test_a_folder_counts_its_own_files_without_init():
-    full = ["server/a.py", "server/b.py", "server/__init__.py", "server/api/c.py"]
-    assert list(budget.over_budget(dict.fromkeys(map(PurePath, full), ""), LIMITS)) == []
-    fuller = [*full, "server/c.py"]
-    assert list(budget.over_budget(dict.fromkeys(map(PurePath, fuller), ""), LIMITS)) == [
-        "server/: 3 files, at most 2"
-    ]
-
-
 def test_the_table_sums_a_package_and_its_folders():
     names = ("server/cli.py", "server/api/chat.py", "server/api/old/chat.py", "workers/a.py")
-    rows = list(budget.table({PurePath(name): "x = 1\n" * 700 for name in names}))
+    rows = list(budget.table({PurePath(name): "x = 1\n\n" * 700 for name in names}))
     assert [row.split() for row in rows] == [
-        ["server", "2,100", ".", "700,", "api", "1,400"],
-        ["workers", "700", ".", "700"],
+        ["server", "4,200", "2,100", ".", "700,", "api", "1,400"],
+        ["workers", "1,400", "700", ".", "700"],
     ]
 
 
 def test_the_command_fails_and_names_what_is_over(tmp_path, monkeypatch, capsys):
-    limits = "file_lines = 3\nfunction_lines = 2\ntriton_function_lines = 2\nfolder_files = 1\n"
+    limits = "code_lines = 3\nfunction_lines = 2\ntriton_function_lines = 2\nothers = []\n"
     table = f'[tool.penstock.budget]\npackages = ["server"]\n{limits}'
     (tmp_path / "pyproject.toml").write_text(table)
     (tmp_path / "server").mkdir()
-    (tmp_path / "server" / "app.py").write_text("\n" * 3)
+    (tmp_path / "server" / "app.py").write_text("x = 1\n" * 3)
     monkeypatch.chdir(tmp_path)
     budget.main()
     assert "server" in capsys.readouterr().out
-    (tmp_path / "server" / "app.py").write_text("\n" * 4)
-    with pytest.raises(SystemExit, match=r"server/app\.py: 4 lines, at most 3"):
+    (tmp_path / "server" / "app.py").write_text("x = 1\n" * 4)
+    with pytest.raises(SystemExit, match="server: 4 lines of code, at most 3"):
         budget.main()
 
 
 def test_the_repository_states_every_limit():
     repository = Path(budget.__file__).parents[1]
     limits = budget.read_budget(repository)
-    assert {path.parts[0] for path in budget.read_sources(repository, limits)} == set(
-        limits.packages
-    )
+    folders = {*limits.packages, *limits.others}
+    assert {path.parts[0] for path in budget.read_sources(repository, limits)} == folders
