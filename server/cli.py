@@ -13,22 +13,27 @@ import msgspec
 
 from server import __version__
 from server.batch_files.command.batch_flags import add_batch
-from server.command_error import CommandError
-from server.daemon.build_config import build_config
 from server.daemon.credentials import Credentials
-from server.daemon.daemon import START_ERRORS, serve
-from server.daemon.hangup import Hangup
+from server.daemon.daemon import START_ERRORS, build_config, serve
+from server.daemon.supervisor import Hangup
 from server.daemon.welcome import describe
 from server.demo import demo_models
-from server.echoed import one_line
+from server.errors import CommandError, one_line
 from server.inspection.inspect_command import add_inspect
 from server.settings.config_file import read_config_file
-from server.settings.engine_settings import EngineSettings, ModelSettings
-from server.settings.flag_declaration import FlagGroup
 from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.server_config import ServerConfig, api_key_from
-from server.settings.setting_names import LIST_FLAGS, RETIRED, SettingNames, flag_name
-from server.settings.settings import ServeCommand, Settings
+from server.settings.setting_types import FlagGroup
+from server.settings.settings import (
+    LIST_FLAGS,
+    RETIRED,
+    EngineSettings,
+    ModelSettings,
+    ServeCommand,
+    SettingNames,
+    Settings,
+    flag_name,
+)
 from server.trace.command import add_trace
 
 _EXAMPLES = """\

@@ -14,10 +14,10 @@ import numpy as np
 
 from benchmarks.processes import running_command, running_module
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.daemon.child_commands import daemon_parts
+from server.daemon.parts import daemon_parts
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.limits import Limits
 from server.settings.server_config import ServedModel, ServerConfig
+from server.settings.settings import Limits
 from workers.contract.config import Task
 
 TEXT = "The gate opens, water falls, and the turbine turns; the river goes on below it."

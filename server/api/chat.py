@@ -12,7 +12,7 @@ from server.generation.plan import GenerationPlan, choices, generation_plan
 from server.generation.requested_sampling import sampling_params
 from server.generation.stream import answer
 from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.incoming import CancelOnDisconnect
 from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from server.schemas.field_names import value_under_any_name
 from server.service.endpoint import Endpoint, operation

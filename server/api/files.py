@@ -13,10 +13,10 @@ from msgspec import UNSET
 from starlette.responses import FileResponse
 
 from engine_core.refusal import RefusalError
-from server.echoed import quoted
+from server.errors import quoted
+from server.http.body import query_of
 from server.http.form import Form, FormReader
 from server.http.incoming import length_of
-from server.http.query import query_of
 from server.schemas.stored.file_objects import (
     LEAST_KEPT_SECONDS,
     MOST_KEPT_SECONDS,
@@ -29,7 +29,7 @@ from server.schemas.stored.list_queries import FileListQuery
 from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer, service_of
 from server.service.stored import Stored, in_state, page_of, stored_of, storing
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from server.state.database import Page
 from server.state.stored_files import StoredFile, new_id
 from server.state.upload import Upload, UploadBounds

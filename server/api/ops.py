@@ -6,7 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import PlainTextResponse
 
 from server import __version__
-from server.http.route_table import SlashRedirect
+from server.http.gate import SlashRedirect
 from server.schemas.common import Health, ModelCard, ModelList, Version
 from server.schemas.status import Status
 from server.service.endpoint import Endpoint, Operation, operation

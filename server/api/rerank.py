@@ -8,7 +8,7 @@ from engine_core.messages import Tokenization
 from server.encoding.encode import texts_cut_to
 from server.encoding.relevance import Pairs, Relevance, checked_instruction, relevance
 from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.incoming import CancelOnDisconnect
 from server.schemas.field_names import value_under_any_name
 from server.schemas.rerank import (
     APIVersion,

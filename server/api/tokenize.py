@@ -12,7 +12,7 @@ from engine_core.tokenization.sliced_text import SlicedText
 from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
 from server.generation.chat.conversation import ChatOptions, chat_prompt
 from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.incoming import CancelOnDisconnect
 from server.schemas.tokenize import (
     DetokenizedText,
     DetokenizeRequest,

@@ -19,12 +19,11 @@ from server.batch_process.batch_health import BatchHealth
 from server.batch_process.batch_runner import RETRY_S, BatchRunner
 from server.batches.engine_backend import engine_backend
 from server.batches.results import JobStoppedError
-from server.keys.client_keys import ClientKeys
-from server.lasting_task import lasting_task
-from server.loop_heartbeat import keep_beating
+from server.settings.api_keys import ClientKeys
 from server.settings.server_config import ServerConfig
 from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder
+from server.tasks import keep_beating, lasting_task
 from workers.contract.process.log import open_log
 from workers.contract.supervision import exit_with_parent
 

@@ -8,14 +8,13 @@ from functools import partial
 import msgspec
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.app.application import create_app
-from server.app.endpoints import all_endpoints
 from server.batches.answering import Backend
 from server.batches.batch_client import BatchClient
 from server.batches.in_process import exchange
-from server.keys.client_keys import ClientKey
+from server.daemon.application import all_endpoints, create_app
 from server.service.registry import Model, Registry
 from server.service.service import Service
+from server.settings.api_keys import ClientKey
 from server.settings.server_config import ServerConfig
 
 _AT_ONCE = 16_384

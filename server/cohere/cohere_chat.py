@@ -12,7 +12,7 @@ from server.generation.generation import generate
 from server.generation.plan import GenerationPlan
 from server.generation.stream import answer
 from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.incoming import CancelOnDisconnect
 from server.schemas.chat import ChatRequest
 from server.schemas.cohere.chat_request import (
     CohereChat,

@@ -13,7 +13,7 @@ from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan, planne
 from server.encoding.vector_json import in_base64, in_lists, rows_in_json
 from server.encoding.vectors import AnyArray, quantize
 from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.incoming import CancelOnDisconnect
 from server.schemas.cohere.embed_request import (
     CohereEmbeddings,
     CohereEmbedRequest,
@@ -26,7 +26,7 @@ from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count
 from server.service.registry import Model
 from server.service.service import json_answer, record_of, service_of
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 
 EMBED = Endpoint(
     "POST",

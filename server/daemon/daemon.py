@@ -4,34 +4,135 @@ import asyncio
 import http.client
 import logging
 import os
+import secrets
 import socket
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 import msgspec
 
-from server.daemon.build_config import build_config
-from server.daemon.child_commands import PROCESS_FILE, daemon_parts, write_server_config
-from server.daemon.credentials import Credentials
-from server.daemon.hangup import Hangup
-from server.daemon.held_state import held_state
+from server.daemon.credentials import Credentials, unverified_context
+from server.daemon.parts import PROCESS_FILE, RunningPart, daemon_parts, write_server_config
 from server.daemon.running_daemons import announce, private_folder, sweep_private_folders
-from server.daemon.running_part import RunningPart
-from server.daemon.supervisor import Supervisor
+from server.daemon.supervisor import Hangup, Supervisor
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
-from server.metrics.process_memory import DaemonProcess, write_processes
-from server.models.served_models import MODEL_ERRORS
+from server.models.served_models import MODEL_ERRORS, build_served_models
 from server.models.setup_error import SetupError
+from server.observe.processes import DaemonProcess, write_processes
 from server.service.open_files_limit import raise_open_files_limit, warn_of_few_open_files
-from server.settings.server_config import ServerConfig
-from server.settings.setting_names import SettingNames
-from server.settings.settings import ServeCommand, SettingsError
-from server.settings.tls import unverified_context
+from server.settings.api_keys import ALL_KEYS, APIKey
+from server.settings.server_config import ServerConfig, State, state_folder, traces_protocol_from
+from server.settings.settings import NO_STATE, ServeCommand, SettingNames, SettingsError
+from server.state.database_file import StateFolderError
+from server.state.state_lock import NoStateFolderError, StateLock
 from workers.contract.process.log import TIME_FORMAT
+
+_TRACES_PACKAGE: Final = "opentelemetry-exporter-otlp-proto-http"
+
+
+def build_config(
+    command: ServeCommand, credentials: Credentials, *, port: int, folder: Path
+) -> ServerConfig:
+    """The configuration of a daemon on `port` whose sockets are in `folder`.
+
+    Reads the models' configurations; models of the hub are downloaded. Raises SettingsError, or
+    what `set_up_model` raises.
+    """
+    settings = command.settings
+    return ServerConfig(
+        host=settings.host,
+        port=port,
+        api_workers=settings.api_workers,
+        api_keys=credentials.api_keys,
+        cache_secret=secrets.token_hex(32),
+        share_prefixes=_share_prefixes(command, credentials),
+        metrics_key=_metrics_key(command, credentials),
+        tls=credentials.tls,
+        cors_origins=settings.cors_origins,
+        strict_fields=settings.strict_fields,
+        metrics_alias=settings.metrics_alias,
+        startup_timeout=settings.startup_timeout,
+        drain_timeout=settings.drain_timeout,
+        stall_timeout=settings.stall_timeout,
+        log_level=settings.log_level,
+        access_log=settings.access_log,
+        otlp_traces_endpoint=_traces_endpoint(command),
+        limits=settings.limits,
+        models=build_served_models(settings, command.setting_names, folder),
+    )
+
+
+def _share_prefixes(command: ServeCommand, credentials: Credentials) -> tuple[str, ...]:
+    """Raises SettingsError for a name that no key has."""
+    named = command.settings.share_prefixes
+    known = {ALL_KEYS, *(key.name for key in credentials.api_keys)}
+    if unknown := [name for name in named if name not in known]:
+        setting = command.setting_names.of("share_prefixes")
+        raise SettingsError(f"{setting}: no API key is called {unknown[0]}")
+    return named
+
+
+def _metrics_key(command: ServeCommand, credentials: Credentials) -> bool:
+    """Raises SettingsError where there is no key to ask for."""
+    if command.settings.metrics_key and not credentials.api_keys:
+        raise SettingsError(f"{command.setting_names.of('metrics_key')}: there are no API keys")
+    return command.settings.metrics_key
+
+
+def _traces_endpoint(command: ServeCommand) -> str | None:
+    """Raises SettingsError if traces could not be sent."""
+    endpoint = command.settings.otlp_traces_endpoint
+    if endpoint is None:
+        return None
+    setting = command.setting_names.of("otlp_traces_endpoint")
+    variable, protocol = traces_protocol_from()
+    if protocol not in ("", "http/protobuf"):
+        raise SettingsError(
+            f"{setting}: {variable} is {protocol}; traces are sent by http/protobuf alone"
+        )
+    try:
+        distribution(_TRACES_PACKAGE)
+    except PackageNotFoundError:
+        raise SettingsError(f"{setting}: pip install 'penstock[otel]' to send traces") from None
+    return endpoint
+
+
+_SWITCHED_OFF = "this server stores no files and no batches: --state-dir is none"
+_UNUSABLE = "this server has no folder for files and batches (--state-dir): its log has the reason"
+
+_log = logging.getLogger("penstock")
+
+
+@contextmanager
+def held_state(setting: str | None, keys: Sequence[APIKey]) -> Generator[State]:
+    """The state folder that the setting names, by default the user's, locked for this daemon.
+
+    What one of `keys` stored before it had a name becomes its name's.
+    """
+    if setting == NO_STATE:
+        yield State(fault=_SWITCHED_OFF, switched_off=True)
+        return
+    folder = Path(setting).expanduser().absolute() if setting else state_folder()
+    try:
+        lock = StateLock(folder, [(key.digest, key.owner) for key in keys if key.is_named])
+    except StateFolderError as error:
+        # Nobody has asked for the default folder.
+        is_missed = setting is not None or not isinstance(error, NoStateFolderError)
+        level = logging.WARNING if is_missed else logging.INFO
+        message = "%s; no files and batches: --state-dir names another folder, or none"
+        _log.log(level, message, error)
+        yield State(fault=_UNUSABLE)
+        return
+    try:
+        yield State(folder=str(folder), token=lock.token)
+    finally:
+        lock.release()
+
 
 _BACKLOG = 2048
 _MAX_SOCKET_PATH = 107
@@ -40,7 +141,7 @@ _LONGEST_NAME = len("/symm_mem-4194304")
 """The longest name of a socket in the private folder: of a worker with the highest possible PID."""
 _PROBE_TIMEOUT_S = 2.0
 
-_log = logging.getLogger("penstock")
+_daemon_log = logging.getLogger("penstock")
 
 
 class StartError(Exception):
@@ -68,7 +169,7 @@ def serve(command: ServeCommand, hangup: Hangup) -> int:
         decided = build_config(command, credentials, port=port, folder=folder)
         config = msgspec.structs.replace(decided, state=state)
         for model in config.models:
-            _log.info("starting %s", describe(model))
+            _daemon_log.info("starting %s", describe(model))
         warn_of_few_open_files(config)
         with _room_for(f"write to {folder}"):
             announce(announcement, config.models)
@@ -115,7 +216,7 @@ def _rewrite(config: ServerConfig, credentials: Credentials, folder: Path) -> No
     try:
         write_server_config(config, folder)
     except OSError as error:
-        _log.warning("cannot write to %s: %s; nothing has changed", folder, error.strerror)
+        _daemon_log.warning("cannot write to %s: %s; nothing has changed", folder, error.strerror)
 
 
 def _write_processes(folder: Path, children: Sequence[RunningPart]) -> None:

@@ -10,14 +10,13 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from engine_core.client.engine_client import EngineClient
-from server.daemon.child_commands import Part, engine_parts
 from server.daemon.daemon import StartError
+from server.daemon.parts import Part, RunningPart, engine_parts
 from server.daemon.running_daemons import announce, private_folder
-from server.daemon.running_part import RunningPart
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings import defaults
-from server.settings.limits import Limits
 from server.settings.server_config import ServedModel
+from server.settings.settings import Limits
 
 START_SECONDS = 900
 """For weights, compiled kernels and captured graphs."""

@@ -3,19 +3,54 @@
 import asyncio
 import logging
 import math
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from types import FrameType
 
-from server.daemon.child_commands import Part
-from server.daemon.hangup import Hangup
-from server.daemon.kept_running import KeptRunning
-from server.daemon.running_part import RunningPart
-from server.lasting_task import lasting_task
+from server.daemon.parts import KeptRunning, Part, RunningPart
 from server.settings.server_config import ServerConfig
+from server.tasks import lasting_task
 from workers.contract.supervision import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
+
+
+class Hangup:
+    """Handles SIGHUP from its making on, which is before anything that may take long.
+
+    Until somebody follows, the signal is kept; the end of the terminal ends the process.
+    """
+
+    def __init__(self) -> None:
+        # `nohup` has it ignored.
+        self._ends_us = _is_open() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        self._kept = False
+        signal.signal(signal.SIGHUP, self._keep)
+
+    def terminal_is_closed(self) -> bool:
+        """Whether the terminal has been closed, which ends what runs in it (but for `nohup`)."""
+        return self._ends_us and not _is_open()
+
+    def follow(self, on_hangup: Callable[[], None]) -> None:
+        """Call `on_hangup` in the running loop for each signal, and now if one was kept."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
+        if self._kept:
+            on_hangup()
+
+    def _keep(self, _number: int, _frame: FrameType | None) -> None:
+        if self.terminal_is_closed():
+            raise SystemExit(128 + signal.SIGHUP)
+        self._kept = True
+
+
+def _is_open() -> bool:
+    with suppress(OSError):
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+        return True
+    return False
+
 
 _READY_POLL_S = 0.05
 _ANSWER_S = 1.5

@@ -6,7 +6,7 @@ import msgspec
 
 from engine_core.messages import Tokenization
 from engine_core.refusal import RefusalError
-from server.echoed import quoted
+from server.errors import quoted
 from server.schemas.embeddings import INPUT_TYPES
 from server.service.registry import Model
 

@@ -9,7 +9,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from engine_core.refusal import RefusalError
-from server.echoed import shortened
+from server.errors import shortened
 from server.http.body import check_encoding
 from server.http.incoming import incoming, length_of
 from server.state.upload import Upload

@@ -1,22 +1,45 @@
 """The models of this daemon and their engines, found by the name in a request."""
 
+import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+import msgspec
+
 from engine_core.client.engine_client import EngineClient
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.echoed import quoted
+from server import __version__
+from server.errors import quoted
 from server.models.text_bound import TextBound
 from server.service.endpoint import Endpoint
-from server.service.fingerprint import system_fingerprint
 from server.service.token_text import TokenText
 from server.settings.server_config import ServedModel
 from server.templates.template_client import TemplateClient
-from workers.contract.config import Task
+from workers.contract.config import ExecutionConfig, Task
 from workers.contract.reranking import UNKNOWN_TEMPLATE
+
+_DIGITS = 10
+
+
+def system_fingerprint(execution: ExecutionConfig) -> str:
+    """The same for the same release, model, devices and settings; not of one start alone."""
+    lasting = msgspec.structs.replace(
+        execution,
+        worker_endpoint="",
+        token_endpoint="",
+        rendezvous="",
+        # What is free when the daemon starts.
+        kv_cache_bytes=0,
+        memory_shares=(),
+        # What changes no text.
+        log_level="",
+        setting_names={},
+    )
+    text = __version__.encode() + msgspec.json.encode(lasting, order="sorted")
+    return f"fp_{hashlib.sha256(text).hexdigest()[:_DIGITS]}"
 
 
 class Model:

@@ -4,9 +4,9 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -14,21 +14,53 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from engine_core.refusal import RefusalError
-from server.access_log.access_log import AccessLog
-from server.body_limits.decoding_turns import DecodingTurns
 from server.errors import ERRORS
-from server.keys.client_keys import ClientKeys
-from server.metrics.metrics import Metrics
-from server.metrics.request_record import RequestRecord
+from server.observe.access_log import AccessLog
+from server.observe.metrics import Metrics
+from server.observe.request_record import RequestRecord
+from server.service.decoding_turns import DecodingTurns
 from server.service.endpoint import Endpoint
-from server.service.in_flight import InFlight
 from server.service.ledger import Ledger
 from server.service.registry import Model, Registry
+from server.settings.api_keys import ClientKeys
 from server.settings.server_config import ServerConfig, State
+from server.settings.settings import Limits
 from server.state.state_folder import StateFolder
 
 if TYPE_CHECKING:
-    from server.request_tracing.request_tracer import RequestTracer
+    from server.observe.request_tracer import RequestTracer
+
+
+class InFlight:
+    """Counts requests, each while it is in the context."""
+
+    def __init__(self, on_change: Callable[[int], None]) -> None:
+        """`on_change` is called with the number whenever that changes."""
+        self._on_change = on_change
+        self._requests = 0
+        self._emptied: asyncio.Event | None = None
+
+    def __enter__(self) -> None:
+        self._requests += 1
+        self._on_change(self._requests)
+
+    def __exit__(self, *_: object) -> None:
+        self._requests -= 1
+        self._on_change(self._requests)
+        if self._requests == 0 and self._emptied is not None:
+            self._emptied.set()
+
+    async def empty(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds until nothing is in flight. Tells if that came about."""
+        self._emptied = asyncio.Event()
+        if self._requests == 0:
+            return True
+        try:
+            await asyncio.wait_for(self._emptied.wait(), timeout)
+        except TimeoutError:
+            return False
+        return True
+
 
 # Requests that are ended at the drain's deadline need a moment to answer their clients.
 _LAST_ANSWERS_S = 1.0
@@ -149,7 +181,7 @@ def _request_tracer(endpoint: str | None) -> "RequestTracer | None":
     if endpoint is None:
         return None
     # Imported here: its packages are an extra.
-    from server.request_tracing.request_tracer import RequestTracer  # noqa: PLC0415
+    from server.observe.request_tracer import RequestTracer  # noqa: PLC0415
 
     return RequestTracer(endpoint)
 
@@ -167,3 +199,33 @@ def record_of(request: Request) -> RequestRecord:
 def json_answer(answer: object) -> Response:
     """A 200 with `answer` as JSON."""
     return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+Result = TypeVar("Result")
+
+
+def time_left(limits: Limits, record: RequestRecord) -> float | None:
+    """In seconds, below 0 if there is none left; None without a limit."""
+    if not limits.max_request_seconds:
+        return None
+    begun = record.started if record.begun is None else record.begun
+    return begun + limits.max_request_seconds - time.perf_counter()
+
+
+async def within_limit(limits: Limits, record: RequestRecord, work: Awaitable[Result]) -> Result:
+    """What `work` returns; it is cancelled when the request's time is over.
+
+    Raises RefusalError `request_timeout`, or what `work` raises.
+    """
+    seconds = time_left(limits, record)
+    if seconds is None:
+        return await work
+    limit = asyncio.timeout(max(seconds, 0.0))
+    try:
+        async with limit:
+            return await work
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        message = f"no request may take longer than {limits.max_request_seconds:g} s here"
+        raise RefusalError("request_timeout", message) from None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from starlette.requests import Request
 
 from engine_core.refusal import RefusalError
-from server.echoed import quoted
+from server.errors import quoted
 from server.service.service import record_of, service_of
 from server.state.database import Page, UnknownItemError
 from server.state.database_file import StateFolderError

@@ -1,7 +1,7 @@
 """Defaults that several settings have, or that depend on the device or the model.
 
 Any other default stands where its setting is declared. One that depends on the device or the model
-is a function here: the setting is then declared with None (`server.settings.engine_settings`), and
+is a function here: the setting is then declared with None (`server.settings.settings`), and
 `server.models.model_setup` calls the function when it sets up the model.
 """
 

@@ -11,11 +11,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import FieldInfo
 
-from server.settings.engine_settings import EngineSettings, ModelSettings
-from server.settings.flag_declaration import Flag, FlagGroup, declared_flags
-from server.settings.setting_names import LIST_FLAGS, flag_name
-from server.settings.setting_types import choices, parse, written
-from server.settings.settings import ServeCommand, Settings
+from server.settings.setting_types import Flag, FlagGroup, choices, declared_flags, parse, written
+from server.settings.settings import (
+    LIST_FLAGS,
+    EngineSettings,
+    ModelSettings,
+    ServeCommand,
+    Settings,
+    flag_name,
+)
 
 ENGINE_FLAGS = (FlagGroup.ENGINES, FlagGroup.CAPACITY)
 

@@ -10,7 +10,7 @@ import msgspec
 from engine_core.config import EngineConfig
 from server.settings import defaults
 from server.settings.api_keys import APIKey
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from workers.contract.config import ExecutionConfig
 from workers.contract.token_sampling import TokenSampling
 

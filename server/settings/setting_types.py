@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import FieldInfo
 
 from server.settings.api_keys import APIKeyError, checked_key
 
@@ -174,3 +175,35 @@ def parse(kind: Any, text: str) -> Any:
 
 parse_positive, parse_share = partial(parse, Positive), partial(parse, Share)
 parse_size, parse_names = partial(parse, Bytes), partial(parse, Names)
+
+
+class FlagGroup(StrEnum):
+    """The headings under which `--help` lists flags, in this order."""
+
+    MODELS = "models"
+    ENGINES = "engines, for each model"
+    CAPACITY = "capacity, for each model"
+    HTTP = "HTTP"
+    ACCESS = "access"
+    LIMITS = "limits"
+    STORAGE = "files and batches"
+    LIFE = "start and stop"
+
+
+class Flag(msgspec.Struct, frozen=True):
+    """The flag of one setting, whose type says how its text is read.
+
+    `help` ends with the default; without one there, it is the setting's own. `metavar` names the
+    text where the type has no name for it.
+    """
+
+    group: FlagGroup
+    help: str
+    metavar: str | None = None
+
+
+def declared_flags(struct: type[msgspec.Struct]) -> Iterator[tuple[FieldInfo, Flag]]:
+    """The fields of `struct` that have a flag, in order. The others are only keys of the file."""
+    for field in msgspec.structs.fields(struct):
+        metadata: tuple[Any, ...] = getattr(field.type, "__metadata__", ())
+        yield from ((field, each) for each in metadata if isinstance(each, Flag))

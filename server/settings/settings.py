@@ -11,21 +11,334 @@ import msgspec
 from msgspec import Meta
 
 from server.settings import defaults
-from server.settings.engine_settings import ModelSettings
-from server.settings.flag_declaration import Flag, FlagGroup
-from server.settings.limits import Limits
 from server.settings.server_config import API_KEY_VARIABLE, LogFormat, MetricsAlias
-from server.settings.setting_names import SettingNames
 from server.settings.setting_types import (
+    Bytes,
+    DeviceName,
+    Flag,
+    FlagGroup,
+    KeyNames,
     KeyText,
+    Names,
     Origin,
     Port,
     Positive,
+    PriorityRange,
     Seconds,
     Share,
+    StageLayers,
     Text,
     TracesEndpoint,
+    ZeroOrOne,
 )
+from workers.contract.attention_backends import AttentionBackendName
+from workers.contract.config import AskedTask, Dtype, LoadFormat, TransportName
+from workers.contract.reranking import RerankTemplate
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of the daemon, of one request, and of what a client stores. Sizes are in bytes.
+
+    `max_sequences` bounds what is in flight of each model, `max_queue_seconds` (0: nothing) its
+    expected wait; `max_unread_size` bounds what an API process holds. `priority_range` is what
+    requests may name, from and to; None: 0 alone. What has waited `max_priority_wait` seconds goes
+    before every priority. A request runs for `max_request_seconds` at most (0: for any time).
+    """
+
+    max_sequences: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.LIMITS, "prompts, inputs and documents in flight; more are answered with 429"
+        ),
+    ] = 16_384
+    max_queue_seconds: Annotated[
+        Seconds,
+        Flag(
+            FlagGroup.LIMITS,
+            "longest expected wait until a request begins, for each model; those that would wait "
+            "longer are answered with 429 (default: 30; 0: no limit)",
+        ),
+    ] = 30.0
+    max_body_size: Annotated[Bytes, Flag(FlagGroup.LIMITS, "largest body of a request")] = 8 << 20
+    max_unread_size: Annotated[
+        Bytes,
+        Flag(
+            FlagGroup.LIMITS,
+            "bytes of bodies, waiting conversations, log-probabilities and unread answers, in each "
+            "API process; beyond it the largest request gets 429, or the slowest reader is cut off",
+        ),
+    ] = 256 << 20
+    max_unread_seconds: Annotated[
+        Seconds,
+        Flag(FlagGroup.LIMITS, "a client that reads nothing of its answer for so long is cut off"),
+    ] = 120.0
+    max_inputs: Annotated[
+        Positive, Flag(FlagGroup.LIMITS, "most prompts or inputs of a request")
+    ] = 2048
+    max_documents: Annotated[
+        Positive, Flag(FlagGroup.LIMITS, "most documents of a rerank request")
+    ] = 1000
+    max_n: Annotated[Positive, Flag(FlagGroup.LIMITS, "most choices for each prompt")] = 128
+    priority_range: Annotated[
+        PriorityRange | None,
+        Flag(
+            FlagGroup.LIMITS,
+            "lowest and highest priority that a request may name, such as "
+            "--priority-range=-1:1; the lowest begin first (default: none but 0)",
+        ),
+    ] = None
+    max_priority_wait: Annotated[
+        Seconds, Flag(FlagGroup.LIMITS, "what has waited so long goes before every priority")
+    ] = 10.0
+    max_request_seconds: Annotated[
+        Seconds,
+        Flag(
+            FlagGroup.LIMITS,
+            "longest time that a request may run; texts end there, all else is answered with 504 "
+            "(default: 0: no limit)",
+        ),
+    ] = 0.0
+    max_file_size: Annotated[
+        Bytes,
+        Flag(FlagGroup.STORAGE, "largest file"),
+    ] = 512 << 20
+    max_file_lines: Annotated[Positive, Flag(FlagGroup.STORAGE, "most lines of a file")] = 50_000
+    max_stored_size: Annotated[
+        Bytes,
+        Flag(
+            FlagGroup.STORAGE,
+            "most bytes of files of one API key, or of all clients if there are no keys",
+        ),
+    ] = 16 << 30
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model is run. None: it depends on model and device."""
+
+    max_model_len: Annotated[
+        Positive | None,
+        Flag(
+            FlagGroup.MODELS,
+            "most tokens of a prompt and its answer together (default: the model's limit)",
+            "TOKENS",
+        ),
+    ] = None
+    task: Annotated[
+        AskedTask | None,
+        Flag(
+            FlagGroup.MODELS,
+            "generate, embed or rerank (default: what the checkpoint's modules.json says, or else "
+            "its architecture)",
+            "TASK",
+        ),
+    ] = None
+    ignore_config_keys: Annotated[
+        KeyNames,
+        Flag(
+            FlagGroup.MODELS,
+            "keys of config.json, generation_config.json and tokenizer_config.json that may stay "
+            "unread although nothing here obeys them, such as one of training (default: none)",
+        ),
+    ] = ()
+    load_format: Annotated[
+        LoadFormat,
+        Flag(
+            FlagGroup.MODELS,
+            "auto reads safetensors; dummy makes up weights for config.json, to measure speed "
+            "(default: auto)",
+            "FORMAT",
+        ),
+    ] = "auto"
+    device: Annotated[
+        DeviceName,
+        Flag(
+            FlagGroup.ENGINES,
+            "cpu, cuda, or cuda:N for the first stage, with the next devices for the others "
+            "(default: auto, CUDA if there is a device)",
+        ),
+    ] = "auto"
+    dtype: Annotated[
+        Dtype | Literal["auto"],
+        Flag(
+            FlagGroup.ENGINES,
+            "of weights and activations: float32, bfloat16 or float16 (default: auto, float32 on "
+            "a CPU, the checkpoint's half precision on CUDA)",
+            "DTYPE",
+        ),
+    ] = "auto"
+    pipeline_stages: Annotated[
+        Positive,
+        Flag(
+            FlagGroup.ENGINES,
+            "processes that each compute a part of the layers, on CUDA each on its own GPU",
+        ),
+    ] = defaults.PIPELINE_STAGES
+    stage_layers: Annotated[
+        StageLayers,
+        Flag(
+            FlagGroup.ENGINES,
+            "how many layers each stage computes, such as 9,8,8,7 (default: so that the slowest "
+            "stage takes the least time, as measured at start)",
+        ),
+    ] = ()
+    steps_ahead: Annotated[
+        ZeroOrOne,
+        Flag(
+            FlagGroup.ENGINES,
+            "1 submits the next step of the oldest requests before the tokens of their last one "
+            "are known; 0 waits for them (synchronous scheduling), and costs speed",
+        ),
+    ] = 1
+    transport: Annotated[
+        TransportName,
+        Flag(
+            FlagGroup.ENGINES,
+            "how a stage gives activations to the next: gloo between CPUs; between GPUs "
+            "peer-memory, which copies them into the other GPU's memory, or nccl (default: auto, "
+            "on GPUs peer-memory where they reach each other's memory)",
+            "NAME",
+        ),
+    ] = "auto"
+    threads: Annotated[
+        Positive | None,
+        Flag(
+            FlagGroup.ENGINES,
+            "CPU threads of each stage (default: on a CPU, the cores divided by the stages)",
+        ),
+    ] = None
+    attention_backend: Annotated[
+        AttentionBackendName,
+        Flag(
+            FlagGroup.ENGINES,
+            f"one of {', '.join(AttentionBackendName)}; naive is slow and simple, for "
+            "comparison (default: auto, the fastest that works)",
+            "NAME",
+        ),
+    ] = AttentionBackendName.AUTO
+    disable_cascade_attn: Annotated[
+        bool,
+        Flag(
+            FlagGroup.ENGINES,
+            "attend to the whole context row by row, even where rows share a prefix (default: "
+            "prefixes are attended once for all rows that share them, where that is faster)",
+        ),
+    ] = False
+    max_running: Annotated[
+        Positive | None,
+        Flag(
+            FlagGroup.CAPACITY,
+            "sequences that generate at once "
+            f"(default: {defaults.max_running(on_cpu=True)} on a CPU, on CUDA "
+            f"{defaults.max_running(on_cpu=False)} times --pipeline-stages)",
+        ),
+    ] = None
+    max_step_tokens: Annotated[
+        Positive | None,
+        Flag(
+            FlagGroup.CAPACITY,
+            "most tokens of one step "
+            f"(default: {defaults.max_step_tokens(cached=True, on_cpu=True)} for a decoder and "
+            f"{defaults.max_step_tokens(cached=False, on_cpu=True)} for an encoder on a CPU, "
+            f"{defaults.max_step_tokens(cached=True, on_cpu=False)} and "
+            f"{defaults.max_step_tokens(cached=False, on_cpu=False)} on CUDA)",
+            "TOKENS",
+        ),
+    ] = None
+    kv_cache_memory: Annotated[
+        Bytes | None,
+        Flag(
+            FlagGroup.CAPACITY,
+            "size of each stage's key-value cache, such as 2GiB (default: on a CPU what "
+            f"--max-running needs, at most {defaults.CPU_KV_CACHE_BYTES >> 30}GiB; on CUDA what "
+            "weights and the largest step leave of --memory-share)",
+        ),
+    ] = None
+    block_size: Annotated[
+        Positive | None,
+        Flag(
+            FlagGroup.CAPACITY,
+            "tokens in a block, the unit in which the cache is allocated and shared "
+            f"(default: {defaults.block_size(on_cpu=True)} on a CPU; on CUDA "
+            f"{defaults.block_size(on_cpu=False)} for a generator and "
+            f"{defaults.block_size(generates=False, on_cpu=False)} for others)",
+            "TOKENS",
+        ),
+    ] = None
+
+
+class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model: a folder or a hub id, and its names in requests (by default its own name).
+
+    Keys without a flag: `memory_share` is this engine's part of each of its CUDA devices;
+    `max_queue_seconds` replaces the daemon's; `rerank` is the template of a causal model that
+    reranks.
+    """
+
+    model: Text
+    names: Annotated[
+        Names,
+        Flag(
+            FlagGroup.MODELS,
+            "the model's name in requests, or several names with commas; answers have the first. "
+            "Once for each MODEL, in the same order (default: the folder's name, or the hub id)",
+        ),
+    ] = ()
+    memory_share: Share | None = None
+    max_queue_seconds: Seconds | None = None
+    rerank: RerankTemplate | None = None
+
+
+LIST_FLAGS = {
+    "api_key_files": "--api-key-file",
+    "cors_origins": "--cors-origin",
+    "share_prefixes": "--share-prefixes",
+    "names": "--served-model-name",
+}
+"""Flags of lists: each is given once for each item."""
+
+RETIRED = {
+    "max_requests": "max_sequences bounds what is in flight, max_unread_size what is held for it",
+    "max_reading_size": "max_unread_size bounds all that a process holds, bodies on their way too",
+    "no_groups": "prompts share by token, and nothing without prefix caching",
+}
+"""Settings that are gone, and what there is instead."""
+
+
+class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
+    """What messages call a setting: its flag, or its key in `file`.
+
+    `flags` are the keys whose values come from flags although there is a file.
+    """
+
+    file: str | None = None
+    flags: frozenset[str] = frozenset()
+
+    def of(self, key: str, model: int | None = None) -> str:
+        """A key's name, such as `--port`, or `penstock.yaml: models[0].device`."""
+        if self.file is None or (model is None and key in self.flags):
+            return flag_name(key)
+        return f"{self.file}: {key}" if model is None else f"{self.file}: models[{model}].{key}"
+
+    def inside(self, key: str, model: int | None = None) -> str:
+        """A key's name inside a sentence, such as `models[0].device of penstock.yaml`."""
+        where, _, path = self.of(key, model).rpartition(": ")
+        return f"{path} of {where}" if where else path
+
+    def of_engine(self, model: int) -> dict[str, str]:
+        """What messages of an engine call the settings of model number `model`, by key."""
+        keys = (*EngineSettings.__struct_fields__, "memory_share")
+        names = {key: self.inside(key, model) for key in keys}
+        return names | {"stall_timeout": self.inside("stall_timeout")}
+
+    def prefix(self, key: str, model: int | None = None) -> str:
+        """Begins a message that need not name a flag: empty without a file, else the key in it."""
+        return "" if self.file is None else f"{self.of(key, model)}: "
+
+
+def flag_name(key: str) -> str:
+    """The flag that sets `key`."""
+    return LIST_FLAGS.get(key) or "--" + key.replace("_", "-")
+
 
 NO_STATE = "none"
 """As `state_dir`: clients can store nothing."""

@@ -13,7 +13,7 @@ from server.api.classify import CLASSIFY
 from server.encoding.encode import encode
 from server.encoding.label_scores import probabilities
 from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.incoming import CancelOnDisconnect
 from server.schemas.tei import Prediction, PredictRequest
 from server.service.endpoint import Endpoint
 from server.service.inputs import Items, check_count

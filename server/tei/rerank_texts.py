@@ -10,7 +10,7 @@ from server.api.rerank import RERANK, create_reranking
 from server.encoding.encode import texts_cut_to
 from server.encoding.relevance import Pairs, relevance
 from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.incoming import CancelOnDisconnect
 from server.schemas.rerank import Reranking, RerankRequest
 from server.schemas.tei import Rank, RerankTextsRequest
 from server.service.endpoint import Endpoint, operation

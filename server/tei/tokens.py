@@ -18,7 +18,7 @@ from server.api.tokenize import (
 from server.encoding.text_prompts import text_prompt
 from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
 from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.incoming import CancelOnDisconnect
 from server.schemas.tei import DecodeRequest, SimpleToken, TokenizeTextsRequest
 from server.schemas.tokenize import TokenizeRequest, Tokens
 from server.service.endpoint import Endpoint, operation

@@ -41,7 +41,7 @@ class ApiServer:
     def _start(self, descriptor: int, output: BinaryIO) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "server.app.api_process"),
+                *(sys.executable, "-P", "-m", "server.daemon.api_process"),
                 *(str(self._file), str(descriptor), "0"),
             ],
             pass_fds=[descriptor],

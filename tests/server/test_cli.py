@@ -15,11 +15,15 @@ import msgspec
 import pytest
 
 from server import __version__, cli
-from server.daemon.hangup import Hangup
-from server.settings.engine_settings import EngineSettings, ModelSettings
-from server.settings.limits import Limits
-from server.settings.setting_names import flag_name
-from server.settings.settings import ServeCommand, Settings
+from server.daemon.supervisor import Hangup
+from server.settings.settings import (
+    EngineSettings,
+    Limits,
+    ModelSettings,
+    ServeCommand,
+    Settings,
+    flag_name,
+)
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
 from workers.contract.attention_backends import AttentionBackendName
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from server.daemon.credentials import unverified_context
 from server.demo import GENERATOR_NAME, demo_models
-from server.settings.tls import unverified_context
 from tests.e2e.daemon import Daemon, running
 from tests.patience import wait_until
 from tests.server.certificates import make_certificate

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from server import __version__
-from server.app.endpoints import all_endpoints
+from server.daemon.application import all_endpoints
 from server.service.registry import Registry
 from server.service.service import Service
 from tests.patience import wait_until

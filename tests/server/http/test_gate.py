@@ -10,10 +10,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine_core.refusal import RefusalError
-from server.http.disconnect import ClientLeftError
-from server.http.gate import Gate
-from server.http.route_table import RouteTable
-from server.http.sse import EventStream, event
+from server.http.answers import EventStream, event
+from server.http.gate import Gate, RouteTable
+from server.http.incoming import ClientLeftError
 from server.service.endpoint import Endpoint, Operation
 from server.service.registry import Registry
 from server.service.service import Service

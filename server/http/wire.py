@@ -1,0 +1,376 @@
+"""HTTP/1.x on one connection: uvicorn's protocol, with bounds on the bytes and the time that a
+client may make it spend without progress, and stricter parsing.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+import httptools
+from starlette.types import Scope
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from engine_core.refusal import RefusalError
+from server.http.answers import ErrorAnswer
+from server.http.unread_answers import CONNECTION_LOG, UnreadAnswers
+from server.observe.request_record import RequestRecord
+from server.service.open_files_limit import log_if_last
+
+NoteUnread = Callable[[Scope, RefusalError], bytes]
+"""Takes what is known of a request, and its answer; returns the request's id."""
+
+# A socket that is closed with bytes unread is reset, and the client may lose the answer.
+_LINGER_S = 2
+
+
+def answer_and_close(
+    connection: HttpToolsProtocol, error: RefusalError, note_unread: NoteUnread
+) -> None:
+    """Answer with `error`, after the answers to earlier requests, and close.
+
+    The caller drops everything received from now on.
+    """
+    last = cast("RequestResponseCycle | None", connection.cycle)
+    known = _scope_of_unread(connection, last)
+
+    def end() -> None:
+        """Answer a request of which the application will not hear."""
+        _answer_last(connection, error, note_unread(known, error))
+
+    if last is None or last.response_complete:
+        end()
+    elif not last.more_body:
+        last.on_response = end
+    else:  # the bytes at fault are in the last request's body
+        last.disconnected = True
+        if connection.pipeline:
+            connection.pipeline[0] = (last, _app(end))
+        elif last.response_started:
+            connection.transport.close()
+        else:
+            scope = cast("Scope", last.scope)
+            scope["unreadable"] = error
+            last.message_event.set()
+            record: RequestRecord | None = scope.get("record")
+            _answer_last(connection, error, b"" if record is None else record.request_id.encode())
+
+
+def _app(end: Callable[[], None]) -> ASGI3Application:
+    async def app(*_: Any) -> None:
+        end()
+
+    return app
+
+
+def _scope_of_unread(connection: HttpToolsProtocol, last: RequestResponseCycle | None) -> Scope:
+    """What is known of the request that cannot be read: perhaps only who sent it."""
+    known: Scope = {"client": connection.client}
+    scope = cast("Scope | None", connection.scope)
+    begun = scope is not None and (last is None or scope is not last.scope or last.more_body)
+    if begun and connection.url:
+        parser = cast("httptools.HttpRequestParser", connection.parser)
+        known["method"] = parser.get_method().decode()
+        with suppress(httptools.HttpParserInvalidURLError):
+            known["raw_path"] = httptools.parse_url(connection.url).path
+    return known
+
+
+def _answer_last(connection: HttpToolsProtocol, error: RefusalError, request_id: bytes) -> None:
+    """`request_id` is empty while the application has not given it one."""
+    transport = connection.transport
+    if transport.is_closing():
+        return
+    transport.write(_answer(connection, error, request_id))
+    if transport.can_write_eof():
+        transport.write_eof()
+        connection.loop.call_later(_LINGER_S, transport.close)
+    else:  # TLS
+        transport.close()
+
+
+def _answer(connection: HttpToolsProtocol, error: RefusalError, request_id: bytes) -> bytes:
+    answer = ErrorAnswer(error)
+    named = [(b"x-request-id", request_id)] if request_id else []
+    headers = [
+        *connection.server_state.default_headers,
+        *answer.raw_headers,
+        *named,
+        (b"connection", b"close"),
+    ]
+    lines = [b"%b: %b\r\n" % header for header in headers]
+    return b"".join([STATUS_LINE[answer.status_code], *lines, b"\r\n", answer.body])
+
+
+def answer_as_http10(cycle: RequestResponseCycle) -> None:
+    """Answer `cycle`, whose application has not begun, as HTTP/1.0 requires."""
+    send, has_length = cycle.send, False
+
+    async def send_without_chunks(message: Any) -> None:
+        """Announce each part to the cycle as the whole body."""
+        nonlocal has_length
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message["headers"]}
+            has_length = b"content-length" in names
+            if b"connection" not in names:
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+        if not has_length:
+            cycle.chunked_encoding = False
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.keep_alive = False
+    cycle.waiting_for_100_continue = False
+    cycle.send = send_without_chunks
+
+
+_STATUS_LINE = b"HTTP/"
+
+
+class CoalescingTransport:
+    """Holds the headers of an answer back until its body begins, or until the iteration of the
+    event loop ends. The body is sent at once: a token does not wait for those of other streams.
+
+    Everything else is the wrapped transport's.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._held = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Hold `data` back if it is headers; otherwise send it, after the headers that are held."""
+        if self._held or not data.startswith(_STATUS_LINE):
+            self._send(data)
+        else:
+            self._held = data
+            self._loop.call_soon(self._send)
+
+    def write_eof(self) -> None:
+        """Send what is held back, then close for writing."""
+        self._send()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """Send what is held back, then close."""
+        self._send()
+        self._transport.close()
+
+    def _send(self, data: bytes = b"") -> None:
+        data, self._held = self._held + data, b""
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+
+class WireProtocol(HttpToolsProtocol):
+    """A connection with one client.
+
+    A read *makes progress* if it completes the headers or brings some of a body. The connection
+    ends after `max_header_bytes` or `progress_timeout_s` of a request without progress: that bounds
+    headers, trailers and anything sent between requests.
+    """
+
+    max_header_bytes = 64 << 10
+    progress_timeout_s = 60.0
+
+    def __init__(
+        self,
+        *args: Any,
+        note_unread: NoteUnread,
+        unread_answers: UnreadAnswers,
+        **options: Any,
+    ) -> None:
+        """`note_unread` hears of requests that cannot be read; `unread_answers` watches the
+        connection while its client lags behind; the rest is uvicorn's."""
+        super().__init__(*args, **options)
+        self._note_unread, self._unread_answers = note_unread, unread_answers
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Wait for a first request."""
+        super().connection_made(cast("asyncio.Transport", CoalescingTransport(transport)))
+        log_if_last(transport)
+        self._refused = False
+        self._stalled_bytes = self._read_bytes = 0
+        self._deadline: float | None = self.loop.time() + self.progress_timeout_s
+        self._timer = self.loop.call_at(self._deadline, self._check_deadline)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        self._timer.cancel()
+        self._unread_answers.forget(self)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client lags behind."""
+        super().pause_writing()
+        self._unread_answers.watch(self)
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        super().resume_writing()
+        self._unread_answers.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse one read."""
+        if self._refused:
+            return
+        self._unset_keepalive_if_required()
+        self._read_bytes = len(data)
+        self._progressed = self._whole = False
+        try:
+            self._parse(data)
+        except httptools.HttpParserError as error:
+            self._refuse(_reason(error))
+        else:
+            self._follow()
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        """Raises HttpParserError."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                end = offer.args[0]
+            # Outside the handler, so that an error's context is the exception of a callback.
+            data = memoryview(data)[end:]
+            self._parse_without_offer()
+
+    def _parse_without_offer(self) -> None:
+        """Parse the last headers again without their offer of another protocol, which is declined:
+        after an offer the parser reads no body. Raises HttpParserError."""
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        if method == b"CONNECT":
+            raise httptools.HttpParserError("CONNECT is for proxies")
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
+        lines += [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+
+    def on_headers_complete(self) -> None:
+        """Raises RefusalError for headers that are too large, name no host, or two hosts
+        or keys, for a coded body, and for a bad target."""
+        if self._stalled_bytes + self._read_bytes > self.max_header_bytes:
+            self._check_size()
+        if self.parser.should_upgrade():
+            return
+        names = [name for name, _ in self.headers]
+        if names.count(b"host") != 1 or names.count(b"authorization") > 1:
+            self._check_repeated(names)
+        if b"transfer-encoding" in names:
+            self._check_codings()
+        try:
+            if not self.url.startswith(b"/"):
+                self.url = _with_path(self.url)
+            super().on_headers_complete()
+        except httptools.HttpParserInvalidURLError:
+            raise RefusalError("invalid_request", "the request's target is no URL") from None
+        self.headers = []  # trailers come here, and are no headers
+        if not self.parser.should_keep_alive():  # uvicorn 0.38 knows but one way to write it
+            self.cycle.keep_alive = False
+        if self.scope["http_version"] != "1.1":
+            answer_as_http10(self.cycle)
+        self._progressed = True
+
+    def on_body(self, body: bytes) -> None:
+        """Some of a body."""
+        super().on_body(body)
+        self._progressed = True
+
+    def on_message_complete(self) -> None:
+        """The end of a request; the body after an offer is still to come."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+            self._whole = True
+            self.scope.setdefault("state", {})["body_has_come"] = True
+
+    def _check_repeated(self, names: list[bytes]) -> None:
+        for name, title in ((b"host", "Host"), (b"authorization", "Authorization")):
+            if names.count(name) > 1:
+                raise RefusalError("invalid_request", f"the request has two `{title}` headers")
+        if self.parser.get_http_version() == "1.1" and b"host" not in names:
+            raise RefusalError("invalid_request", "the request has no `Host` header")
+
+    def _check_codings(self) -> None:
+        for name, value in self.headers:
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                message = "no `Transfer-Encoding` but `chunked` is served: send the body uncoded"
+                raise RefusalError("unsupported_transfer", message)
+
+    def _check_size(self) -> None:
+        fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
+        if len(self.url) + fields > self.max_header_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> RefusalError:
+        message = f"request line and headers are larger than {self.max_header_bytes} bytes"
+        return RefusalError("head_too_large", message)
+
+    def _refuse(self, error: RefusalError) -> None:
+        CONNECTION_LOG.warning("a request could not be read: %s", error.message)
+        self._refused = True
+        self._deadline = None
+        answer_and_close(self, error, self._note_unread)
+
+    def _follow(self) -> None:
+        """Set the deadline by what has been read."""
+        if self._whole:
+            self._stalled_bytes = 0
+            self._deadline = None
+        elif self._progressed:
+            self._stalled_bytes = 0
+            self._deadline = self.loop.time() + self.progress_timeout_s
+        else:
+            self._stalled_bytes += self._read_bytes
+            if self._stalled_bytes > self.max_header_bytes:
+                self._refuse(self._too_large())
+            elif self._deadline is None:
+                self._deadline = self.loop.time() + self.progress_timeout_s
+
+    def _check_deadline(self) -> None:
+        """Close if it has passed, unless the client waits for us: for an answer, or to be read.
+
+        One timer a connection, which follows the deadline: setting one for each request is dearer.
+        """
+        now = self.loop.time()
+        look = now + self.progress_timeout_s
+        if self._deadline is not None:
+            if self._keeps_waiting():
+                # The whole timeout, should the wait end in between.
+                self._deadline = look + self.progress_timeout_s
+            elif now >= self._deadline:
+                self.transport.close()
+                return
+            look = min(look, self._deadline)
+        self._timer = self.loop.call_at(look, self._check_deadline)
+
+    def _keeps_waiting(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        answering = cycle is not None and not (cycle.response_complete or cycle.more_body)
+        return answering or self.flow.read_paused
+
+
+def _with_path(url: bytes) -> bytes:
+    """A URL may end with its host (RFC 9112, 3.2.2), but uvicorn needs a path. Raises
+    HttpParserInvalidURLError."""
+    parsed = httptools.parse_url(url)
+    return url if parsed.path else b"/?" + (parsed.query or b"")
+
+
+def _reason(error: httptools.HttpParserError) -> RefusalError:
+    """The exception of a callback, or the parser's own."""
+    if not isinstance(error, httptools.HttpParserCallbackError):
+        return RefusalError("invalid_request", f"this is not HTTP/1.1: {error}")
+    if isinstance(error.__context__, RefusalError):
+        return error.__context__
+    raise error
