@@ -28,6 +28,7 @@ from server.settings.settings import (
     LIST_FLAGS,
     RETIRED,
     EngineSettings,
+    Limits,
     ModelSettings,
     ServeCommand,
     SettingNames,
@@ -93,13 +94,21 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     return 0
 
 
+_SHOWN = (
+    "host port api_workers api_keys share_prefixes metrics_key tls cors_origins strict_fields "
+    "startup_timeout drain_timeout stall_timeout log_level metrics_alias access_log "
+    "otlp_traces_endpoint count_files process_file batch_file limits state models"
+).split()
+
+
 def _shown(config: ServerConfig) -> str:
     """The configuration as JSON, how a model is computed among the fields of its engine; without
     its secret, its keys' digests (a short key could be guessed) and the names of settings for
     messages."""
     keys = tuple(msgspec.structs.replace(key, digest="redacted") for key in config.api_keys)
-    shown = msgspec.to_builtins(msgspec.structs.replace(config, api_keys=keys))
-    del shown["cache_secret"]
+    decided = msgspec.to_builtins(msgspec.structs.replace(config, api_keys=keys))
+    decided["limits"] = {key: decided[key] for key in Limits.__struct_fields__}
+    shown = {key: decided[key] for key in _SHOWN}
     for model in shown["models"]:
         execution = model["engine"].pop("execution")
         del execution["setting_names"]

@@ -62,7 +62,9 @@ def running_api_processes(
         models = [_served(name, each.model, folder) for name, each in endpoints.items()]
         for model in models:
             running.enter_context(_fake_engine(model, endpoints[model.name], count))
-        config = ServerConfig(host="127.0.0.1", api_workers=count, models=tuple(models))
+        config = ServerConfig(
+            host="127.0.0.1", api_workers=count, log_level="warning", models=tuple(models)
+        )
         parts = daemon_parts(config, listener.fileno(), Path(folder))
         processes = [
             running.enter_context(

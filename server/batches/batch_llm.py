@@ -146,7 +146,7 @@ class BatchLLM:
             return
         folder = model_folder(str(self._model), self._options.load_format)
         async with running_engine(folder, self._options) as engine:
-            config = ServerConfig(models=(engine.model,), log_level=self._options.log_level)
+            config = ServerConfig(models=(engine.model,))
             async with engine_backend(config) as own:
                 yield own
 

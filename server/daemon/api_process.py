@@ -116,7 +116,7 @@ async def serve(
 ) -> None:
     """Serve on `listener` until it has drained. Raises TokenizerError for a bad model folder."""
     service = Service(config, Registry.load(config.models, all_endpoints()), index=index)
-    unread = UnreadAnswers(service.ledger, config.limits.max_unread_seconds)
+    unread = UnreadAnswers(service.ledger, config.max_unread_seconds)
     uvicorn_config = uvicorn.Config(
         create_app(service),
         # It only calls it for each connection.

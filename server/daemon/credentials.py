@@ -15,8 +15,8 @@ from server.settings.api_keys import (
     hashed,
     read_key_file,
 )
-from server.settings.server_config import API_KEY_VARIABLE, TLS
-from server.settings.settings import ServeCommand, SettingsError
+from server.settings.server_config import TLS
+from server.settings.settings import API_KEY_VARIABLE, ServeCommand, SettingsError
 
 
 class TLSError(ValueError):
@@ -53,14 +53,6 @@ def server_context(cert: Path, key: Path) -> ssl.SSLContext:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise TLSError("tls_key", f"{key} is not the key of {cert}") from None
         raise TLSError("tls_cert", f"{cert} and {key} are not valid: {error.reason}") from None
-    return context
-
-
-def unverified_context() -> ssl.SSLContext:
-    """For requests to the daemon's own address, which its certificate need not name."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
     return context
 
 

@@ -4,18 +4,20 @@ import asyncio
 import http.client
 import logging
 import os
+import resource
 import secrets
 import socket
+import ssl
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TextIO
 
 import msgspec
 
-from server.daemon.credentials import Credentials, unverified_context
+from server.daemon.credentials import Credentials
 from server.daemon.parts import PROCESS_FILE, RunningPart, daemon_parts, write_server_config
 from server.daemon.running_daemons import announce, private_folder, sweep_private_folders
 from server.daemon.supervisor import Hangup, Supervisor
@@ -24,7 +26,6 @@ from server.demo import DemoModelMissingError
 from server.models.served_models import MODEL_ERRORS, build_served_models
 from server.models.setup_error import SetupError
 from server.observe.processes import DaemonProcess, write_processes
-from server.service.open_files_limit import raise_open_files_limit, warn_of_few_open_files
 from server.settings.api_keys import ALL_KEYS, APIKey
 from server.settings.server_config import ServerConfig, State, state_folder, traces_protocol_from
 from server.settings.settings import NO_STATE, ServeCommand, SettingNames, SettingsError
@@ -32,7 +33,50 @@ from server.state.database_file import StateFolderError
 from server.state.state_lock import NoStateFolderError, StateLock
 from workers.contract.process.log import TIME_FORMAT
 
-_TRACES_PACKAGE: Final = "opentelemetry-exporter-otlp-proto-http"
+_BACKLOG = 2048
+_MAX_SOCKET_PATH = 107
+"""The longest name of a Unix socket on Linux, in bytes."""
+_LONGEST_NAME = len("/symm_mem-4194304")
+"""The longest name of a socket in the private folder: of a worker with the highest possible PID."""
+_PROBE_TIMEOUT_S = 2.0
+_TRACES_PACKAGE = "opentelemetry-exporter-otlp-proto-http"
+_SWITCHED_OFF = "this server stores no files and no batches: --state-dir is none"
+_UNUSABLE = "this server has no folder for files and batches (--state-dir): its log has the reason"
+_ENOUGH_FILES = 65_536
+# Files that an API process has open besides connections: its own, and more for each model.
+_OWN_FILES = 40
+_FILES_PER_MODEL = 8
+
+_log = logging.getLogger("penstock")
+
+
+class StartError(Exception):
+    """The daemon cannot start on this machine as asked; one line says why."""
+
+
+START_ERRORS = (StartError, DemoModelMissingError, SettingsError, SetupError, *MODEL_ERRORS)
+"""Everything that prevents a start; each message is one line."""
+
+
+def serve(command: ServeCommand, hangup: Hangup) -> int:
+    """Serve until stopped; returns the exit code. Raises one of START_ERRORS before any process
+    is started."""
+    settings, setting_names = command.settings, command.setting_names
+    _log_to_stderr(settings.log_level)
+    _raise_open_files_limit()
+    where = _listening(settings.host, settings.port, setting_names)
+    with where as listener, _socket_folder() as (folder, announcement), ExitStack() as stack:
+        credentials = Credentials(command)
+        port = listener.getsockname()[1]
+        state = stack.enter_context(held_state(settings.state_dir, credentials.api_keys))
+        decided = build_config(command, credentials, port=port, folder=folder)
+        config = msgspec.structs.replace(decided, state=state)
+        for model in config.models:
+            _log.info("starting %s", describe(model))
+        _warn_of_few_open_files(config)
+        with _room_for(f"write to {folder}"):
+            announce(announcement, config.models)
+        return asyncio.run(_supervise(config, credentials, listener, folder, hangup))
 
 
 def build_config(
@@ -43,53 +87,26 @@ def build_config(
     Reads the models' configurations; models of the hub are downloaded. Raises SettingsError, or
     what `set_up_model` raises.
     """
-    settings = command.settings
-    return ServerConfig(
-        host=settings.host,
-        port=port,
-        api_workers=settings.api_workers,
-        api_keys=credentials.api_keys,
-        cache_secret=secrets.token_hex(32),
-        share_prefixes=_share_prefixes(command, credentials),
-        metrics_key=_metrics_key(command, credentials),
-        tls=credentials.tls,
-        cors_origins=settings.cors_origins,
-        strict_fields=settings.strict_fields,
-        metrics_alias=settings.metrics_alias,
-        startup_timeout=settings.startup_timeout,
-        drain_timeout=settings.drain_timeout,
-        stall_timeout=settings.stall_timeout,
-        log_level=settings.log_level,
-        access_log=settings.access_log,
-        otlp_traces_endpoint=_traces_endpoint(command),
-        limits=settings.limits,
-        models=build_served_models(settings, command.setting_names, folder),
-    )
-
-
-def _share_prefixes(command: ServeCommand, credentials: Credentials) -> tuple[str, ...]:
-    """Raises SettingsError for a name that no key has."""
-    named = command.settings.share_prefixes
+    settings, names = command.settings, command.setting_names
     known = {ALL_KEYS, *(key.name for key in credentials.api_keys)}
-    if unknown := [name for name in named if name not in known]:
-        setting = command.setting_names.of("share_prefixes")
-        raise SettingsError(f"{setting}: no API key is called {unknown[0]}")
-    return named
+    if unknown := [name for name in settings.share_prefixes if name not in known]:
+        raise SettingsError(f"{names.of('share_prefixes')}: no API key is called {unknown[0]}")
+    if settings.metrics_key and not credentials.api_keys:
+        raise SettingsError(f"{names.of('metrics_key')}: there are no API keys")
+    if settings.otlp_traces_endpoint is not None:
+        _check_traces(names.of("otlp_traces_endpoint"))
+    decided = {
+        "port": port,
+        "api_keys": credentials.api_keys,
+        "cache_secret": secrets.token_hex(32),
+        "tls": credentials.tls,
+        "models": build_served_models(settings, names, folder),
+    }
+    return ServerConfig(**msgspec.structs.asdict(settings) | decided)
 
 
-def _metrics_key(command: ServeCommand, credentials: Credentials) -> bool:
-    """Raises SettingsError where there is no key to ask for."""
-    if command.settings.metrics_key and not credentials.api_keys:
-        raise SettingsError(f"{command.setting_names.of('metrics_key')}: there are no API keys")
-    return command.settings.metrics_key
-
-
-def _traces_endpoint(command: ServeCommand) -> str | None:
+def _check_traces(setting: str) -> None:
     """Raises SettingsError if traces could not be sent."""
-    endpoint = command.settings.otlp_traces_endpoint
-    if endpoint is None:
-        return None
-    setting = command.setting_names.of("otlp_traces_endpoint")
     variable, protocol = traces_protocol_from()
     if protocol not in ("", "http/protobuf"):
         raise SettingsError(
@@ -99,13 +116,6 @@ def _traces_endpoint(command: ServeCommand) -> str | None:
         distribution(_TRACES_PACKAGE)
     except PackageNotFoundError:
         raise SettingsError(f"{setting}: pip install 'penstock[otel]' to send traces") from None
-    return endpoint
-
-
-_SWITCHED_OFF = "this server stores no files and no batches: --state-dir is none"
-_UNUSABLE = "this server has no folder for files and batches (--state-dir): its log has the reason"
-
-_log = logging.getLogger("penstock")
 
 
 @contextmanager
@@ -134,48 +144,6 @@ def held_state(setting: str | None, keys: Sequence[APIKey]) -> Generator[State]:
         lock.release()
 
 
-_BACKLOG = 2048
-_MAX_SOCKET_PATH = 107
-"""The longest name of a Unix socket on Linux, in bytes."""
-_LONGEST_NAME = len("/symm_mem-4194304")
-"""The longest name of a socket in the private folder: of a worker with the highest possible PID."""
-_PROBE_TIMEOUT_S = 2.0
-
-_daemon_log = logging.getLogger("penstock")
-
-
-class StartError(Exception):
-    """The daemon cannot start on this machine as asked; one line says why."""
-
-
-START_ERRORS = (
-    *(StartError, DemoModelMissingError, SettingsError, SetupError),
-    *MODEL_ERRORS,
-)
-"""Everything that prevents a start; each message is one line."""
-
-
-def serve(command: ServeCommand, hangup: Hangup) -> int:
-    """Serve until stopped; returns the exit code. Raises one of START_ERRORS before any process
-    is started."""
-    settings, setting_names = command.settings, command.setting_names
-    _log_to_stderr(settings.log_level)
-    raise_open_files_limit()
-    where = _listening(settings.host, settings.port, setting_names)
-    with where as listener, _socket_folder() as (folder, announcement), ExitStack() as stack:
-        credentials = Credentials(command)
-        port = listener.getsockname()[1]
-        state = stack.enter_context(held_state(settings.state_dir, credentials.api_keys))
-        decided = build_config(command, credentials, port=port, folder=folder)
-        config = msgspec.structs.replace(decided, state=state)
-        for model in config.models:
-            _daemon_log.info("starting %s", describe(model))
-        warn_of_few_open_files(config)
-        with _room_for(f"write to {folder}"):
-            announce(announcement, config.models)
-        return asyncio.run(_supervise(config, credentials, listener, folder, hangup))
-
-
 async def _supervise(
     config: ServerConfig,
     credentials: Credentials,
@@ -187,14 +155,24 @@ async def _supervise(
         print(welcome(config, seconds), file=sys.stderr, flush=True)
 
     def reload() -> None:
+        """Give the API processes the credentials that the files hold now."""
         credentials.read_again()
-        _rewrite(config, credentials, folder)
+        own = {"api_keys": credentials.api_keys, "tls": credentials.tls}
+        try:
+            write_server_config(msgspec.structs.replace(config, **own), folder)
+        except OSError as error:
+            _log.warning("cannot write to %s: %s; nothing has changed", folder, error.strerror)
 
     def on_started(children: Sequence[RunningPart]) -> None:
         # The API processes alone hold it from then on: a connection must not wait in the queue of
         # a socket that nobody will accept from.
         listener.close()
-        _write_processes(folder, children)
+        parts = [(child.pid, child.part) for child in children]
+        others = [DaemonProcess(pid, p.role, p.model or "", p.number) for pid, p in parts]
+        with suppress(OSError):  # a full disk costs no more than what metrics show of memory
+            write_processes(
+                folder / PROCESS_FILE, [DaemonProcess(os.getpid(), "supervisor"), *others]
+            )
 
     with _room_for(f"write to {folder}"):
         parts = daemon_parts(config, listener.fileno(), folder)
@@ -208,24 +186,6 @@ async def _supervise(
         on_hangup=reload,
     )
     return await supervisor.run()
-
-
-def _rewrite(config: ServerConfig, credentials: Credentials, folder: Path) -> None:
-    """Give the API processes other credentials."""
-    config = msgspec.structs.replace(config, api_keys=credentials.api_keys, tls=credentials.tls)
-    try:
-        write_server_config(config, folder)
-    except OSError as error:
-        _daemon_log.warning("cannot write to %s: %s; nothing has changed", folder, error.strerror)
-
-
-def _write_processes(folder: Path, children: Sequence[RunningPart]) -> None:
-    """For the metrics. A full disk costs no more than what they show of memory."""
-    own = DaemonProcess(os.getpid(), "supervisor")
-    parts = [(child.pid, child.part) for child in children]
-    others = [DaemonProcess(pid, p.role, p.model or "", p.number) for pid, p in parts]
-    with suppress(OSError):
-        write_processes(folder / PROCESS_FILE, [own, *others])
 
 
 @contextmanager
@@ -271,26 +231,48 @@ def _room_for(what: str) -> Generator[None]:
         ) from None
 
 
+def _raise_open_files_limit() -> None:
+    """Every connection is one: raise the limit to the hard limit, 65,536 at most, for this process
+    and its children."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def _warn_of_few_open_files(config: ServerConfig) -> None:
+    """Warn if an API process cannot have a connection for its part of the sequences in flight."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    requests = max(1, config.max_sequences // config.api_workers)
+    needed = requests + _OWN_FILES + _FILES_PER_MODEL * len(config.models)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        _log.warning(
+            "an API process may open %d files, but needs %d to take %d requests at once: "
+            "connections beyond will be closed unanswered. Raise the hard limit (ulimit -Hn, "
+            "systemd: LimitNOFILE=) or lower --max-sequences",
+            *(soft, needed, requests),
+        )
+
+
 def _is_ready(config: ServerConfig) -> bool:
     """Whether the daemon's own address says that it is ready."""
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared, not bound)
-    host = everywhere.get(config.host, config.host)
-    connection = _connection(host, config)
-    try:
-        connection.request("GET", "/health/ready")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def _connection(host: str, config: ServerConfig) -> http.client.HTTPConnection:
+    host, timeout = everywhere.get(config.host, config.host), _PROBE_TIMEOUT_S
     if config.tls is None:
-        return http.client.HTTPConnection(host, config.port, timeout=_PROBE_TIMEOUT_S)
-    return http.client.HTTPSConnection(
-        host, config.port, timeout=_PROBE_TIMEOUT_S, context=unverified_context()
-    )
+        connection = http.client.HTTPConnection(host, config.port, timeout=timeout)
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False  # the certificate need not name it
+        context.verify_mode = ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(
+            host, config.port, timeout=timeout, context=context
+        )
+    with closing(connection):
+        try:
+            connection.request("GET", "/health/ready")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
 
 
 class _Formatter(logging.Formatter):

@@ -3,13 +3,15 @@ client may make it spend without progress, and stricter parsing.
 """
 
 import asyncio
+import functools
+import logging
+import resource
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
 import httptools
 from starlette.types import Scope
-from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -20,155 +22,15 @@ from engine_core.refusal import RefusalError
 from server.http.answers import ErrorAnswer
 from server.http.unread_answers import CONNECTION_LOG, UnreadAnswers
 from server.observe.request_record import RequestRecord
-from server.service.open_files_limit import log_if_last
 
 NoteUnread = Callable[[Scope, RefusalError], bytes]
 """Takes what is known of a request, and its answer; returns the request's id."""
 
 # A socket that is closed with bytes unread is reset, and the client may lose the answer.
 _LINGER_S = 2
-
-
-def answer_and_close(
-    connection: HttpToolsProtocol, error: RefusalError, note_unread: NoteUnread
-) -> None:
-    """Answer with `error`, after the answers to earlier requests, and close.
-
-    The caller drops everything received from now on.
-    """
-    last = cast("RequestResponseCycle | None", connection.cycle)
-    known = _scope_of_unread(connection, last)
-
-    def end() -> None:
-        """Answer a request of which the application will not hear."""
-        _answer_last(connection, error, note_unread(known, error))
-
-    if last is None or last.response_complete:
-        end()
-    elif not last.more_body:
-        last.on_response = end
-    else:  # the bytes at fault are in the last request's body
-        last.disconnected = True
-        if connection.pipeline:
-            connection.pipeline[0] = (last, _app(end))
-        elif last.response_started:
-            connection.transport.close()
-        else:
-            scope = cast("Scope", last.scope)
-            scope["unreadable"] = error
-            last.message_event.set()
-            record: RequestRecord | None = scope.get("record")
-            _answer_last(connection, error, b"" if record is None else record.request_id.encode())
-
-
-def _app(end: Callable[[], None]) -> ASGI3Application:
-    async def app(*_: Any) -> None:
-        end()
-
-    return app
-
-
-def _scope_of_unread(connection: HttpToolsProtocol, last: RequestResponseCycle | None) -> Scope:
-    """What is known of the request that cannot be read: perhaps only who sent it."""
-    known: Scope = {"client": connection.client}
-    scope = cast("Scope | None", connection.scope)
-    begun = scope is not None and (last is None or scope is not last.scope or last.more_body)
-    if begun and connection.url:
-        parser = cast("httptools.HttpRequestParser", connection.parser)
-        known["method"] = parser.get_method().decode()
-        with suppress(httptools.HttpParserInvalidURLError):
-            known["raw_path"] = httptools.parse_url(connection.url).path
-    return known
-
-
-def _answer_last(connection: HttpToolsProtocol, error: RefusalError, request_id: bytes) -> None:
-    """`request_id` is empty while the application has not given it one."""
-    transport = connection.transport
-    if transport.is_closing():
-        return
-    transport.write(_answer(connection, error, request_id))
-    if transport.can_write_eof():
-        transport.write_eof()
-        connection.loop.call_later(_LINGER_S, transport.close)
-    else:  # TLS
-        transport.close()
-
-
-def _answer(connection: HttpToolsProtocol, error: RefusalError, request_id: bytes) -> bytes:
-    answer = ErrorAnswer(error)
-    named = [(b"x-request-id", request_id)] if request_id else []
-    headers = [
-        *connection.server_state.default_headers,
-        *answer.raw_headers,
-        *named,
-        (b"connection", b"close"),
-    ]
-    lines = [b"%b: %b\r\n" % header for header in headers]
-    return b"".join([STATUS_LINE[answer.status_code], *lines, b"\r\n", answer.body])
-
-
-def answer_as_http10(cycle: RequestResponseCycle) -> None:
-    """Answer `cycle`, whose application has not begun, as HTTP/1.0 requires."""
-    send, has_length = cycle.send, False
-
-    async def send_without_chunks(message: Any) -> None:
-        """Announce each part to the cycle as the whole body."""
-        nonlocal has_length
-        if message["type"] == "http.response.start":
-            names = {name.lower() for name, _ in message["headers"]}
-            has_length = b"content-length" in names
-            if b"connection" not in names:
-                message["headers"] = [*message["headers"], (b"connection", b"close")]
-        if not has_length:
-            cycle.chunked_encoding = False
-            cycle.expected_content_length = len(message.get("body", b""))
-        await send(message)
-
-    cycle.keep_alive = False
-    cycle.waiting_for_100_continue = False
-    cycle.send = send_without_chunks
-
-
 _STATUS_LINE = b"HTTP/"
 
-
-class CoalescingTransport:
-    """Holds the headers of an answer back until its body begins, or until the iteration of the
-    event loop ends. The body is sent at once: a token does not wait for those of other streams.
-
-    Everything else is the wrapped transport's.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._loop = asyncio.get_running_loop()
-        self._held = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Hold `data` back if it is headers; otherwise send it, after the headers that are held."""
-        if self._held or not data.startswith(_STATUS_LINE):
-            self._send(data)
-        else:
-            self._held = data
-            self._loop.call_soon(self._send)
-
-    def write_eof(self) -> None:
-        """Send what is held back, then close for writing."""
-        self._send()
-        self._transport.write_eof()
-
-    def close(self) -> None:
-        """Send what is held back, then close."""
-        self._send()
-        self._transport.close()
-
-    def _send(self, data: bytes = b"") -> None:
-        data, self._held = self._held + data, b""
-        if data and not self._transport.is_closing():
-            self._transport.write(data)
+_log = logging.getLogger("penstock")
 
 
 class WireProtocol(HttpToolsProtocol):
@@ -197,7 +59,11 @@ class WireProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Wait for a first request."""
         super().connection_made(cast("asyncio.Transport", CoalescingTransport(transport)))
-        log_if_last(transport)
+        # A file gets the lowest free number, so the highest is used when no other is free. The
+        # event loop closes further connections without logging it.
+        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if transport.get_extra_info("socket").fileno() == open_files - 1:
+            _log_full(open_files)
         self._refused = False
         self._stalled_bytes = self._read_bytes = 0
         self._deadline: float | None = self.loop.time() + self.progress_timeout_s
@@ -317,10 +183,66 @@ class WireProtocol(HttpToolsProtocol):
         return RefusalError("head_too_large", message)
 
     def _refuse(self, error: RefusalError) -> None:
+        """Answer with `error`, after the answers to earlier requests, and close. All that comes from
+        now on is dropped."""
         CONNECTION_LOG.warning("a request could not be read: %s", error.message)
         self._refused = True
         self._deadline = None
-        answer_and_close(self, error, self._note_unread)
+        last = cast("RequestResponseCycle | None", self.cycle)
+        known = self._known_of_unread(last)
+
+        def end() -> None:
+            """Answer a request of which the application will not hear."""
+            self._answer_last(error, self._note_unread(known, error))
+
+        async def app(*_: Any) -> None:
+            end()
+
+        if last is None or last.response_complete:
+            end()
+        elif not last.more_body:
+            last.on_response = end
+        else:  # the bytes at fault are in the last request's body
+            last.disconnected = True
+            if self.pipeline:
+                self.pipeline[0] = (last, app)
+            elif last.response_started:
+                self.transport.close()
+            else:
+                scope = cast("Scope", last.scope)
+                scope["unreadable"] = error
+                last.message_event.set()
+                record: RequestRecord | None = scope.get("record")
+                self._answer_last(error, b"" if record is None else record.request_id.encode())
+
+    def _known_of_unread(self, last: RequestResponseCycle | None) -> Scope:
+        """What is known of the request that cannot be read: perhaps only who sent it."""
+        known: Scope = {"client": self.client}
+        scope = cast("Scope | None", self.scope)
+        begun = scope is not None and (last is None or scope is not last.scope or last.more_body)
+        if begun and self.url:
+            known["method"] = self.parser.get_method().decode()
+            with suppress(httptools.HttpParserInvalidURLError):
+                known["raw_path"] = httptools.parse_url(self.url).path
+        return known
+
+    def _answer_last(self, error: RefusalError, request_id: bytes) -> None:
+        """`request_id` is empty while the application has not given it one."""
+        if self.transport.is_closing():
+            return
+        answer = ErrorAnswer(error)
+        headers = [*self.server_state.default_headers, *answer.raw_headers]
+        if request_id:
+            headers.append((b"x-request-id", request_id))
+        lines = [b"%b: %b\r\n" % header for header in (*headers, (b"connection", b"close"))]
+        self.transport.write(
+            b"".join([STATUS_LINE[answer.status_code], *lines, b"\r\n", answer.body])
+        )
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.loop.call_later(_LINGER_S, self.transport.close)
+        else:  # TLS
+            self.transport.close()
 
     def _follow(self) -> None:
         """Set the deadline by what has been read."""
@@ -374,3 +296,73 @@ def _reason(error: httptools.HttpParserError) -> RefusalError:
     if isinstance(error.__context__, RefusalError):
         return error.__context__
     raise error
+
+
+@functools.cache
+def _log_full(limit: int) -> None:
+    _log.error(
+        "all %d files that this process may open are open: new connections are closed unanswered "
+        "until others end. Raise the limit (ulimit -n, systemd: LimitNOFILE=)",
+        limit,
+    )
+
+
+def answer_as_http10(cycle: RequestResponseCycle) -> None:
+    """Answer `cycle`, whose application has not begun, as HTTP/1.0 requires."""
+    send, has_length = cycle.send, False
+
+    async def send_without_chunks(message: Any) -> None:
+        """Announce each part to the cycle as the whole body."""
+        nonlocal has_length
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message["headers"]}
+            has_length = b"content-length" in names
+            if b"connection" not in names:
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+        if not has_length:
+            cycle.chunked_encoding = False
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.keep_alive = False
+    cycle.waiting_for_100_continue = False
+    cycle.send = send_without_chunks
+
+
+class CoalescingTransport:
+    """Holds the headers of an answer back until its body begins, or until the iteration of the
+    event loop ends. The body is sent at once: a token does not wait for those of other streams.
+
+    Everything else is the wrapped transport's.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._held = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Hold `data` back if it is headers; otherwise send it, after the headers that are held."""
+        if self._held or not data.startswith(_STATUS_LINE):
+            self._send(data)
+        else:
+            self._held = data
+            self._loop.call_soon(self._send)
+
+    def write_eof(self) -> None:
+        """Send what is held back, then close for writing."""
+        self._send()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """Send what is held back, then close."""
+        self._send()
+        self._transport.close()
+
+    def _send(self, data: bytes = b"") -> None:
+        data, self._held = self._held + data, b""
+        if data and not self._transport.is_closing():
+            self._transport.write(data)

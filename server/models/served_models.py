@@ -65,8 +65,7 @@ def build_served_models(
 def _limits(settings: Settings, model: ModelSettings) -> Limits:
     """The daemon's, but for what the model has of its own."""
     own = model.max_queue_seconds
-    limits = settings.limits
-    return limits if own is None else msgspec.structs.replace(limits, max_queue_seconds=own)
+    return settings if own is None else msgspec.structs.replace(settings, max_queue_seconds=own)
 
 
 @contextmanager

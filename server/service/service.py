@@ -73,7 +73,7 @@ class Service:
     def __init__(self, config: ServerConfig, registry: Registry, *, index: int = 0) -> None:
         """`index` is the number of this API process. Raises OSError, StateFolderError."""
         self.config = config
-        self.limits = config.limits
+        self.limits: Limits = config
         self.keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
         self.registry = registry
         paths = [endpoint.path_format for endpoint in registry.endpoints]

@@ -3,23 +3,16 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from engine_core.config import EngineConfig
-from server.settings import defaults
 from server.settings.api_keys import APIKey
-from server.settings.settings import Limits
+from server.settings.settings import API_KEY_VARIABLE, DaemonSettings, Limits
 from workers.contract.config import ExecutionConfig
 from workers.contract.token_sampling import TokenSampling
 
-API_KEY_VARIABLE = "PENSTOCK_API_KEY"
 _TRACES_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-
-
-MetricsAlias = Literal["vllm"]
-"""Whose names the metrics have besides their own."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,44 +59,31 @@ class TLS(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     renewals: int = 0
 
 
-LogFormat = Literal["text", "json"]
-"""How a line of the access log is written."""
-
-
-class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The daemon: where it listens, what it serves, how much it admits.
+class ServerConfig(DaemonSettings, frozen=True, kw_only=True):
+    """The daemon's settings, with all that was left open decided.
 
     `port` is the bound one, 0 only where nothing listens. `cache_secret` is what cache salts of
-    keys are made with, and `share_prefixes` names those that have the same. With `metrics_key`
-    `/metrics` needs a key. Timeouts are in seconds. `/v1/models` lists the models in this order.
-    Several API processes share their counts in `count_files`, one for each of them; `process_file`
-    names the daemon's processes, and in `batch_file` the batch process says whether it can run
-    (None: there are to be no batches).
+    keys are made with, and `share_prefixes` names those that have the same. `/v1/models` lists the
+    models in this order. Several API processes share their counts in `count_files`, one for each
+    of them; `process_file` names the daemon's processes, and in `batch_file` the batch process says
+    whether it can run (None: there are to be no batches).
     """
 
-    host: str = ""
-    port: int = 0
-    api_workers: int = 1
     api_keys: tuple[APIKey, ...] = ()
     cache_secret: str = ""
-    share_prefixes: tuple[str, ...] = ()
-    metrics_key: bool = False
     tls: TLS | None = None
-    cors_origins: tuple[str, ...] = ()
-    strict_fields: bool = False
-    startup_timeout: float = defaults.STARTUP_TIMEOUT
-    drain_timeout: float = 0.0
-    stall_timeout: float = defaults.STALL_TIMEOUT
-    log_level: str = "warning"
-    metrics_alias: MetricsAlias | None = None
-    access_log: LogFormat | None = None
-    otlp_traces_endpoint: str | None = None
     count_files: tuple[str, ...] = ()
     process_file: str | None = None
     batch_file: str | None = None
-    limits: Limits = Limits()
     state: State = State()
     models: tuple[ServedModel, ...]
+
+
+def unattended(settings: DaemonSettings, models: tuple[ServedModel, ...]) -> ServerConfig:
+    """The configuration of an application without HTTP, in which nobody asks for a key: only what a
+    request may say and ask for is that of `settings`."""
+    kept = (*Limits.__struct_fields__, "strict_fields", "log_level")
+    return ServerConfig(models=models, **{key: getattr(settings, key) for key in kept})
 
 
 def api_key_from(environment: Mapping[str, str] = os.environ) -> str | None:

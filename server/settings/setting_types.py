@@ -189,6 +189,10 @@ class FlagGroup(StrEnum):
     STORAGE = "files and batches"
     LIFE = "start and stop"
 
+    def __call__(self, help_: str, metavar: str | None = None) -> "Flag":
+        """Declare a flag of this group."""
+        return Flag(self, help_, metavar)
+
 
 class Flag(msgspec.Struct, frozen=True):
     """The flag of one setting, whose type says how its text is read.

@@ -11,11 +11,9 @@ import msgspec
 from msgspec import Meta
 
 from server.settings import defaults
-from server.settings.server_config import API_KEY_VARIABLE, LogFormat, MetricsAlias
 from server.settings.setting_types import (
     Bytes,
     DeviceName,
-    Flag,
     FlagGroup,
     KeyNames,
     KeyText,
@@ -47,67 +45,55 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_sequences: Annotated[
         Positive,
-        Flag(
-            FlagGroup.LIMITS, "prompts, inputs and documents in flight; more are answered with 429"
-        ),
+        FlagGroup.LIMITS("prompts, inputs and documents in flight; more are answered with 429"),
     ] = 16_384
     max_queue_seconds: Annotated[
         Seconds,
-        Flag(
-            FlagGroup.LIMITS,
+        FlagGroup.LIMITS(
             "longest expected wait until a request begins, for each model; those that would wait "
-            "longer are answered with 429 (default: 30; 0: no limit)",
+            "longer are answered with 429 (default: 30; 0: no limit)"
         ),
     ] = 30.0
-    max_body_size: Annotated[Bytes, Flag(FlagGroup.LIMITS, "largest body of a request")] = 8 << 20
+    max_body_size: Annotated[Bytes, FlagGroup.LIMITS("largest body of a request")] = 8 << 20
     max_unread_size: Annotated[
         Bytes,
-        Flag(
-            FlagGroup.LIMITS,
+        FlagGroup.LIMITS(
             "bytes of bodies, waiting conversations, log-probabilities and unread answers, in each "
-            "API process; beyond it the largest request gets 429, or the slowest reader is cut off",
+            "API process; beyond it the largest request gets 429, or the slowest reader is cut off"
         ),
     ] = 256 << 20
     max_unread_seconds: Annotated[
         Seconds,
-        Flag(FlagGroup.LIMITS, "a client that reads nothing of its answer for so long is cut off"),
+        FlagGroup.LIMITS("a client that reads nothing of its answer for so long is cut off"),
     ] = 120.0
-    max_inputs: Annotated[
-        Positive, Flag(FlagGroup.LIMITS, "most prompts or inputs of a request")
-    ] = 2048
-    max_documents: Annotated[
-        Positive, Flag(FlagGroup.LIMITS, "most documents of a rerank request")
-    ] = 1000
-    max_n: Annotated[Positive, Flag(FlagGroup.LIMITS, "most choices for each prompt")] = 128
+    max_inputs: Annotated[Positive, FlagGroup.LIMITS("most prompts or inputs of a request")] = 2048
+    max_documents: Annotated[Positive, FlagGroup.LIMITS("most documents of a rerank request")] = (
+        1000
+    )
+    max_n: Annotated[Positive, FlagGroup.LIMITS("most choices for each prompt")] = 128
     priority_range: Annotated[
         PriorityRange | None,
-        Flag(
-            FlagGroup.LIMITS,
+        FlagGroup.LIMITS(
             "lowest and highest priority that a request may name, such as "
-            "--priority-range=-1:1; the lowest begin first (default: none but 0)",
+            "--priority-range=-1:1; the lowest begin first (default: none but 0)"
         ),
     ] = None
     max_priority_wait: Annotated[
-        Seconds, Flag(FlagGroup.LIMITS, "what has waited so long goes before every priority")
+        Seconds, FlagGroup.LIMITS("what has waited so long goes before every priority")
     ] = 10.0
     max_request_seconds: Annotated[
         Seconds,
-        Flag(
-            FlagGroup.LIMITS,
+        FlagGroup.LIMITS(
             "longest time that a request may run; texts end there, all else is answered with 504 "
-            "(default: 0: no limit)",
+            "(default: 0: no limit)"
         ),
     ] = 0.0
-    max_file_size: Annotated[
-        Bytes,
-        Flag(FlagGroup.STORAGE, "largest file"),
-    ] = 512 << 20
-    max_file_lines: Annotated[Positive, Flag(FlagGroup.STORAGE, "most lines of a file")] = 50_000
+    max_file_size: Annotated[Bytes, FlagGroup.STORAGE("largest file")] = 512 << 20
+    max_file_lines: Annotated[Positive, FlagGroup.STORAGE("most lines of a file")] = 50_000
     max_stored_size: Annotated[
         Bytes,
-        Flag(
-            FlagGroup.STORAGE,
-            "most bytes of files of one API key, or of all clients if there are no keys",
+        FlagGroup.STORAGE(
+            "most bytes of files of one API key, or of all clients if there are no keys"
         ),
     ] = 16 << 30
 
@@ -117,16 +103,13 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_model_len: Annotated[
         Positive | None,
-        Flag(
-            FlagGroup.MODELS,
-            "most tokens of a prompt and its answer together (default: the model's limit)",
-            "TOKENS",
+        FlagGroup.MODELS(
+            "most tokens of a prompt and its answer together (default: the model's limit)", "TOKENS"
         ),
     ] = None
     task: Annotated[
         AskedTask | None,
-        Flag(
-            FlagGroup.MODELS,
+        FlagGroup.MODELS(
             "generate, embed or rerank (default: what the checkpoint's modules.json says, or else "
             "its architecture)",
             "TASK",
@@ -134,16 +117,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     ignore_config_keys: Annotated[
         KeyNames,
-        Flag(
-            FlagGroup.MODELS,
+        FlagGroup.MODELS(
             "keys of config.json, generation_config.json and tokenizer_config.json that may stay "
-            "unread although nothing here obeys them, such as one of training (default: none)",
+            "unread although nothing here obeys them, such as one of training (default: none)"
         ),
     ] = ()
     load_format: Annotated[
         LoadFormat,
-        Flag(
-            FlagGroup.MODELS,
+        FlagGroup.MODELS(
             "auto reads safetensors; dummy makes up weights for config.json, to measure speed "
             "(default: auto)",
             "FORMAT",
@@ -151,16 +132,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     device: Annotated[
         DeviceName,
-        Flag(
-            FlagGroup.ENGINES,
+        FlagGroup.ENGINES(
             "cpu, cuda, or cuda:N for the first stage, with the next devices for the others "
-            "(default: auto, CUDA if there is a device)",
+            "(default: auto, CUDA if there is a device)"
         ),
     ] = "auto"
     dtype: Annotated[
         Dtype | Literal["auto"],
-        Flag(
-            FlagGroup.ENGINES,
+        FlagGroup.ENGINES(
             "of weights and activations: float32, bfloat16 or float16 (default: auto, float32 on "
             "a CPU, the checkpoint's half precision on CUDA)",
             "DTYPE",
@@ -168,31 +147,27 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     pipeline_stages: Annotated[
         Positive,
-        Flag(
-            FlagGroup.ENGINES,
-            "processes that each compute a part of the layers, on CUDA each on its own GPU",
+        FlagGroup.ENGINES(
+            "processes that each compute a part of the layers, on CUDA each on its own GPU"
         ),
     ] = defaults.PIPELINE_STAGES
     stage_layers: Annotated[
         StageLayers,
-        Flag(
-            FlagGroup.ENGINES,
+        FlagGroup.ENGINES(
             "how many layers each stage computes, such as 9,8,8,7 (default: so that the slowest "
-            "stage takes the least time, as measured at start)",
+            "stage takes the least time, as measured at start)"
         ),
     ] = ()
     steps_ahead: Annotated[
         ZeroOrOne,
-        Flag(
-            FlagGroup.ENGINES,
+        FlagGroup.ENGINES(
             "1 submits the next step of the oldest requests before the tokens of their last one "
-            "are known; 0 waits for them (synchronous scheduling), and costs speed",
+            "are known; 0 waits for them (synchronous scheduling), and costs speed"
         ),
     ] = 1
     transport: Annotated[
         TransportName,
-        Flag(
-            FlagGroup.ENGINES,
+        FlagGroup.ENGINES(
             "how a stage gives activations to the next: gloo between CPUs; between GPUs "
             "peer-memory, which copies them into the other GPU's memory, or nccl (default: auto, "
             "on GPUs peer-memory where they reach each other's memory)",
@@ -201,15 +176,13 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     threads: Annotated[
         Positive | None,
-        Flag(
-            FlagGroup.ENGINES,
-            "CPU threads of each stage (default: on a CPU, the cores divided by the stages)",
+        FlagGroup.ENGINES(
+            "CPU threads of each stage (default: on a CPU, the cores divided by the stages)"
         ),
     ] = None
     attention_backend: Annotated[
         AttentionBackendName,
-        Flag(
-            FlagGroup.ENGINES,
+        FlagGroup.ENGINES(
             f"one of {', '.join(AttentionBackendName)}; naive is slow and simple, for "
             "comparison (default: auto, the fastest that works)",
             "NAME",
@@ -217,25 +190,22 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = AttentionBackendName.AUTO
     disable_cascade_attn: Annotated[
         bool,
-        Flag(
-            FlagGroup.ENGINES,
+        FlagGroup.ENGINES(
             "attend to the whole context row by row, even where rows share a prefix (default: "
-            "prefixes are attended once for all rows that share them, where that is faster)",
+            "prefixes are attended once for all rows that share them, where that is faster)"
         ),
     ] = False
     max_running: Annotated[
         Positive | None,
-        Flag(
-            FlagGroup.CAPACITY,
+        FlagGroup.CAPACITY(
             "sequences that generate at once "
             f"(default: {defaults.max_running(on_cpu=True)} on a CPU, on CUDA "
-            f"{defaults.max_running(on_cpu=False)} times --pipeline-stages)",
+            f"{defaults.max_running(on_cpu=False)} times --pipeline-stages)"
         ),
     ] = None
     max_step_tokens: Annotated[
         Positive | None,
-        Flag(
-            FlagGroup.CAPACITY,
+        FlagGroup.CAPACITY(
             "most tokens of one step "
             f"(default: {defaults.max_step_tokens(cached=True, on_cpu=True)} for a decoder and "
             f"{defaults.max_step_tokens(cached=False, on_cpu=True)} for an encoder on a CPU, "
@@ -246,17 +216,15 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     kv_cache_memory: Annotated[
         Bytes | None,
-        Flag(
-            FlagGroup.CAPACITY,
+        FlagGroup.CAPACITY(
             "size of each stage's key-value cache, such as 2GiB (default: on a CPU what "
             f"--max-running needs, at most {defaults.CPU_KV_CACHE_BYTES >> 30}GiB; on CUDA what "
-            "weights and the largest step leave of --memory-share)",
+            "weights and the largest step leave of --memory-share)"
         ),
     ] = None
     block_size: Annotated[
         Positive | None,
-        Flag(
-            FlagGroup.CAPACITY,
+        FlagGroup.CAPACITY(
             "tokens in a block, the unit in which the cache is allocated and shared "
             f"(default: {defaults.block_size(on_cpu=True)} on a CPU; on CUDA "
             f"{defaults.block_size(on_cpu=False)} for a generator and "
@@ -277,10 +245,9 @@ class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fi
     model: Text
     names: Annotated[
         Names,
-        Flag(
-            FlagGroup.MODELS,
+        FlagGroup.MODELS(
             "the model's name in requests, or several names with commas; answers have the first. "
-            "Once for each MODEL, in the same order (default: the folder's name, or the hub id)",
+            "Once for each MODEL, in the same order (default: the folder's name, or the hub id)"
         ),
     ] = ()
     memory_share: Share | None = None
@@ -343,33 +310,33 @@ def flag_name(key: str) -> str:
 NO_STATE = "none"
 """As `state_dir`: clients can store nothing."""
 
+API_KEY_VARIABLE = "PENSTOCK_API_KEY"
+
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+"""How a line of the access log is written."""
 
 
 class SettingsError(ValueError):
     """The settings are not valid; one line names the flag, or the file and the key."""
 
 
-class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The daemon: what it serves, where it listens, who may call it, how much it admits.
+class DaemonSettings(Limits, frozen=True, kw_only=True):
+    """The daemon: where it listens, who may call it, how much it admits.
 
-    Without `models` the demo models are served. `memory_share` is the fraction of each CUDA device
-    that all its engines may use together; engines with a share of their own take theirs first.
-    Times are in seconds, sizes in bytes.
+    `memory_share` is the fraction of each CUDA device that all its engines may use together;
+    engines with a share of their own take theirs first. Times are in seconds, sizes in bytes.
     """
 
-    models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)] = ()
-    host: Annotated[Text, Flag(FlagGroup.HTTP, "address to listen on")] = "127.0.0.1"
-    port: Annotated[Port, Flag(FlagGroup.HTTP, "0: any free port")] = 8000
-    api_workers: Annotated[Positive, Flag(FlagGroup.HTTP, "processes that speak HTTP")] = 1
+    host: Annotated[Text, FlagGroup.HTTP("address to listen on")] = "127.0.0.1"
+    port: Annotated[Port, FlagGroup.HTTP("0: any free port")] = 8000
+    api_workers: Annotated[Positive, FlagGroup.HTTP("processes that speak HTTP")] = 1
     strict_fields: Annotated[
-        bool,
-        Flag(FlagGroup.HTTP, "refuse bodies with unknown fields (default: ignore unknown fields)"),
+        bool, FlagGroup.HTTP("refuse bodies with unknown fields (default: ignore unknown fields)")
     ] = False
     metrics_alias: Annotated[
-        MetricsAlias | None,
-        Flag(
-            FlagGroup.HTTP,
+        Literal["vllm"] | None,
+        FlagGroup.HTTP(
             "show the metrics once more under the names of another server, which dashboards and "
             "routers may read: vllm (default: none)",
             "NAME",
@@ -377,24 +344,21 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     access_log: Annotated[
         LogFormat | None,
-        Flag(
-            FlagGroup.HTTP,
+        FlagGroup.HTTP(
             "write a line for each request to standard output, as text or json (default: none)",
             "FORMAT",
         ),
     ] = None
     otlp_traces_endpoint: Annotated[
         TracesEndpoint | None,
-        Flag(
-            FlagGroup.HTTP,
+        FlagGroup.HTTP(
             "send OpenTelemetry traces of requests to this URL of a collector, by OTLP over HTTP, "
-            "such as http://localhost:4318/v1/traces (default: none; needs penstock[otel])",
+            "such as http://localhost:4318/v1/traces (default: none; needs penstock[otel])"
         ),
     ] = None
     api_key_files: Annotated[
         tuple[str, ...],
-        Flag(
-            FlagGroup.ACCESS,
+        FlagGroup.ACCESS(
             "file with one key a line, # begins a comment; may be given several times. A request "
             "needs any one of all keys (default: none)",
             "FILE",
@@ -402,27 +366,23 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ()
     metrics_key: Annotated[
         bool,
-        Flag(
-            FlagGroup.ACCESS,
-            "ask for an API key for /metrics too, which names keys and models (default: open)",
+        FlagGroup.ACCESS(
+            "ask for an API key for /metrics too, which names keys and models (default: open)"
         ),
     ] = False
     tls_cert: Annotated[
         str | None,
-        Flag(
-            FlagGroup.ACCESS,
-            "serve HTTPS with this certificate, or chain, in PEM (default: HTTP)",
-            "FILE",
+        FlagGroup.ACCESS(
+            "serve HTTPS with this certificate, or chain, in PEM (default: HTTP)", "FILE"
         ),
     ] = None
     tls_key: Annotated[
         str | None,
-        Flag(FlagGroup.ACCESS, "its private key, not encrypted, in PEM (default: none)", "FILE"),
+        FlagGroup.ACCESS("its private key, not encrypted, in PEM (default: none)", "FILE"),
     ] = None
     share_prefixes: Annotated[
         tuple[str, ...],
-        Flag(
-            FlagGroup.ACCESS,
+        FlagGroup.ACCESS(
             "let API keys of this name find in the prefix cache what others so named have "
             "computed; all for every key; may be given several times (default: none)",
             "NAME",
@@ -430,16 +390,14 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ()
     cors_origins: Annotated[
         tuple[Origin, ...],
-        Flag(
-            FlagGroup.ACCESS,
+        FlagGroup.ACCESS(
             "let pages of this origin call the daemon from a browser, such as "
-            "https://chat.example.org; * for any; may be given several times (default: none)",
+            "https://chat.example.org; * for any; may be given several times (default: none)"
         ),
     ] = ()
     state_dir: Annotated[
         Text | None,
-        Flag(
-            FlagGroup.STORAGE,
+        FlagGroup.STORAGE(
             "folder for the files and batches of clients; none: they can store nothing (default: "
             "penstock in $XDG_STATE_HOME, which is ~/.local/state if it is not set)",
             "FOLDER",
@@ -447,40 +405,38 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     memory_share: Annotated[
         Share,
-        Flag(
-            FlagGroup.CAPACITY,
+        FlagGroup.CAPACITY(
             "fraction of each CUDA device's memory that all engines together may use, for weights, "
-            "cache and everything else",
+            "cache and everything else"
         ),
     ] = defaults.MEMORY_SHARE
-    startup_timeout: Annotated[
-        Seconds, Flag(FlagGroup.LIFE, "give up if not ready after this time")
-    ] = defaults.STARTUP_TIMEOUT
+    startup_timeout: Annotated[Seconds, FlagGroup.LIFE("give up if not ready after this time")] = (
+        defaults.STARTUP_TIMEOUT
+    )
     drain_timeout: Annotated[
         Seconds,
-        Flag(
-            FlagGroup.LIFE,
+        FlagGroup.LIFE(
             "time for running requests to finish on SIGTERM or Ctrl-C, or if a process died; a "
-            "second signal ends them at once",
+            "second signal ends them at once"
         ),
     ] = 30.0
     stall_timeout: Annotated[
         Seconds,
-        Flag(
-            FlagGroup.LIFE,
+        FlagGroup.LIFE(
             "end the daemon if a step of a model, or an API process, hangs for this long, and "
             "start the batch process again if that does; 0, for debuggers: never, and idle engines "
-            "and workers are not watched either",
+            "and workers are not watched either"
         ),
     ] = defaults.STALL_TIMEOUT
-    log_level: Annotated[
-        LogLevel, Flag(FlagGroup.LIFE, "debug, info, warning or error", "LEVEL")
-    ] = defaults.LOG_LEVEL
+    log_level: Annotated[LogLevel, FlagGroup.LIFE("debug, info, warning or error", "LEVEL")] = (
+        defaults.LOG_LEVEL
+    )
 
-    @property
-    def limits(self) -> Limits:
-        """What the daemon admits, and what one request may ask for."""
-        return msgspec.convert(self, Limits, from_attributes=True)
+
+class Settings(DaemonSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What flags and the configuration file set. Without `models` the demo models are served."""
+
+    models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)] = ()
 
 
 class ServeCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -489,10 +445,9 @@ class ServeCommand(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     api_key: Annotated[
         KeyText | None,
-        Flag(
-            FlagGroup.ACCESS,
+        FlagGroup.ACCESS(
             f"require this key in every request (default: ${API_KEY_VARIABLE}, which other users "
-            "of the machine cannot see; no key if unset)",
+            "of the machine cannot see; no key if unset)"
         ),
     ] = None
     setting_names: SettingNames = SettingNames()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from engine_core.config import EngineConfig
@@ -81,8 +82,8 @@ def server_config(
         api_keys=api_keys(*([api_key] if api_key else [])),
         drain_timeout=drain_timeout,
         log_level="warning",
-        limits=limits or Limits(),
         models=models,
+        **msgspec.structs.asdict(limits or Limits()),
     )
 
 

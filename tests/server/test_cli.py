@@ -52,7 +52,6 @@ def test_defaults(commands: list[ServeCommand]) -> None:
     assert (settings.host, settings.port, settings.api_workers) == ("127.0.0.1", 8000, 1)
     assert command.api_key == "from-the-environment"
     assert settings == Settings(models=settings.models)
-    assert settings.limits == Limits()
     for model in settings.models:
         assert model == ModelSettings(model=model.model, names=model.names)
 
@@ -148,7 +147,8 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
     (command,) = commands
     assert command.api_key == "k"
     assert command.settings == EVERY_SETTING
-    assert command.settings.limits == Limits(
+    limits = {key: getattr(command.settings, key) for key in Limits.__struct_fields__}
+    assert Limits(**limits) == Limits(
         max_sequences=8,
         max_body_size=8000,
         max_inputs=9,

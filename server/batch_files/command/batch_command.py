@@ -65,7 +65,7 @@ def _log_beside(output: Path) -> Path:
 
 def _job_of(options: BatchOptions) -> FileJob:
     command = options.command
-    limits = Limits() if command is None else command.settings.limits
+    limits = Limits() if command is None else command.settings
     return FileJob(
         options.source,
         _log_beside(options.output),

@@ -12,7 +12,7 @@ from server.daemon.run import START_SECONDS, running_parts
 from server.daemon.running_daemons import announce, private_folder
 from server.models.model_source import model_folder
 from server.models.served_models import build_served_models
-from server.settings.server_config import ServerConfig
+from server.settings.server_config import unattended
 from server.settings.settings import ModelSettings, ServeCommand, flag_name
 from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, read_bytes
 
@@ -30,9 +30,7 @@ async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
     settings = msgspec.structs.replace(command.settings, max_queue_seconds=0, log_level="warning")
     with private_folder() as (folder, announcement):
         models = build_served_models(settings, command.setting_names, folder)
-        config = ServerConfig(
-            strict_fields=settings.strict_fields, limits=settings.limits, models=models
-        )
+        config = unattended(settings, models)
         async with running_parts(engine_parts(models, folder)) as parts, AsyncExitStack() as stack:
             ready = stack.enter_async_context(engine_backend(config))
             backend = await parts.until(ready, START_SECONDS)

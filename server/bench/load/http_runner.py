@@ -77,7 +77,9 @@ async def started_server(
         write_model(folder, shape, tokenizer)
         prefix = f"{directory}/0"
         model = set_up_model(shape.name, folder, options, Limits(), prefix)
-        config = ServerConfig(host="127.0.0.1", api_workers=api_workers, models=(model,))
+        config = ServerConfig(
+            host="127.0.0.1", api_workers=api_workers, log_level="warning", models=(model,)
+        )
         parts = daemon_parts(config, listener.fileno(), directory)
         async with running_parts(parts) as running:
             address = Address("127.0.0.1", listener.getsockname()[1])

@@ -45,7 +45,6 @@ def write_config(folder: Path, api_workers: int, options: EngineOptions = ON_CPU
         api_keys=api_keys("secret"),
         drain_timeout=1.0,
         log_level="info",
-        limits=Limits(),
         models=models,
     )
 

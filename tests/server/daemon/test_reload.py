@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from server.daemon.api_process import Certificate
-from server.daemon.credentials import TLSError, server_context, unverified_context
+from server.daemon.credentials import TLSError, server_context
 from server.settings.server_config import TLS
-from tests.server.certificates import make_certificate
+from tests.server.certificates import make_certificate, unverified_context
 
 
 @asynccontextmanager

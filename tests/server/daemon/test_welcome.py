@@ -33,7 +33,6 @@ def config_of(folder: Path, **models: dict[str, Any]) -> ServerConfig:
         api_workers=1,
         drain_timeout=1.0,
         log_level="info",
-        limits=Limits(),
         models=served,
     )
 

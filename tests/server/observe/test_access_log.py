@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from engine_core.messages import Failed
-from server.settings.server_config import LogFormat
-from server.settings.settings import Limits
+from server.settings.settings import Limits, LogFormat
 from tests.patience import PATIENCE, wait_until
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import api_keys, server_config

@@ -9,7 +9,7 @@ from starlette.types import Scope
 
 from server.observe.access_log import LineFormat
 from server.observe.request_record import RequestRecord
-from server.settings.server_config import LogFormat
+from server.settings.settings import LogFormat
 
 POST: Scope = {"client": ("10.0.0.9", 9), "method": "POST", "raw_path": b"/v1/completions"}
 NASTY = b'/v1/a"b\\c\r\n\x1b[31m\xe9/%0A'
