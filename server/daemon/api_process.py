@@ -26,8 +26,7 @@ import uvloop
 
 from server.daemon.application import all_endpoints, create_app
 from server.daemon.credentials import TLSError, server_context
-from server.http.unread_answers import CONNECTION_LOG, LogLimit, UnreadAnswers
-from server.http.wire import WireProtocol
+from server.http.wire import CONNECTION_LOG, LogLimit, UnreadAnswers, WireProtocol
 from server.service.registry import Registry
 from server.service.service import Service
 from server.settings.api_keys import ClientKeys

@@ -3,7 +3,7 @@
 import mmap
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, product
 from pathlib import Path
 from typing import Final, Literal
@@ -146,16 +146,9 @@ class SharedCells:
         self.own = cells[1:]
         self._own = np.frombuffer(memory, np.float64)
 
-    def sums(self) -> list[float]:
-        """Of every cell, over all processes."""
-        return self._summed(lambda _: True)
-
-    def sums_alive(self) -> list[float]:
-        """Of every cell, over the processes that run."""
-        return self._summed(is_alive)
-
-    def _summed(self, counts: Callable[[int], bool]) -> list[float]:
-        found = [cells for cells in self._all() if counts(int(cells[_PID]))]
+    def sums(self, *, alive: bool = False) -> list[float]:
+        """The sum of every cell, over all processes or over those that are `alive`."""
+        found = [cells for cells in self._all() if not alive or is_alive(int(cells[_PID]))]
         return np.sum(found, axis=0)[1:].tolist()
 
     def _all(self) -> list[npt.NDArray[np.float64]]:

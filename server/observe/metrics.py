@@ -2,7 +2,7 @@
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,9 +11,10 @@ from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine_core.client.engine_client import EngineClient
 from server import __version__
 from server.errors import ERRORS
-from server.observe.engine_families import MeteredModel, add_admitted, engine_metrics
+from server.observe.engine_families import add_admitted, engine_metrics
 from server.observe.families import OTHER, Count, Distribution, Family, SharedCells, place
 from server.observe.processes import batches_run, process_memory
 from server.observe.request_record import ROW_ENDS, RequestRecord
@@ -28,7 +29,10 @@ STATUSES: Final = tuple(
 )
 
 _FAILURES: Final = tuple(code for code, kind in ERRORS.items() if kind.status == _INTERNAL)
-_REFUSALS: Final = tuple(code for code, kind in ERRORS.items() if kind.status != _INTERNAL)
+_REASONS: Final = (
+    ("refusals", "Requests that were refused.", tuple(e for e in ERRORS if e not in _FAILURES)),
+    ("failures", "Requests that the server failed.", _FAILURES),
+)
 
 _LONG_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _SHORT_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -53,8 +57,6 @@ _COUNTS: Final = {
     "cached_tokens": "Prompt tokens that were found in the prefix cache.",
     "generated_tokens": "Tokens of continuations.",
 }
-
-
 _KEY_COUNTS: Final = {
     "requests": "Requests by the name of their API key.",
     "prompt_tokens": "Tokens of accepted inputs, by the same.",
@@ -94,19 +96,17 @@ class ModelMetrics:
     """The counts of one model."""
 
     def __init__(
-        self,
-        counts: dict[str, Count],
-        distributions: dict[str, Distribution],
-        rows: dict[str, Count],
+        self, families: Mapping[str, Family], cells: "memoryview[float]", model: str
     ) -> None:
-        """By their names without `penstock_`; `rows` by how they ended."""
+        counts = {name: families[name].count(cells, model) for name in _COUNTS}
+        distributions = {n: families[n].distribution(cells, model) for n in _DISTRIBUTIONS}
         self.prompt_tokens = counts["prompt_tokens"]
         self.generated_tokens = counts["generated_tokens"]
         self.first_token_seconds = distributions["time_to_first_token_seconds"]
         self.next_token_seconds = distributions["inter_token_seconds"]
         self._cached_tokens = counts["cached_tokens"]
         self._at_end = [(distributions[name], value) for name, value in _OBSERVED_AT_END.items()]
-        self._rows = rows
+        self._rows = {end: families["rows"].count(cells, model, end) for end in ROW_ENDS}
 
     def count(self, record: RequestRecord) -> None:
         """A request that this model's engine has accepted is over."""
@@ -132,103 +132,55 @@ class KeyMetrics(NamedTuple):
         self.generated_tokens.add(record.output_tokens)
 
 
-class RequestFamilies:
-    """The families, before they have cells."""
-
-    def __init__(
-        self, endpoints: Sequence[str], models: Sequence[str], keys: Sequence[str]
-    ) -> None:
-        """`endpoints` are paths, `models` and `keys` names. A key that comes later counts as
-        another."""
-        paths, self._keys = (*dict.fromkeys(endpoints), OTHER), (*dict.fromkeys(keys), OTHER)
-        self.requests = Family(
+def _families(
+    paths: tuple[str, ...], models: tuple[str, ...], keys: tuple[str, ...]
+) -> dict[str, Family]:
+    """What API processes count, in the order in which it is shown, by names without `penstock_`."""
+    endpoint, model, key = {"endpoint": paths}, {"model": models}, {"key": keys}
+    families = [
+        Family(
             "counter",
             "penstock_http_requests",
             "Answers by endpoint and status (499: the client left).",
-            {"endpoint": paths, "status": (*STATUSES, OTHER)},
+            {**endpoint, "status": (*STATUSES, OTHER)},
             shows_zeros=False,
-        )
-        self.request_seconds = Family(
+        ),
+        Family(
             "histogram",
             "penstock_http_request_seconds",
             "From a request's headers to the end of its answer.",
-            {"endpoint": paths},
+            endpoint,
             _LONG_S,
             shows_zeros=False,
-        )
-        self.refusals = _by_reason("refusals", "Requests that were refused.", _REFUSALS)
-        self.failures = _by_reason("failures", "Requests that the server failed.", _FAILURES)
-        self.in_flight = Family(
+        ),
+        *[
+            Family("counter", f"penstock_{name}", text, {"reason": codes})
+            for name, text, codes in _REASONS
+        ],
+        Family(
             "gauge",
             "penstock_in_flight",
             "What has been admitted and not yet answered.",
             {"what": ("requests",)},
-        )
-        self.dropped_lines = Family(
+        ),
+        Family(
             "counter",
             "penstock_access_log_dropped",
             "Lines of the access log that could not be written.",
             {},
-        )
-        model = {"model": tuple(models)}
-        self._of_keys = _counters("key_", _KEY_COUNTS, {"key": self._keys}, shows_zeros=False)
-        self._rows = Family(
-            "counter", "penstock_rows", "Rows by how they ended.", {**model, "reason": ROW_ENDS}
-        )
-        self._counts = _counters("", _COUNTS, model)
-        self._distributions = {
-            name: Family("histogram", f"penstock_{name}", text, model, bounds)
+        ),
+        *[
+            Family("counter", f"penstock_key_{name}", text, key, shows_zeros=False)
+            for name, text in _KEY_COUNTS.items()
+        ],
+        *[Family("counter", f"penstock_{name}", text, model) for name, text in _COUNTS.items()],
+        Family("counter", "penstock_rows", "Rows by how they ended.", model | {"reason": ROW_ENDS}),
+        *[
+            Family("histogram", f"penstock_{name}", text, model, bounds)
             for name, (text, bounds) in _DISTRIBUTIONS.items()
-        }
-
-    def all(self) -> list[Family]:
-        """In the order in which they are shown."""
-        of_requests = [self.requests, self.request_seconds, self.refusals, self.failures]
-        of_models = [*self._counts.values(), self._rows, *self._distributions.values()]
-        return [
-            *of_requests,
-            self.in_flight,
-            self.dropped_lines,
-            *self._of_keys.values(),
-            *of_models,
-        ]
-
-    def of_keys(self, cells: "memoryview[float]") -> dict[str, KeyMetrics]:
-        """The counts of each API key, by its name, and of all others."""
-        return {
-            key: KeyMetrics(*(family.count(cells, key) for family in self._of_keys.values()))
-            for key in self._keys
-        }
-
-    def of_model(self, cells: "memoryview[float]", model: str) -> ModelMetrics:
-        """The counts of one model."""
-        return ModelMetrics(
-            {name: family.count(cells, model) for name, family in self._counts.items()},
-            {n: family.distribution(cells, model) for n, family in self._distributions.items()},
-            {end: self._rows.count(cells, model, end) for end in ROW_ENDS},
-        )
-
-    def by_reason(self, cells: "memoryview[float]") -> dict[str, Count]:
-        """The counts of refusals and failures, by the code of their errors."""
-        refusals = {code: self.refusals.count(cells, code) for code in _REFUSALS}
-        return refusals | {code: self.failures.count(cells, code) for code in _FAILURES}
-
-
-def _counters(
-    prefix: str,
-    texts: dict[str, str],
-    labels: dict[str, tuple[str, ...]],
-    *,
-    shows_zeros: bool = True,
-) -> dict[str, Family]:
-    return {
-        name: Family("counter", f"penstock_{prefix}{name}", text, labels, shows_zeros=shows_zeros)
-        for name, text in texts.items()
-    }
-
-
-def _by_reason(name: str, text: str, codes: tuple[str, ...]) -> Family:
-    return Family("counter", f"penstock_{name}", text, {"reason": codes})
+        ],
+    ]
+    return {family.name.removeprefix("penstock_"): family for family in families}
 
 
 class Metrics:
@@ -241,24 +193,30 @@ class Metrics:
     def __init__(
         self,
         config: ServerConfig,
-        models: Sequence[MeteredModel],
+        clients: Sequence[EngineClient],
         endpoints: Sequence[str],
         index: int,
     ) -> None:
-        """`endpoints` are paths; `index` is the number of this API process. Raises OSError."""
+        """`clients` are those of the models' engines, `endpoints` paths; `index` is the number of
+        this API process. A key that comes later counts as another. Raises OSError."""
         self.draining = False
-        self._models = models
+        self._engines = list(zip(config.models, clients, strict=True))
         self._config = config
-        self._families = RequestFamilies(
-            endpoints, [model.name for model in models], [key.name for key in config.api_keys]
-        )
+        models = tuple(model.name for model in config.models)
+        keys = (*dict.fromkeys(key.name for key in config.api_keys), OTHER)
+        families = self._families = _families((*dict.fromkeys(endpoints), OTHER), models, keys)
         count_files = [*map(Path, config.count_files)]
-        self._cells = SharedCells(place(self._families.all()), count_files, index)
+        self._cells = SharedCells(place([*families.values()]), count_files, index)
         own = self._cells.own
-        self._of_model = {model.name: self._families.of_model(own, model.name) for model in models}
-        self._of_key = self._families.of_keys(own)
-        self._by_reason = self._families.by_reason(own)
-        self.dropped_lines = self._families.dropped_lines.count(own)
+        self._of_model = {model: ModelMetrics(families, own, model) for model in models}
+        of_keys = [families[f"key_{name}"] for name in _KEY_COUNTS]
+        self._of_key = {
+            key: KeyMetrics(*(each.count(own, key) for each in of_keys)) for key in keys
+        }
+        self._by_reason = {
+            code: families[name].count(own, code) for name, _, codes in _REASONS for code in codes
+        }
+        self.dropped_lines = families["access_log_dropped"].count(own)
         # Most series are never counted; looking the others up takes longer than counting.
         self._of_answer: dict[tuple[str, int], tuple[Count, Distribution]] = {}
         self._endpoints = frozenset(endpoints)
@@ -269,7 +227,7 @@ class Metrics:
 
     def set_in_flight(self, requests: int) -> None:
         """So many requests are in flight in this process from now on."""
-        self._cells.own[self._families.in_flight.first] = requests
+        self._cells.own[self._families["in_flight"].first] = requests
 
     def answered(self, record: RequestRecord) -> None:
         """A request is over: its record is closed."""
@@ -292,24 +250,27 @@ class Metrics:
         metrics = list(self.own())
         yield from metrics
         if self._config.metrics_alias == "vllm":
-            yield from vllm_metrics(self._models, metrics)
+            yield from vllm_metrics(self._engines, metrics)
 
     def own(self) -> Iterator[Metric]:
         """Every metric under its own name, as it is now."""
-        sums, alive = self._cells.sums(), self._cells.sums_alive()
-        for family in self._families.all():
+        sums, alive = self._cells.sums(), self._cells.sums(alive=True)
+        for name, family in self._families.items():
             shown = family.metric(alive if family.kind == "gauge" else sums)
-            if family is self._families.in_flight:
-                add_admitted(shown, self._models)
+            if name == "in_flight":
+                add_admitted(shown, self._engines)
             yield shown
-        yield from engine_metrics(self._models)
+        yield from engine_metrics(self._engines)
         text = "1: running requests are finished, and new ones refused."
         yield GaugeMetricFamily("penstock_draining", text, value=float(self.draining))
         if self._config.batch_file is not None:
             text = "1: the batch process runs and can write; 0: batches wait."
             running = float(batches_run(Path(self._config.batch_file)))
             yield GaugeMetricFamily("penstock_batch_process_up", text, value=running)
-        yield _build_info()
+        text, labels = "1: this version runs.", ["version", "python_version"]
+        info = GaugeMetricFamily("penstock_build_info", text, labels=labels)
+        info.add_metric([__version__, platform.python_version()], 1.0)
+        yield info
         yield process_memory(self._config.process_file)
 
     async def page(self) -> bytes:
@@ -326,8 +287,8 @@ class Metrics:
         known = str(status) if str(status) in STATUSES else OTHER
         families, own = self._families, self._cells.own
         return (
-            families.requests.count(own, path, known),
-            families.request_seconds.distribution(own, path),
+            families["http_requests"].count(own, path, known),
+            families["http_request_seconds"].distribution(own, path),
         )
 
 
@@ -340,11 +301,3 @@ class _Only(Collector):
     def collect(self) -> list[Metric]:
         """Only this one."""
         return [self._metric]
-
-
-def _build_info() -> Metric:
-    info = GaugeMetricFamily(
-        "penstock_build_info", "1: this version runs.", labels=["version", "python_version"]
-    )
-    info.add_metric([__version__, platform.python_version()], 1.0)
-    return info

@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
 
-from server.observe.engine_families import MeteredModel
+from server.observe.engine_families import Engines
 
 _NAMES: Final = {
     "penstock_engine_running_rows": ("num_requests_running",),
@@ -51,16 +51,16 @@ _FINISHED: Final = {
 """vLLM's reasons, each with our own that it stands for."""
 
 
-def vllm_metrics(models: Sequence[MeteredModel], metrics: Iterable[Metric]) -> Iterator[Metric]:
+def vllm_metrics(engines: Engines, metrics: Iterable[Metric]) -> Iterator[Metric]:
     """What vLLM calls those of `metrics` that it has; `engine` is the number of a model."""
-    numbers = {model.name: str(number) for number, model in enumerate(models)}
+    numbers = {served.name: str(number) for number, (served, _) in enumerate(engines)}
     for metric in metrics:
         samples: list[Sample] = metric.samples
         if metric.name == "penstock_rows":
             samples = _finished(samples)
         for name in _NAMES.get(metric.name, ()):
             yield _renamed(metric, f"vllm:{name}", samples, numbers)
-    yield _cache_config(models)
+    yield _cache_config(engines)
 
 
 def _renamed(metric: Metric, name: str, samples: list[Sample], numbers: dict[str, str]) -> Metric:
@@ -91,14 +91,14 @@ def _finished(samples: Sequence[Sample]) -> list[Sample]:
     ]
 
 
-def _cache_config(models: Sequence[MeteredModel]) -> Metric:
+def _cache_config(engines: Engines) -> Metric:
     """The keys of vLLM's `CacheConfig` that a router reads, or that mean the same here."""
     labels = ["block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching", "engine"]
     text = "The KV cache of each model."
     info = GaugeMetricFamily("vllm:cache_config_info", text, labels=labels)
-    for number, model in enumerate(models):
-        if (beat := model.client.beat) is not None:
-            execution = model.served.execution
+    for number, (served, client) in enumerate(engines):
+        if (beat := client.beat) is not None:
+            execution = served.execution
             blocks = beat.usage.kv_blocks_total
             values = [execution.block_size, blocks, execution.dtype, blocks > 0, number]
             info.add_metric([str(value) for value in values], 1.0)

@@ -77,7 +77,7 @@ class Service:
         self.keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
         self.registry = registry
         paths = [endpoint.path_format for endpoint in registry.endpoints]
-        self.metrics = Metrics(config, registry.models, paths, index)
+        self.metrics = Metrics(config, [model.client for model in registry.models], paths, index)
         self.access_log = _access_log(config, self.metrics)
         self.tracer = _request_tracer(config.otlp_traces_endpoint)
         self.state = _state_folder(config.state)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from server.http import unread_answers
-from server.http.unread_answers import LogLimit, UnreadAnswers
+from server.http import wire as unread_answers
+from server.http.wire import LogLimit, UnreadAnswers
 from server.service.ledger import Ledger
 from tests.patience import PATIENCE
 from tests.server.conftest import DeploymentBuilder

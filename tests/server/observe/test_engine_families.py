@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.engine_state import STEP_SIZES, Beat, StageTime, Usage
-from server.observe.engine_families import add_admitted, engine_metrics
+from server.observe.engine_families import Engines, add_admitted, engine_metrics
 from server.service.registry import Registry
 from tests.server.support import served_model
 
@@ -35,6 +35,10 @@ def registry(folder: Path) -> Registry:
     return Registry.load((model,), ())
 
 
+def engines(registry: Registry) -> Engines:
+    return [(model.served, model.client) for model in registry.models]
+
+
 @pytest.fixture
 def client(registry: Registry) -> EngineClient:
     return registry.models[0].client
@@ -43,7 +47,7 @@ def client(registry: Registry) -> EngineClient:
 def shown(registry: Registry) -> dict[tuple[str, ...], float]:
     return {
         (sample.name, *list(sample.labels.values())[1:]): sample.value
-        for metric in engine_metrics(registry.models)
+        for metric in engine_metrics(engines(registry))
         for sample in metric.samples
     }
 
@@ -94,7 +98,7 @@ def test_rows_and_tokens_in_flight_are_those_of_engines_that_live(
     def in_flight() -> dict[str, float]:
         metric = GaugeMetricFamily("in_flight", "Requests.", labels=["what"])
         metric.add_metric(["requests"], 2.0)
-        add_admitted(metric, registry.models)
+        add_admitted(metric, engines(registry))
         return {sample.labels["what"]: sample.value for sample in metric.samples}
 
     assert in_flight() == {"requests": 2, "rows": 0, "tokens": 0}

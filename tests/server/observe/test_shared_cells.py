@@ -26,7 +26,7 @@ def files(tmp_path: Path) -> list[Path]:
 def test_one_process_needs_no_file() -> None:
     cells = SharedCells(2, [], 0)
     cells.own[1] += 1.5
-    assert cells.sums() == cells.sums_alive() == [0.0, 1.5]
+    assert cells.sums() == cells.sums(alive=True) == [0.0, 1.5]
 
 
 def test_a_process_sums_up_those_that_have_begun(files: list[Path]) -> None:
@@ -53,7 +53,7 @@ def test_what_a_killed_process_counted_still_counts_but_nothing_is_in_flight_the
     command = [sys.executable, "-c", COUNT, *map(str, files)]
     assert subprocess.run(command, check=False).returncode == -9
     assert own.sums() == [6.0, 0.0, 7.0]
-    assert own.sums_alive() == [1.0, 0.0, 0.0]
+    assert own.sums(alive=True) == [1.0, 0.0, 0.0]
 
 
 def test_the_files_are_for_this_user_only(files: list[Path]) -> None:
