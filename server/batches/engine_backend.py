@@ -48,9 +48,7 @@ async def engine_backend(config: ServerConfig, share: float = 1.0) -> AsyncGener
         tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
         models.append(Model(served, tokenizer, BatchClient(served.engine, share)))
     # The clients keep to the engines' bounds, and lines wait: nothing is to be refused here.
-    unlimited = msgspec.structs.replace(
-        config, max_unread_size=_UNLIMITED, max_request_seconds=0.0
-    )
+    unlimited = msgspec.structs.replace(config, max_unread_size=_UNLIMITED, max_request_seconds=0.0)
     registry = Registry(models, all_endpoints())
     service = Service(unlimited, registry)
     try:

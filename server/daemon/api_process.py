@@ -2,7 +2,7 @@
 
 CONFIG.json holds a ServerConfig; FD is an inherited listening socket, shared with the other HTTP
 processes, of which this is number INDEX. The first DRAIN_SIGNAL drains, the second ends running
-requests; SIGHUP reads API keys and the certificate again (`reload.py`); the supervisor answers
+requests; SIGHUP reads API keys and the certificate again; the supervisor answers
 Ctrl-C. SIGTERM ends it at once, and with it the daemon: one that drained beside others would have
 the daemon seem healthy and ill in turns.
 """
@@ -138,7 +138,10 @@ async def serve(
     uvicorn_config.load()
     CONNECTION_LOG.addFilter(LogLimit(CONNECTION_LOG))
     _reload_on_sighup(config_file, config, service, uvicorn_config.ssl)
-    _calm_collector()
+    # A seventh of a busy process' time went into collecting garbage, nearly all of it acyclic.
+    gc.collect()
+    gc.freeze()  # these objects live until the end
+    gc.set_threshold(20_000, 20, 50)
     beating = lasting_task(keep_beating(), "heartbeat")
     await DrainingServer(uvicorn_config, service).serve(sockets=listening_sockets(listener))
     beating.cancel()
@@ -166,13 +169,6 @@ def listening_sockets(listener: socket.socket) -> list[socket.socket]:
     # processes share: another one's `accept` would wait in the kernel.
     listener.setblocking(False)
     return [listener, *(listener.dup() for _ in range(_ACCEPTED_A_TURN - 1))]
-
-
-def _calm_collector() -> None:
-    """A seventh of a busy process' time went into collecting garbage, nearly all of it acyclic."""
-    gc.collect()
-    gc.freeze()  # these objects live until the end
-    gc.set_threshold(20_000, 20, 50)
 
 
 def main() -> None:

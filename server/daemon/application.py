@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
@@ -75,12 +75,9 @@ async def _on_exception(_: Request, error: Exception) -> Response:
 
 def all_endpoints() -> tuple[Endpoint, ...]:
     """In the order of the documentation; each package's modules are found by listing it."""
-    found = dict.fromkeys(_declared())
-    return tuple(sorted(found, key=lambda endpoint: endpoint.order))
-
-
-def _declared() -> Iterator[Endpoint]:
+    found: dict[Endpoint, None] = {}
     for package in (server.api, server.cohere, server.pooling, server.tei):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             declared = vars(importlib.import_module(module.name)).values()
-            yield from (value for value in declared if isinstance(value, Endpoint))
+            found |= dict.fromkeys(value for value in declared if isinstance(value, Endpoint))
+    return tuple(sorted(found, key=lambda endpoint: endpoint.order))

@@ -18,6 +18,80 @@ from server.settings.api_keys import (
 from server.settings.server_config import TLS
 from server.settings.settings import API_KEY_VARIABLE, ServeCommand, SettingsError
 
+_log = logging.getLogger("penstock")
+
+
+class Credentials:
+    """What the files of API keys, the certificate and its private key held when each of them could
+    last be used."""
+
+    def __init__(self, command: ServeCommand) -> None:
+        """Read all files. Raises SettingsError."""
+        self._settings = command.settings
+        self._names = command.setting_names
+        try:  # that of the command line was checked there
+            own = () if command.api_key is None else (GivenKey(checked_key(command.api_key)),)
+        except APIKeyError as error:
+            raise SettingsError(f"{API_KEY_VARIABLE}: {error}") from None
+        self._own_key = own
+        self._of_file = {file: self._read_keys(file) for file in self._settings.api_key_files}
+        self.tls = self._read_tls()
+        secrets = [*self._settings.api_key_files, *([self.tls.key] if self.tls else [])]
+        if shown := [file for file in secrets if Path(file).stat().st_mode & stat.S_IROTH]:
+            _log.warning("every user of this machine can read %s", ", ".join(shown))
+
+    @property
+    def api_keys(self) -> tuple[APIKey, ...]:
+        """All keys, each once."""
+        of_files = [key for keys in self._of_file.values() for key in keys]
+        return hashed([*self._own_key, *of_files])
+
+    def read_again(self) -> None:
+        """Read all files again. One line is logged for each that cannot be used; what was read from
+        it before stays in force."""
+        faults = 0
+        for file in self._of_file:
+            try:
+                self._check_regular(file)
+                self._of_file[file] = self._read_keys(file)
+            except SettingsError as error:
+                faults += 1
+                _log.warning("%s; its former keys stay valid", error)
+        if self.tls is not None:
+            try:
+                self._read_tls()
+                self.tls = msgspec.structs.replace(self.tls, renewals=self.tls.renewals + 1)
+            except SettingsError as error:
+                faults += 1
+                _log.warning("%s; the former certificate stays in use", error)
+        if not faults:
+            _log.info("key files and certificates have been read again")
+
+    def _read_keys(self, file: str) -> list[GivenKey]:
+        try:
+            return read_key_file(Path(file))
+        except APIKeyError as error:
+            raise SettingsError(f"{self._names.of('api_key_files')}: {error}") from None
+
+    def _check_regular(self, file: str) -> None:
+        """A shell's `<(command)` can be read once, and a named pipe may never answer."""
+        if Path(file).is_fifo():
+            where = self._names.of("api_key_files")
+            raise SettingsError(f"{where}: {file} is a pipe, which is not read again")
+
+    def _read_tls(self) -> TLS | None:
+        cert, key = self._settings.tls_cert, self._settings.tls_key
+        if cert is None and key is None:
+            return None
+        if key is None:
+            raise SettingsError(f"{self._names.of('tls_cert')}: there is no key beside it")
+        if cert is None:
+            raise SettingsError(f"{self._names.of('tls_key')}: there is no certificate beside it")
+        try:
+            return checked_tls(Path(cert), Path(key))
+        except TLSError as error:
+            raise SettingsError(f"{self._names.of(error.key)}: {error}") from None
+
 
 class TLSError(ValueError):
     """A certificate and a key that cannot be used; `key` is the setting at fault."""
@@ -61,85 +135,3 @@ def _content(key: str, file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise TLSError(key, f"{file} cannot be read: {error.strerror}") from None
-
-
-_log = logging.getLogger("penstock")
-
-
-class Credentials:
-    """What the files of API keys, the certificate and its private key held when each of them could
-    last be used."""
-
-    def __init__(self, command: ServeCommand) -> None:
-        """Read all files. Raises SettingsError."""
-        self._settings = command.settings
-        self._names = command.setting_names
-        self._own_key = _own_key(command)
-        self._of_file = {file: self._read_keys(file) for file in self._settings.api_key_files}
-        self.tls = self._read_tls()
-        self._warn_of_readers()
-
-    @property
-    def api_keys(self) -> tuple[APIKey, ...]:
-        """All keys, each once."""
-        of_files = [key for keys in self._of_file.values() for key in keys]
-        return hashed([*self._own_key, *of_files])
-
-    def read_again(self) -> None:
-        """Read all files again. One line is logged for each that cannot be used; what was read from
-        it before stays in force."""
-        faults = 0
-        for file in self._of_file:
-            try:
-                self._check_regular(file)
-                self._of_file[file] = self._read_keys(file)
-            except SettingsError as error:
-                faults += 1
-                _log.warning("%s; its former keys stay valid", error)
-        if self.tls is not None:
-            try:
-                self._read_tls()
-                self.tls = msgspec.structs.replace(self.tls, renewals=self.tls.renewals + 1)
-            except SettingsError as error:
-                faults += 1
-                _log.warning("%s; the former certificate stays in use", error)
-        if not faults:
-            _log.info("key files and certificates have been read again")
-
-    def _warn_of_readers(self) -> None:
-        secrets = [*self._settings.api_key_files, *([self.tls.key] if self.tls else [])]
-        if shown := [file for file in secrets if Path(file).stat().st_mode & stat.S_IROTH]:
-            _log.warning("every user of this machine can read %s", ", ".join(shown))
-
-    def _read_keys(self, file: str) -> list[GivenKey]:
-        try:
-            return read_key_file(Path(file))
-        except APIKeyError as error:
-            raise SettingsError(f"{self._names.of('api_key_files')}: {error}") from None
-
-    def _check_regular(self, file: str) -> None:
-        """A shell's `<(command)` can be read once, and a named pipe may never answer."""
-        if Path(file).is_fifo():
-            where = self._names.of("api_key_files")
-            raise SettingsError(f"{where}: {file} is a pipe, which is not read again")
-
-    def _read_tls(self) -> TLS | None:
-        cert, key = self._settings.tls_cert, self._settings.tls_key
-        if cert is None and key is None:
-            return None
-        if key is None:
-            raise SettingsError(f"{self._names.of('tls_cert')}: there is no key beside it")
-        if cert is None:
-            raise SettingsError(f"{self._names.of('tls_key')}: there is no certificate beside it")
-        try:
-            return checked_tls(Path(cert), Path(key))
-        except TLSError as error:
-            raise SettingsError(f"{self._names.of(error.key)}: {error}") from None
-
-
-def _own_key(command: ServeCommand) -> list[GivenKey]:
-    """The key that no file has. That of the command line was checked there."""
-    try:
-        return [] if command.api_key is None else [GivenKey(checked_key(command.api_key))]
-    except APIKeyError as error:
-        raise SettingsError(f"{API_KEY_VARIABLE}: {error}") from None

@@ -16,7 +16,6 @@ from typing import Literal
 
 import msgspec
 
-from engine_core.config import EngineConfig
 from server.child_process import ChildProcess
 from server.models.devices import VISIBLE_DEVICES, available_cores, visible_devices
 from server.settings.server_config import ServedModel, ServerConfig, child_environment
@@ -80,36 +79,50 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 def daemon_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list[Part]:
     """Every process of the daemon. Their configurations are written into private `directory`."""
     server_file = write_server_config(config, directory)
-    batches = [] if config.state.folder is None else [_batch_part(server_file)]
-    return [
-        *engine_parts(config.models, directory),
-        *_api_parts(config, listening_fd, server_file),
-        *batches,
+    parts = engine_parts(config.models, directory)
+    parts += [
+        Part(
+            title=f"api process {index}",
+            role="api",
+            number=index,
+            command=_command(
+                "server.daemon.api_process", server_file, str(listening_fd), str(index)
+            ),
+            environment=child_environment(settings=_API_SETTINGS),
+            inherited_fd=listening_fd,
+        )
+        for index in range(config.api_workers)
     ]
+    if config.state.folder is not None:
+        batches = Part(
+            title="batch process",
+            role="batch",
+            command=_command("server.batch_process.batch_main", server_file),
+            environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
+        )
+        parts.append(batches)
+    return parts
 
 
 def engine_parts(models: Sequence[ServedModel], directory: Path) -> list[Part]:
     """The engine core and the workers of each model."""
     parts: list[Part] = []
     for index, model in enumerate(models):
-        execution = model.execution
-        parts.append(_engine_part(model.engine, directory / f"{index}.engine.json"))
+        name = model.execution.name
+        engine_file = _written(directory / f"{index}.engine.json", model.engine)
+        engine = Part(
+            title=f"engine of {name}",
+            role="engine",
+            model=name,
+            command=_command("engine_core", engine_file),
+            environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
+        )
+        parts.append(engine)
         parts += [
-            _worker_part(execution, stage, directory / f"{index}.worker-{stage}.json")
-            for stage in range(execution.num_stages)
+            _worker_part(model.execution, stage, directory / f"{index}.worker-{stage}.json")
+            for stage in range(model.execution.num_stages)
         ]
     return parts
-
-
-def _engine_part(engine: EngineConfig, file: Path) -> Part:
-    name = engine.execution.name
-    return Part(
-        title=f"engine of {name}",
-        role="engine",
-        model=name,
-        command=_command("engine_core", _written(file, engine)),
-        environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
-    )
 
 
 def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
@@ -130,32 +143,6 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
                 "TMPDIR": str(file.parent),
             },
         ),
-    )
-
-
-def _api_parts(config: ServerConfig, listening_fd: int, server_file: str) -> list[Part]:
-    return [
-        Part(
-            title=f"api process {index}",
-            role="api",
-            number=index,
-            command=_command(
-                "server.daemon.api_process", server_file, str(listening_fd), str(index)
-            ),
-            environment=child_environment(settings=_API_SETTINGS),
-            inherited_fd=listening_fd,
-        )
-        for index in range(config.api_workers)
-    ]
-
-
-def _batch_part(server_file: str) -> Part:
-    """It reads the configuration of the API processes."""
-    return Part(
-        title="batch process",
-        role="batch",
-        command=_command("server.batch_process.batch_main", server_file),
-        environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
     )
 
 

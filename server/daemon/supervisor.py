@@ -6,8 +6,8 @@ import math
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 
@@ -113,11 +113,16 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         self._hangup.follow(self._on_sighup)
         try:
-            with _held_back(signal.SIGHUP):
+            # Children inherit the block: the signal would end one that does not handle it yet. API
+            # processes unblock it when they do.
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+            try:
                 for part in self._parts:
                     self._children.append(RunningPart(part))
                 for part in self._restarted:
                     self._kept.append(KeptRunning(part, self._name_processes))
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
             self._name_processes()
             code = await self._start_and_serve()
         finally:
@@ -285,17 +290,6 @@ class Supervisor:
         for child in self._children:
             child.signal(signal.SIGKILL)
         await _wait(self._children, None)
-
-
-@contextmanager
-def _held_back(number: signal.Signals) -> Generator[None]:
-    """Block a signal. So do children that are started meanwhile: it would end one that does not
-    handle it yet. API processes unblock it when they do."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [number])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
 
 
 def _cause(ended: Sequence[RunningPart]) -> RunningPart:

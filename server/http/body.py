@@ -187,7 +187,11 @@ async def whole_body(request: Request) -> bytes:
     whole = await body(request, service_of(request).limits.max_body_size)
     check_encoding(request)
     if len(whole) > LARGE_BYTES:
-        await _begin_turn(request, len(whole))
+        with body_account(request) as account:
+            account.hold(len(whole))
+            key = record_of(request).client.share
+            if not await service_of(request).decoding.begin(key, request.is_disconnected):
+                raise ClientLeftError
     return whole
 
 
@@ -227,16 +231,6 @@ async def _incoming(request: Request, max_bytes: int) -> bytes:
     if size > max_bytes:
         raise _too_large(max_bytes)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-async def _begin_turn(request: Request, size: int) -> None:
-    """Wait for the turn of a body of `size` bytes, which are held meanwhile. Raises RefusalError
-    `overloaded` or ClientLeftError."""
-    key = record_of(request).client.share
-    with body_account(request) as account:
-        account.hold(size)
-        if not await service_of(request).decoding.begin(key, request.is_disconnected):
-            raise ClientLeftError
 
 
 def check_encoding(request: Request) -> None:

@@ -124,7 +124,6 @@ class Gate:
         self._service = service
         self._table = table
         self._others = others
-        self._tracer = service.tracer
         self._open = {
             endpoint.handler
             for endpoint in service.registry.endpoints
@@ -137,8 +136,10 @@ class Gate:
             return
         started = time.perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        request_id = self._request_id(headers)
-        record = RequestRecord(request_id=request_id.decode(), started=started)
+        # The client's own id, harmless characters only, or a fresh one.
+        safe = _UNSAFE.sub(b"", headers.get(b"x-request-id", b""))[:_MAX_REQUEST_ID]
+        request_id = safe.decode() or self._service.new_id("req")
+        record = RequestRecord(request_id=request_id, started=started)
         scope["service"], scope["record"] = self._service, record
         complete = False
         handler = None
@@ -169,16 +170,17 @@ class Gate:
         finally:
             if not complete:
                 _note_unanswered(scope, record)
-            record.endpoint = self._table.endpoint(scope)
-            self._service.note(scope, record)
-            self._trace(scope, record, handler)
+            self._note(scope, record, handler)
 
     async def _answer(
         self, handler: Handler | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
         if handler is None:
-            methods = self._table.methods(scope)
-            others = _method_not_allowed(methods) if methods else self._others
+            others = self._others
+            if methods := self._table.methods(scope):
+                allowed = ", ".join(sorted(methods))
+                error = RefusalError("method_not_allowed", f"this path is for {allowed}")
+                others = ErrorAnswer(error, headers={"allow": allowed})
             await others(scope, receive, send)
             return
         try:
@@ -187,22 +189,19 @@ class Gate:
             response = ErrorAnswer(error)
         await response(scope, receive, send)
 
+    def _note(self, scope: Scope, record: RequestRecord, handler: Handler | None) -> None:
+        """Have a request that is over counted, logged and traced."""
+        record.endpoint = self._table.endpoint(scope)
+        self._service.note(scope, record)
+        if self._service.tracer is not None and handler not in self._open and not record.is_probe:
+            self._service.tracer.add(scope, record)
+
     def _has_key(self, headers: dict[bytes, bytes], record: RequestRecord) -> bool:
         """Whether the request has a key; notes whose it is."""
         client = self._service.keys.find(headers.get(b"authorization", b""))
         if client is not None:
             record.client = client
         return client is not None
-
-    def _trace(self, scope: Scope, record: RequestRecord, handler: Handler | None) -> None:
-        if self._tracer is not None and handler not in self._open and not record.is_probe:
-            self._tracer.add(scope, record)
-
-    def _request_id(self, headers: dict[bytes, bytes]) -> bytes:
-        """The client's own id, harmless characters only, or a fresh one."""
-        named = headers.get(b"x-request-id")
-        safe = _UNSAFE.sub(b"", named)[:_MAX_REQUEST_ID] if named is not None else b""
-        return safe or self._service.new_id("req").encode()
 
 
 def _own_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
@@ -220,12 +219,6 @@ def _note_unanswered(scope: Scope, record: RequestRecord) -> None:
         record.status, record.error = ERRORS[unreadable.code].status, unreadable.code
     elif record.error is None:
         record.status = CLIENT_LEFT
-
-
-def _method_not_allowed(methods: set[str]) -> ErrorAnswer:
-    allowed = ", ".join(sorted(methods))
-    message = f"this path is for {allowed}"
-    return ErrorAnswer(RefusalError("method_not_allowed", message), headers={"allow": allowed})
 
 
 _UNAUTHORIZED = ErrorAnswer(

@@ -39,21 +39,16 @@ def process_memory(file: str | None) -> Metric:
         "Resident memory.",
         labels=["role", "model", "number"],
     )
-    for process in _named_in(file):
+    try:  # each time: the batch process may be another one by now
+        content = b"[]" if file is None else Path(file).read_bytes()
+    except FileNotFoundError:
+        content = b"[]"
+    for process in msgspec.json.decode(content, type=list[DaemonProcess]):
         with suppress(OSError):  # it is gone
             pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
             labels = [process.role, process.model, str(process.number)]
             family.add_metric(labels, pages * mmap.PAGESIZE)
     return family
-
-
-def _named_in(file: str | None) -> list[DaemonProcess]:
-    """They are read each time: the batch process may be another one by now."""
-    try:
-        content = b"[]" if file is None else Path(file).read_bytes()
-    except FileNotFoundError:
-        return []
-    return msgspec.json.decode(content, type=list[DaemonProcess])
 
 
 _CONTENT = struct.Struct("=q?")

@@ -5,6 +5,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -23,7 +24,7 @@ from server.service.endpoint import Endpoint
 from server.service.ledger import Ledger
 from server.service.registry import Model, Registry
 from server.settings.api_keys import ClientKeys
-from server.settings.server_config import ServerConfig, State
+from server.settings.server_config import ServerConfig
 from server.settings.settings import Limits
 from server.state.state_folder import StateFolder
 
@@ -32,13 +33,16 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """Counts requests, each while it is in the context."""
+    """The requests that models work for in one API process; counts each while it is in the context.
+
+    A drain waits for them.
+    """
 
     def __init__(self, on_change: Callable[[int], None]) -> None:
         """`on_change` is called with the number whenever that changes."""
         self._on_change = on_change
         self._requests = 0
-        self._emptied: asyncio.Event | None = None
+        self._ended = asyncio.Event()
 
     def __enter__(self) -> None:
         self._requests += 1
@@ -47,19 +51,16 @@ class InFlight:
     def __exit__(self, *_: object) -> None:
         self._requests -= 1
         self._on_change(self._requests)
-        if self._requests == 0 and self._emptied is not None:
-            self._emptied.set()
+        self._ended.set()
 
     async def empty(self, timeout: float) -> bool:
         """Wait at most `timeout` seconds until nothing is in flight. Tells if that came about."""
-        self._emptied = asyncio.Event()
-        if self._requests == 0:
-            return True
-        try:
-            await asyncio.wait_for(self._emptied.wait(), timeout)
-        except TimeoutError:
-            return False
-        return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._requests:
+                    self._ended.clear()
+                    await self._ended.wait()
+        return self._requests == 0
 
 
 # Requests that are ended at the drain's deadline need a moment to answer their clients.
@@ -78,9 +79,14 @@ class Service:
         self.registry = registry
         paths = [endpoint.path_format for endpoint in registry.endpoints]
         self.metrics = Metrics(config, [model.client for model in registry.models], paths, index)
-        self.access_log = _access_log(config, self.metrics)
+        self.access_log = None
+        if config.access_log is not None:
+            alone = config.api_workers == 1
+            self.access_log = AccessLog(config.access_log, self.metrics.dropped_lines, alone=alone)
         self.tracer = _request_tracer(config.otlp_traces_endpoint)
-        self.state = _state_folder(config.state)
+        self.state = None
+        if config.state.folder is not None:
+            self.state = StateFolder(Path(config.state.folder), config.state.token)
         self.in_flight = InFlight(self.metrics.set_in_flight)
         self.ledger = Ledger(self.limits.max_unread_size)
         self.decoding = DecodingTurns()
@@ -165,16 +171,6 @@ class Service:
     def cut(self) -> None:
         """End all running requests, each with an answer or a last event; this ends a drain."""
         self.registry.abort_all(RefusalError("draining", "the server is shutting down"))
-
-
-def _access_log(config: ServerConfig, metrics: Metrics) -> AccessLog | None:
-    if config.access_log is None:
-        return None
-    return AccessLog(config.access_log, metrics.dropped_lines, alone=config.api_workers == 1)
-
-
-def _state_folder(state: State) -> StateFolder | None:
-    return None if state.folder is None else StateFolder(Path(state.folder), state.token)
 
 
 def _request_tracer(endpoint: str | None) -> "RequestTracer | None":

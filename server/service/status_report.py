@@ -19,6 +19,7 @@ _ENGINE: Final = "penstock_engine_"
 def status_of(service: Service) -> Status:
     """The state now, with what all API processes have counted."""
     samples = _Samples(service.metrics.own())
+    up = samples.all("penstock_batch_process_up")
     return Status(
         version=__version__,
         clock_seconds=time.monotonic(),
@@ -39,7 +40,7 @@ def status_of(service: Service) -> Status:
             for labels, count in samples.all("penstock_refusals_total")
             if count
         },
-        batches=_batches(samples),
+        batches=("running" if up[0][1] else "waiting") if up else None,
         models=[
             _model_status(model, service.registry.paths_of(model), samples)
             for model in service.registry.models
@@ -108,13 +109,6 @@ def _model_status(model: Model, endpoints: list[str], samples: _Samples) -> Mode
         inter_token=samples.times("penstock_inter_token_seconds", model=name),
         engine=samples.engine(name),
     )
-
-
-def _batches(samples: _Samples) -> Literal["running", "waiting"] | None:
-    values = [value for _, value in samples.all("penstock_batch_process_up")]
-    if not values:
-        return None
-    return "running" if values[0] else "waiting"
 
 
 def _state(model: Model) -> Literal["loading", "ready", "stopped"]:
