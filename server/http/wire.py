@@ -194,7 +194,8 @@ class WireProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Wait for a first request."""
-        super().connection_made(cast("asyncio.Transport", CoalescingTransport(transport)))
+        coalescing = CoalescingTransport(transport, self._drop_rest)
+        super().connection_made(cast("asyncio.Transport", coalescing))
         # A file gets the lowest free number, so the highest is used when no other is free. The
         # event loop closes further connections without logging it.
         open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -374,11 +375,16 @@ class WireProtocol(HttpToolsProtocol):
         self.transport.write(
             b"".join([STATUS_LINE[answer.status_code], *lines, b"\r\n", answer.body])
         )
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-            self.loop.call_later(_LINGER_S, self.transport.close)
-        else:  # TLS
-            self.transport.close()
+        self.transport.close()
+
+    def _drop_rest(self) -> bool:
+        """Read and drop, from now on, what the client may still send. False: all has been read."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if self._refused or (cycle is not None and cycle.more_body):
+            self._refused = True
+            self._deadline = None
+            self.flow.resume_reading()
+        return self._refused
 
     def _follow(self) -> None:
         """Set the deadline by what has been read."""
@@ -472,8 +478,10 @@ class CoalescingTransport:
     Everything else is the wrapped transport's.
     """
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+    def __init__(self, transport: asyncio.Transport, drop_rest: Callable[[], bool]) -> None:
+        """`drop_rest` has dropped what the client may still send, and returns whether it may."""
+        self._transport, self._drop_rest = transport, drop_rest
+        self._closing = False
         self._loop = asyncio.get_running_loop()
         self._held = b""
 
@@ -488,17 +496,22 @@ class CoalescingTransport:
             self._held = data
             self._loop.call_soon(self._send)
 
-    def write_eof(self) -> None:
-        """Send what is held back, then close for writing."""
-        self._send()
-        self._transport.write_eof()
-
     def close(self) -> None:
-        """Send what is held back, then close."""
+        """Send what is held back, then close: where the client may still be sending, for writing
+        alone at first."""
         self._send()
-        self._transport.close()
+        if self._closing or not self._drop_rest() or not self._transport.can_write_eof():  # TLS
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+            self._loop.call_later(_LINGER_S, self._transport.close)
+        self._closing = True
+
+    def is_closing(self) -> bool:
+        """Whether nothing more can be sent."""
+        return self._closing or self._transport.is_closing()
 
     def _send(self, data: bytes = b"") -> None:
         data, self._held = self._held + data, b""
-        if data and not self._transport.is_closing():
+        if data and not self.is_closing():
             self._transport.write(data)

@@ -27,13 +27,14 @@ Answers = list[tuple[int, Any]]
 
 
 class App:
-    """Answers with what it was sent: `/now` at once, `/later` when allowed, `/parts` in parts."""
+    """Answers with what it was sent: `/now` at once, `/later` when allowed, `/parts` in parts,
+    `/early` before it has read the body, as its last."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        body, more = b"", True
+        body, more = b"", scope["path"] != "/early"
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -46,6 +47,8 @@ class App:
         data = json.dumps(answer).encode()
         length = (b"content-length", b"%d" % len(data))
         headers = [] if scope["path"] == "/parts" else [length]
+        if scope["path"] == "/early":
+            headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for part in (data[:9], data[9:]):
             await send({"type": "http.response.body", "body": part, "more_body": True})
@@ -312,6 +315,14 @@ async def test_a_refusal_reaches_a_client_that_goes_on_sending(connect: Connect,
         assert codes(await client.answers()) == [(400, "invalid_request")]
 
 
+async def test_an_early_answer_reaches_a_client_that_goes_on_sending(connect: Connect) -> None:
+    async with connect() as client:
+        await client.send(POST.replace(b"now", b"early") + b"Content-Length: 1000000\r\n\r\n")
+        await client.send(*[b"x" * 1000] * 20, pause=0.01)
+        # A connection that is reset raises.
+        assert (await client.until(b"}")).startswith(b"HTTP/1.1 200 ")
+
+
 @pytest.mark.parametrize("keep", [b"", b"Connection: keep-alive\r\n"])
 @pytest.mark.parametrize("path", [b"/parts", b"/now"])
 async def test_http_1_0_knows_no_chunks(connect: Connect, path: bytes, keep: bytes):
@@ -412,13 +423,16 @@ class RecordingTransport:
     def is_closing(self) -> bool:
         return self.closed
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def get_extra_info(self, name: str) -> str:
         return f"the {name}"
 
 
-def wrapped() -> tuple[CoalescingTransport, RecordingTransport]:
+def wrapped(*, sending: bool = False) -> tuple[CoalescingTransport, RecordingTransport]:
     inner = RecordingTransport()
-    return CoalescingTransport(cast("Any", inner)), inner
+    return CoalescingTransport(cast("Any", inner), lambda: sending), inner
 
 
 async def test_a_head_goes_with_the_beginning_of_its_body():
@@ -450,13 +464,17 @@ async def test_closing_sends_what_is_held_first():
     assert inner.writes == [HEAD]
 
 
-async def test_an_end_goes_behind_what_is_held():
-    transport, inner = wrapped()
+async def test_a_client_that_may_be_sending_gets_an_end_behind_what_is_held():
+    transport, inner = wrapped(sending=True)
     transport.write(HEAD)
-    transport.write_eof()
-    assert (inner.writes, inner.ended) == ([HEAD], True)
+    transport.close()
+    assert (inner.writes, inner.ended, inner.closed) == ([HEAD], True, False)
+    assert transport.is_closing()
+    transport.write(b"more")
     await asyncio.sleep(0)
     assert inner.writes == [HEAD]
+    transport.close()
+    assert inner.closed
 
 
 async def test_a_lost_connection_gets_nothing_more():
