@@ -413,10 +413,19 @@ class WireProtocol(HttpToolsProtocol):
                 # The whole timeout, should the wait end in between.
                 self._deadline = look + self.progress_timeout_s
             elif now >= self._deadline:
-                self.transport.close()
+                self._end_stalled()
                 return
             look = min(look, self._deadline)
         self._timer = self.loop.call_at(look, self._check_deadline)
+
+    def _end_stalled(self) -> None:
+        """Close; a request whose body has begun to come is answered."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is None or not cycle.more_body or cycle.response_complete:
+            self.transport.close()
+            return
+        message = f"nothing of the body has come for {self.progress_timeout_s:g} s"
+        self._refuse(RefusalError("body_timeout", message))
 
     def _keeps_waiting(self) -> bool:
         cycle = cast("RequestResponseCycle | None", self.cycle)

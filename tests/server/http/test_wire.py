@@ -221,6 +221,13 @@ async def test_a_request_that_stays_out_ends_the_connection(connect: Connect, pa
         await asyncio.wait([sending])
 
 
+@pytest.mark.parametrize("body", [b"Content-Length: 9\r\n\r\n1234", CHUNKED + b"1\r\nx\r\n0\r\nX:"])
+async def test_a_body_that_stops_is_answered(connect: Connect, body: bytes) -> None:
+    async with connect() as client:
+        await client.send(POST + body)
+        assert codes(await client.answers()) == [(408, "body_timeout")]
+
+
 async def test_a_slow_body_has_time(connect: Connect):
     async with connect() as client:
         await client.send(POST + b"Connection: close\r\nContent-Length: 4\r\n\r\n")
