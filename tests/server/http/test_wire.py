@@ -1,6 +1,7 @@
 """One connection with uvicorn and our protocol in this process, byte by byte."""
 
 import asyncio
+import inspect
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable
@@ -9,6 +10,12 @@ from typing import Any, cast
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from server.http.wire import CoalescingTransport, UnreadAnswers, WireProtocol
@@ -152,6 +159,22 @@ def bodies(answers: Answers) -> list[str]:
 
 def codes(answers: Answers) -> list[tuple[int, str | None]]:
     return [(status, body.get("error", {}).get("code")) for status, body in answers]
+
+
+async def test_uvicorn_has_what_the_wire_takes_of_it() -> None:
+    """Undocumented names, which another release may change."""
+    protocol = HttpToolsProtocol(uvicorn.Config(App()), ServerState(), {})
+    names = "client cycle flow headers loop on_response_complete parser pipeline scope server_state"
+    for name in f"{names} transport url _unset_keepalive_if_required".split():
+        assert hasattr(protocol, name), name
+    parameters = inspect.signature(RequestResponseCycle).parameters
+    cycle = RequestResponseCycle(**dict.fromkeys(parameters, cast("Any", None)))
+    names = "chunked_encoding disconnected expected_content_length keep_alive message_event"
+    names += " more_body on_response response_complete response_started scope send"
+    for name in f"{names} waiting_for_100_continue".split():
+        assert hasattr(cycle, name), name
+    assert hasattr(FlowControl(cast("Any", None)), "read_paused")
+    assert STATUS_LINE[200] == b"HTTP/1.1 200 OK\r\n"
 
 
 async def test_a_head_as_large_as_may_be(connect: Connect):
