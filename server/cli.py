@@ -22,7 +22,6 @@ from server.errors import CommandError, one_line
 from server.inspection.inspect_command import add_inspect
 from server.settings.config_file import read_config_file
 from server.settings.flags import ENGINE_FLAGS, add_flags
-from server.settings.server_config import ServerConfig, api_key_from
 from server.settings.setting_types import FlagGroup
 from server.settings.settings import (
     LIST_FLAGS,
@@ -31,8 +30,10 @@ from server.settings.settings import (
     Limits,
     ModelSettings,
     ServeCommand,
+    ServerConfig,
     SettingNames,
     Settings,
+    api_key_from,
     flag_name,
 )
 from server.trace.command import add_trace

@@ -3,7 +3,7 @@
 The errors of the project, by the moment at which they end something:
 
     before a process starts (`server.daemon.daemon.START_ERRORS`): one line, exit code 1
-        StartError                  server.daemon.daemon      the machine: address, folders
+        StartError                  server.daemon.run         the machine: address, folders
         SettingsError               server.settings.settings  a flag or a key of the file
         SetupError                  server.models.model_setup becomes a SettingsError in a daemon
         DemoModelMissingError       server.demo

@@ -16,8 +16,7 @@ from benchmarks.processes import running_command, running_module
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.daemon.parts import daemon_parts
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.server_config import ServedModel, ServerConfig
-from server.settings.settings import Limits
+from server.settings.settings import Limits, ServedModel, ServerConfig
 from workers.contract.config import Task
 
 TEXT = "The gate opens, water falls, and the turbine turns; the river goes on below it."

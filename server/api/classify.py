@@ -6,8 +6,7 @@ from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import JobOptions
 from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores
-from server.http.body import Body
-from server.http.incoming import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.classify import (
     Classification,
     ClassificationList,

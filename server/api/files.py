@@ -14,9 +14,8 @@ from starlette.responses import FileResponse
 
 from engine_core.refusal import RefusalError
 from server.errors import quoted
-from server.http.body import query_of
+from server.http.body import length_of, query_of
 from server.http.form import Form, FormReader
-from server.http.incoming import length_of
 from server.schemas.stored.file_objects import (
     LEAST_KEPT_SECONDS,
     MOST_KEPT_SECONDS,

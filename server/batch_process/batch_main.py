@@ -20,7 +20,7 @@ from server.batch_process.batch_runner import RETRY_S, BatchRunner
 from server.batches.engine_backend import engine_backend
 from server.batches.results import JobStoppedError
 from server.settings.api_keys import ClientKeys
-from server.settings.server_config import ServerConfig, unattended
+from server.settings.settings import ServerConfig, unattended
 from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder
 from server.tasks import keep_beating, lasting_task

@@ -18,7 +18,7 @@ from server.batches.results import GenerateResult, RequestError, Summary
 from server.daemon.run import running_engine
 from server.models.model_source import model_folder
 from server.schemas.rerank import RerankResult
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 
 ResultT = TypeVar("ResultT")
 _NO_OPTIONS: Options = {}

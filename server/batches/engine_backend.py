@@ -12,10 +12,9 @@ from server.batches.answering import Backend
 from server.batches.batch_client import BatchClient
 from server.batches.in_process import exchange
 from server.daemon.application import all_endpoints, create_app
-from server.service.registry import Model, Registry
-from server.service.service import Service
+from server.service.service import Model, Registry, Service
 from server.settings.api_keys import ClientKey
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 
 _AT_ONCE = 16_384
 _UNLIMITED = 1 << 62

@@ -17,7 +17,7 @@ from server.bench.results.measurement import BenchError, Figures, Progress
 from server.bench.sequences import Sequences
 from server.daemon.run import RunningEngine, running_engine
 from server.models.model_setup import EngineOptions
-from server.settings.server_config import ServedModel
+from server.settings.settings import ServedModel
 from server.tasks import first_error
 
 _WARM_UP_SEED = 1

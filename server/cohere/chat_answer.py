@@ -24,7 +24,7 @@ from server.schemas.cohere.chat_request import (
     TokenUnits,
 )
 from server.schemas.common import CompletionUsage
-from server.service.registry import Model
+from server.service.service import Model
 from server.service.token_text import TokenText
 
 _encode = msgspec.json.Encoder().encode

@@ -27,10 +27,9 @@ import uvloop
 from server.daemon.application import all_endpoints, create_app
 from server.daemon.credentials import TLSError, server_context
 from server.http.wire import CONNECTION_LOG, LogLimit, UnreadAnswers, WireProtocol
-from server.service.registry import Registry
-from server.service.service import Service
+from server.service.service import Registry, Service
 from server.settings.api_keys import ClientKeys
-from server.settings.server_config import TLS, ServerConfig
+from server.settings.settings import TLS, ServerConfig
 from server.tasks import keep_beating, lasting_task
 from workers.contract.process.log import open_log
 from workers.contract.supervision import DRAIN_SIGNAL, exit_with_parent

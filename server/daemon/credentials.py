@@ -15,8 +15,7 @@ from server.settings.api_keys import (
     hashed,
     read_key_file,
 )
-from server.settings.server_config import TLS
-from server.settings.settings import API_KEY_VARIABLE, ServeCommand, SettingsError
+from server.settings.settings import API_KEY_VARIABLE, TLS, ServeCommand, SettingsError
 
 _log = logging.getLogger("penstock")
 

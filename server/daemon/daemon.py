@@ -13,13 +13,13 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import msgspec
 
 from server.daemon.credentials import Credentials
 from server.daemon.parts import PROCESS_FILE, RunningPart, daemon_parts, write_server_config
-from server.daemon.running_daemons import announce, private_folder, sweep_private_folders
+from server.daemon.run import StartError, announce, private_folder, sweep_private_folders
 from server.daemon.supervisor import Hangup, Supervisor
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
@@ -27,8 +27,16 @@ from server.models.served_models import MODEL_ERRORS, build_served_models
 from server.models.setup_error import SetupError
 from server.observe.processes import DaemonProcess, write_processes
 from server.settings.api_keys import ALL_KEYS, APIKey
-from server.settings.server_config import ServerConfig, State, state_folder, traces_protocol_from
-from server.settings.settings import NO_STATE, ServeCommand, SettingNames, SettingsError
+from server.settings.settings import (
+    NO_STATE,
+    ServeCommand,
+    ServerConfig,
+    SettingNames,
+    SettingsError,
+    State,
+    state_folder,
+    traces_protocol_from,
+)
 from server.state.database_file import StateFolderError
 from server.state.state_lock import NoStateFolderError, StateLock
 from workers.contract.process.log import TIME_FORMAT
@@ -48,10 +56,6 @@ _OWN_FILES = 40
 _FILES_PER_MODEL = 8
 
 _log = logging.getLogger("penstock")
-
-
-class StartError(Exception):
-    """The daemon cannot start on this machine as asked; one line says why."""
 
 
 START_ERRORS = (StartError, DemoModelMissingError, SettingsError, SetupError, *MODEL_ERRORS)
@@ -95,7 +99,7 @@ def build_config(
         raise SettingsError(f"{names.of('metrics_key')}: there are no API keys")
     if settings.otlp_traces_endpoint is not None:
         _check_traces(names.of("otlp_traces_endpoint"))
-    decided = {
+    decided: dict[str, Any] = {
         "port": port,
         "api_keys": credentials.api_keys,
         "cache_secret": secrets.token_hex(32),

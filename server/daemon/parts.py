@@ -18,7 +18,7 @@ import msgspec
 
 from server.child_process import ChildProcess
 from server.models.devices import VISIBLE_DEVICES, available_cores, visible_devices
-from server.settings.server_config import ServedModel, ServerConfig, child_environment
+from server.settings.settings import ServedModel, ServerConfig, child_environment
 from server.tasks import lasting_task
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.multicast import NO_MULTICAST

@@ -12,7 +12,7 @@ from functools import partial
 from types import FrameType
 
 from server.daemon.parts import KeptRunning, Part, RunningPart
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 from server.tasks import lasting_task
 from workers.contract.supervision import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 

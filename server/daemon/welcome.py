@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from server.settings.server_config import ServedModel, ServerConfig
-from server.settings.settings import API_KEY_VARIABLE
+from server.settings.settings import API_KEY_VARIABLE, ServedModel, ServerConfig
 from server.templates.template_files import NoChatTemplateError, read_chat_template
 from workers.contract.config import Task
 

@@ -12,7 +12,7 @@ from server.encoding.vectors import shorten
 from server.schemas.embeddings import EmbeddingRequest, EmbedDtype
 from server.schemas.field_names import name_and_value, value_under_any_name
 from server.service.inputs import Items, parse_items, truncation_limit
-from server.service.registry import Model
+from server.service.service import Model
 from server.settings.settings import Limits
 
 _DIRECTIONS: tuple[EmbedDtype, ...] = ("int8", "binary", "ubinary")

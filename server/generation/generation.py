@@ -18,8 +18,7 @@ from server.generation.prompt import Prompt
 from server.generation.text_piece import TextPiece
 from server.observe.request_record import RequestRecord
 from server.schemas.common import CompletionUsage, PromptTokensDetails
-from server.service.registry import Model
-from server.service.service import Service, record_of, service_of, time_left
+from server.service.service import Model, Service, record_of, service_of, time_left
 from server.settings.api_keys import ClientKey
 
 # Updates pile up behind a client that reads slowly: other tasks run after so many of them.

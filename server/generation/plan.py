@@ -6,7 +6,7 @@ from engine_core.messages import JobOptions, SamplingParams, Tokenization
 from engine_core.refusal import RefusalError
 from server.schemas.sampling import SamplingOptions
 from server.service.inputs import Items, check_ids, truncation_limit
-from server.service.registry import Model
+from server.service.service import Model
 from server.settings.settings import Limits
 
 

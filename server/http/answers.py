@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from engine_core.refusal import RefusalError
 from server.errors import ERRORS, INTERNAL, error_body, error_headers
-from server.http.incoming import CancelOnDisconnect, ClientLeftError, has_come
+from server.http.body import CancelOnDisconnect, ClientLeftError, has_come
 from server.observe.request_record import RequestRecord
 
 _OF_BODIES = frozenset(

@@ -10,8 +10,7 @@ from starlette.requests import Request
 
 from engine_core.refusal import RefusalError
 from server.errors import shortened
-from server.http.body import check_encoding
-from server.http.incoming import incoming, length_of
+from server.http.body import check_encoding, incoming, length_of
 from server.state.upload import Upload
 
 if TYPE_CHECKING:

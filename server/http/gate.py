@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine_core.refusal import RefusalError
 from server.errors import ERRORS, INTERNAL
 from server.http.answers import ErrorAnswer, note_error
-from server.http.incoming import ClientLeftError
+from server.http.body import ClientLeftError
 from server.observe.access_log import AccessLog
 from server.observe.request_record import CLIENT_LEFT, RequestRecord
 from server.service.service import Service

@@ -16,11 +16,11 @@ from server.models.memory_shares import SharesError, Tenant, divide
 from server.models.model_setup import EngineOptions, set_up_model
 from server.models.model_source import model_folder
 from server.models.setup_error import ModelSourceError, SetupError
-from server.settings.server_config import ServedModel
 from server.settings.settings import (
     EngineSettings,
     Limits,
     ModelSettings,
+    ServedModel,
     SettingNames,
     Settings,
     SettingsError,

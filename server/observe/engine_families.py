@@ -24,7 +24,7 @@ from engine_core.engine_state import (
     stage_values,
 )
 from server.observe.families import cumulative
-from server.settings.server_config import ServedModel
+from server.settings.settings import ServedModel
 
 _FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 

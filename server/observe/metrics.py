@@ -19,7 +19,7 @@ from server.observe.families import OTHER, Count, Distribution, Family, SharedCe
 from server.observe.processes import batches_run, process_memory
 from server.observe.request_record import ROW_ENDS, RequestRecord
 from server.observe.vllm_alias import vllm_metrics
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 
 _INTERNAL: Final = 500
 _TEI_STATUSES: Final = (413, 422, 424)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from server.errors import ERRORS, ErrorBody
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 from workers.contract.config import ExecutionConfig, Task
 
 Handler = Callable[[Request], Awaitable[Response]]

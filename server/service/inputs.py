@@ -8,7 +8,7 @@ import msgspec
 
 from engine_core.messages import Tokenization
 from engine_core.refusal import RefusalError
-from server.service.registry import Model
+from server.service.service import Model
 
 
 class Items(msgspec.Struct, frozen=True):

@@ -10,8 +10,7 @@ from prometheus_client.core import Metric
 
 from server import __version__
 from server.schemas.status import Answers, EngineStatus, InFlight, ModelStatus, Status, Times
-from server.service.registry import Model
-from server.service.service import Service
+from server.service.service import Model, Service
 
 _ENGINE: Final = "penstock_engine_"
 

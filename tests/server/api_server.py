@@ -11,7 +11,7 @@ from typing import BinaryIO
 import httpx
 import msgspec
 
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 from tests.patience import PATIENCE
 from workers.contract.supervision import DRAIN_SIGNAL
 

@@ -7,8 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from engine_core.config import EngineConfig
 from server.settings.api_keys import APIKey, GivenKey, hashed
-from server.settings.server_config import GenerationDefaults, ServedModel, ServerConfig
-from server.settings.settings import Limits
+from server.settings.settings import GenerationDefaults, Limits, ServedModel, ServerConfig
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import ExecutionConfig, Task

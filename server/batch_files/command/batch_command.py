@@ -20,8 +20,7 @@ from server.batches.daemon_backend import daemon_backend
 from server.batches.engine_backend import EngineBackend
 from server.batches.results import JobStoppedError
 from server.bench.results.measurement import Progress
-from server.settings.server_config import api_key_from
-from server.settings.settings import Limits, ServeCommand
+from server.settings.settings import Limits, ServeCommand, api_key_from
 
 _SIGNAL_EXIT = 128
 

@@ -8,12 +8,10 @@ import msgspec
 
 from server.batches.engine_backend import EngineBackend, engine_backend
 from server.daemon.parts import engine_parts
-from server.daemon.run import START_SECONDS, running_parts
-from server.daemon.running_daemons import announce, private_folder
+from server.daemon.run import START_SECONDS, announce, private_folder, running_parts
 from server.models.model_source import model_folder
 from server.models.served_models import build_served_models
-from server.settings.server_config import unattended
-from server.settings.settings import ModelSettings, ServeCommand, flag_name
+from server.settings.settings import ModelSettings, ServeCommand, flag_name, unattended
 from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, read_bytes
 
 _OF_RESULTS = ("names", "task", "max_model_len", "dtype", "load_format", "rerank")

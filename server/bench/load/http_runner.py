@@ -20,11 +20,9 @@ from server.bench.load.load_generator import ClientLoad, ClientResult, figures_o
 from server.bench.results.engine_counters import counted, next_beat
 from server.bench.results.measurement import BenchError, Figures, Progress
 from server.daemon.parts import daemon_parts
-from server.daemon.run import START_SECONDS, running_parts
-from server.daemon.running_daemons import announce, private_folder
+from server.daemon.run import START_SECONDS, announce, private_folder, running_parts
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.server_config import ServedModel, ServerConfig
-from server.settings.settings import Limits
+from server.settings.settings import Limits, ServedModel, ServerConfig
 
 _WARM_UP_REQUESTS = 64
 _SHOWN_ERRORS = 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from server.daemon.parts import Part, Role, RunningPart
 from server.daemon.supervisor import Hangup, Supervisor
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 
 CHILD = """
 import os, pathlib, signal, sys, time

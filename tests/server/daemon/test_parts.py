@@ -13,8 +13,7 @@ import pytest
 from engine_core.config import EngineConfig
 from server.daemon.parts import Part, RunningPart, daemon_parts
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.server_config import ServerConfig
-from server.settings.settings import Limits
+from server.settings.settings import Limits, ServerConfig
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
 from tests.server.daemon.fake_daemon import FakeDaemon
 from tests.server.support import api_keys

@@ -11,7 +11,7 @@ import pytest
 
 from server.daemon.api_process import Certificate
 from server.daemon.credentials import TLSError, server_context
-from server.settings.server_config import TLS
+from server.settings.settings import TLS
 from tests.server.certificates import make_certificate, unverified_context
 
 

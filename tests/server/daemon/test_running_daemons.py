@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from engine_core.client.trace_client import trace_engines
-from server.daemon import running_daemons as module
-from server.daemon.run import running_engine
-from server.daemon.running_daemons import (
+from server.daemon import run as module
+from server.daemon.run import (
     RunningDaemon,
     announce,
     private_folder,
     running_daemons,
+    running_engine,
     sweep_private_folders,
 )
 from server.demo import EMBEDDER_NAME, demo_models
@@ -27,7 +27,7 @@ from tests.server.support import served_model
 
 ANNOUNCER = """
 import sys
-from server.daemon.running_daemons import announce, private_folder
+from server.daemon.run import announce, private_folder
 with private_folder() as (folder, file):
     announce(file, [])
     print(folder, flush=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from server.daemon.credentials import TLSError, checked_tls
-from server.settings.server_config import TLS
+from server.settings.settings import TLS
 from tests.server.certificates import encrypt_key, make_certificate
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from server.daemon.welcome import describe, welcome
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.server_config import ServerConfig
-from server.settings.settings import Limits
+from server.settings.settings import Limits, ServerConfig
 from tests.server.chat_templates import write_template
 from tests.server.checkpoint_folders import BERT, LLAMA, WRAPPED, write_checkpoint
 

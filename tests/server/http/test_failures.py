@@ -18,8 +18,7 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from server.api import batches, files, home, ops
 from server.daemon.application import all_endpoints, create_app
 from server.observe.metrics import Metrics
-from server.service.registry import Model, Registry
-from server.service.service import Service
+from server.service.service import Model, Registry, Service
 from tests.server.chat_templates import LLAMA3, write_template
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import served_model, server_config, write_tokenizer

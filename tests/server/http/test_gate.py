@@ -11,11 +11,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine_core.refusal import RefusalError
 from server.http.answers import EventStream, event
+from server.http.body import ClientLeftError
 from server.http.gate import Gate, RouteTable
-from server.http.incoming import ClientLeftError
 from server.service.endpoint import Endpoint, Operation
-from server.service.registry import Registry
-from server.service.service import Service
+from server.service.service import Registry, Service
 from tests.server.support import served_model, server_config
 
 

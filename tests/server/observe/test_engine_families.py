@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from engine_core.client.engine_client import EngineClient
 from engine_core.engine_state import STEP_SIZES, Beat, StageTime, Usage
 from server.observe.engine_families import Engines, add_admitted, engine_metrics
-from server.service.registry import Registry
+from server.service.service import Registry
 from tests.server.support import served_model
 
 STAGE = StageTime(busy_s=3.0, waiting_s=1.0, transfer_s=0.5, idle_s=0.25)

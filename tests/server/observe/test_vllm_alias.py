@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 from tests.patience import wait_until
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import server_config

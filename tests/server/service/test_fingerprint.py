@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.service import registry as fingerprint
-from server.service.registry import system_fingerprint
+from server.service import service as fingerprint
+from server.service.service import system_fingerprint
 from tests.engine_core.configs import execution_config
 
 CONFIG = execution_config()

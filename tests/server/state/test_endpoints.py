@@ -13,10 +13,8 @@ import pytest
 import pytest_asyncio
 
 from server.daemon.application import all_endpoints, create_app
-from server.service.registry import Registry
-from server.service.service import Service
-from server.settings.server_config import State
-from server.settings.settings import Limits
+from server.service.service import Registry, Service
+from server.settings.settings import Limits, State
 from tests.server.state.opened import prepared
 from tests.server.support import api_keys, server_config
 
