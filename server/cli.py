@@ -103,7 +103,7 @@ _SHOWN = (
 
 
 def _shown(config: ServerConfig) -> str:
-    """The configuration as JSON, how a model is computed among the fields of its engine; without
+    """The configuration as JSON, how a model is computed among the fields of its engine. Without
     its secret, its keys' digests (a short key could be guessed) and the names of settings for
     messages."""
     keys = tuple(msgspec.structs.replace(key, digest="redacted") for key in config.api_keys)
@@ -118,7 +118,7 @@ def _shown(config: ServerConfig) -> str:
 
 
 def _command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> ServeCommand:
-    """What the flags that were given, and the file if they name one, ask for."""
+    """The command that the given flags, and the file if they name one, ask for."""
     server = {key: given[key] for key in Settings.__struct_fields__ if key in given}
     server |= {key: tuple(server[key]) for key in LIST_FLAGS if key in server}
     sources: list[str] = server.pop("models")

@@ -196,4 +196,4 @@ def entry_at_fault(whole: str, struct: type[msgspec.Struct], path: str) -> str |
 
 
 class CommandError(Exception):
-    """A command cannot do what it is asked; its message is one line, its exit code 1."""
+    """A command cannot do what it is asked. Its message is one line, its exit code 1."""

@@ -1,4 +1,4 @@
-"""Tasks that live as long as their process."""
+"""Tasks of an event loop: those that last, the process' heartbeat, the first error of a group."""
 
 import asyncio
 from collections.abc import Coroutine, Generator
@@ -9,8 +9,10 @@ from workers.contract.supervision import BEAT_SECONDS, Heartbeat
 
 
 def lasting_task(work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
-    """Start a task that only ends when it has done its work, or is cancelled: an exception that
-    ends it ends the process. Nobody would see it, as nobody waits for the task."""
+    """Start a task that only ends when it has done its work, or is cancelled.
+
+    An exception that ends it ends the process: nobody would see it, as nobody waits for the task.
+    """
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_end_process)
     return task

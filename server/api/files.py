@@ -15,7 +15,7 @@ from starlette.responses import FileResponse
 from engine_core.refusal import RefusalError
 from server.errors import quoted
 from server.http.body import length_of, query_of
-from server.http.form import Form, FormReader
+from server.http.form import Form
 from server.schemas.stored.file_objects import (
     LEAST_KEPT_SECONDS,
     MOST_KEPT_SECONDS,
@@ -51,7 +51,8 @@ async def create_file(request: Request) -> Response:
     path = stored.state.files.path(file_id)
     async with _upload(stored, path, limits) as upload:
         upload.check(length_of(request, 0) - _BESIDE_FILE)
-        form = await FormReader("file", upload).read(request, limits.max_file_size)
+        form = Form("file", upload)
+        await form.read(request, limits.max_file_size)
         file = _described(form, file_id, stored.owner, upload.num_bytes)
         await asyncio.to_thread(upload.commit)
         await asyncio.to_thread(stored.state.files.add, file)

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class Certificate:
-    """What new connections on `context` are shown: what it was made with, or the newest renewal."""
+    """The certificate for new connections on `context`: its first one, or the newest renewal."""
 
     def __init__(self, context: ssl.SSLContext, tls: TLS) -> None:
         self._context = context

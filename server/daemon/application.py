@@ -26,7 +26,7 @@ from server.service.service import Service
 
 
 def create_app(service: Service) -> ASGIApp:
-    """The HTTP application around `service`; its lifespan holds the connections to the engines.
+    """The HTTP application around `service`. Its lifespan holds the connections to the engines.
 
     FastAPI describes the endpoints, serves the documentation and answers all other paths.
     """
@@ -74,7 +74,7 @@ async def _on_exception(_: Request, error: Exception) -> Response:
 
 
 def all_endpoints() -> tuple[Endpoint, ...]:
-    """In the order of the documentation; each package's modules are found by listing it."""
+    """In the order of the documentation. Each package's modules are found by listing it."""
     found: dict[Endpoint, None] = {}
     for package in (server.api, server.cohere, server.pooling, server.tei):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):

@@ -21,8 +21,7 @@ _log = logging.getLogger("penstock")
 
 
 class Credentials:
-    """What the files of API keys, the certificate and its private key held when each of them could
-    last be used."""
+    """The contents of key files, certificate and private key, each as it could last be used."""
 
     def __init__(self, command: ServeCommand) -> None:
         """Read all files. Raises SettingsError."""
@@ -51,7 +50,10 @@ class Credentials:
         faults = 0
         for file in self._of_file:
             try:
-                self._check_regular(file)
+                # A shell's `<(command)` can be read once, and a named pipe may never answer.
+                if Path(file).is_fifo():
+                    where = self._names.of("api_key_files")
+                    raise SettingsError(f"{where}: {file} is a pipe, which is not read again")
                 self._of_file[file] = self._read_keys(file)
             except SettingsError as error:
                 faults += 1
@@ -72,12 +74,6 @@ class Credentials:
         except APIKeyError as error:
             raise SettingsError(f"{self._names.of('api_key_files')}: {error}") from None
 
-    def _check_regular(self, file: str) -> None:
-        """A shell's `<(command)` can be read once, and a named pipe may never answer."""
-        if Path(file).is_fifo():
-            where = self._names.of("api_key_files")
-            raise SettingsError(f"{where}: {file} is a pipe, which is not read again")
-
     def _read_tls(self) -> TLS | None:
         cert, key = self._settings.tls_cert, self._settings.tls_key
         if cert is None and key is None:
@@ -93,7 +89,7 @@ class Credentials:
 
 
 class TLSError(ValueError):
-    """A certificate and a key that cannot be used; `key` is the setting at fault."""
+    """A certificate and a key that cannot be used. `key` is the setting at fault."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)

@@ -63,7 +63,7 @@ START_ERRORS = (StartError, DemoModelMissingError, SettingsError, SetupError, *M
 
 
 def serve(command: ServeCommand, hangup: Hangup) -> int:
-    """Serve until stopped; returns the exit code. Raises one of START_ERRORS before any process
+    """Serve until stopped. Returns the exit code. Raises one of START_ERRORS before any process
     is started."""
     settings, setting_names = command.settings, command.setting_names
     _log_to_stderr(settings.log_level)
@@ -280,7 +280,7 @@ def _is_ready(config: ServerConfig) -> bool:
 
 
 class _Formatter(logging.Formatter):
-    """Progress with the time; errors as any command-line program says them."""
+    """Progress with the time. Errors as any command-line program says them."""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.levelno >= logging.ERROR:

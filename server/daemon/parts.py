@@ -1,6 +1,6 @@
-"""The commands of the daemon's child processes, with their environments and configuration files.
+"""The daemon's child processes: commands, environments, configuration files, and each as it runs.
 
-Nothing is started here: `running_part.py` starts one `Part`, `supervisor.py` starts and ends all.
+`supervisor.py` starts and ends them all.
 """
 
 import asyncio
@@ -30,7 +30,6 @@ PROCESS_FILE = "processes.json"
 _BATCH_FILE = "batches.state"
 
 Role = Literal["engine", "worker", "api", "batch"]
-
 
 _WORKER_SETTINGS = NO_MULTICAST | {
     # gloo and NCCL speak plain TCP: on one host they are held to loopback.
@@ -209,6 +208,7 @@ class RunningPart(ChildProcess):
 
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+
 _GRACE_S = 1.0
 """From SIGTERM to SIGKILL."""
 

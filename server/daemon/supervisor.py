@@ -82,7 +82,7 @@ class Supervisor:
         on_ready: Callable[[float], None],
         on_hangup: Callable[[], None],
     ) -> None:
-        """The daemon lives as long as its `parts` do; but the batch process is started again. With
+        """The daemon lives as long as its `parts` do, and the batch process is started again. With
         a `stall_timeout` of 0 none is watched.
 
         `on_started` is called with all processes once they are spawned, and when one has been
@@ -136,7 +136,7 @@ class Supervisor:
         return [*self._children, *(kept.child for kept in self._kept)]
 
     def _on_signal(self, number: signal.Signals) -> None:
-        """The first finishes the requests in flight and stops; a second one stops at once."""
+        """The first finishes the requests in flight and stops. A second one stops at once."""
         if self._stop.is_set():
             self._forced_by = number
             self._force.set()
@@ -191,7 +191,7 @@ class Supervisor:
         return _cause([child for child in self._children if child.exit.done()])
 
     async def _serve(self) -> int:
-        """Until a signal comes or a part dies; then the requests in flight are finished."""
+        """Until a signal comes or a part dies. Then the requests in flight are finished."""
         self._serving = True
         watch = lasting_task(self._watch(), "watch of heartbeats")
         for child in self._children:
@@ -241,7 +241,7 @@ class Supervisor:
         self._died.set()
 
     def _kill_workers(self, model: str | None) -> None:
-        """They have nobody to work for; one that stands still would not even notice."""
+        """End workers that have nobody to work for. One that stands still would not even notice."""
         for child in self._children:
             if child.part.model == model:
                 child.signal(signal.SIGKILL)
@@ -260,7 +260,7 @@ class Supervisor:
         return [child for child in self._children if child.part.role == "api"]
 
     async def _drain(self) -> None:
-        """The API processes finish what runs and exit; the others are idle then. Batches go on
+        """The API processes finish what runs and exit. The others are idle then. Batches go on
         another time."""
         self._draining = True
         for kept in self._kept:
@@ -299,7 +299,7 @@ def _cause(ended: Sequence[RunningPart]) -> RunningPart:
 
 
 async def _first(*waits: Coroutine[object, object, object]) -> None:
-    """Until one of them is over; the others are cancelled. Raises what that one has raised."""
+    """Until one of them is over. The others are cancelled. Raises what that one has raised."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

@@ -1,4 +1,4 @@
-"""What the daemon says on a terminal: what it starts, and how to try it once it is ready."""
+"""Messages on a terminal: which models the daemon starts, and how to try it once it is ready."""
 
 import json
 from pathlib import Path
@@ -46,8 +46,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def welcome(config: ServerConfig, seconds: float) -> str:
-    """The ready message: the daemon's address, those of its status page and documentation, and a
-    command to try for each endpoint that is served."""
+    """The ready message: the daemon's addresses, and a command to try for each endpoint."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     scheme = "http" if config.tls is None else "https"
     url = f"{scheme}://{host}:{config.port}"

@@ -1,4 +1,4 @@
-"""The answer to a request that failed, and the log's line where the failure is the server's own."""
+"""The answer to a request that failed, and answers of server-sent events."""
 
 import logging
 from collections.abc import AsyncGenerator, Mapping
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class ErrorAnswer(Response):
-    """The answer to `error`; `status` and `body` override those of OpenAI's API.
+    """The answer to `error`. `status` and `body` override those of OpenAI's API.
 
     A failure of the server's own (500) is logged when it is sent, with its `cause`.
     """

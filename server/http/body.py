@@ -1,4 +1,7 @@
-"""Request bodies: read within bounds, decoded into a typed struct, faults named by field."""
+"""Request bodies: read within bounds, decoded into a typed struct, faults named by field.
+
+A client that leaves, while it sends its body or later, cancels the work that is done for it.
+"""
 
 import asyncio
 import re
@@ -20,183 +23,31 @@ from server.service.decoding_turns import LARGE_BYTES
 from server.service.ledger import Account
 from server.service.service import record_of, service_of
 
+Struct = TypeVar("Struct", bound=msgspec.Struct)
 
-class ClientLeftError(Exception):
-    """The client disconnected before it had its answer: nobody reads one."""
-
-
-class CancelOnDisconnect:
-    """Cancels the body of its `with` block, and only that, when the client disconnects.
-
-    The request's body must have been read. Leaving a block that was cancelled so raises
-    ClientLeftError.
-    """
-
-    def __init__(self, receive: Receive) -> None:
-        self._gone = False
-        self._receive = receive
-
-    def __enter__(self) -> Self:
-        task = asyncio.current_task()
-        assert task is not None, "a coroutine that uses the block is run by a task"
-        self._task = task
-        self._watch = asyncio.create_task(self._wait())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._watch.cancel()
-        del self._watch  # its traceback leads back here: a cycle for the collector otherwise
-        if self._gone and kind is asyncio.CancelledError and self._task.uncancel() == 0:
-            raise ClientLeftError from None
-
-    async def _wait(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._gone = True
-        self._task.cancel()
-
-
-# A body has the first, and the time that it takes at this rate.
-_READING_S = 10
-_READING_RATE = 16 << 10
-
-
-def has_come(scope: Scope) -> bool:
-    """Whether the whole body of a request is here already."""
-    return "body_has_come" in scope.get("state", ())
-
-
-def length_of(request: Request, unknown: int) -> int:
-    """Bytes of the body, or `unknown` where the request does not say."""
-    return int(request.headers.get("content-length", unknown))
-
-
-def body_account(request: Request) -> Account:
-    """An account for a body, in part or whole."""
-    key = record_of(request).client.share.number
-    return service_of(request).ledger.account(key, "the body of this request")
-
-
-@asynccontextmanager
-async def incoming(request: Request, length: int) -> AsyncGenerator[Account]:
-    """Read a body of `length` bytes within the block, and have the account hold what has come.
-
-    Raises RefusalError `overloaded` or `body_timeout`, or ClientLeftError.
-    """
-    seconds = _READING_S + length / _READING_RATE
-    limit = asyncio.timeout(seconds)
-    try:
-        with body_account(request) as account:
-            async with limit:
-                yield account
-    except ClientDisconnect:
-        raise ClientLeftError from None
-    except TimeoutError:
-        if not limit.expired():  # that of a disk, say
-            raise
-        message = f"the body has not come within {seconds:.0f} s"
-        raise RefusalError("body_timeout", message) from None
-
+Query = TypeVar("Query", bound=msgspec.Struct)
 
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
-
-
-def derived(
-    struct: type[_StructT], added: Mapping[str, Any] | None = None, *, strictly: bool = False
-) -> type[_StructT]:
-    """A subclass of `struct` that also takes the `added` fields (dotted path -> type), null if left
-    out, and if `strictly` no others, at any depth; `struct` itself where nothing changes. One of
-    several structs in a union has the fields of the others too, as null.
-
-    Fields that are left undecoded (`msgspec.Raw`) or are taken whole (a dict) do not change.
-    """
-    added = added or {}
-    own_names = struct.__struct_encode_fields__
-    fields: list[Any] = [
-        (name, kind, None)
-        for name, kind in added.items()
-        if "." not in name and name not in own_names
-    ]
-    for field in msgspec.structs.fields(struct):
-        kind = _mapped(field.type, _below(added, field.name), strictly=strictly)
-        if kind is not field.type:
-            default = () if field.required else (_default(field),)
-            fields.append((field.name, kind, *default))
-    if not fields and not strictly:
-        return struct
-    own = struct.__struct_config__
-    made = msgspec.defstruct(
-        struct.__name__,
-        fields,
-        bases=(struct,),
-        kw_only=True,
-        frozen=own.frozen,
-        gc=own.gc,
-        tag=own.tag,
-        tag_field=own.tag_field,
-        forbid_unknown_fields=strictly or own.forbid_unknown_fields,
-    )
-    return cast("type[_StructT]", made)
-
-
-def _below(added: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The fields added to the structs in the field `name`."""
-    prefix = f"{name}."
-    return {
-        path.removeprefix(prefix): kind for path, kind in added.items() if path.startswith(prefix)
-    }
-
-
-def _default(field: msgspec.structs.FieldInfo) -> Any:
-    if field.default is not msgspec.NODEFAULT:
-        return field.default
-    return msgspec.field(default_factory=field.default_factory)
-
-
-def _mapped(kind: Any, added: Mapping[str, Any], *, strictly: bool) -> Any:
-    """`kind` with every struct in it derived; `kind` itself where nothing changes."""
-    if _is_struct(kind):
-        return derived(kind, added, strictly=strictly)
-    origin: Any = get_origin(kind)
-    parts: tuple[Any, ...] = get_args(kind)
-    if origin is Annotated:
-        inner = _mapped(parts[0], added, strictly=strictly)
-        return kind if inner is parts[0] else Annotated[(inner, *parts[1:])]
-    others = _fields_of_several(parts)
-    mapped = tuple(_mapped(part, {**others, **added}, strictly=strictly) for part in parts)
-    if all(new is old for new, old in zip(mapped, parts, strict=True)):
-        return kind
-    return (Union if origin is types.UnionType else origin)[mapped]
-
-
-def _fields_of_several(kinds: tuple[Any, ...]) -> dict[str, None]:
-    """The fields of all structs in a union, if there are several: what another one would obey must
-    not be lost."""
-    structs = [kind for kind in kinds if _is_struct(kind)]
-    if len(structs) < 2:
-        return {}
-    return {name: None for struct in structs for name in struct.__struct_encode_fields__}
-
-
-def _is_struct(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 # Up to so many times the permitted size, a body is read to its end before it is refused.
 _DROPPED_BODIES = 4
 
+# A body has the first, and the time that it takes at this rate.
+_READING_S = 10
+
+_READING_RATE = 16 << 10
+
 # What msgspec says of a field that derived structs have for the sake of others in a union.
 _ONLY_NULL = "expected `null`,"
+
 # A body that has been looked at, in its request's scope.
 _READ = "penstock.body"
+
 _INDICES = re.compile(r"\[[^]]*\]")
+
+
+class ClientLeftError(Exception):
+    """The client disconnected before it had its answer: nobody reads one."""
 
 
 class Body(Generic[Struct]):
@@ -214,8 +65,10 @@ class Body(Generic[Struct]):
         return self.decode(raw, strictly=service_of(request).config.strict_fields)
 
     def decode(self, raw: bytes, *, strictly: bool = False) -> Struct:
-        """Raises RefusalError `invalid_request`, with the field as `param` where there is one: also
-        for a field that is unknown, if `strictly`."""
+        """Raises RefusalError `invalid_request`, with the field as `param` where there is one.
+
+        With `strictly` an unknown field is one, too.
+        """
         decoder = self._strict_decoder if strictly else self._decoder
         try:
             # msgspec checks the strings that it keeps; a body is UTF-8 as a whole or not at all.
@@ -258,6 +111,15 @@ def _within(path: str) -> Iterator[str]:
     names = path.split(".")
     for depth, name in enumerate(names):
         yield ".".join([*names[:depth], name.partition("[")[0]])
+
+
+def query_of(request: Request, query: type[Query]) -> Query:
+    """Raises RefusalError, the parameter at fault as its `param`. Unknown names are ignored."""
+    try:
+        return msgspec.convert(dict(request.query_params), query, strict=False)
+    except msgspec.ValidationError as error:
+        fault = fault_of(error)
+        raise RefusalError("invalid_request", f"{fault.path}: {fault.reason}", fault.path) from None
 
 
 async def whole_body(request: Request) -> bytes:
@@ -320,6 +182,43 @@ async def _incoming(request: Request, max_bytes: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+@asynccontextmanager
+async def incoming(request: Request, length: int) -> AsyncGenerator[Account]:
+    """Read a body of `length` bytes within the block, and have the account hold what has come.
+
+    Raises RefusalError `overloaded` or `body_timeout`, or ClientLeftError.
+    """
+    seconds = _READING_S + length / _READING_RATE
+    limit = asyncio.timeout(seconds)
+    try:
+        with body_account(request) as account:
+            async with limit:
+                yield account
+    except ClientDisconnect:
+        raise ClientLeftError from None
+    except TimeoutError:
+        if not limit.expired():  # that of a disk, say
+            raise
+        message = f"the body has not come within {seconds:.0f} s"
+        raise RefusalError("body_timeout", message) from None
+
+
+def has_come(scope: Scope) -> bool:
+    """Whether the whole body of a request is here already."""
+    return "body_has_come" in scope.get("state", ())
+
+
+def length_of(request: Request, unknown: int) -> int:
+    """Bytes of the body, or `unknown` where the request does not say."""
+    return int(request.headers.get("content-length", unknown))
+
+
+def body_account(request: Request) -> Account:
+    """An account for a body, in part or whole."""
+    key = record_of(request).client.share.number
+    return service_of(request).ledger.account(key, "the body of this request")
+
+
 def check_encoding(request: Request) -> None:
     """Raises RefusalError for a compressed body: one would be bounded only once it is unpacked."""
     # Starlette's Headers cost more than all else here.
@@ -334,13 +233,122 @@ def _too_large(max_bytes: int) -> RefusalError:
     return RefusalError("body_too_large", f"the body is larger than {max_bytes} bytes")
 
 
-Query = TypeVar("Query", bound=msgspec.Struct)
+class CancelOnDisconnect:
+    """Cancels the body of its `with` block, and only that, when the client disconnects.
+
+    The request's body must have been read. Leaving a block that was cancelled so raises
+    ClientLeftError.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._gone = False
+        self._receive = receive
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine that uses the block is run by a task"
+        self._task = task
+        self._watch = asyncio.create_task(self._wait())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._watch.cancel()
+        del self._watch  # its traceback leads back here: a cycle for the collector otherwise
+        if self._gone and kind is asyncio.CancelledError and self._task.uncancel() == 0:
+            raise ClientLeftError from None
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._task.cancel()
 
 
-def query_of(request: Request, query: type[Query]) -> Query:
-    """Raises RefusalError, the parameter at fault as its `param`; unknown names are ignored."""
-    try:
-        return msgspec.convert(dict(request.query_params), query, strict=False)
-    except msgspec.ValidationError as error:
-        fault = fault_of(error)
-        raise RefusalError("invalid_request", f"{fault.path}: {fault.reason}", fault.path) from None
+def derived(
+    struct: type[_StructT], added: Mapping[str, Any] | None = None, *, strictly: bool = False
+) -> type[_StructT]:
+    """A subclass of `struct` that also takes the `added` fields, or `struct` itself without any.
+
+    They go by dotted path to type, at any depth, and are null if left out. `strictly`: the subclass
+    takes no other fields. One of several structs in a union has the fields of the others too, as
+    null.
+
+    Fields that are left undecoded (`msgspec.Raw`) or are taken whole (a dict) do not change.
+    """
+    added = added or {}
+    own_names = struct.__struct_encode_fields__
+    fields: list[Any] = [
+        (name, kind, None)
+        for name, kind in added.items()
+        if "." not in name and name not in own_names
+    ]
+    for field in msgspec.structs.fields(struct):
+        kind = _mapped(field.type, _below(added, field.name), strictly=strictly)
+        if kind is not field.type:
+            default = () if field.required else (_default(field),)
+            fields.append((field.name, kind, *default))
+    if not fields and not strictly:
+        return struct
+    own = struct.__struct_config__
+    made = msgspec.defstruct(
+        struct.__name__,
+        fields,
+        bases=(struct,),
+        kw_only=True,
+        frozen=own.frozen,
+        gc=own.gc,
+        tag=own.tag,
+        tag_field=own.tag_field,
+        forbid_unknown_fields=strictly or own.forbid_unknown_fields,
+    )
+    return cast("type[_StructT]", made)
+
+
+def _below(added: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The fields added to the structs in the field `name`."""
+    prefix = f"{name}."
+    return {
+        path.removeprefix(prefix): kind for path, kind in added.items() if path.startswith(prefix)
+    }
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default is not msgspec.NODEFAULT:
+        return field.default
+    return msgspec.field(default_factory=field.default_factory)
+
+
+def _mapped(kind: Any, added: Mapping[str, Any], *, strictly: bool) -> Any:
+    """`kind` with every struct in it derived. `kind` itself where nothing changes."""
+    if _is_struct(kind):
+        return derived(kind, added, strictly=strictly)
+    origin: Any = get_origin(kind)
+    parts: tuple[Any, ...] = get_args(kind)
+    if origin is Annotated:
+        inner = _mapped(parts[0], added, strictly=strictly)
+        return kind if inner is parts[0] else Annotated[(inner, *parts[1:])]
+    others = _fields_of_several(parts)
+    mapped = tuple(_mapped(part, {**others, **added}, strictly=strictly) for part in parts)
+    if all(new is old for new, old in zip(mapped, parts, strict=True)):
+        return kind
+    return (Union if origin is types.UnionType else origin)[mapped]
+
+
+def _fields_of_several(kinds: tuple[Any, ...]) -> dict[str, None]:
+    """The fields of all structs in a union of several.
+
+    What another one would obey must not be lost.
+    """
+    structs = [kind for kind in kinds if _is_struct(kind)]
+    if len(structs) < 2:
+        return {}
+    return {name: None for struct in structs for name in struct.__struct_encode_fields__}
+
+
+def _is_struct(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)

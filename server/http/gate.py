@@ -197,7 +197,7 @@ class Gate:
             self._service.tracer.add(scope, record)
 
     def _has_key(self, headers: dict[bytes, bytes], record: RequestRecord) -> bool:
-        """Whether the request has a key; notes whose it is."""
+        """Whether the request has a key. Notes whose it is."""
         client = self._service.keys.find(headers.get(b"authorization", b""))
         if client is not None:
             record.client = client
@@ -212,8 +212,11 @@ def _own_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
 
 
 def _note_unanswered(scope: Scope, record: RequestRecord) -> None:
-    """The answer has not been sent whole: by an error on our side, because the rest of the request
-    could not be read (the HTTP server has then answered), or because the client left."""
+    """Note why an answer has not been sent whole.
+
+    There was an error on our side, or the rest of the request could not be read (the HTTP server
+    has then answered), or the client left.
+    """
     unreadable: RefusalError | None = scope.get("unreadable")
     if unreadable is not None:
         record.status, record.error = ERRORS[unreadable.code].status, unreadable.code
@@ -227,7 +230,7 @@ _UNAUTHORIZED = ErrorAnswer(
 
 
 def with_cors(app: ASGIApp, origins: Sequence[str], access_log: AccessLog | None) -> ASGIApp:
-    """`app`, which the pages of `origins` may call; `*` means all pages.
+    """`app`, which the pages of `origins` may call. `*` means all pages.
 
     A preflight is answered here, without an API key: browsers send none with it. No cookies are
     used.

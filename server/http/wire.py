@@ -1,5 +1,7 @@
-"""HTTP/1.x on one connection: uvicorn's protocol, with bounds on the bytes and the time that a
-client may make it spend without progress, and stricter parsing.
+"""HTTP/1.x on one connection: uvicorn's protocol within bounds, with stricter parsing.
+
+Bounded are the bytes and the time that a client may make it spend without progress, and answers
+that clients do not read. Whatever uvicorn does not document is used here alone.
 """
 
 import asyncio
@@ -28,8 +30,9 @@ CONNECTION_LOG: Final = logging.getLogger("penstock.connections")
 
 
 class LogLimit(logging.Filter):
-    """Lets the first records of a logger through in each `seconds`, and counts the others: one line
-    tells their number when that time is over.
+    """Lets the first records of a logger through in each `seconds`, and counts the others.
+
+    One line tells their number when that time is over.
 
     It belongs to loggers that are used in the event loop.
     """
@@ -71,21 +74,24 @@ class _Watched:
         self.unread, self.taken, self.looks = unsent, 0, 0
 
     def look(self, connection: HttpToolsProtocol, now: float) -> None:
-        unsent = _unsent_bytes(connection)
+        unsent = connection.transport.get_write_buffer_size()
         if unsent < self.unsent:
             self.taken += self.unsent - unsent
             self.moved_at = now
-        self.unsent, self.unread = unsent, unsent + _held_bytes(connection)
+        record: RequestRecord | None = connection.scope.get("record")
+        # About what of the answer waits to be written.
+        held = 0 if record is None or record.held_bytes is None else record.held_bytes()
+        self.unsent, self.unread = unsent, unsent + held
         self.looks += 1
 
     @property
     def progress(self) -> tuple[bool, float, float]:
-        """Sorts those first that read least; new ones come last."""
+        """Sorts those first that read least. New ones come last."""
         return self.looks < _NEW, self.moved_at, self.taken / max(self.looks, 1)
 
     @property
     def is_steady(self) -> bool:
-        """It reads, as far as one can tell."""
+        """Whether it reads, as far as one can tell."""
         return self.looks < _NEW or self.taken >= self.looks * _STEADY_BYTES
 
 
@@ -104,7 +110,8 @@ class UnreadAnswers:
     def watch(self, connection: HttpToolsProtocol) -> None:
         """Its client lags behind from now on."""
         loop = asyncio.get_running_loop()
-        watched = self._watched[connection] = _Watched(_unsent_bytes(connection), loop.time())
+        unsent = connection.transport.get_write_buffer_size()
+        watched = self._watched[connection] = _Watched(unsent, loop.time())
         self._ledger.unread += watched.unread
         if self._timer is None:
             self._timer = loop.call_later(_LOOK_SECONDS, self._look)
@@ -148,17 +155,6 @@ class UnreadAnswers:
         connection.transport.abort()
 
 
-def _unsent_bytes(connection: HttpToolsProtocol) -> int:
-    """What has been written, and not yet taken by the kernel."""
-    return connection.transport.get_write_buffer_size()
-
-
-def _held_bytes(connection: HttpToolsProtocol) -> int:
-    """About what of the answer waits to be written."""
-    record: RequestRecord | None = connection.scope.get("record")
-    return 0 if record is None or record.held_bytes is None else record.held_bytes()
-
-
 NoteUnread = Callable[[Scope, RefusalError], bytes]
 """Takes what is known of a request, and its answer; returns the request's id."""
 
@@ -187,7 +183,7 @@ class WireProtocol(HttpToolsProtocol):
         unread_answers: UnreadAnswers,
         **options: Any,
     ) -> None:
-        """`note_unread` hears of requests that cannot be read; `unread_answers` watches the
+        """`note_unread` hears of requests that cannot be read. `unread_answers` watches the
         connection while its client lags behind; the rest is uvicorn's."""
         super().__init__(*args, **options)
         self._note_unread, self._unread_answers = note_unread, unread_answers
@@ -218,7 +214,7 @@ class WireProtocol(HttpToolsProtocol):
         self._unread_answers.watch(self)
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """The client has caught up."""
         super().resume_writing()
         self._unread_answers.forget(self)
 
@@ -249,8 +245,10 @@ class WireProtocol(HttpToolsProtocol):
             self._parse_without_offer()
 
     def _parse_without_offer(self) -> None:
-        """Parse the last headers again without their offer of another protocol, which is declined:
-        after an offer the parser reads no body. Raises HttpParserError."""
+        """Parse the last headers again without their offer of another protocol, which is declined.
+
+        After an offer the parser reads no body. Raises HttpParserError.
+        """
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if method == b"CONNECT":
             raise httptools.HttpParserError("CONNECT is for proxies")
@@ -261,8 +259,11 @@ class WireProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
 
     def on_headers_complete(self) -> None:
-        """Raises RefusalError for headers that are too large, name no host, or two hosts
-        or keys, for a coded body, and for a bad target."""
+        """Raises RefusalError for headers that cannot be served.
+
+        They are too large, name no host, or two hosts or keys, or announce a coded body, or the
+        target is bad.
+        """
         if self._stalled_bytes + self._read_bytes > self.max_header_bytes:
             self._check_size()
         if self.parser.should_upgrade():
@@ -291,7 +292,7 @@ class WireProtocol(HttpToolsProtocol):
         self._progressed = True
 
     def on_message_complete(self) -> None:
-        """The end of a request; the body after an offer is still to come."""
+        """The end of a request. The body after an offer is still to come."""
         if not self.parser.should_upgrade():
             super().on_message_complete()
             self._whole = True
@@ -353,7 +354,7 @@ class WireProtocol(HttpToolsProtocol):
                 self._answer_last(error, b"" if record is None else record.request_id.encode())
 
     def _known_of_unread(self, last: RequestResponseCycle | None) -> Scope:
-        """What is known of the request that cannot be read: perhaps only who sent it."""
+        """The known part of the request that cannot be read: perhaps only who sent it."""
         known: Scope = {"client": self.client}
         scope = cast("Scope | None", self.scope)
         begun = scope is not None and (last is None or scope is not last.scope or last.more_body)
@@ -419,7 +420,7 @@ class WireProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_at(look, self._check_deadline)
 
     def _end_stalled(self) -> None:
-        """Close; a request whose body has begun to come is answered."""
+        """Close. A request whose body has begun to come is answered."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is None or not cycle.more_body or cycle.response_complete:
             self.transport.close()
@@ -498,7 +499,7 @@ class CoalescingTransport:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Hold `data` back if it is headers; otherwise send it, after the headers that are held."""
+        """Hold `data` back if it is headers. Otherwise send it, after the headers that are held."""
         if self._held or not data.startswith(_STATUS_LINE):
             self._send(data)
         else:

@@ -49,7 +49,7 @@ class AccessLog:
     """Writes a line for each request when its answer ends, or its client has left."""
 
     def __init__(self, form: LogFormat, dropped: Count, *, alone: bool) -> None:
-        """Lines that could not be written are counted in `dropped`; `alone`: no other process
+        """Lines that could not be written are counted in `dropped`. `alone`: no other process
         writes such lines to the same standard output."""
         lines = LineFormat(form)
         self._line = lines.line
@@ -63,7 +63,7 @@ class AccessLog:
         self._write = self._writer.write
 
     def add(self, scope: Scope, record: RequestRecord) -> None:
-        """A request whose record is closed; `scope` may lack what could not be read."""
+        """A request whose record is closed. `scope` may lack what could not be read."""
         self._write(self._line(scope, record))
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class LineFormat:
 
 @lru_cache(_KNOWN_PATHS)
 def _plain(path: bytes) -> str:
-    """What msgspec then escapes."""
+    """The path as text, which msgspec then escapes."""
     return path[:_MOST_OF_PATH].decode("latin-1")
 
 

@@ -1,4 +1,4 @@
-"""What the engines report of themselves, as of their last heartbeats.
+"""Reports of the engines on themselves, as of their last heartbeats.
 
 Every API process has the same heartbeats: each shows them as they are, and none adds them up.
 """
@@ -34,7 +34,7 @@ Engines = Sequence[tuple[ServedModel, EngineClient]]
 
 
 def engine_metrics(engines: Engines) -> Iterator[Metric]:
-    """The metrics of every engine that has sent a heartbeat; of one that is dead only counters."""
+    """The metrics of every engine that has sent a heartbeat. Of one that is dead only counters."""
     up = _gauge("up", "1: ready and alive.")
     age = _gauge("heartbeat_age_seconds", "Time since the engine's last heartbeat.")
     usage = _gauge("kv_usage_ratio", "Share of the KV blocks that are in use.")

@@ -113,7 +113,7 @@ class Family:
 
 
 def place(families: Sequence[Family]) -> int:
-    """Give every family its cells, one after another; returns how many they take together."""
+    """Give every family its cells, one after another. Returns how many they take together."""
     size = 0
     for family in families:
         family.first = size
@@ -128,6 +128,7 @@ def cumulative(bounds: Sequence[float], counts: Sequence[float]) -> list[tuple[s
 
 
 _ITEM = 8
+
 _PID = 0  # the cell that holds the process that writes
 
 
@@ -135,7 +136,7 @@ class SharedCells:
     """float64 cells: this process's `own`, and the sums over all processes."""
 
     def __init__(self, size: int, files: Sequence[Path], index: int) -> None:
-        """`files` are those of all API processes, of which this is number `index`; none if there is
+        """`files` are those of all API processes, of which this is number `index`. None if there is
         but one process. `size` cells are for its caller. Raises OSError."""
         self._bytes = (size + 1) * _ITEM
         self._files = list(files)

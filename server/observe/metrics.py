@@ -135,7 +135,7 @@ class KeyMetrics(NamedTuple):
 def _families(
     paths: tuple[str, ...], models: tuple[str, ...], keys: tuple[str, ...]
 ) -> dict[str, Family]:
-    """What API processes count, in the order in which it is shown, by names without `penstock_`."""
+    """The families that API processes count in, as they are shown, by names without `penstock_`."""
     endpoint, model, key = {"endpoint": paths}, {"model": models}, {"key": keys}
     families = [
         Family(
@@ -184,8 +184,9 @@ def _families(
 
 
 class Metrics:
-    """What this API process counts, and what `/metrics` and the status page show: the sums over
-    all API processes, and the engines' own counts.
+    """The counts of this API process, and what `/metrics` and the status page show.
+
+    Shown are the sums over all API processes, and the engines' own counts.
 
     Labels have fixed values: models by their first names, endpoints, statuses, reasons.
     """
@@ -197,7 +198,7 @@ class Metrics:
         endpoints: Sequence[str],
         index: int,
     ) -> None:
-        """`clients` are those of the models' engines, `endpoints` paths; `index` is the number of
+        """`clients` are those of the models' engines, `endpoints` paths. `index` is the number of
         this API process. A key that comes later counts as another. Raises OSError."""
         self.draining = False
         self._engines = list(zip(config.models, clients, strict=True))
@@ -226,7 +227,7 @@ class Metrics:
         return self._of_model[model]
 
     def set_in_flight(self, requests: int) -> None:
-        """So many requests are in flight in this process from now on."""
+        """Note that so many requests are in flight in this process from now on."""
         self._cells.own[self._families["in_flight"].first] = requests
 
     def answered(self, record: RequestRecord) -> None:
@@ -246,7 +247,7 @@ class Metrics:
             self._of_model[record.model].count(record)
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric, as it is now; with the alias, once more under other names."""
+        """Every metric, as it is now. With the alias, once more under other names."""
         metrics = list(self.own())
         yield from metrics
         if self._config.metrics_alias == "vllm":

@@ -1,5 +1,7 @@
-"""How much memory each process of the daemon has: the supervisor says which there are, and any API
-process looks them up."""
+"""Files that other processes of the daemon write for the metrics.
+
+The supervisor says which processes there are, the batch process whether it can run.
+"""
 
 import mmap
 import os
@@ -32,7 +34,7 @@ def write_processes(file: Path, processes: Sequence[DaemonProcess]) -> None:
 
 
 def process_memory(file: str | None) -> Metric:
-    """The resident memory of the processes that are named in `file` and run; of none before it has
+    """The resident memory of the processes that are named in `file` and run. Of none before it has
     been written."""
     family = GaugeMetricFamily(
         "penstock_process_resident_memory_bytes",
@@ -56,10 +58,10 @@ _CONTENT = struct.Struct("=q?")
 
 
 class BatchState:
-    """What the batch process says. Its file has its room from the start, whatever disk is full."""
+    """The file of the batch process. It has its room from the start, whatever disk is full."""
 
     def __init__(self, file: Path) -> None:
-        """It cannot run yet. Raises OSError."""
+        """The batch process cannot run yet. Raises OSError."""
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         os.posix_fallocate(self._descriptor, 0, _CONTENT.size)
         self.set(runs=False)

@@ -1,5 +1,7 @@
-"""What is known of one HTTP request, written down along its life; metrics, the access log
-and traces read it at its end."""
+"""The record of one HTTP request, written along its life.
+
+Metrics, the access log and traces read it at its end.
+"""
 
 import time
 from collections.abc import Callable
@@ -22,7 +24,7 @@ ROW_ENDS: tuple[str, ...] = (*get_args(FinishReason), "abort", "error")
 
 
 class RequestRecord(msgspec.Struct, kw_only=True):
-    """Times are in seconds; None: the request did not come so far.
+    """Times are in seconds. None: the request did not come so far.
 
     started        when its headers were there (time.perf_counter)
     begun          when its body was there, too, and its model was found
@@ -82,7 +84,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
         self.prefill_s = (self.prefill_s or 0.0) + timing.prefill
 
     def end_rows(self, end: RowEnd, rows: int = 1) -> None:
-        """So many rows more have ended this way."""
+        """Count so many more rows that have ended this way."""
         self.ended_rows[end] = self.ended_rows.get(end, 0) + rows
 
     def close(self) -> None:

@@ -73,8 +73,11 @@ def failed(record: RequestRecord) -> bool:
 
 
 def attributes(record: RequestRecord, method: str, path: str) -> dict[str, AttributeValue]:
-    """The attributes of a request's span, by OpenTelemetry's semantic conventions for HTTP and
-    generative AI; `gen_ai.request.id` and `gen_ai.latency.*` (seconds) are named as vLLM does."""
+    """The attributes of a request's span, by OpenTelemetry's semantic conventions.
+
+    They are those for HTTP and generative AI. `gen_ai.request.id` and `gen_ai.latency.*` (seconds)
+    are named as vLLM does.
+    """
     found: dict[str, AttributeValue | None] = {
         "http.request.method": method,
         "http.route": None if record.endpoint == OTHER else record.endpoint,
@@ -188,7 +191,7 @@ class _Complaint(logging.Handler):
 
 
 def _parent(scope: Scope) -> dict[str, str]:
-    """What the request says of its caller's span. Two parents are none; states are one list."""
+    """The headers that name the caller's span. Two parents are none. States are one list."""
     found = {
         name: [value.decode("latin-1") for key, value in scope["headers"] if key == name.encode()]
         for name in _PARENT

@@ -52,7 +52,7 @@ _FINISHED: Final = {
 
 
 def vllm_metrics(engines: Engines, metrics: Iterable[Metric]) -> Iterator[Metric]:
-    """What vLLM calls those of `metrics` that it has; `engine` is the number of a model."""
+    """The ones of `metrics` that vLLM has, under its names. `engine` is the number of a model."""
     numbers = {served.name: str(number) for number, (served, _) in enumerate(engines)}
     for metric in metrics:
         samples: list[Sample] = metric.samples

@@ -12,7 +12,7 @@ LARGE_BYTES = 256 << 10
 
 
 class DecodingTurns:
-    """One turn at a time; after it nobody has one for as long as it took. API keys take turns."""
+    """One turn at a time. After it nobody has one for as long as it took. API keys take turns."""
 
     def __init__(self) -> None:
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()

@@ -1,4 +1,4 @@
-"""The items of a `prompt` or `input` field: texts, or token ids within the vocabulary."""
+"""The items of a `prompt` or `input` field, texts or token ids, and where they are cut."""
 
 from array import array
 from collections.abc import Callable
@@ -9,6 +9,8 @@ import msgspec
 from engine_core.messages import Tokenization
 from engine_core.refusal import RefusalError
 from server.service.service import Model
+
+_FIELD = "truncate_prompt_tokens"
 
 
 class Items(msgspec.Struct, frozen=True):
@@ -88,11 +90,8 @@ def _checked(ids: list[int], field: str, model: Model) -> bytes:
     return array("i", ids).tobytes()
 
 
-_FIELD = "truncate_prompt_tokens"
-
-
 def truncation_limit(limit: int | None, model_len: int, *, longest: int) -> int | None:
-    """Tokens, None for no cut; -1 means `longest`. Raises RefusalError for 0, and
+    """Tokens, None for no cut. -1 means `longest`. Raises RefusalError for 0, and
     for more than the model's context length."""
     if limit == -1:
         return longest

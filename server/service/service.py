@@ -1,4 +1,7 @@
-"""The state that the handlers of one API process share, and how it stops."""
+"""The state that the handlers of one API process share, and how it stops.
+
+It has the models and their engines by name, the keys, the ledger, metrics, requests in flight.
+"""
 
 import asyncio
 import hashlib
@@ -39,25 +42,12 @@ if TYPE_CHECKING:
     from server.observe.request_tracer import RequestTracer
 
 
+Result = TypeVar("Result")
+
+# Requests that are ended at the drain's deadline need a moment to answer their clients.
+_LAST_ANSWERS_S = 1.0
+
 _DIGITS = 10
-
-
-def system_fingerprint(execution: ExecutionConfig) -> str:
-    """The same for the same release, model, devices and settings; not of one start alone."""
-    lasting = msgspec.structs.replace(
-        execution,
-        worker_endpoint="",
-        token_endpoint="",
-        rendezvous="",
-        # What is free when the daemon starts.
-        kv_cache_bytes=0,
-        memory_shares=(),
-        # What changes no text.
-        log_level="",
-        setting_names={},
-    )
-    text = __version__.encode() + msgspec.json.encode(lasting, order="sorted")
-    return f"fp_{hashlib.sha256(text).hexdigest()[:_DIGITS]}"
 
 
 class Model:
@@ -78,15 +68,28 @@ class Model:
         self.client = client
         self.chat = TemplateClient(served.name, Path(served.path))
 
-    def check_loaded(self) -> None:
-        """Raises RefusalError until the engine can take a request for the first time."""
-        if self.client.info is None:
-            raise RefusalError("not_ready", f"model {self.name} is still loading")
-
     def check_alive(self) -> None:
         """Raises RefusalError if the engine has died. The supervisor kills one that hangs."""
         if self.client.dead:
             raise RefusalError("unhealthy", f"the engine of model {self.name} has stopped")
+
+
+def system_fingerprint(execution: ExecutionConfig) -> str:
+    """Digits that are the same for the same release, model, devices and settings, at any start."""
+    lasting = msgspec.structs.replace(
+        execution,
+        worker_endpoint="",
+        token_endpoint="",
+        rendezvous="",
+        # What is free when the daemon starts.
+        kv_cache_bytes=0,
+        memory_shares=(),
+        # What changes no text.
+        log_level="",
+        setting_names={},
+    )
+    text = __version__.encode() + msgspec.json.encode(lasting, order="sorted")
+    return f"fp_{hashlib.sha256(text).hexdigest()[:_DIGITS]}"
 
 
 class Registry:
@@ -114,13 +117,13 @@ class Registry:
         )
 
     async def start(self) -> None:
-        """Connect to every engine, which need not be up yet; compile the chat templates."""
+        """Connect to every engine, which need not be up yet. Compile the chat templates."""
         for model in self.models:
             await model.client.start()
             model.chat.start()
 
     async def close(self) -> None:
-        """Leave every engine; running jobs fail as `draining`."""
+        """Leave every engine. Running jobs fail as `draining`."""
         for model in self.models:
             model.client.close()
             await model.chat.close()
@@ -178,41 +181,6 @@ class Registry:
         raise RefusalError("model_required", f"name one of the models: {names}", "model")
 
 
-class InFlight:
-    """The requests that models work for in one API process; counts each while it is in the context.
-
-    A drain waits for them.
-    """
-
-    def __init__(self, on_change: Callable[[int], None]) -> None:
-        """`on_change` is called with the number whenever that changes."""
-        self._on_change = on_change
-        self._requests = 0
-        self._ended = asyncio.Event()
-
-    def __enter__(self) -> None:
-        self._requests += 1
-        self._on_change(self._requests)
-
-    def __exit__(self, *_: object) -> None:
-        self._requests -= 1
-        self._on_change(self._requests)
-        self._ended.set()
-
-    async def empty(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds until nothing is in flight. Tells if that came about."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                while self._requests:
-                    self._ended.clear()
-                    await self._ended.wait()
-        return self._requests == 0
-
-
-# Requests that are ended at the drain's deadline need a moment to answer their clients.
-_LAST_ANSWERS_S = 1.0
-
-
 class Service:
     """The state behind the routes: keys, models, the ledger, metrics, and whether the doors are
     open."""
@@ -253,7 +221,7 @@ class Service:
         endpoint: Endpoint,
         priority: int | None = None,
     ) -> Model:
-        """The model that the request of `record` means; `priority` is that of a job for its engine.
+        """The model that the request of `record` means. `priority` is that of a job for its engine.
 
         Raises RefusalError where it cannot be served now, or not with that priority, or where the
         engine's queue is known to be full: before any more is done for the request.
@@ -285,7 +253,8 @@ class Service:
         if self.draining:
             raise RefusalError("draining", "the server is shutting down")
         for model in models:
-            model.check_loaded()
+            if model.client.info is None:
+                raise RefusalError("not_ready", f"model {model.name} is still loading")
 
     def note(self, scope: Scope, record: RequestRecord) -> None:
         """Count a request that is over, and write its line into the access log."""
@@ -295,8 +264,9 @@ class Service:
             self.access_log.add(scope, record)
 
     def note_unread(self, scope: Scope, error: RefusalError) -> bytes:
-        """Note a request that could not be read, and so never comes to the application: it was
-        answered with `error`; `scope` has what is known of it. Returns its id."""
+        """Note a request that could not be read, and so never comes to the application.
+
+        It was answered with `error`. `scope` has what is known of it. Returns its id."""
         request_id = self.new_id("req")
         record = RequestRecord(
             request_id=request_id,
@@ -315,7 +285,7 @@ class Service:
             await self.in_flight.empty(_LAST_ANSWERS_S)
 
     def cut(self) -> None:
-        """End all running requests, each with an answer or a last event; this ends a drain."""
+        """End all running requests, each with an answer or a last event. This ends a drain."""
         self.registry.abort_all(RefusalError("draining", "the server is shutting down"))
 
 
@@ -326,6 +296,37 @@ def _request_tracer(endpoint: str | None) -> "RequestTracer | None":
     from server.observe.request_tracer import RequestTracer  # noqa: PLC0415
 
     return RequestTracer(endpoint)
+
+
+class InFlight:
+    """The requests that models work for in one API process. Counts each while it is in the context.
+
+    A drain waits for them.
+    """
+
+    def __init__(self, on_change: Callable[[int], None]) -> None:
+        """`on_change` is called with the number whenever that changes."""
+        self._on_change = on_change
+        self._requests = 0
+        self._ended = asyncio.Event()
+
+    def __enter__(self) -> None:
+        self._requests += 1
+        self._on_change(self._requests)
+
+    def __exit__(self, *_: object) -> None:
+        self._requests -= 1
+        self._on_change(self._requests)
+        self._ended.set()
+
+    async def empty(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds until nothing is in flight. Tells if that came about."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._requests:
+                    self._ended.clear()
+                    await self._ended.wait()
+        return self._requests == 0
 
 
 def service_of(request: Request) -> Service:
@@ -343,11 +344,8 @@ def json_answer(answer: object) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
-Result = TypeVar("Result")
-
-
 def time_left(limits: Limits, record: RequestRecord) -> float | None:
-    """In seconds, below 0 if there is none left; None without a limit."""
+    """In seconds, below 0 if there is none left. None without a limit."""
     if not limits.max_request_seconds:
         return None
     begun = record.started if record.begun is None else record.begun
@@ -355,7 +353,7 @@ def time_left(limits: Limits, record: RequestRecord) -> float | None:
 
 
 async def within_limit(limits: Limits, record: RequestRecord, work: Awaitable[Result]) -> Result:
-    """What `work` returns; it is cancelled when the request's time is over.
+    """The result of `work`, which is cancelled when the request's time is over.
 
     Raises RefusalError `request_timeout`, or what `work` raises.
     """

@@ -77,7 +77,7 @@ class _Samples:
         )
 
     def engine(self, model: str) -> EngineStatus | None:
-        """An engine's metrics; None before its first heartbeat."""
+        """An engine's metrics. None before its first heartbeat."""
         values: dict[str, float] = {}
         stages: defaultdict[int, dict[str, float]] = defaultdict(dict)
         for name in self._by_name:

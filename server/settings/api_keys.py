@@ -1,4 +1,4 @@
-"""API keys: read from files, kept as digests."""
+"""API keys: read from files, kept as digests, and the client that each stands for."""
 
 import hashlib
 import hmac
@@ -15,14 +15,17 @@ ALL_KEYS = "all"
 """In place of the names of all keys."""
 
 _KEY = re.compile(r"[!-~]+")
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
 _TAKEN = (ALL_KEYS, "other")
 """What stands for all keys, and in metrics for those that came later."""
+
 _LIGHTEST, _HEAVIEST = 0.01, 100.0
 
 
 class GivenKey(NamedTuple):
-    """A key as a person gave it; without a name it gets one."""
+    """A key as a person gave it. Without a name it gets one."""
 
     text: str
     name: str | None = None
@@ -30,8 +33,9 @@ class GivenKey(NamedTuple):
 
 
 class APIKey(msgspec.Struct, frozen=True):
-    """A key as processes hold it: its SHA-256 in hexadecimal, its name, its weight; and whether
-    somebody gave it that name."""
+    """A key as processes hold it: its SHA-256 in hexadecimal, its name, its weight.
+
+    `is_named`: somebody gave it that name."""
 
     digest: str
     name: str
@@ -56,8 +60,8 @@ def checked_key(key: str) -> str:
 
 
 def read_key_file(file: Path) -> list[GivenKey]:
-    """The keys of a file, one a line, behind `name=NAME` and `weight=NUMBER` where there are such;
-    blank lines and lines that begin with # are ignored.
+    """The keys of a file, one a line, behind `name=NAME` and `weight=NUMBER` if given.
+    Blank lines and lines that begin with # are ignored.
 
     Raises APIKeyError.
     """
@@ -80,7 +84,7 @@ def read_key_file(file: Path) -> list[GivenKey]:
 
 
 def hashed(keys: Iterable[GivenKey]) -> tuple[APIKey, ...]:
-    """What processes hold of the keys; of one that is given twice, the first counts. A key without
+    """The keys as processes hold them. Of one that is given twice, the first counts. A key without
     a name is called by its place among all."""
     found: dict[str, APIKey] = {}
     for key in keys:
@@ -119,6 +123,7 @@ def _weight(value: str) -> float:
 
 
 _SCHEME = b"bearer "
+
 _NUMBER_BYTES = 6
 
 
@@ -147,7 +152,7 @@ class ClientKeys:
     def __init__(
         self, keys: Sequence[APIKey], secret: str = "", share_prefixes: Collection[str] = ()
     ) -> None:
-        """`secret` is the daemon's own, in hexadecimal; those named in `share_prefixes` share
+        """`secret` is the daemon's own, in hexadecimal. Those named in `share_prefixes` share
         cached prefixes among each other."""
         self._secret, self._share_prefixes = bytes.fromhex(secret), share_prefixes
         self.anybody = ANYBODY
@@ -160,7 +165,7 @@ class ClientKeys:
         ]
 
     def find(self, authorization: bytes) -> ClientKey | None:
-        """Whose a request is; `authorization` is the header's value: `Bearer KEY`. None: nobody's
+        """Whose a request is. `authorization` is the header's value: `Bearer KEY`. None: nobody's
         who may be here.
 
         The time taken reveals only the number of keys.
@@ -174,8 +179,10 @@ class ClientKeys:
         return next((client for is_match, client in matches if is_match), None)
 
     def of_owner(self, owner: str) -> ClientKey:
-        """Who has stored something, whether the key is still valid or not. What is computed for it
-        counts for no share."""
+        """The client that has stored something, whether its key is still valid or not.
+
+        What is computed for it counts for no share.
+        """
         found = (client for _, client in self._keys if client.owner == owner)
         gone = ClientKey("", owner, NO_KEY, self._salt(owner)) if owner else ANYBODY
         return next(found, gone)._replace(share=NO_KEY)

@@ -62,7 +62,7 @@ def threads(cores: int, stages: int, *, on_cpu: bool) -> int:
 
 
 def dtype(checkpoint_dtype: str, *, on_cpu: bool) -> Dtype:
-    """`--dtype auto`: float32 on a CPU; on CUDA the checkpoint's half precision, or bfloat16."""
+    """`--dtype auto`: float32 on a CPU. On CUDA the checkpoint's half precision, or bfloat16."""
     if on_cpu:
         return "float32"
     return "float16" if checkpoint_dtype == "float16" else "bfloat16"

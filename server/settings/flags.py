@@ -32,7 +32,7 @@ _DESCRIPTIONS = {
 def add_flags(
     parser: argparse.ArgumentParser, groups: Iterable[FlagGroup] = tuple(FlagGroup)
 ) -> None:
-    """Add the flags of `groups`; each sets the option with the key of its setting."""
+    """Add the flags of `groups`. Each sets the option with the key of its setting."""
     declared = [
         (field, flag)
         for struct in (ModelSettings, Settings, ServeCommand)

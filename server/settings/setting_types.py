@@ -18,8 +18,9 @@ _BYTE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**
 
 
 class Written(msgspec.Struct, frozen=True):
-    """How values of a type are written as a text: that of a flag, or of the file if they are no
-    numbers (`in_file`).
+    """How values of a type are written as text.
+
+    Flags are so written, and values in the file that are no numbers (`in_file`).
 
     `read` takes a text that matches `pattern`. Of any other text, and of a value out of range,
     `fault` says what it is not. `metavar` names the text in the help, where `write` writes a value.
@@ -140,7 +141,7 @@ TracesEndpoint = Annotated[
 
 
 def written(kind: Any) -> tuple[Any, Written] | None:
-    """The part of a setting's type that one text gives, and how it is written; None if that is
+    """The part of a setting's type that one text gives, and how it is written. None if that is
     any text."""
     metadata: tuple[object, ...] = getattr(kind, "__metadata__", ())
     for each in metadata:

@@ -278,7 +278,7 @@ RETIRED = {
 
 
 class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
-    """What messages call a setting: its flag, or its key in `file`.
+    """The names of settings in messages: a flag, or a key in `file`.
 
     `flags` are the keys whose values come from flags although there is a file.
     """
@@ -298,7 +298,7 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
         return f"{path} of {where}" if where else path
 
     def of_engine(self, model: int) -> dict[str, str]:
-        """What messages of an engine call the settings of model number `model`, by key."""
+        """The names in an engine's messages of the settings of model number `model`, by key."""
         keys = (*EngineSettings.__struct_fields__, "memory_share")
         names = {key: self.inside(key, model) for key in keys}
         return names | {"stall_timeout": self.inside("stall_timeout")}
@@ -324,7 +324,7 @@ LogFormat = Literal["text", "json"]
 
 
 class SettingsError(ValueError):
-    """The settings are not valid; one line names the flag, or the file and the key."""
+    """The settings are not valid. One line names the flag, or the file and the key."""
 
 
 class DaemonSettings(Limits, frozen=True, kw_only=True):
@@ -440,13 +440,13 @@ class DaemonSettings(Limits, frozen=True, kw_only=True):
 
 
 class Settings(DaemonSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What flags and the configuration file set. Without `models` the demo models are served."""
+    """Everything that flags and the file set. Without `models` the demo models are served."""
 
     models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)] = ()
 
 
 class ServeCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """What `penstock serve` was asked to run. `api_key` is added to the keys of the files."""
+    """The request to `penstock serve`. `api_key` is added to the keys of the files."""
 
     settings: Settings
     api_key: Annotated[
@@ -463,8 +463,10 @@ _TRACES_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_P
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """The folder of what clients store, whose database is marked with `token`; or (None) why they
-    can store nothing, and whether somebody has switched it off."""
+    """The folder of what clients store, whose database is marked with `token`.
+
+    Without one: why they can store nothing, and whether somebody has switched it off.
+    """
 
     folder: str | None = None
     token: int = 0
@@ -498,7 +500,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TLS(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Paths of the PEM files for HTTPS; `cert` may hold a chain. `renewals` counts how often the
+    """Paths of the PEM files for HTTPS. `cert` may hold a chain. `renewals` counts how often the
     daemon has found others in them since it started."""
 
     cert: str
@@ -527,8 +529,10 @@ class ServerConfig(DaemonSettings, frozen=True, kw_only=True):
 
 
 def unattended(settings: DaemonSettings, models: tuple[ServedModel, ...]) -> ServerConfig:
-    """The configuration of an application without HTTP, in which nobody asks for a key: only what a
-    request may say and ask for is that of `settings`."""
+    """The configuration of an application without HTTP, in which nobody asks for a key.
+
+    Only what a request may say and ask for is that of `settings`.
+    """
     kept = (*Limits.__struct_fields__, "strict_fields", "log_level")
     return ServerConfig(models=models, **{key: getattr(settings, key) for key in kept})
 
@@ -539,7 +543,7 @@ def api_key_from(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def traces_protocol_from(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """The variable that says how traces are to be sent, and what it says; two empty texts if none
+    """The variable that says how traces are to be sent, and what it says. Two empty texts if none
     does."""
     said = ((variable, environment.get(variable, "")) for variable in _TRACES_PROTOCOLS)
     return next((each for each in said if each[1]), ("", ""))
@@ -562,10 +566,10 @@ def child_environment(
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """The environment of a child process: this one's, with the thread pools of its libraries
-    sized (OpenMP, MKL, OpenBLAS; rayon, which tokenizers uses) and `settings` on top.
+    """The environment of a child process: this one's, with thread pools sized, and `settings`.
 
-    The API key is left out: children need only its digest.
+    The pools are those of its libraries (OpenMP, MKL, OpenBLAS; rayon, which tokenizers uses). The
+    API key is left out: children need only its digest.
     """
     own = {name: value for name, value in environment.items() if name != API_KEY_VARIABLE}
     compute = dict.fromkeys(

@@ -164,6 +164,7 @@ def codes(answers: Answers) -> list[tuple[int, str | None]]:
 async def test_uvicorn_has_what_the_wire_takes_of_it() -> None:
     """Undocumented names, which another release may change."""
     protocol = HttpToolsProtocol(uvicorn.Config(App()), ServerState(), {})
+    protocol.on_message_begin()
     names = "client cycle flow headers loop on_response_complete parser pipeline scope server_state"
     for name in f"{names} transport url _unset_keepalive_if_required".split():
         assert hasattr(protocol, name), name
