@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from server.http import wire as unread_answers
 from server.http.wire import LogLimit, UnreadAnswers
 from server.service.ledger import Ledger
 from tests.patience import PATIENCE
@@ -43,7 +42,7 @@ class Reader:
 
 @pytest.fixture
 def watcher(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(unread_answers, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("server.http.wire._LOOK_SECONDS", 0.02)
     return UnreadAnswers(Ledger(MAX_BYTES), MAX_SECONDS)
 
 

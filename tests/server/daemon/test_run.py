@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from engine_core.client.trace_client import trace_engines
-from server.daemon import run as module
 from server.daemon.run import (
     RunningDaemon,
     announce,
@@ -124,7 +123,7 @@ def test_what_is_no_daemon_of_this_user_is_passed_over(
         starting.write('{"pid":')
         starting.flush()
         assert [daemon.pid for daemon in running_daemons()] == [os.getpid()]
-        monkeypatch.setattr(module.os, "getuid", lambda: os.geteuid() + 1)
+        monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
         assert running_daemons() == []
         sweep_private_folders()
     assert {path.name for path in temporary.iterdir()} == {
