@@ -88,15 +88,13 @@ async def running_model(model: ServedModel, directory: Path) -> AsyncGenerator[R
             client.close()
 
 
-class RunningParts(NamedTuple):
+class RunningParts(list[RunningPart]):
     """Processes that this one has started."""
-
-    running: list[RunningPart]
 
     async def until(self, ready: Coroutine[object, object, _ResultT], seconds: float) -> _ResultT:
         """The result of `ready`. Raises StartError after `seconds`, or once a process has ended."""
         waiting = asyncio.ensure_future(ready)
-        exits = [each.exit for each in self.running]
+        exits = [each.exit for each in self]
         try:
             await asyncio.wait(
                 (waiting, *exits), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
@@ -105,7 +103,7 @@ class RunningParts(NamedTuple):
                 return waiting.result()
         finally:
             waiting.cancel()
-        for each in self.running:
+        for each in self:
             if each.exit.done():
                 raise StartError(f"the {each.part.title} {each.end()}")
         raise StartError(f"not ready after {seconds:g} s")
@@ -114,12 +112,11 @@ class RunningParts(NamedTuple):
 @asynccontextmanager
 async def running_parts(parts: Sequence[Part]) -> AsyncGenerator[RunningParts]:
     """All of `parts`, until the block ends. Raises OSError."""
-    running: list[RunningPart] = []
+    running = RunningParts()
     try:
         for part in sorted(parts, key=lambda part: _START_ORDER.index(part.role)):
-            # Not a comprehension: if one cannot be started, those before it are in the list.
-            running.append(RunningPart(part))  # noqa: PERF401
-        yield RunningParts(running)
+            running.append(RunningPart(part))
+        yield running
     finally:
         for each in reversed(running):
             each.signal(signal.SIGKILL)
