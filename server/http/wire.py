@@ -129,15 +129,12 @@ class UnreadAnswers:
             before = watched.unread
             watched.look(connection, now)
             self._ledger.unread += watched.unread - before
-        self._cut_still(now)
-        self._ledger.make_room()
-        if self._watched:
-            self._timer = loop.call_later(_LOOK_SECONDS, self._look)
-
-    def _cut_still(self, now: float) -> None:
         limit = now - self._max_seconds
         for connection in [c for c, watched in self._watched.items() if watched.moved_at < limit]:
             self._cut(connection, f"it has read nothing for {self._max_seconds:g} s")
+        self._ledger.make_room()
+        if self._watched:
+            self._timer = loop.call_later(_LOOK_SECONDS, self._look)
 
     def _cut_excess(self, excess: int) -> None:
         slowest = sorted(self._watched.items(), key=lambda item: item[1].progress)

@@ -136,39 +136,9 @@ def _families(
     paths: tuple[str, ...], models: tuple[str, ...], keys: tuple[str, ...]
 ) -> dict[str, Family]:
     """The families that API processes count in, as they are shown, by names without `penstock_`."""
-    endpoint, model, key = {"endpoint": paths}, {"model": models}, {"key": keys}
+    model, key = {"model": models}, {"key": keys}
     families = [
-        Family(
-            "counter",
-            "penstock_http_requests",
-            "Answers by endpoint and status (499: the client left).",
-            {**endpoint, "status": (*STATUSES, OTHER)},
-            shows_zeros=False,
-        ),
-        Family(
-            "histogram",
-            "penstock_http_request_seconds",
-            "From a request's headers to the end of its answer.",
-            endpoint,
-            _LONG_S,
-            shows_zeros=False,
-        ),
-        *[
-            Family("counter", f"penstock_{name}", text, {"reason": codes})
-            for name, text, codes in _REASONS
-        ],
-        Family(
-            "gauge",
-            "penstock_in_flight",
-            "What has been admitted and not yet answered.",
-            {"what": ("requests",)},
-        ),
-        Family(
-            "counter",
-            "penstock_access_log_dropped",
-            "Lines of the access log that could not be written.",
-            {},
-        ),
+        *_of_answers({"endpoint": paths}),
         *[
             Family("counter", f"penstock_key_{name}", text, key, shows_zeros=False)
             for name, text in _KEY_COUNTS.items()
@@ -181,6 +151,30 @@ def _families(
         ],
     ]
     return {family.name.removeprefix("penstock_"): family for family in families}
+
+
+def _of_answers(endpoint: dict[str, tuple[str, ...]]) -> Iterator[Family]:
+    yield Family(
+        "counter",
+        "penstock_http_requests",
+        "Answers by endpoint and status (499: the client left).",
+        {**endpoint, "status": (*STATUSES, OTHER)},
+        shows_zeros=False,
+    )
+    yield Family(
+        "histogram",
+        "penstock_http_request_seconds",
+        "From a request's headers to the end of its answer.",
+        endpoint,
+        _LONG_S,
+        shows_zeros=False,
+    )
+    for name, text, codes in _REASONS:
+        yield Family("counter", f"penstock_{name}", text, {"reason": codes})
+    text = "What has been admitted and not yet answered."
+    yield Family("gauge", "penstock_in_flight", text, {"what": ("requests",)})
+    text = "Lines of the access log that could not be written."
+    yield Family("counter", "penstock_access_log_dropped", text, {})
 
 
 class Metrics:
