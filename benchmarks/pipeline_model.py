@@ -18,7 +18,7 @@ from server.bench.cases.workloads import GenerationCase
 from server.models.model_setup import EngineOptions, set_up_model
 from server.models.setup_error import SetupError
 from server.settings.defaults import block_size, max_running, max_step_tokens
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from workers.contract.config import ExecutionConfig
 from workers.contract.share import even_split
 

@@ -38,7 +38,12 @@ class ChildProcess:
                     start_new_session=True,
                     pass_fds=pass_fds,
                 )
-            self._pidfd = self._open_pidfd()
+            try:
+                self._pidfd = os.pidfd_open(self._process.pid)
+            except OSError:  # no file descriptor is left
+                self._process.kill()
+                self._process.wait()
+                raise
         except OSError:
             self.socket.close()
             raise
@@ -49,15 +54,6 @@ class ChildProcess:
     def pid(self) -> int:
         """Its process id, which another process may have once it has exited."""
         return self._process.pid
-
-    def _open_pidfd(self) -> int:
-        """Raises OSError where no file descriptor is left; the child has then ended."""
-        try:
-            return os.pidfd_open(self._process.pid)
-        except OSError:
-            self._process.kill()
-            self._process.wait()
-            raise
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, unless it has exited."""

@@ -13,22 +13,29 @@ import msgspec
 
 from server import __version__
 from server.batch_files.command.batch_flags import add_batch
-from server.command_error import CommandError
-from server.daemon.build_config import build_config
 from server.daemon.credentials import Credentials
-from server.daemon.daemon import START_ERRORS, serve
-from server.daemon.hangup import Hangup
+from server.daemon.daemon import START_ERRORS, build_config, serve
+from server.daemon.supervisor import Hangup
 from server.daemon.welcome import describe
 from server.demo import demo_models
-from server.echoed import one_line
+from server.errors import CommandError, one_line
 from server.inspection.inspect_command import add_inspect
 from server.settings.config_file import read_config_file
-from server.settings.engine_settings import EngineSettings, ModelSettings
-from server.settings.flag_declaration import FlagGroup
 from server.settings.flags import ENGINE_FLAGS, add_flags
-from server.settings.server_config import ServerConfig, api_key_from
-from server.settings.setting_names import LIST_FLAGS, RETIRED, SettingNames, flag_name
-from server.settings.settings import ServeCommand, Settings
+from server.settings.setting_types import FlagGroup
+from server.settings.settings import (
+    LIST_FLAGS,
+    RETIRED,
+    EngineSettings,
+    Limits,
+    ModelSettings,
+    ServeCommand,
+    ServerConfig,
+    SettingNames,
+    Settings,
+    api_key_from,
+    flag_name,
+)
 from server.trace.command import add_trace
 
 _EXAMPLES = """\
@@ -88,13 +95,21 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     return 0
 
 
+_SHOWN = (
+    "host port api_workers api_keys share_prefixes metrics_key tls cors_origins strict_fields "
+    "startup_timeout drain_timeout stall_timeout log_level metrics_alias access_log "
+    "otlp_traces_endpoint count_files process_file batch_file limits state models"
+).split()
+
+
 def _shown(config: ServerConfig) -> str:
-    """The configuration as JSON, how a model is computed among the fields of its engine; without
+    """The configuration as JSON, how a model is computed among the fields of its engine. Without
     its secret, its keys' digests (a short key could be guessed) and the names of settings for
     messages."""
     keys = tuple(msgspec.structs.replace(key, digest="redacted") for key in config.api_keys)
-    shown = msgspec.to_builtins(msgspec.structs.replace(config, api_keys=keys))
-    del shown["cache_secret"]
+    decided = msgspec.to_builtins(msgspec.structs.replace(config, api_keys=keys))
+    decided["limits"] = {key: decided[key] for key in Limits.__struct_fields__}
+    shown = {key: decided[key] for key in _SHOWN}
     for model in shown["models"]:
         execution = model["engine"].pop("execution")
         del execution["setting_names"]
@@ -103,7 +118,7 @@ def _shown(config: ServerConfig) -> str:
 
 
 def _command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> ServeCommand:
-    """What the flags that were given, and the file if they name one, ask for."""
+    """The command that the given flags, and the file if they name one, ask for."""
     server = {key: given[key] for key in Settings.__struct_fields__ if key in given}
     server |= {key: tuple(server[key]) for key in LIST_FLAGS if key in server}
     sources: list[str] = server.pop("models")

@@ -3,7 +3,7 @@
 The errors of the project, by the moment at which they end something:
 
     before a process starts (`server.daemon.daemon.START_ERRORS`): one line, exit code 1
-        StartError                  server.daemon.daemon      the machine: address, folders
+        StartError                  server.daemon.run         the machine: address, folders
         SettingsError               server.settings.settings  a flag or a key of the file
         SetupError                  server.models.model_setup becomes a SettingsError in a daemon
         DemoModelMissingError       server.demo
@@ -23,7 +23,9 @@ The errors of the project, by the moment at which they end something:
 """
 
 import math
-from typing import NamedTuple
+import re
+from itertools import islice
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -111,3 +113,87 @@ def error_body(error: RefusalError) -> bytes:
     """`error` as JSON."""
     detail = ErrorDetail(error.message, ERRORS[error.code].type, error.param, error.code)
     return msgspec.json.encode(ErrorBody(detail, detail=error.message))
+
+
+_MOST: Final = 100
+_LINE: Final = 1000
+_MORE: Final = "…"
+
+
+def shortened(text: str, most: int = _MOST) -> str:
+    """`text`, or its beginning: `most` characters in all."""
+    return text if len(text) <= most else text[: most - 1] + _MORE
+
+
+def quoted(value: object) -> str:
+    """`value` as Python writes it, or the beginning of that."""
+    if isinstance(value, str):
+        value = shortened(value)
+    return shortened(repr(value), _MOST + 2)
+
+
+def one_line(error: object) -> str:
+    """An error's words, or the beginning of them, on one line that a terminal shows as it is."""
+    beginning = str(error)[: _LINE + 1]
+    return shortened("".join(sign if sign.isprintable() else " " for sign in beginning), _LINE)
+
+
+# msgspec ends its messages with the path of the fault, or quotes the name of a field.
+# Neither names the key of an entry in an object: the path of its value ends in `[...]`.
+_AT_PATH = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>.*?)(?P<entry>\[\.\.\.\])?`$")
+_FIELD = re.compile(r"^Object (?P<kind>missing required|contains unknown) field `(?P<name>.*?)`")
+# A reason may quote the value.
+_MOST_OF_REASON = 200
+# No object of the API has more.
+_MOST_ENTRIES = 1000
+
+_entries = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One validation error.
+
+    `path` leads to the value, to the missing or unknown field, or to the object with an entry whose
+    value or key is wrong; it is empty for the whole input.
+    """
+
+    kind: Literal["value", "entry", "key", "missing", "unknown"]
+    path: str
+    reason: str
+
+
+def fault_of(error: msgspec.ValidationError) -> Fault:
+    """Parse the message of `error`."""
+    reason = str(error)
+    path, kind = "", "value"
+    if at := _AT_PATH.search(reason):
+        reason, path = reason[: at.start()], shortened(at["path"])
+        kind = "key" if at["key"] else "entry" if at["entry"] else "value"
+    if field := _FIELD.match(reason):
+        name = shortened(field["name"])
+        path = f"{path}.{name}" if path else name
+        if field["kind"] == "missing required":
+            return Fault("missing", path, "is required")
+        return Fault("unknown", path, "is unknown")
+    reason = shortened(reason[0].lower() + reason[1:], _MOST_OF_REASON)
+    return Fault(kind, path, reason)
+
+
+def entry_at_fault(whole: str, struct: type[msgspec.Struct], path: str) -> str | None:
+    """The key of the entry that makes the object in a field of a `struct` invalid. None if it is
+    not found: the rest may be no JSON, and only some entries are tried."""
+    kinds = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    try:
+        entries = _entries.decode(_entries.decode(whole)[path])
+    except (msgspec.DecodeError, RecursionError, KeyError):
+        return None
+    for key, value in islice(entries.items(), _MOST_ENTRIES):
+        try:
+            msgspec.json.decode(msgspec.json.encode({key: value}), type=kinds[path])
+        except (msgspec.ValidationError, RecursionError):
+            return key
+    return None
+
+
+class CommandError(Exception):
+    """A command cannot do what it is asked. Its message is one line, its exit code 1."""

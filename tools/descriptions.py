@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from server.app.endpoints import all_endpoints
+from server.daemon.application import all_endpoints
 from server.http.openapi import FILE, Descriptions, components
 from server.schemas import tei
 from server.schemas.known_options import known_options

@@ -26,7 +26,7 @@ from server.bench.continuations import Continuations
 from server.bench.offline import timed
 from server.bench.results.measurement import Figures, Progress
 from server.daemon.run import RunningEngine
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 
 
 def write_file(file: Path, case: GenerationCase, prompts: Sequence[bytes]) -> None:

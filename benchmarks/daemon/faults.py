@@ -29,7 +29,7 @@ _STALL_SECONDS, _WATCHED_SECONDS = 5, 25.0
 _SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
 _PARTS = {
     "supervisor": "",
-    "API process": "server.app.api_process",
+    "API process": "server.daemon.api_process",
     "engine core": "engine_core",
     "worker": "workers",
     "template process": "server.templates.template_main",

@@ -20,7 +20,7 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows import workflow_for
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from workers.contract.messages import StepInput, StepMask, StepOutput
 
 _CLIENT = b"client"

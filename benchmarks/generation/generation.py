@@ -21,7 +21,7 @@ from engine_core.messages import SamplingParams
 from server.daemon.run import running_engine
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.devices import available_cores
-from server.settings.server_config import child_environment
+from server.settings.settings import child_environment
 from workers.contract.token_sampling import GREEDY
 
 _ONE_TO_TRANSFORMERS, _MANY_TO_ONE = 0.8, 4.0

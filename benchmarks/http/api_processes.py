@@ -14,10 +14,9 @@ import numpy as np
 
 from benchmarks.processes import running_command, running_module
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.daemon.child_commands import daemon_parts
+from server.daemon.parts import daemon_parts
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.limits import Limits
-from server.settings.server_config import ServedModel, ServerConfig
+from server.settings.settings import Limits, ServedModel, ServerConfig
 from workers.contract.config import Task
 
 TEXT = "The gate opens, water falls, and the turbine turns; the river goes on below it."
@@ -62,7 +61,9 @@ def running_api_processes(
         models = [_served(name, each.model, folder) for name, each in endpoints.items()]
         for model in models:
             running.enter_context(_fake_engine(model, endpoints[model.name], count))
-        config = ServerConfig(host="127.0.0.1", api_workers=count, models=tuple(models))
+        config = ServerConfig(
+            host="127.0.0.1", api_workers=count, log_level="warning", models=tuple(models)
+        )
         parts = daemon_parts(config, listener.fileno(), Path(folder))
         processes = [
             running.enter_context(

@@ -16,7 +16,7 @@ from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions
-from server.settings.server_config import child_environment
+from server.settings.settings import child_environment
 from workers.contract.config import WorkerConfig
 from workers.contract.multicast import NO_MULTICAST
 

@@ -17,10 +17,10 @@ from benchmarks.processes import pipes, running_module
 from benchmarks.report import Budget, Figure
 from engine_core.config import EngineConfig
 from engine_core.messages import GenerateJob, SamplingParams
-from server.daemon.child_commands import engine_parts
+from server.daemon.parts import engine_parts
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from workers.attention.backend_selection import select_backends
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, FromWorker, GenerateOutput, ToWorker

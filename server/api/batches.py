@@ -6,9 +6,8 @@ import msgspec
 from fastapi import Request, Response
 
 from engine_core.refusal import RefusalError
-from server.echoed import quoted
-from server.http.body import Body
-from server.http.query import query_of
+from server.errors import quoted
+from server.http.body import Body, query_of
 from server.schemas.stored.batch_objects import (
     BatchErrors,
     BatchList,

@@ -11,14 +11,12 @@ from server.generation.generation import generate
 from server.generation.plan import GenerationPlan, choices, generation_plan
 from server.generation.requested_sampling import sampling_params
 from server.generation.stream import answer
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from server.schemas.field_names import value_under_any_name
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import text_items
-from server.service.registry import Model
-from server.service.service import record_of, service_of
+from server.service.service import Model, record_of, service_of
 
 CHAT_COMPLETIONS = Endpoint(
     "POST",

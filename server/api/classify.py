@@ -6,17 +6,15 @@ from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import JobOptions
 from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.classify import (
     Classification,
     ClassificationList,
     ClassifyRequest,
 )
 from server.service.endpoint import Endpoint, operation
-from server.service.inputs import parse_items
+from server.service.inputs import items_cut_to, parse_items
 from server.service.service import json_answer, record_of, service_of
-from server.service.truncation import items_cut_to
 
 CLASSIFY = Endpoint(
     "POST",

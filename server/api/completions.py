@@ -9,15 +9,13 @@ from server.generation.generation import generate
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
 from server.generation.requested_sampling import sampling_params
 from server.generation.stream import answer
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.completions import Completion, CompletionRequest
 from server.schemas.field_names import value_under_any_name
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import parse_items
-from server.service.registry import Model
-from server.service.service import record_of, service_of
-from server.settings.limits import Limits
+from server.service.service import Model, record_of, service_of
+from server.settings.settings import Limits
 
 DEFAULT_MAX_TOKENS = 16
 

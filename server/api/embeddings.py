@@ -7,8 +7,7 @@ from server.encoding.embedding_plan import embedding_plan, planned_vectors
 from server.encoding.encode import count_usage
 from server.encoding.vector_json import in_base64, in_lists, rows_in_json
 from server.encoding.vectors import quantize
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.embeddings import (
     Embedding,
     EmbeddingList,

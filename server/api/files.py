@@ -13,10 +13,9 @@ from msgspec import UNSET
 from starlette.responses import FileResponse
 
 from engine_core.refusal import RefusalError
-from server.echoed import quoted
-from server.http.form import Form, FormReader
-from server.http.incoming import length_of
-from server.http.query import query_of
+from server.errors import quoted
+from server.http.body import length_of, query_of
+from server.http.form import Form
 from server.schemas.stored.file_objects import (
     LEAST_KEPT_SECONDS,
     MOST_KEPT_SECONDS,
@@ -29,7 +28,7 @@ from server.schemas.stored.list_queries import FileListQuery
 from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer, service_of
 from server.service.stored import Stored, in_state, page_of, stored_of, storing
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from server.state.database import Page
 from server.state.stored_files import StoredFile, new_id
 from server.state.upload import Upload, UploadBounds
@@ -52,7 +51,8 @@ async def create_file(request: Request) -> Response:
     path = stored.state.files.path(file_id)
     async with _upload(stored, path, limits) as upload:
         upload.check(length_of(request, 0) - _BESIDE_FILE)
-        form = await FormReader("file", upload).read(request, limits.max_file_size)
+        form = Form("file", upload)
+        await form.read(request, limits.max_file_size)
         file = _described(form, file_id, stored.owner, upload.num_bytes)
         await asyncio.to_thread(upload.commit)
         await asyncio.to_thread(stored.state.files.add, file)

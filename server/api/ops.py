@@ -6,12 +6,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import PlainTextResponse
 
 from server import __version__
-from server.http.route_table import SlashRedirect
+from server.http.gate import SlashRedirect
 from server.schemas.common import Health, ModelCard, ModelList, Version
 from server.schemas.status import Status
 from server.service.endpoint import Endpoint, Operation, operation
-from server.service.registry import Model, Registry
-from server.service.service import json_answer, record_of, service_of
+from server.service.service import Model, Registry, json_answer, record_of, service_of
 from server.service.status_report import status_of
 
 LIST_MODELS = Endpoint("GET", "/v1/models", operation(ModelList), order=220)

@@ -7,8 +7,7 @@ from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
 from server.encoding.encode import texts_cut_to
 from server.encoding.relevance import Pairs, Relevance, checked_instruction, relevance
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.field_names import value_under_any_name
 from server.schemas.rerank import (
     APIVersion,
@@ -23,8 +22,7 @@ from server.schemas.rerank import (
 )
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count, text_items
-from server.service.registry import Model
-from server.service.service import json_answer, record_of, service_of
+from server.service.service import Model, json_answer, record_of, service_of
 
 RERANK = Endpoint(
     "POST",

@@ -4,15 +4,12 @@ from fastapi import Request, Response
 
 from engine_core.refusal import RefusalError
 from server.encoding.relevance import Pairs, checked_instruction, relevance
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.field_names import given_twice
 from server.schemas.score import Score, ScoreList, ScoreRequest, Texts
 from server.service.endpoint import Endpoint, operation
-from server.service.inputs import check_count, text_items
-from server.service.registry import Model
-from server.service.service import json_answer, record_of, service_of
-from server.service.truncation import items_cut_to
+from server.service.inputs import check_count, items_cut_to, text_items
+from server.service.service import Model, json_answer, record_of, service_of
 
 SCORE = Endpoint(
     "POST",

@@ -11,8 +11,7 @@ from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SlicedText
 from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
 from server.generation.chat.conversation import ChatOptions, chat_prompt
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.tokenize import (
     DetokenizedText,
     DetokenizeRequest,
@@ -21,8 +20,7 @@ from server.schemas.tokenize import (
 )
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_ids
-from server.service.registry import Model
-from server.service.service import json_answer, record_of, service_of
+from server.service.service import Model, json_answer, record_of, service_of
 from workers.contract.config import Task
 
 ALL_TASKS = get_args(Task)

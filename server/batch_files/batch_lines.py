@@ -6,8 +6,7 @@ import msgspec
 from msgspec import Raw
 
 from server.batches.answering import Answer, Line
-from server.echoed import quoted
-from server.msgspec_faults import fault_of
+from server.errors import fault_of, quoted
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank")
 """What a line may ask for."""

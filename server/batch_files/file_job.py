@@ -19,7 +19,7 @@ from server.batch_files.result_files import write_results
 from server.batch_files.result_log import JobFileError, JobIdentity, ResultLog
 from server.batches.answering import Answer, Backend, Line
 from server.batches.results import Summary
-from server.echoed import quoted
+from server.errors import quoted
 
 SYNC_SECONDS = 1.0
 _LINES, _BYTES = 1024, 32 << 20

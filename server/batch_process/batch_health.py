@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from server.metrics.batch_state import BatchState
+from server.observe.processes import BatchState
 
 _log = logging.getLogger("penstock")
 

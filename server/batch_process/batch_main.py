@@ -19,12 +19,11 @@ from server.batch_process.batch_health import BatchHealth
 from server.batch_process.batch_runner import RETRY_S, BatchRunner
 from server.batches.engine_backend import engine_backend
 from server.batches.results import JobStoppedError
-from server.keys.client_keys import ClientKeys
-from server.lasting_task import lasting_task
-from server.loop_heartbeat import keep_beating
-from server.settings.server_config import ServerConfig
+from server.settings.api_keys import ClientKeys
+from server.settings.settings import ServerConfig, unattended
 from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder
+from server.tasks import keep_beating, lasting_task
 from workers.contract.process.log import open_log
 from workers.contract.supervision import exit_with_parent
 
@@ -43,19 +42,13 @@ async def run_batches(config: ServerConfig) -> None:
     state = await _opened(Path(config.state.folder), config.state.token, health)
     # Lines are checked and counted where they were uploaded: here nobody asks for a key, and
     # metrics, logs and traces of requests are not those of the API processes.
-    own = ServerConfig(
-        strict_fields=config.strict_fields,
-        log_level=config.log_level,
-        limits=config.limits,
-        models=config.models,
-    )
     try:
-        async with engine_backend(own, _SHARE) as backend:
+        async with engine_backend(unattended(config, config.models), _SHARE) as backend:
             keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
             await BatchRunner(
                 state,
                 backend,
-                config.limits.max_body_size,
+                config.max_body_size,
                 on_owner=lambda owner: backend.act_for(keys.of_owner(owner)),
                 health=health,
             ).run()

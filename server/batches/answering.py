@@ -9,7 +9,7 @@ from engine_core.refusal import RefusalError
 from server.batches.results import JobStoppedError, Sharing
 from server.batches.room import Room
 from server.errors import ERRORS, ErrorBody, ErrorDetail, error_body
-from server.first_error import first_error
+from server.tasks import first_error
 
 MAX_ANSWER_BYTES = 256 << 20
 """Answers are taken whole: the longest."""

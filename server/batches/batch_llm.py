@@ -18,7 +18,7 @@ from server.batches.results import GenerateResult, RequestError, Summary
 from server.daemon.run import running_engine
 from server.models.model_source import model_folder
 from server.schemas.rerank import RerankResult
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 
 ResultT = TypeVar("ResultT")
 _NO_OPTIONS: Options = {}
@@ -146,7 +146,7 @@ class BatchLLM:
             return
         folder = model_folder(str(self._model), self._options.load_format)
         async with running_engine(folder, self._options) as engine:
-            config = ServerConfig(models=(engine.model,), log_level=self._options.log_level)
+            config = ServerConfig(models=(engine.model,))
             async with engine_backend(config) as own:
                 yield own
 

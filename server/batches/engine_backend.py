@@ -8,15 +8,13 @@ from functools import partial
 import msgspec
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.app.application import create_app
-from server.app.endpoints import all_endpoints
 from server.batches.answering import Backend
 from server.batches.batch_client import BatchClient
 from server.batches.in_process import exchange
-from server.keys.client_keys import ClientKey
-from server.service.registry import Model, Registry
-from server.service.service import Service
-from server.settings.server_config import ServerConfig
+from server.daemon.application import all_endpoints, create_app
+from server.service.service import Model, Registry, Service
+from server.settings.api_keys import ClientKey
+from server.settings.settings import ServerConfig
 
 _AT_ONCE = 16_384
 _UNLIMITED = 1 << 62
@@ -49,13 +47,9 @@ async def engine_backend(config: ServerConfig, share: float = 1.0) -> AsyncGener
         tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
         models.append(Model(served, tokenizer, BatchClient(served.engine, share)))
     # The clients keep to the engines' bounds, and lines wait: nothing is to be refused here.
-    limits = msgspec.structs.replace(
-        config.limits,
-        max_unread_size=_UNLIMITED,
-        max_request_seconds=0.0,
-    )
+    unlimited = msgspec.structs.replace(config, max_unread_size=_UNLIMITED, max_request_seconds=0.0)
     registry = Registry(models, all_endpoints())
-    service = Service(msgspec.structs.replace(config, limits=limits), registry)
+    service = Service(unlimited, registry)
     try:
         await asyncio.gather(*[model.client.start() for model in models])
         await asyncio.gather(*[model.client.wait_ready() for model in models])

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import msgspec
 
 from server.models.model_setup import EngineOptions
-from server.settings.engine_settings import EngineSettings
 from server.settings.setting_types import parse_size
+from server.settings.settings import EngineSettings
 
 _KEYS = (*EngineSettings.__struct_fields__, "memory_share", "rerank")
 _SIZE = "kv_cache_memory"

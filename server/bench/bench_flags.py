@@ -24,8 +24,8 @@ from server.bench.load.http_runner import running_server, started_server
 from server.bench.offline import offline_runner
 from server.models.model_setup import EngineOptions
 from server.settings.flags import ENGINE_FLAGS, add_flags
-from server.settings.server_config import API_KEY_VARIABLE, api_key_from
 from server.settings.setting_types import parse_positive, parse_share
+from server.settings.settings import API_KEY_VARIABLE, api_key_from
 
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
 

@@ -28,7 +28,7 @@ from server.bench.results.machine import this_machine
 from server.bench.results.measurement import BenchError, Figures
 from server.bench.results.targets import read_targets
 from server.daemon.daemon import START_ERRORS
-from server.settings.server_config import ServedModel
+from server.settings.settings import ServedModel
 from workers.contract.config import ExecutionConfig
 
 _GPU = "H200"

@@ -16,9 +16,9 @@ from server.bench.results.engine_counters import counted, next_beat
 from server.bench.results.measurement import BenchError, Figures, Progress
 from server.bench.sequences import Sequences
 from server.daemon.run import RunningEngine, running_engine
-from server.first_error import first_error
 from server.models.model_setup import EngineOptions
-from server.settings.server_config import ServedModel
+from server.settings.settings import ServedModel
+from server.tasks import first_error
 
 _WARM_UP_SEED = 1
 _WARM_UP_TOKENS = 1 << 17

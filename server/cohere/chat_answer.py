@@ -9,7 +9,7 @@ from server.generation.choice import Choice
 from server.generation.generation import Generation
 from server.generation.stream import AnswerForm
 from server.generation.text_piece import ScoredToken, TextPiece
-from server.http.sse import event
+from server.http.answers import event
 from server.schemas.cohere.chat_request import (
     CohereChat,
     CohereChatEvent,
@@ -24,7 +24,7 @@ from server.schemas.cohere.chat_request import (
     TokenUnits,
 )
 from server.schemas.common import CompletionUsage
-from server.service.registry import Model
+from server.service.service import Model
 from server.service.token_text import TokenText
 
 _encode = msgspec.json.Encoder().encode

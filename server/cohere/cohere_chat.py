@@ -11,8 +11,7 @@ from server.cohere.chat_answer import CohereForm
 from server.generation.generation import generate
 from server.generation.plan import GenerationPlan
 from server.generation.stream import answer
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.chat import ChatRequest
 from server.schemas.cohere.chat_request import (
     CohereChat,

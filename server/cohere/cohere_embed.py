@@ -12,8 +12,7 @@ from server.api.embeddings import EMBEDDINGS
 from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan, planned_vectors
 from server.encoding.vector_json import in_base64, in_lists, rows_in_json
 from server.encoding.vectors import AnyArray, quantize
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.cohere.embed_request import (
     CohereEmbeddings,
     CohereEmbedRequest,
@@ -24,9 +23,8 @@ from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.rerank import APIVersion, InputTokens
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count
-from server.service.registry import Model
-from server.service.service import json_answer, record_of, service_of
-from server.settings.limits import Limits
+from server.service.service import Model, json_answer, record_of, service_of
+from server.settings.settings import Limits
 
 EMBED = Endpoint(
     "POST",

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, TokenizerError
-from server.settings.server_config import cache_folder, child_environment
+from server.settings.settings import cache_folder, child_environment
 from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, find_file, read_bytes
 from workers.contract.config import LoadFormat
 from workers.contract.model_config import ModelConfig

@@ -1,6 +1,7 @@
 """API keys and the certificate, read when the daemon starts and again after SIGHUP."""
 
 import logging
+import ssl
 import stat
 from pathlib import Path
 
@@ -14,25 +15,28 @@ from server.settings.api_keys import (
     hashed,
     read_key_file,
 )
-from server.settings.server_config import API_KEY_VARIABLE, TLS
-from server.settings.settings import ServeCommand, SettingsError
-from server.settings.tls import TLSError, checked_tls
+from server.settings.settings import API_KEY_VARIABLE, TLS, ServeCommand, SettingsError
 
 _log = logging.getLogger("penstock")
 
 
 class Credentials:
-    """What the files of API keys, the certificate and its private key held when each of them could
-    last be used."""
+    """The contents of key files, certificate and private key, each as it could last be used."""
 
     def __init__(self, command: ServeCommand) -> None:
         """Read all files. Raises SettingsError."""
         self._settings = command.settings
         self._names = command.setting_names
-        self._own_key = _own_key(command)
+        try:  # that of the command line was checked there
+            own = () if command.api_key is None else (GivenKey(checked_key(command.api_key)),)
+        except APIKeyError as error:
+            raise SettingsError(f"{API_KEY_VARIABLE}: {error}") from None
+        self._own_key = own
         self._of_file = {file: self._read_keys(file) for file in self._settings.api_key_files}
         self.tls = self._read_tls()
-        self._warn_of_readers()
+        secrets = [*self._settings.api_key_files, *([self.tls.key] if self.tls else [])]
+        if shown := [file for file in secrets if Path(file).stat().st_mode & stat.S_IROTH]:
+            _log.warning("every user of this machine can read %s", ", ".join(shown))
 
     @property
     def api_keys(self) -> tuple[APIKey, ...]:
@@ -46,7 +50,10 @@ class Credentials:
         faults = 0
         for file in self._of_file:
             try:
-                self._check_regular(file)
+                # A shell's `<(command)` can be read once, and a named pipe may never answer.
+                if Path(file).is_fifo():
+                    where = self._names.of("api_key_files")
+                    raise SettingsError(f"{where}: {file} is a pipe, which is not read again")
                 self._of_file[file] = self._read_keys(file)
             except SettingsError as error:
                 faults += 1
@@ -61,22 +68,11 @@ class Credentials:
         if not faults:
             _log.info("key files and certificates have been read again")
 
-    def _warn_of_readers(self) -> None:
-        secrets = [*self._settings.api_key_files, *([self.tls.key] if self.tls else [])]
-        if shown := [file for file in secrets if Path(file).stat().st_mode & stat.S_IROTH]:
-            _log.warning("every user of this machine can read %s", ", ".join(shown))
-
     def _read_keys(self, file: str) -> list[GivenKey]:
         try:
             return read_key_file(Path(file))
         except APIKeyError as error:
             raise SettingsError(f"{self._names.of('api_key_files')}: {error}") from None
-
-    def _check_regular(self, file: str) -> None:
-        """A shell's `<(command)` can be read once, and a named pipe may never answer."""
-        if Path(file).is_fifo():
-            where = self._names.of("api_key_files")
-            raise SettingsError(f"{where}: {file} is a pipe, which is not read again")
 
     def _read_tls(self) -> TLS | None:
         cert, key = self._settings.tls_cert, self._settings.tls_key
@@ -92,9 +88,45 @@ class Credentials:
             raise SettingsError(f"{self._names.of(error.key)}: {error}") from None
 
 
-def _own_key(command: ServeCommand) -> list[GivenKey]:
-    """The key that no file has. That of the command line was checked there."""
+class TLSError(ValueError):
+    """A certificate and a key that cannot be used. `key` is the setting at fault."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def checked_tls(cert: Path, key: Path) -> TLS:
+    """Both files as absolute paths. Raises TLSError unless `server_context` can load them."""
+    server_context(cert, key)
+    return TLS(cert=str(cert.absolute()), key=str(key.absolute()))
+
+
+def server_context(cert: Path, key: Path) -> ssl.SSLContext:
+    """A server's context with what the files hold now. Raises TLSError unless they are PEM and
+    belong together.
+
+    An encrypted key is refused: nobody could type its passphrase.
+    """
+    if b"-----BEGIN CERTIFICATE-----" not in _content("tls_cert", cert):
+        raise TLSError("tls_cert", f"{cert} holds no PEM certificate")
+    secret = _content("tls_key", key)
+    if b"PRIVATE KEY-----" not in secret:
+        raise TLSError("tls_key", f"{key} holds no PEM private key")
+    if b"ENCRYPTED" in secret:
+        raise TLSError("tls_key", f"{key} is encrypted; `openssl pkey` writes it without")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        return [] if command.api_key is None else [GivenKey(checked_key(command.api_key))]
-    except APIKeyError as error:
-        raise SettingsError(f"{API_KEY_VARIABLE}: {error}") from None
+        context.load_cert_chain(cert, key, password="")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TLSError("tls_key", f"{key} is not the key of {cert}") from None
+        raise TLSError("tls_cert", f"{cert} and {key} are not valid: {error.reason}") from None
+    return context
+
+
+def _content(key: str, file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise TLSError(key, f"{file} cannot be read: {error.strerror}") from None

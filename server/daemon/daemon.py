@@ -4,33 +4,41 @@ import asyncio
 import http.client
 import logging
 import os
+import resource
+import secrets
 import socket
+import ssl
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import msgspec
 
-from server.daemon.build_config import build_config
-from server.daemon.child_commands import PROCESS_FILE, daemon_parts, write_server_config
 from server.daemon.credentials import Credentials
-from server.daemon.hangup import Hangup
-from server.daemon.held_state import held_state
-from server.daemon.running_daemons import announce, private_folder, sweep_private_folders
-from server.daemon.running_part import RunningPart
-from server.daemon.supervisor import Supervisor
+from server.daemon.parts import PROCESS_FILE, RunningPart, daemon_parts, write_server_config
+from server.daemon.run import StartError, announce, private_folder, sweep_private_folders
+from server.daemon.supervisor import Hangup, Supervisor
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
-from server.metrics.process_memory import DaemonProcess, write_processes
-from server.models.served_models import MODEL_ERRORS
+from server.models.served_models import MODEL_ERRORS, build_served_models
 from server.models.setup_error import SetupError
-from server.service.open_files_limit import raise_open_files_limit, warn_of_few_open_files
-from server.settings.server_config import ServerConfig
-from server.settings.setting_names import SettingNames
-from server.settings.settings import ServeCommand, SettingsError
-from server.settings.tls import unverified_context
+from server.observe.processes import DaemonProcess, write_processes
+from server.settings.api_keys import ALL_KEYS, APIKey
+from server.settings.settings import (
+    NO_STATE,
+    ServeCommand,
+    ServerConfig,
+    SettingNames,
+    SettingsError,
+    State,
+    state_folder,
+    traces_protocol_from,
+)
+from server.state.database_file import StateFolderError
+from server.state.state_lock import NoStateFolderError, StateLock
 from workers.contract.process.log import TIME_FORMAT
 
 _BACKLOG = 2048
@@ -39,27 +47,27 @@ _MAX_SOCKET_PATH = 107
 _LONGEST_NAME = len("/symm_mem-4194304")
 """The longest name of a socket in the private folder: of a worker with the highest possible PID."""
 _PROBE_TIMEOUT_S = 2.0
+_TRACES_PACKAGE = "opentelemetry-exporter-otlp-proto-http"
+_SWITCHED_OFF = "this server stores no files and no batches: --state-dir is none"
+_UNUSABLE = "this server has no folder for files and batches (--state-dir): its log has the reason"
+_ENOUGH_FILES = 65_536
+# Files that an API process has open besides connections: its own, and more for each model.
+_OWN_FILES = 40
+_FILES_PER_MODEL = 8
 
 _log = logging.getLogger("penstock")
 
 
-class StartError(Exception):
-    """The daemon cannot start on this machine as asked; one line says why."""
-
-
-START_ERRORS = (
-    *(StartError, DemoModelMissingError, SettingsError, SetupError),
-    *MODEL_ERRORS,
-)
+START_ERRORS = (StartError, DemoModelMissingError, SettingsError, SetupError, *MODEL_ERRORS)
 """Everything that prevents a start; each message is one line."""
 
 
 def serve(command: ServeCommand, hangup: Hangup) -> int:
-    """Serve until stopped; returns the exit code. Raises one of START_ERRORS before any process
+    """Serve until stopped. Returns the exit code. Raises one of START_ERRORS before any process
     is started."""
     settings, setting_names = command.settings, command.setting_names
     _log_to_stderr(settings.log_level)
-    raise_open_files_limit()
+    _raise_open_files_limit()
     where = _listening(settings.host, settings.port, setting_names)
     with where as listener, _socket_folder() as (folder, announcement), ExitStack() as stack:
         credentials = Credentials(command)
@@ -69,10 +77,75 @@ def serve(command: ServeCommand, hangup: Hangup) -> int:
         config = msgspec.structs.replace(decided, state=state)
         for model in config.models:
             _log.info("starting %s", describe(model))
-        warn_of_few_open_files(config)
+        _warn_of_few_open_files(config)
         with _room_for(f"write to {folder}"):
             announce(announcement, config.models)
         return asyncio.run(_supervise(config, credentials, listener, folder, hangup))
+
+
+def build_config(
+    command: ServeCommand, credentials: Credentials, *, port: int, folder: Path
+) -> ServerConfig:
+    """The configuration of a daemon on `port` whose sockets are in `folder`.
+
+    Reads the models' configurations; models of the hub are downloaded. Raises SettingsError, or
+    what `set_up_model` raises.
+    """
+    settings, names = command.settings, command.setting_names
+    known = {ALL_KEYS, *(key.name for key in credentials.api_keys)}
+    if unknown := [name for name in settings.share_prefixes if name not in known]:
+        raise SettingsError(f"{names.of('share_prefixes')}: no API key is called {unknown[0]}")
+    if settings.metrics_key and not credentials.api_keys:
+        raise SettingsError(f"{names.of('metrics_key')}: there are no API keys")
+    if settings.otlp_traces_endpoint is not None:
+        _check_traces(names.of("otlp_traces_endpoint"))
+    decided: dict[str, Any] = {
+        "port": port,
+        "api_keys": credentials.api_keys,
+        "cache_secret": secrets.token_hex(32),
+        "tls": credentials.tls,
+        "models": build_served_models(settings, names, folder),
+    }
+    return ServerConfig(**msgspec.structs.asdict(settings) | decided)
+
+
+def _check_traces(setting: str) -> None:
+    """Raises SettingsError if traces could not be sent."""
+    variable, protocol = traces_protocol_from()
+    if protocol not in ("", "http/protobuf"):
+        raise SettingsError(
+            f"{setting}: {variable} is {protocol}; traces are sent by http/protobuf alone"
+        )
+    try:
+        distribution(_TRACES_PACKAGE)
+    except PackageNotFoundError:
+        raise SettingsError(f"{setting}: pip install 'penstock[otel]' to send traces") from None
+
+
+@contextmanager
+def held_state(setting: str | None, keys: Sequence[APIKey]) -> Generator[State]:
+    """The state folder that the setting names, by default the user's, locked for this daemon.
+
+    What one of `keys` stored before it had a name becomes its name's.
+    """
+    if setting == NO_STATE:
+        yield State(fault=_SWITCHED_OFF, switched_off=True)
+        return
+    folder = Path(setting).expanduser().absolute() if setting else state_folder()
+    try:
+        lock = StateLock(folder, [(key.digest, key.owner) for key in keys if key.is_named])
+    except StateFolderError as error:
+        # Nobody has asked for the default folder.
+        is_missed = setting is not None or not isinstance(error, NoStateFolderError)
+        level = logging.WARNING if is_missed else logging.INFO
+        message = "%s; no files and batches: --state-dir names another folder, or none"
+        _log.log(level, message, error)
+        yield State(fault=_UNUSABLE)
+        return
+    try:
+        yield State(folder=str(folder), token=lock.token)
+    finally:
+        lock.release()
 
 
 async def _supervise(
@@ -86,14 +159,24 @@ async def _supervise(
         print(welcome(config, seconds), file=sys.stderr, flush=True)
 
     def reload() -> None:
+        """Give the API processes the credentials that the files hold now."""
         credentials.read_again()
-        _rewrite(config, credentials, folder)
+        own = {"api_keys": credentials.api_keys, "tls": credentials.tls}
+        try:
+            write_server_config(msgspec.structs.replace(config, **own), folder)
+        except OSError as error:
+            _log.warning("cannot write to %s: %s; nothing has changed", folder, error.strerror)
 
     def on_started(children: Sequence[RunningPart]) -> None:
         # The API processes alone hold it from then on: a connection must not wait in the queue of
         # a socket that nobody will accept from.
         listener.close()
-        _write_processes(folder, children)
+        parts = [(child.pid, child.part) for child in children]
+        others = [DaemonProcess(pid, p.role, p.model or "", p.number) for pid, p in parts]
+        with suppress(OSError):  # a full disk costs no more than what metrics show of memory
+            write_processes(
+                folder / PROCESS_FILE, [DaemonProcess(os.getpid(), "supervisor"), *others]
+            )
 
     with _room_for(f"write to {folder}"):
         parts = daemon_parts(config, listener.fileno(), folder)
@@ -107,24 +190,6 @@ async def _supervise(
         on_hangup=reload,
     )
     return await supervisor.run()
-
-
-def _rewrite(config: ServerConfig, credentials: Credentials, folder: Path) -> None:
-    """Give the API processes other credentials."""
-    config = msgspec.structs.replace(config, api_keys=credentials.api_keys, tls=credentials.tls)
-    try:
-        write_server_config(config, folder)
-    except OSError as error:
-        _log.warning("cannot write to %s: %s; nothing has changed", folder, error.strerror)
-
-
-def _write_processes(folder: Path, children: Sequence[RunningPart]) -> None:
-    """For the metrics. A full disk costs no more than what they show of memory."""
-    own = DaemonProcess(os.getpid(), "supervisor")
-    parts = [(child.pid, child.part) for child in children]
-    others = [DaemonProcess(pid, p.role, p.model or "", p.number) for pid, p in parts]
-    with suppress(OSError):
-        write_processes(folder / PROCESS_FILE, [own, *others])
 
 
 @contextmanager
@@ -170,30 +235,52 @@ def _room_for(what: str) -> Generator[None]:
         ) from None
 
 
+def _raise_open_files_limit() -> None:
+    """Every connection is one: raise the limit to the hard limit, 65,536 at most, for this process
+    and its children."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def _warn_of_few_open_files(config: ServerConfig) -> None:
+    """Warn if an API process cannot have a connection for its part of the sequences in flight."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    requests = max(1, config.max_sequences // config.api_workers)
+    needed = requests + _OWN_FILES + _FILES_PER_MODEL * len(config.models)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        _log.warning(
+            "an API process may open %d files, but needs %d to take %d requests at once: "
+            "connections beyond will be closed unanswered. Raise the hard limit (ulimit -Hn, "
+            "systemd: LimitNOFILE=) or lower --max-sequences",
+            *(soft, needed, requests),
+        )
+
+
 def _is_ready(config: ServerConfig) -> bool:
     """Whether the daemon's own address says that it is ready."""
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared, not bound)
-    host = everywhere.get(config.host, config.host)
-    connection = _connection(host, config)
-    try:
-        connection.request("GET", "/health/ready")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def _connection(host: str, config: ServerConfig) -> http.client.HTTPConnection:
+    host, timeout = everywhere.get(config.host, config.host), _PROBE_TIMEOUT_S
     if config.tls is None:
-        return http.client.HTTPConnection(host, config.port, timeout=_PROBE_TIMEOUT_S)
-    return http.client.HTTPSConnection(
-        host, config.port, timeout=_PROBE_TIMEOUT_S, context=unverified_context()
-    )
+        connection = http.client.HTTPConnection(host, config.port, timeout=timeout)
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False  # the certificate need not name it
+        context.verify_mode = ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(
+            host, config.port, timeout=timeout, context=context
+        )
+    with closing(connection):
+        try:
+            connection.request("GET", "/health/ready")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
 
 
 class _Formatter(logging.Formatter):
-    """Progress with the time; errors as any command-line program says them."""
+    """Progress with the time. Errors as any command-line program says them."""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.levelno >= logging.ERROR:

@@ -1,23 +1,29 @@
-"""Parts of the daemon without its supervisor: an engine and its workers, without HTTP."""
+"""Engines that a program runs without HTTP or supervisor, and the folders that announce what runs.
+
+Each daemon of this user says in its private folder which models it serves, as does such a program.
+"""
 
 import asyncio
+import fcntl
+import os
+import shutil
 import signal
-from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TextIO, TypeVar
 
 import msgspec
 
 from engine_core.client.engine_client import EngineClient
-from server.daemon.child_commands import Part, engine_parts
-from server.daemon.daemon import StartError
-from server.daemon.running_daemons import announce, private_folder
-from server.daemon.running_part import RunningPart
+from server.daemon.parts import Part, RunningPart, engine_parts
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings import defaults
-from server.settings.limits import Limits
-from server.settings.server_config import ServedModel
+from server.settings.settings import Limits, ServedModel
+
+_ResultT = TypeVar("_ResultT")
 
 START_SECONDS = 900
 """For weights, compiled kernels and captured graphs."""
@@ -26,45 +32,15 @@ _START_ORDER = ("worker", "engine", "api")
 """Parts end in the reverse order: a worker that ended before its engine core, or an engine core
 before its API process, would be an error that the other one logs."""
 
-_ResultT = TypeVar("_ResultT")
+FOLDER_PREFIX = "penstock-"
+
+_FILE = "running.json"
+
+_SETTLED_S = 60.0
 
 
-class RunningParts(NamedTuple):
-    """Processes that this one has started."""
-
-    running: list[RunningPart]
-
-    async def until(self, ready: Coroutine[object, object, _ResultT], seconds: float) -> _ResultT:
-        """The result of `ready`. Raises StartError after `seconds`, or once a process has ended."""
-        waiting = asyncio.ensure_future(ready)
-        exits = [each.exit for each in self.running]
-        try:
-            await asyncio.wait(
-                (waiting, *exits), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-            if waiting.done():
-                return waiting.result()
-        finally:
-            waiting.cancel()
-        for each in self.running:
-            if each.exit.done():
-                raise StartError(f"the {each.part.title} {each.end()}")
-        raise StartError(f"not ready after {seconds:g} s")
-
-
-@asynccontextmanager
-async def running_parts(parts: Sequence[Part]) -> AsyncGenerator[RunningParts]:
-    """All of `parts`, until the block ends. Raises OSError."""
-    running: list[RunningPart] = []
-    try:
-        for part in sorted(parts, key=lambda part: _START_ORDER.index(part.role)):
-            # Not a comprehension: if one cannot be started, those before it are in the list.
-            running.append(RunningPart(part))  # noqa: PERF401
-        yield RunningParts(running)
-    finally:
-        for each in reversed(running):
-            each.signal(signal.SIGKILL)
-            await asyncio.wait([each.exit])
+class StartError(Exception):
+    """The daemon cannot start on this machine as asked. One line says why."""
 
 
 class RunningEngine(NamedTuple):
@@ -110,3 +86,106 @@ async def running_model(model: ServedModel, directory: Path) -> AsyncGenerator[R
             yield RunningEngine(client, model)
         finally:
             client.close()
+
+
+class RunningParts(list[RunningPart]):
+    """Processes that this one has started."""
+
+    async def until(self, ready: Coroutine[object, object, _ResultT], seconds: float) -> _ResultT:
+        """The result of `ready`. Raises StartError after `seconds`, or once a process has ended."""
+        waiting = asyncio.ensure_future(ready)
+        exits = [each.exit for each in self]
+        try:
+            await asyncio.wait(
+                (waiting, *exits), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if waiting.done():
+                return waiting.result()
+        finally:
+            waiting.cancel()
+        for each in self:
+            if each.exit.done():
+                raise StartError(f"the {each.part.title} {each.end()}")
+        raise StartError(f"not ready after {seconds:g} s")
+
+
+@asynccontextmanager
+async def running_parts(parts: Sequence[Part]) -> AsyncGenerator[RunningParts]:
+    """All of `parts`, until the block ends. Raises OSError."""
+    running = RunningParts()
+    try:
+        for part in sorted(parts, key=lambda part: _START_ORDER.index(part.role)):
+            running.append(RunningPart(part))
+        yield running
+    finally:
+        for each in reversed(running):
+            each.signal(signal.SIGKILL)
+            await asyncio.wait([each.exit])
+
+
+class RunningDaemon(msgspec.Struct, frozen=True):
+    """A daemon that runs: the process id of its supervisor, and what it serves."""
+
+    pid: int
+    models: tuple[ServedModel, ...]
+
+
+@contextmanager
+def private_folder() -> Generator[tuple[Path, TextIO]]:
+    """A folder (0700) for sockets, and the file in it that `announce` writes.
+
+    The file is locked as long as this process lives, however that ends. Raises OSError.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    try:
+        file = (folder / _FILE).open("w")
+        try:
+            # Who looks for daemons holds it for a moment.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield folder, file
+        finally:
+            # What a full disk has refused was said when it was written.
+            with suppress(OSError):
+                file.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def announce(file: TextIO, models: Sequence[ServedModel]) -> None:
+    """Say in the file of a private folder that this process serves `models`. Raises OSError."""
+    file.write(msgspec.json.encode(RunningDaemon(os.getpid(), tuple(models))).decode())
+    file.flush()
+
+
+def running_daemons() -> list[RunningDaemon]:
+    """This user's daemons with private folders beside this process's own temporary files."""
+    found: list[RunningDaemon] = []
+    for folder in _own_folders():
+        with suppress(OSError, msgspec.DecodeError), (folder / _FILE).open() as file:
+            if _is_locked(file.fileno()):
+                found.append(msgspec.json.decode(file.read(), type=RunningDaemon))
+    return found
+
+
+def sweep_private_folders() -> None:
+    """Delete this user's private folders whose processes are gone."""
+    for folder in _own_folders():
+        # A younger one may be about to be locked.
+        with suppress(OSError), (folder / _FILE).open() as file:
+            is_old = time.time() - os.fstat(file.fileno()).st_mtime > _SETTLED_S
+            if is_old and not _is_locked(file.fileno()):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_folders() -> list[Path]:
+    own = os.getuid()
+    folders = sorted(Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"))
+    return [folder for folder in folders if folder.is_dir() and folder.lstat().st_uid == own]
+
+
+def _is_locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False

@@ -3,19 +3,54 @@
 import asyncio
 import logging
 import math
+import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
+from types import FrameType
 
-from server.daemon.child_commands import Part
-from server.daemon.hangup import Hangup
-from server.daemon.kept_running import KeptRunning
-from server.daemon.running_part import RunningPart
-from server.lasting_task import lasting_task
-from server.settings.server_config import ServerConfig
+from server.daemon.parts import KeptRunning, Part, RunningPart
+from server.settings.settings import ServerConfig
+from server.tasks import lasting_task
 from workers.contract.supervision import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
+
+
+class Hangup:
+    """Handles SIGHUP from its making on, which is before anything that may take long.
+
+    Until somebody follows, the signal is kept; the end of the terminal ends the process.
+    """
+
+    def __init__(self) -> None:
+        # `nohup` has it ignored.
+        self._ends_us = _is_open() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        self._kept = False
+        signal.signal(signal.SIGHUP, self._keep)
+
+    def terminal_is_closed(self) -> bool:
+        """Whether the terminal has been closed, which ends what runs in it (but for `nohup`)."""
+        return self._ends_us and not _is_open()
+
+    def follow(self, on_hangup: Callable[[], None]) -> None:
+        """Call `on_hangup` in the running loop for each signal, and now if one was kept."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
+        if self._kept:
+            on_hangup()
+
+    def _keep(self, _number: int, _frame: FrameType | None) -> None:
+        if self.terminal_is_closed():
+            raise SystemExit(128 + signal.SIGHUP)
+        self._kept = True
+
+
+def _is_open() -> bool:
+    with suppress(OSError):
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+        return True
+    return False
+
 
 _READY_POLL_S = 0.05
 _ANSWER_S = 1.5
@@ -47,7 +82,7 @@ class Supervisor:
         on_ready: Callable[[float], None],
         on_hangup: Callable[[], None],
     ) -> None:
-        """The daemon lives as long as its `parts` do; but the batch process is started again. With
+        """The daemon lives as long as its `parts` do, and the batch process is started again. With
         a `stall_timeout` of 0 none is watched.
 
         `on_started` is called with all processes once they are spawned, and when one has been
@@ -78,11 +113,16 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         self._hangup.follow(self._on_sighup)
         try:
-            with _held_back(signal.SIGHUP):
+            # Children inherit the block: the signal would end one that does not handle it yet. API
+            # processes unblock it when they do.
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+            try:
                 for part in self._parts:
                     self._children.append(RunningPart(part))
                 for part in self._restarted:
                     self._kept.append(KeptRunning(part, self._name_processes))
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
             self._name_processes()
             code = await self._start_and_serve()
         finally:
@@ -96,7 +136,7 @@ class Supervisor:
         return [*self._children, *(kept.child for kept in self._kept)]
 
     def _on_signal(self, number: signal.Signals) -> None:
-        """The first finishes the requests in flight and stops; a second one stops at once."""
+        """The first finishes the requests in flight and stops. A second one stops at once."""
         if self._stop.is_set():
             self._forced_by = number
             self._force.set()
@@ -151,7 +191,7 @@ class Supervisor:
         return _cause([child for child in self._children if child.exit.done()])
 
     async def _serve(self) -> int:
-        """Until a signal comes or a part dies; then the requests in flight are finished."""
+        """Until a signal comes or a part dies. Then the requests in flight are finished."""
         self._serving = True
         watch = lasting_task(self._watch(), "watch of heartbeats")
         for child in self._children:
@@ -201,7 +241,7 @@ class Supervisor:
         self._died.set()
 
     def _kill_workers(self, model: str | None) -> None:
-        """They have nobody to work for; one that stands still would not even notice."""
+        """End workers that have nobody to work for. One that stands still would not even notice."""
         for child in self._children:
             if child.part.model == model:
                 child.signal(signal.SIGKILL)
@@ -220,7 +260,7 @@ class Supervisor:
         return [child for child in self._children if child.part.role == "api"]
 
     async def _drain(self) -> None:
-        """The API processes finish what runs and exit; the others are idle then. Batches go on
+        """The API processes finish what runs and exit. The others are idle then. Batches go on
         another time."""
         self._draining = True
         for kept in self._kept:
@@ -252,17 +292,6 @@ class Supervisor:
         await _wait(self._children, None)
 
 
-@contextmanager
-def _held_back(number: signal.Signals) -> Generator[None]:
-    """Block a signal. So do children that are started meanwhile: it would end one that does not
-    handle it yet. API processes unblock it when they do."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [number])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
-
-
 def _cause(ended: Sequence[RunningPart]) -> RunningPart:
     """A worker that was killed, or else what ended first."""
     killed = (part for part in ended if part.part.role == "worker" and part.exit.result() < 0)
@@ -270,7 +299,7 @@ def _cause(ended: Sequence[RunningPart]) -> RunningPart:
 
 
 async def _first(*waits: Coroutine[object, object, object]) -> None:
-    """Until one of them is over; the others are cancelled. Raises what that one has raised."""
+    """Until one of them is over. The others are cancelled. Raises what that one has raised."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

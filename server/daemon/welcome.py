@@ -1,11 +1,11 @@
-"""What the daemon says on a terminal: what it starts, and how to try it once it is ready."""
+"""Messages on a terminal: which models the daemon starts, and how to try it once it is ready."""
 
 import json
 from pathlib import Path
 
-from server.settings.server_config import API_KEY_VARIABLE, ServedModel, ServerConfig
+from server.settings.settings import API_KEY_VARIABLE, ServedModel, ServerConfig
 from server.templates.template_files import NoChatTemplateError, read_chat_template
-from workers.contract.config import ExecutionConfig, Task
+from workers.contract.config import Task
 
 _EXAMPLES: dict[str, tuple[tuple[Task, ...], dict[str, object]]] = {
     "/v1/completions": (("generate",), {"prompt": "The Python interpreter", "max_tokens": 40}),
@@ -28,23 +28,17 @@ _EXAMPLES: dict[str, tuple[tuple[Task, ...], dict[str, object]]] = {
 def describe(model: ServedModel) -> str:
     """One line on how a model is about to run."""
     execution = model.execution
+    first, last = execution.devices[0], execution.devices[-1]
+    between = "and" if len(execution.gpus) == 2 else "to"
+    devices = first if first == last else f"{first} {between} {last}"
+    stages = f"{_count(execution.num_stages, 'stage')} of {_count(execution.threads, 'thread')}"
+    if execution.stage_layers:
+        stages += f" with {','.join(map(str, execution.stage_layers))} layers"
     part = "" if execution.model.wrapper is None else " (its language model: text only)"
     return (
         f"{model.name}: {execution.model.architecture}{part}, {execution.dtype} on "
-        f"{_devices(execution)}, {_stages(execution)}, up to {execution.max_model_len:,} tokens"
+        f"{devices}, {stages}, up to {execution.max_model_len:,} tokens"
     )
-
-
-def _devices(execution: ExecutionConfig) -> str:
-    first, last = execution.devices[0], execution.devices[-1]
-    between = "and" if len(execution.gpus) == 2 else "to"
-    return first if first == last else f"{first} {between} {last}"
-
-
-def _stages(execution: ExecutionConfig) -> str:
-    stages = f"{_count(execution.num_stages, 'stage')} of {_count(execution.threads, 'thread')}"
-    layers = ",".join(map(str, execution.stage_layers))
-    return f"{stages} with {layers} layers" if layers else stages
 
 
 def _count(number: int, noun: str) -> str:
@@ -52,8 +46,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def welcome(config: ServerConfig, seconds: float) -> str:
-    """The ready message: the daemon's address, those of its status page and documentation, and a
-    command to try for each endpoint that is served."""
+    """The ready message: the daemon's addresses, and a command to try for each endpoint."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     scheme = "http" if config.tls is None else "https"
     url = f"{scheme}://{host}:{config.port}"
@@ -73,17 +66,12 @@ def welcome(config: ServerConfig, seconds: float) -> str:
 def _serves(model: ServedModel, endpoint: str, tasks: tuple[Task, ...]) -> bool:
     if endpoint == "/v1/rerank" and not model.execution.scores_relevance:
         return False
-    return model.execution.task in tasks and (
-        endpoint != "/v1/chat/completions" or _has_chat_template(model)
-    )
-
-
-def _has_chat_template(model: ServedModel) -> bool:
-    try:
-        read_chat_template(Path(model.path))
-    except NoChatTemplateError:
-        return False
-    return True
+    if endpoint == "/v1/chat/completions" and model.execution.task in tasks:
+        try:
+            read_chat_template(Path(model.path))
+        except NoChatTemplateError:
+            return False
+    return model.execution.task in tasks
 
 
 def _curl(url: str, body: dict[str, object], config: ServerConfig) -> str:

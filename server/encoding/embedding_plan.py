@@ -11,10 +11,9 @@ from server.encoding.text_prompts import behind_prompt, text_prompt
 from server.encoding.vectors import shorten
 from server.schemas.embeddings import EmbeddingRequest, EmbedDtype
 from server.schemas.field_names import name_and_value, value_under_any_name
-from server.service.inputs import Items, parse_items
-from server.service.registry import Model
-from server.service.truncation import truncation_limit
-from server.settings.limits import Limits
+from server.service.inputs import Items, parse_items, truncation_limit
+from server.service.service import Model
+from server.settings.settings import Limits
 
 _DIRECTIONS: tuple[EmbedDtype, ...] = ("int8", "binary", "ubinary")
 

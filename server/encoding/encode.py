@@ -14,9 +14,7 @@ from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.schemas.common import Usage
 from server.service.inputs import Items
-from server.service.registry import Model
-from server.service.service import record_of, service_of
-from server.service.time_limit import within_limit
+from server.service.service import Model, record_of, service_of, within_limit
 
 _ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")
 

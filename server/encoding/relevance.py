@@ -12,7 +12,7 @@ from server.encoding.label_scores import label_scores, probabilities
 from server.encoding.similarity import similarity
 from server.schemas.common import Usage
 from server.service.inputs import Items
-from server.service.registry import Model
+from server.service.service import Model
 
 
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):

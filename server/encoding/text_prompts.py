@@ -6,9 +6,9 @@ import msgspec
 
 from engine_core.messages import Tokenization
 from engine_core.refusal import RefusalError
-from server.echoed import quoted
+from server.errors import quoted
 from server.schemas.embeddings import INPUT_TYPES
-from server.service.registry import Model
+from server.service.service import Model
 
 
 def text_prompt(model: Model, prompt_name: str | None, input_type: str | None) -> str:

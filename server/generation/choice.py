@@ -10,7 +10,7 @@ from server.generation.scored_tokens import LOWEST, ScoredTokens
 from server.generation.stop_strings import StopStrings
 from server.generation.text_piece import ScoredToken, TextPiece
 from server.schemas.common import FinishReason
-from server.service.registry import Model
+from server.service.service import Model
 
 
 class Choice:

@@ -16,12 +16,10 @@ from server.generation.held_scores import HeldScores
 from server.generation.plan import GenerationPlan
 from server.generation.prompt import Prompt
 from server.generation.text_piece import TextPiece
-from server.keys.client_keys import ClientKey
-from server.metrics.request_record import RequestRecord
+from server.observe.request_record import RequestRecord
 from server.schemas.common import CompletionUsage, PromptTokensDetails
-from server.service.registry import Model
-from server.service.service import Service, record_of, service_of
-from server.service.time_limit import time_left
+from server.service.service import Model, Service, record_of, service_of, time_left
+from server.settings.api_keys import ClientKey
 
 # Updates pile up behind a client that reads slowly: other tasks run after so many of them.
 _AT_ONCE = 512

@@ -5,10 +5,9 @@ import msgspec
 from engine_core.messages import JobOptions, SamplingParams, Tokenization
 from engine_core.refusal import RefusalError
 from server.schemas.sampling import SamplingOptions
-from server.service.inputs import Items, check_ids
-from server.service.registry import Model
-from server.service.truncation import truncation_limit
-from server.settings.limits import Limits
+from server.service.inputs import Items, check_ids, truncation_limit
+from server.service.service import Model
+from server.settings.settings import Limits
 
 
 class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from engine_core.messages import Logprobs
 from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, finished_text
 from server.generation.plan import GenerationPlan
 from server.generation.scored_tokens import ScoredTokens
-from server.service.registry import Model
+from server.service.service import Model
 
 
 class Prompt:

@@ -10,8 +10,8 @@ from server.generation.requested_grammar import grammar_of
 from server.schemas.common import INT64_MAX
 from server.schemas.sampling import SamplingOptions
 from server.service.inputs import check_ids
-from server.service.registry import Model
-from server.settings.server_config import GenerationDefaults
+from server.service.service import Model
+from server.settings.settings import GenerationDefaults
 from workers.contract.token_sampling import TokenSampling
 
 

@@ -14,12 +14,11 @@ from msgspec.structs import replace
 
 from server.generation.generation import Generation
 from server.generation.text_piece import TextPiece
-from server.http.sse import DONE, EventStream, event
+from server.http.answers import DONE, EventStream, event
 from server.schemas.chat import ChatChunk
 from server.schemas.completions import Completion
 from server.schemas.sampling import SamplingOptions, StreamOptions
-from server.service.registry import Model
-from server.service.service import json_answer
+from server.service.service import Model, json_answer
 
 _encode = msgspec.json.Encoder().encode
 

@@ -1,33 +1,53 @@
-"""Request bodies: read within bounds, decoded into a typed struct, faults named by field."""
+"""Request bodies: read within bounds, decoded into a typed struct, faults named by field.
 
+A client that leaves, while it sends its body or later, cancels the work that is done for it.
+"""
+
+import asyncio
 import re
-from collections.abc import Iterator
+import types
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import Generic, TypeVar
+from types import TracebackType
+from typing import Annotated, Any, Generic, Self, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope
 
 from engine_core.refusal import RefusalError
-from server.body_limits.decoding_turns import LARGE_BYTES
-from server.echoed import shortened
-from server.http.derived_structs import derived
-from server.http.disconnect import ClientLeftError
-from server.http.incoming import body_account, has_come, incoming, length_of
-from server.msgspec_faults import Fault, entry_at_fault, fault_of
+from server.errors import Fault, entry_at_fault, fault_of, shortened
 from server.schemas.known_options import refused_fields
+from server.service.decoding_turns import LARGE_BYTES
+from server.service.ledger import Account
 from server.service.service import record_of, service_of
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
+Query = TypeVar("Query", bound=msgspec.Struct)
+
+_StructT = TypeVar("_StructT", bound=msgspec.Struct)
+
 # Up to so many times the permitted size, a body is read to its end before it is refused.
 _DROPPED_BODIES = 4
 
+# A body has the first, and the time that it takes at this rate.
+_READING_S = 10
+
+_READING_RATE = 16 << 10
+
 # What msgspec says of a field that derived structs have for the sake of others in a union.
 _ONLY_NULL = "expected `null`,"
+
 # A body that has been looked at, in its request's scope.
 _READ = "penstock.body"
+
 _INDICES = re.compile(r"\[[^]]*\]")
+
+
+class ClientLeftError(Exception):
+    """The client disconnected before it had its answer: nobody reads one."""
 
 
 class Body(Generic[Struct]):
@@ -45,8 +65,10 @@ class Body(Generic[Struct]):
         return self.decode(raw, strictly=service_of(request).config.strict_fields)
 
     def decode(self, raw: bytes, *, strictly: bool = False) -> Struct:
-        """Raises RefusalError `invalid_request`, with the field as `param` where there is one: also
-        for a field that is unknown, if `strictly`."""
+        """Raises RefusalError `invalid_request`, with the field as `param` where there is one.
+
+        With `strictly` an unknown field is one, too.
+        """
         decoder = self._strict_decoder if strictly else self._decoder
         try:
             # msgspec checks the strings that it keeps; a body is UTF-8 as a whole or not at all.
@@ -91,6 +113,15 @@ def _within(path: str) -> Iterator[str]:
         yield ".".join([*names[:depth], name.partition("[")[0]])
 
 
+def query_of(request: Request, query: type[Query]) -> Query:
+    """Raises RefusalError, the parameter at fault as its `param`. Unknown names are ignored."""
+    try:
+        return msgspec.convert(dict(request.query_params), query, strict=False)
+    except msgspec.ValidationError as error:
+        fault = fault_of(error)
+        raise RefusalError("invalid_request", f"{fault.path}: {fault.reason}", fault.path) from None
+
+
 async def whole_body(request: Request) -> bytes:
     """The raw body, when it is its turn to be decoded. Raises RefusalError `body_too_large`,
     `unsupported_encoding`, `overloaded` or `body_timeout`, or ClientLeftError.
@@ -105,7 +136,11 @@ async def whole_body(request: Request) -> bytes:
     whole = await body(request, service_of(request).limits.max_body_size)
     check_encoding(request)
     if len(whole) > LARGE_BYTES:
-        await _begin_turn(request, len(whole))
+        with body_account(request) as account:
+            account.hold(len(whole))
+            key = record_of(request).client.share
+            if not await service_of(request).decoding.begin(key, request.is_disconnected):
+                raise ClientLeftError
     return whole
 
 
@@ -147,14 +182,41 @@ async def _incoming(request: Request, max_bytes: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def _begin_turn(request: Request, size: int) -> None:
-    """Wait for the turn of a body of `size` bytes, which are held meanwhile. Raises RefusalError
-    `overloaded` or ClientLeftError."""
-    key = record_of(request).client.share
-    with body_account(request) as account:
-        account.hold(size)
-        if not await service_of(request).decoding.begin(key, request.is_disconnected):
-            raise ClientLeftError
+@asynccontextmanager
+async def incoming(request: Request, length: int) -> AsyncGenerator[Account]:
+    """Read a body of `length` bytes within the block, and have the account hold what has come.
+
+    Raises RefusalError `overloaded` or `body_timeout`, or ClientLeftError.
+    """
+    seconds = _READING_S + length / _READING_RATE
+    limit = asyncio.timeout(seconds)
+    try:
+        with body_account(request) as account:
+            async with limit:
+                yield account
+    except ClientDisconnect:
+        raise ClientLeftError from None
+    except TimeoutError:
+        if not limit.expired():  # that of a disk, say
+            raise
+        message = f"the body has not come within {seconds:.0f} s"
+        raise RefusalError("body_timeout", message) from None
+
+
+def has_come(scope: Scope) -> bool:
+    """Whether the whole body of a request is here already."""
+    return "body_has_come" in scope.get("state", ())
+
+
+def length_of(request: Request, unknown: int) -> int:
+    """Bytes of the body, or `unknown` where the request does not say."""
+    return int(request.headers.get("content-length", unknown))
+
+
+def body_account(request: Request) -> Account:
+    """An account for a body, in part or whole."""
+    key = record_of(request).client.share.number
+    return service_of(request).ledger.account(key, "the body of this request")
 
 
 def check_encoding(request: Request) -> None:
@@ -169,3 +231,124 @@ def check_encoding(request: Request) -> None:
 
 def _too_large(max_bytes: int) -> RefusalError:
     return RefusalError("body_too_large", f"the body is larger than {max_bytes} bytes")
+
+
+class CancelOnDisconnect:
+    """Cancels the body of its `with` block, and only that, when the client disconnects.
+
+    The request's body must have been read. Leaving a block that was cancelled so raises
+    ClientLeftError.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._gone = False
+        self._receive = receive
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine that uses the block is run by a task"
+        self._task = task
+        self._watch = asyncio.create_task(self._wait())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._watch.cancel()
+        del self._watch  # its traceback leads back here: a cycle for the collector otherwise
+        if self._gone and kind is asyncio.CancelledError and self._task.uncancel() == 0:
+            raise ClientLeftError from None
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._task.cancel()
+
+
+def derived(
+    struct: type[_StructT], added: Mapping[str, Any] | None = None, *, strictly: bool = False
+) -> type[_StructT]:
+    """A subclass of `struct` that also takes the `added` fields, or `struct` itself without any.
+
+    They go by dotted path to type, at any depth, and are null if left out. `strictly`: the subclass
+    takes no other fields. One of several structs in a union has the fields of the others too, as
+    null.
+
+    Fields that are left undecoded (`msgspec.Raw`) or are taken whole (a dict) do not change.
+    """
+    added = added or {}
+    own_names = struct.__struct_encode_fields__
+    fields: list[Any] = [
+        (name, kind, None)
+        for name, kind in added.items()
+        if "." not in name and name not in own_names
+    ]
+    for field in msgspec.structs.fields(struct):
+        kind = _mapped(field.type, _below(added, field.name), strictly=strictly)
+        if kind is not field.type:
+            default = () if field.required else (_default(field),)
+            fields.append((field.name, kind, *default))
+    if not fields and not strictly:
+        return struct
+    own = struct.__struct_config__
+    made = msgspec.defstruct(
+        struct.__name__,
+        fields,
+        bases=(struct,),
+        kw_only=True,
+        frozen=own.frozen,
+        gc=own.gc,
+        tag=own.tag,
+        tag_field=own.tag_field,
+        forbid_unknown_fields=strictly or own.forbid_unknown_fields,
+    )
+    return cast("type[_StructT]", made)
+
+
+def _below(added: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The fields added to the structs in the field `name`."""
+    prefix = f"{name}."
+    return {
+        path.removeprefix(prefix): kind for path, kind in added.items() if path.startswith(prefix)
+    }
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default is not msgspec.NODEFAULT:
+        return field.default
+    return msgspec.field(default_factory=field.default_factory)
+
+
+def _mapped(kind: Any, added: Mapping[str, Any], *, strictly: bool) -> Any:
+    """`kind` with every struct in it derived. `kind` itself where nothing changes."""
+    if _is_struct(kind):
+        return derived(kind, added, strictly=strictly)
+    origin: Any = get_origin(kind)
+    parts: tuple[Any, ...] = get_args(kind)
+    if origin is Annotated:
+        inner = _mapped(parts[0], added, strictly=strictly)
+        return kind if inner is parts[0] else Annotated[(inner, *parts[1:])]
+    others = _fields_of_several(parts)
+    mapped = tuple(_mapped(part, {**others, **added}, strictly=strictly) for part in parts)
+    if all(new is old for new, old in zip(mapped, parts, strict=True)):
+        return kind
+    return (Union if origin is types.UnionType else origin)[mapped]
+
+
+def _fields_of_several(kinds: tuple[Any, ...]) -> dict[str, None]:
+    """The fields of all structs in a union of several.
+
+    What another one would obey must not be lost.
+    """
+    structs = [kind for kind in kinds if _is_struct(kind)]
+    if len(structs) < 2:
+        return {}
+    return {name: None for struct in structs for name in struct.__struct_encode_fields__}
+
+
+def _is_struct(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)

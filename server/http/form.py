@@ -9,9 +9,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from engine_core.refusal import RefusalError
-from server.echoed import shortened
-from server.http.body import check_encoding
-from server.http.incoming import incoming, length_of
+from server.errors import shortened
+from server.http.body import check_encoding, incoming, length_of
 from server.state.upload import Upload
 
 if TYPE_CHECKING:
@@ -23,20 +22,12 @@ _WRITTEN_AT_ONCE = 1 << 20
 
 
 class Form:
-    """The fields of a form that has been read, and its file's name."""
-
-    def __init__(self, file_field: str) -> None:
-        self.file_field = file_field
-        self.fields: dict[str, str] = {}
-        self.filename: str | None = None
-
-
-class FormReader:
-    """Reads a form: the file in the field `file_field` is uploaded, other fields are kept."""
+    """A form: the file in the field `file_field` is uploaded, other fields are kept."""
 
     def __init__(self, file_field: str, upload: Upload) -> None:
-        self._form = Form(file_field)
-        self._upload = upload
+        self.fields: dict[str, str] = {}
+        self.filename: str | None = None
+        self._file_field, self._upload = file_field, upload
         self._unwritten: list[bytes] = []
         self._size = 0
         self._header = bytearray()
@@ -46,8 +37,8 @@ class FormReader:
         self._is_file = False
         self._whole = False
 
-    async def read(self, request: Request, max_bytes: int) -> Form:
-        """The whole form, which has the time of `max_bytes` if it does not tell its length. Raises
+    async def read(self, request: Request, max_bytes: int) -> None:
+        """Read it whole. It has the time of `max_bytes` if it does not tell its length. Raises
         RefusalError `invalid_request`, `unsupported_encoding`, `overloaded` or `body_timeout`,
         ClientLeftError, or what the upload raises."""
         check_encoding(request)
@@ -65,7 +56,6 @@ class FormReader:
         await self._flush()
         if not self._whole:
             raise _fault("the form ends before its last boundary")
-        return self._form
 
     def _parser(self, request: Request) -> MultipartParser:
         """Raises RefusalError."""
@@ -111,14 +101,14 @@ class FormReader:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         self._name = shortened(options.get(b"name", b"").decode(errors="replace"))
         filename = options.get(b"filename")
-        self._is_file = self._name == self._form.file_field
+        self._is_file = self._name == self._file_field
         if self._is_file:
             if filename is None:
                 raise _fault(f"{self._name}: is a file, with a filename", self._name)
-            if self._form.filename is not None:
+            if self.filename is not None:
                 raise _fault(f"{self._name}: is there twice", self._name)
-            self._form.filename = filename.decode(errors="replace")
-        elif len(self._form.fields) >= _MAX_FIELDS:
+            self.filename = filename.decode(errors="replace")
+        elif len(self.fields) >= _MAX_FIELDS:
             raise _fault(f"a form has at most {_MAX_FIELDS} fields")
 
     def _add(self, data: bytes, start: int, end: int) -> None:
@@ -132,7 +122,7 @@ class FormReader:
 
     def _end(self) -> None:
         if not self._is_file:
-            self._form.fields[self._name] = self._value.decode(errors="replace")
+            self.fields[self._name] = self._value.decode(errors="replace")
 
     def _finish(self) -> None:
         self._whole = True

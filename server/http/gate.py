@@ -10,17 +10,107 @@ third of the time from a request to its job.
 
 import re
 import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine_core.refusal import RefusalError
 from server.errors import ERRORS, INTERNAL
-from server.http.disconnect import ClientLeftError
-from server.http.error_answer import ErrorAnswer, note_error
-from server.http.route_table import Handler, RouteTable
-from server.metrics.request_record import CLIENT_LEFT, RequestRecord
+from server.http.answers import ErrorAnswer, note_error
+from server.http.body import ClientLeftError
+from server.observe.access_log import AccessLog
+from server.observe.request_record import CLIENT_LEFT, RequestRecord
 from server.service.service import Service
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+_SLASHES = re.compile(r"(/|%2f)+$", re.IGNORECASE)
+
+
+class RouteTable:
+    """A path without parameters is found by one look-up, one with parameters by its pattern.
+
+    HEAD is served wherever GET is: the HTTP server leaves the body out.
+    """
+
+    def __init__(self, routes: Iterable[APIRoute]) -> None:
+        self._fixed: dict[tuple[str, str], Handler] = {}
+        self._patterns: list[tuple[str, APIRoute]] = []
+        for route in routes:
+            methods = route.methods or set[str]()
+            for method in methods | {"HEAD"} if "GET" in methods else methods:
+                if route.param_convertors:
+                    self._patterns.append((method, route))
+                else:
+                    self._fixed[method, route.path] = route.endpoint
+        self._paths = frozenset(path for _, path in self._fixed)
+
+    def find(self, scope: Scope) -> Handler | None:
+        """The handler for `scope`, which gets the path's parameters."""
+        handler = self._fixed.get((scope["method"], scope["path"]))
+        if handler is not None:
+            return handler
+        for method, route in self._patterns:
+            if method == scope["method"]:
+                match, found = route.matches(scope)
+                if match is not Match.NONE:
+                    scope.update(found, route=route)
+                    return route.endpoint
+        return None
+
+    def methods(self, scope: Scope) -> set[str]:
+        """The methods that are served at the path of `scope`, none for an unknown path."""
+        patterns = {
+            method for method, route in self._patterns if route.path_regex.match(scope["path"])
+        }
+        return patterns | {method for method, path in self._fixed if path == scope["path"]}
+
+    def endpoint(self, scope: Scope) -> str:
+        """The path in metrics, whatever the method: with parameters written `{name}`."""
+        if scope["path"] in self._paths:
+            return scope["path"]
+        route = scope.get("route")
+        return route.path_format if isinstance(route, APIRoute) else "other"
+
+
+class SlashRedirect(RedirectResponse):
+    """Leads from a request's path to the same without slashes at its end.
+
+    The address is relative. A proxy may serve this path with another scheme, host and prefix.
+    Behind several slashes it is the whole path: clients do not agree on `..` there.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        path = scope["raw_path"].decode("latin-1")
+        bare = _SLASHES.sub("", path)
+        slashes, name = path.count("/") - bare.count("/"), bare.rpartition("/")[2]
+        target = bare if slashes > 1 else f"../{name}" if slashes else f"./{name}"
+        query = scope["query_string"].decode("latin-1")
+        super().__init__(target + (f"?{query}" if query else ""))
+
+
+def redirect_slashes(app: FastAPI) -> None:
+    """Make `app` redirect paths that it serves without their last slash."""
+    not_found = app.router.not_found
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        bare = {**scope, "path": scope["path"].rstrip("/")}
+        known = bare["path"] != scope["path"] and any(
+            route.matches(bare)[0] is not Match.NONE for route in app.routes
+        )
+        others: ASGIApp = SlashRedirect(scope) if known and scope["type"] == "http" else not_found
+        await others(scope, receive, send)
+
+    app.router.redirect_slashes = False
+    app.router.default = answer
+
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._:/+=-]+")
 _MAX_REQUEST_ID = 128
@@ -34,7 +124,6 @@ class Gate:
         self._service = service
         self._table = table
         self._others = others
-        self._tracer = service.tracer
         self._open = {
             endpoint.handler
             for endpoint in service.registry.endpoints
@@ -47,8 +136,10 @@ class Gate:
             return
         started = time.perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        request_id = self._request_id(headers)
-        record = RequestRecord(request_id=request_id.decode(), started=started)
+        # The client's own id, harmless characters only, or a fresh one.
+        safe = _UNSAFE.sub(b"", headers.get(b"x-request-id", b""))[:_MAX_REQUEST_ID]
+        request_id = safe.decode() or self._service.new_id("req")
+        record = RequestRecord(request_id=request_id, started=started)
         scope["service"], scope["record"] = self._service, record
         complete = False
         handler = None
@@ -79,16 +170,17 @@ class Gate:
         finally:
             if not complete:
                 _note_unanswered(scope, record)
-            record.endpoint = self._table.endpoint(scope)
-            self._service.note(scope, record)
-            self._trace(scope, record, handler)
+            self._note(scope, record, handler)
 
     async def _answer(
         self, handler: Handler | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
         if handler is None:
-            methods = self._table.methods(scope)
-            others = _method_not_allowed(methods) if methods else self._others
+            others = self._others
+            if methods := self._table.methods(scope):
+                allowed = ", ".join(sorted(methods))
+                error = RefusalError("method_not_allowed", f"this path is for {allowed}")
+                others = ErrorAnswer(error, headers={"allow": allowed})
             await others(scope, receive, send)
             return
         try:
@@ -97,22 +189,19 @@ class Gate:
             response = ErrorAnswer(error)
         await response(scope, receive, send)
 
+    def _note(self, scope: Scope, record: RequestRecord, handler: Handler | None) -> None:
+        """Have a request that is over counted, logged and traced."""
+        record.endpoint = self._table.endpoint(scope)
+        self._service.note(scope, record)
+        if self._service.tracer is not None and handler not in self._open and not record.is_probe:
+            self._service.tracer.add(scope, record)
+
     def _has_key(self, headers: dict[bytes, bytes], record: RequestRecord) -> bool:
-        """Whether the request has a key; notes whose it is."""
+        """Whether the request has a key. Notes whose it is."""
         client = self._service.keys.find(headers.get(b"authorization", b""))
         if client is not None:
             record.client = client
         return client is not None
-
-    def _trace(self, scope: Scope, record: RequestRecord, handler: Handler | None) -> None:
-        if self._tracer is not None and handler not in self._open and not record.is_probe:
-            self._tracer.add(scope, record)
-
-    def _request_id(self, headers: dict[bytes, bytes]) -> bytes:
-        """The client's own id, harmless characters only, or a fresh one."""
-        named = headers.get(b"x-request-id")
-        safe = _UNSAFE.sub(b"", named)[:_MAX_REQUEST_ID] if named is not None else b""
-        return safe or self._service.new_id("req").encode()
 
 
 def _own_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
@@ -123,8 +212,11 @@ def _own_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
 
 
 def _note_unanswered(scope: Scope, record: RequestRecord) -> None:
-    """The answer has not been sent whole: by an error on our side, because the rest of the request
-    could not be read (the HTTP server has then answered), or because the client left."""
+    """Note why an answer has not been sent whole.
+
+    There was an error on our side, or the rest of the request could not be read (the HTTP server
+    has then answered), or the client left.
+    """
     unreadable: RefusalError | None = scope.get("unreadable")
     if unreadable is not None:
         record.status, record.error = ERRORS[unreadable.code].status, unreadable.code
@@ -132,12 +224,73 @@ def _note_unanswered(scope: Scope, record: RequestRecord) -> None:
         record.status = CLIENT_LEFT
 
 
-def _method_not_allowed(methods: set[str]) -> ErrorAnswer:
-    allowed = ", ".join(sorted(methods))
-    message = f"this path is for {allowed}"
-    return ErrorAnswer(RefusalError("method_not_allowed", message), headers={"allow": allowed})
-
-
 _UNAUTHORIZED = ErrorAnswer(
     RefusalError("invalid_api_key", "this server needs an API key: `Authorization: Bearer KEY`")
 )
+
+
+def with_cors(app: ASGIApp, origins: Sequence[str], access_log: AccessLog | None) -> ASGIApp:
+    """`app`, which the pages of `origins` may call. `*` means all pages.
+
+    A preflight is answered here, without an API key: browsers send none with it. No cookies are
+    used.
+    """
+    if not origins:
+        return app
+    cors = _ForAllowedOrigins(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("*",),
+        expose_headers=("x-request-id", "retry-after", "x-penstock-ignored"),
+    )
+    return cors if access_log is None else _LoggedPreflights(cors, access_log)
+
+
+class _ForAllowedOrigins(CORSMiddleware):
+    """Starlette's sends pages of other origins all CORS headers but the one that counts."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """The answer to a preflight."""
+        if self.is_allowed_origin(request_headers["origin"]):
+            return super().preflight_response(request_headers)
+        return PlainTextResponse("Disallowed CORS origin", 400, headers={"vary": "Origin"})
+
+    async def simple_response(
+        self, scope: Scope, receive: Receive, send: Send, request_headers: Headers
+    ) -> None:
+        """Any other answer."""
+        origin = request_headers.get("origin")
+        if origin is None or self.is_allowed_origin(origin):
+            await super().simple_response(scope, receive, send, request_headers)
+            return
+
+        async def send_varied(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).add_vary_header("Origin")
+            await send(message)
+
+        await self.app(scope, receive, send_varied)
+
+
+class _LoggedPreflights:
+    """The access log gets the requests that do not come to the gate, which logs the others."""
+
+    def __init__(self, app: ASGIApp, access_log: AccessLog) -> None:
+        self._app = app
+        self._access_log = access_log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("method") != "OPTIONS":
+            await self._app(scope, receive, send)
+            return
+        record = RequestRecord(request_id="", started=time.perf_counter())
+
+        async def send_and_note(message: Message) -> None:
+            record.status = message.get("status", record.status)
+            await send(message)
+
+        await self._app(scope, receive, send_and_note)
+        if "record" not in scope:
+            record.close()
+            self._access_log.add(scope, record)

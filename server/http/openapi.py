@@ -1,5 +1,7 @@
-"""The OpenAPI document: bodies and answers are msgspec structs, which FastAPI cannot read; what
-their fields mean, and examples of requests, come from the pages of docs."""
+"""The OpenAPI document. Bodies and answers are msgspec structs, which FastAPI cannot read.
+
+What their fields mean, and examples of requests, come from the pages of docs.
+"""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -70,12 +72,12 @@ class Descriptions(msgspec.Struct, frozen=True):
 
 
 def descriptions() -> Descriptions:
-    """Those that came with the daemon."""
+    """The descriptions that came with the daemon."""
     return msgspec.json.decode(FILE.read_bytes(), type=Descriptions)
 
 
 def _add_descriptions(schema: dict[str, Any]) -> None:
-    """Describe the fields of an OpenAPI document's components; give each operation the examples of
+    """Describe the fields of an OpenAPI document's components. Give each operation the examples of
     its requests, and the list of known options that these do not serve."""
     told = descriptions()
     for name, component in schema["components"]["schemas"].items():

@@ -8,7 +8,7 @@ import sys
 
 import msgspec
 
-from server.settings.server_config import child_environment
+from server.settings.settings import child_environment
 from workers.contract.config import ExecutionConfig
 
 _TIMEOUT = 300.0

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from server.settings.server_config import GenerationDefaults
+from server.settings.settings import GenerationDefaults
 from workers.contract.checkpoint.folder_files import optional
 from workers.contract.checkpoint.other_formats import read_config
 from workers.contract.config_keys.bookkeeping import Neutral

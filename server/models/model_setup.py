@@ -19,10 +19,7 @@ from server.models.setup_error import SetupError
 from server.models.stage_memory import largest_kv_cache, planned_layers, weight_bytes
 from server.models.weight_heads import WeightHeads
 from server.settings import defaults
-from server.settings.engine_settings import EngineSettings
-from server.settings.limits import Limits
-from server.settings.server_config import ServedModel
-from server.settings.setting_names import SettingNames
+from server.settings.settings import EngineSettings, Limits, ServedModel, SettingNames
 from server.templates.template_files import check_template_files
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import ExecutionConfig, Task

@@ -16,11 +16,15 @@ from server.models.memory_shares import SharesError, Tenant, divide
 from server.models.model_setup import EngineOptions, set_up_model
 from server.models.model_source import model_folder
 from server.models.setup_error import ModelSourceError, SetupError
-from server.settings.engine_settings import EngineSettings, ModelSettings
-from server.settings.limits import Limits
-from server.settings.server_config import ServedModel
-from server.settings.setting_names import SettingNames
-from server.settings.settings import Settings, SettingsError
+from server.settings.settings import (
+    EngineSettings,
+    Limits,
+    ModelSettings,
+    ServedModel,
+    SettingNames,
+    Settings,
+    SettingsError,
+)
 from workers.contract.families.table import UnknownArchitectureError
 from workers.contract.model_config import ModelConfigError
 
@@ -61,8 +65,7 @@ def build_served_models(
 def _limits(settings: Settings, model: ModelSettings) -> Limits:
     """The daemon's, but for what the model has of its own."""
     own = model.max_queue_seconds
-    limits = settings.limits
-    return limits if own is None else msgspec.structs.replace(limits, max_queue_seconds=own)
+    return settings if own is None else msgspec.structs.replace(settings, max_queue_seconds=own)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What is wrong with a model, or with its settings."""
 
-from server.settings.setting_names import flag_name
+from server.settings.settings import flag_name
 
 
 class SetupError(ValueError):

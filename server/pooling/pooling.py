@@ -13,8 +13,7 @@ from server.encoding.encode import count_usage, encode
 from server.encoding.label_scores import label_scores
 from server.encoding.vector_json import in_base64, in_lists, rows_in_json
 from server.encoding.vectors import AnyArray, quantize, shorten
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.pooling.pooling_request import (
     Pooling,
@@ -23,11 +22,9 @@ from server.schemas.pooling.pooling_request import (
     PoolingTask,
 )
 from server.service.endpoint import Endpoint, operation
-from server.service.inputs import parse_items
-from server.service.registry import Model
-from server.service.service import json_answer, record_of, service_of
-from server.service.truncation import truncation_limit
-from server.settings.limits import Limits
+from server.service.inputs import parse_items, truncation_limit
+from server.service.service import Model, json_answer, record_of, service_of
+from server.settings.settings import Limits
 
 POOLING = Endpoint(
     "POST",

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from server.errors import ERRORS, ErrorBody
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 from workers.contract.config import ExecutionConfig, Task
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -85,7 +85,7 @@ class Endpoint:
         order: int = _LAST,
         needs_key: bool | Literal["metrics_key"] = True,
     ) -> None:
-        """Models of these `tasks` serve it; there are none if it is not about a model. With
+        """Models of these `tasks` serve it. There are none if it is not about a model. With
         `relevance` only those serve it whose scores are one (`ExecutionConfig.scores_relevance`). A
         variant is the same service in another form: the list of a model's endpoints has only the
         original. `order` sorts the documentation and that list. With `needs_key` only clients with
@@ -113,7 +113,7 @@ class Endpoint:
 
     @property
     def handler(self) -> Handler:
-        """It answers a request."""
+        """The function that answers a request."""
         if self._handler is None:
             # A declaration without `answered_by`: a mistake in its module, found at start.
             raise NotImplementedError(f"{self.method} {self.path} has no handler")
@@ -158,7 +158,7 @@ def _query(query: type[msgspec.Struct] | None) -> dict[str, Any]:
 
 
 def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
-    """One event of a stream: a chunk or an error; `[DONE]` at the end of a stream without error."""
+    """One event of a stream: a chunk or an error. `[DONE]` at the end of a stream without error."""
     json = {
         "type": "string",
         "contentMediaType": "application/json",

@@ -1,4 +1,4 @@
-"""The items of a `prompt` or `input` field: texts, or token ids within the vocabulary."""
+"""The items of a `prompt` or `input` field, texts or token ids, and where they are cut."""
 
 from array import array
 from collections.abc import Callable
@@ -6,8 +6,11 @@ from typing import cast
 
 import msgspec
 
+from engine_core.messages import Tokenization
 from engine_core.refusal import RefusalError
-from server.service.registry import Model
+from server.service.service import Model
+
+_FIELD = "truncate_prompt_tokens"
 
 
 class Items(msgspec.Struct, frozen=True):
@@ -85,3 +88,22 @@ def _checked(ids: list[int], field: str, model: Model) -> bytes:
         raise RefusalError("invalid_request", f"{field}: must not be empty", field)
     check_ids(ids, field, model.vocab_size)
     return array("i", ids).tobytes()
+
+
+def truncation_limit(limit: int | None, model_len: int, *, longest: int) -> int | None:
+    """Tokens, None for no cut. -1 means `longest`. Raises RefusalError for 0, and
+    for more than the model's context length."""
+    if limit == -1:
+        return longest
+    if limit == 0:
+        raise RefusalError("invalid_request", f"{_FIELD}: -1, or 1 and more", _FIELD)
+    if limit is not None and limit > model_len:
+        message = f"{_FIELD}: {limit} is more than this model's context length, {model_len}"
+        raise RefusalError("invalid_request", message, _FIELD)
+    return limit
+
+
+def items_cut_to(limit: int | None, model_len: int) -> Tokenization:
+    """The tokenization that cuts each text to `limit` tokens, special tokens included. Raises
+    RefusalError."""
+    return Tokenization(truncate_to=truncation_limit(limit, model_len, longest=model_len))

@@ -2,7 +2,7 @@
 
 A request opens an account wherever it holds much: its body on the way and until it is decoded, a
 conversation that waits for its chat template, texts that are tokenized, log-probabilities. Answers
-that have been sent and not read count beside them (`server/wire/unread_answers.py`).
+that have been sent and not read count beside them (`server/http/wire.py`).
 
 Beyond the bound the side that has more gives way. Of requests the largest is refused, of the API
 key that holds most; of unread answers the one that is read most slowly is cut off. So nobody who

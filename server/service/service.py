@@ -1,37 +1,184 @@
-"""The state that the handlers of one API process share, and how it stops."""
+"""The state that the handlers of one API process share, and how it stops.
+
+It has the models and their engines by name, the keys, the ledger, metrics, requests in flight.
+"""
 
 import asyncio
+import hashlib
 import itertools
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from engine_core.client.engine_client import EngineClient
 from engine_core.refusal import RefusalError
-from server.access_log.access_log import AccessLog
-from server.body_limits.decoding_turns import DecodingTurns
-from server.errors import ERRORS
-from server.keys.client_keys import ClientKeys
-from server.metrics.metrics import Metrics
-from server.metrics.request_record import RequestRecord
+from engine_core.tokenization.tokenizer import Tokenizer
+from server import __version__
+from server.errors import ERRORS, quoted
+from server.models.text_bound import TextBound
+from server.observe.access_log import AccessLog
+from server.observe.metrics import Metrics
+from server.observe.request_record import RequestRecord
+from server.service.decoding_turns import DecodingTurns
 from server.service.endpoint import Endpoint
-from server.service.in_flight import InFlight
 from server.service.ledger import Ledger
-from server.service.registry import Model, Registry
-from server.settings.server_config import ServerConfig, State
+from server.service.token_text import TokenText
+from server.settings.api_keys import ClientKeys
+from server.settings.settings import Limits, ServedModel, ServerConfig
 from server.state.state_folder import StateFolder
+from server.templates.template_client import TemplateClient
+from workers.contract.config import ExecutionConfig, Task
+from workers.contract.reranking import UNKNOWN_TEMPLATE
 
 if TYPE_CHECKING:
-    from server.request_tracing.request_tracer import RequestTracer
+    from server.observe.request_tracer import RequestTracer
+
+
+Result = TypeVar("Result")
 
 # Requests that are ended at the drain's deadline need a moment to answer their clients.
 _LAST_ANSWERS_S = 1.0
+
+_DIGITS = 10
+
+
+class Model:
+    """One served model: its configuration, its tokenizer, its engine."""
+
+    def __init__(self, served: ServedModel, tokenizer: Tokenizer, client: EngineClient) -> None:
+        self.served = served
+        self.name = served.name
+        self.names = (served.name, *served.aliases)
+        self.vocab_size = served.execution.model.vocab_size
+        self.max_model_len = served.execution.max_model_len
+        self.fingerprint = system_fingerprint(served.execution)
+        self.text_only = served.execution.model.wrapper is not None
+        self.tokenizer = tokenizer
+        self.text_bound = TextBound(tokenizer, self.max_model_len)
+        self.token_bytes = tokenizer.token_bytes
+        self.token_text = TokenText(self.token_bytes)
+        self.client = client
+        self.chat = TemplateClient(served.name, Path(served.path))
+
+    def check_alive(self) -> None:
+        """Raises RefusalError if the engine has died. The supervisor kills one that hangs."""
+        if self.client.dead:
+            raise RefusalError("unhealthy", f"the engine of model {self.name} has stopped")
+
+
+def system_fingerprint(execution: ExecutionConfig) -> str:
+    """Digits that are the same for the same release, model, devices and settings, at any start."""
+    lasting = msgspec.structs.replace(
+        execution,
+        worker_endpoint="",
+        token_endpoint="",
+        rendezvous="",
+        # What is free when the daemon starts.
+        kv_cache_bytes=0,
+        memory_shares=(),
+        # What changes no text.
+        log_level="",
+        setting_names={},
+    )
+    text = __version__.encode() + msgspec.json.encode(lasting, order="sorted")
+    return f"fp_{hashlib.sha256(text).hexdigest()[:_DIGITS]}"
+
+
+class Registry:
+    """The models by name, in the order in which the daemon was given them."""
+
+    def __init__(self, models: list[Model], endpoints: Sequence[Endpoint]) -> None:
+        self.models = models
+        self.endpoints = endpoints
+        self.created = int(time.time())
+        self._by_name = {name: model for model in models for name in model.names}
+
+    @classmethod
+    def load(cls, served: Sequence[ServedModel], endpoints: Sequence[Endpoint]) -> Self:
+        """Read every tokenizer. Raises TokenizerError, naming the file that is missing."""
+        return cls(
+            [
+                Model(
+                    model,
+                    Tokenizer.for_model(model.execution.model, model.execution.load_format),
+                    EngineClient(model.engine.client_endpoint),
+                )
+                for model in served
+            ],
+            endpoints,
+        )
+
+    async def start(self) -> None:
+        """Connect to every engine, which need not be up yet. Compile the chat templates."""
+        for model in self.models:
+            await model.client.start()
+            model.chat.start()
+
+    async def close(self) -> None:
+        """Leave every engine. Running jobs fail as `draining`."""
+        for model in self.models:
+            model.client.close()
+            await model.chat.close()
+
+    def abort_all(self, error: RefusalError) -> None:
+        """End every running job with `error`."""
+        for model in self.models:
+            model.client.abort_all(error)
+
+    def find(self, name: str | None, endpoint: Endpoint) -> Model:
+        """The model that a request means.
+
+        Raises RefusalError: unknown name, a model that does not serve the endpoint, no name where
+        several serve it.
+        """
+        model = self._only(endpoint) if name is None else self.named(name)
+        if not endpoint.is_served_by(model.served.execution):
+            served = ", ".join(self.paths_of(model))
+            reason = f"model {model.name} serves {served}, not {endpoint.path}"
+            if endpoint.relevance and not model.served.execution.model.reads_pairs:
+                reason += f": {UNKNOWN_TEMPLATE}"
+            raise RefusalError("wrong_endpoint", reason, "model")
+        return model
+
+    def paths_of(self, model: Model) -> list[str]:
+        """The endpoints that `model` serves, without their variants."""
+        return [
+            endpoint.path
+            for endpoint in self.endpoints
+            if endpoint.variant_of is None and endpoint.is_served_by(model.served.execution)
+        ]
+
+    def has_task(self, task: Task) -> bool:
+        """Whether some model does this."""
+        return any(model.served.execution.task == task for model in self.models)
+
+    def named(self, name: str) -> Model:
+        """The model of that name, whatever its state. Raises RefusalError for an unknown one."""
+        model = self._by_name.get(name)
+        if model is None:
+            known = ", ".join(self._by_name)
+            message = f"there is no model {quoted(name)} here ({known})"
+            raise RefusalError("model_not_found", message, "model")
+        return model
+
+    def _only(self, endpoint: Endpoint) -> Model:
+        able = [model for model in self.models if endpoint.is_served_by(model.served.execution)]
+        if len(able) == 1:
+            return able[0]
+        if not able:
+            raise RefusalError(
+                "wrong_endpoint", f"no model of this daemon serves {endpoint.path}", "model"
+            )
+        names = ", ".join(model.name for model in able)
+        raise RefusalError("model_required", f"name one of the models: {names}", "model")
 
 
 class Service:
@@ -41,14 +188,19 @@ class Service:
     def __init__(self, config: ServerConfig, registry: Registry, *, index: int = 0) -> None:
         """`index` is the number of this API process. Raises OSError, StateFolderError."""
         self.config = config
-        self.limits = config.limits
+        self.limits: Limits = config
         self.keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
         self.registry = registry
         paths = [endpoint.path_format for endpoint in registry.endpoints]
-        self.metrics = Metrics(config, registry.models, paths, index)
-        self.access_log = _access_log(config, self.metrics)
+        self.metrics = Metrics(config, [model.client for model in registry.models], paths, index)
+        self.access_log = None
+        if config.access_log is not None:
+            alone = config.api_workers == 1
+            self.access_log = AccessLog(config.access_log, self.metrics.dropped_lines, alone=alone)
         self.tracer = _request_tracer(config.otlp_traces_endpoint)
-        self.state = _state_folder(config.state)
+        self.state = None
+        if config.state.folder is not None:
+            self.state = StateFolder(Path(config.state.folder), config.state.token)
         self.in_flight = InFlight(self.metrics.set_in_flight)
         self.ledger = Ledger(self.limits.max_unread_size)
         self.decoding = DecodingTurns()
@@ -69,7 +221,7 @@ class Service:
         endpoint: Endpoint,
         priority: int | None = None,
     ) -> Model:
-        """The model that the request of `record` means; `priority` is that of a job for its engine.
+        """The model that the request of `record` means. `priority` is that of a job for its engine.
 
         Raises RefusalError where it cannot be served now, or not with that priority, or where the
         engine's queue is known to be full: before any more is done for the request.
@@ -101,7 +253,8 @@ class Service:
         if self.draining:
             raise RefusalError("draining", "the server is shutting down")
         for model in models:
-            model.check_loaded()
+            if model.client.info is None:
+                raise RefusalError("not_ready", f"model {model.name} is still loading")
 
     def note(self, scope: Scope, record: RequestRecord) -> None:
         """Count a request that is over, and write its line into the access log."""
@@ -111,8 +264,9 @@ class Service:
             self.access_log.add(scope, record)
 
     def note_unread(self, scope: Scope, error: RefusalError) -> bytes:
-        """Note a request that could not be read, and so never comes to the application: it was
-        answered with `error`; `scope` has what is known of it. Returns its id."""
+        """Note a request that could not be read, and so never comes to the application.
+
+        It was answered with `error`. `scope` has what is known of it. Returns its id."""
         request_id = self.new_id("req")
         record = RequestRecord(
             request_id=request_id,
@@ -131,27 +285,48 @@ class Service:
             await self.in_flight.empty(_LAST_ANSWERS_S)
 
     def cut(self) -> None:
-        """End all running requests, each with an answer or a last event; this ends a drain."""
+        """End all running requests, each with an answer or a last event. This ends a drain."""
         self.registry.abort_all(RefusalError("draining", "the server is shutting down"))
-
-
-def _access_log(config: ServerConfig, metrics: Metrics) -> AccessLog | None:
-    if config.access_log is None:
-        return None
-    return AccessLog(config.access_log, metrics.dropped_lines, alone=config.api_workers == 1)
-
-
-def _state_folder(state: State) -> StateFolder | None:
-    return None if state.folder is None else StateFolder(Path(state.folder), state.token)
 
 
 def _request_tracer(endpoint: str | None) -> "RequestTracer | None":
     if endpoint is None:
         return None
     # Imported here: its packages are an extra.
-    from server.request_tracing.request_tracer import RequestTracer  # noqa: PLC0415
+    from server.observe.request_tracer import RequestTracer  # noqa: PLC0415
 
     return RequestTracer(endpoint)
+
+
+class InFlight:
+    """The requests that models work for in one API process. Counts each while it is in the context.
+
+    A drain waits for them.
+    """
+
+    def __init__(self, on_change: Callable[[int], None]) -> None:
+        """`on_change` is called with the number whenever that changes."""
+        self._on_change = on_change
+        self._requests = 0
+        self._ended = asyncio.Event()
+
+    def __enter__(self) -> None:
+        self._requests += 1
+        self._on_change(self._requests)
+
+    def __exit__(self, *_: object) -> None:
+        self._requests -= 1
+        self._on_change(self._requests)
+        self._ended.set()
+
+    async def empty(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds until nothing is in flight. Tells if that came about."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._requests:
+                    self._ended.clear()
+                    await self._ended.wait()
+        return self._requests == 0
 
 
 def service_of(request: Request) -> Service:
@@ -167,3 +342,30 @@ def record_of(request: Request) -> RequestRecord:
 def json_answer(answer: object) -> Response:
     """A 200 with `answer` as JSON."""
     return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def time_left(limits: Limits, record: RequestRecord) -> float | None:
+    """In seconds, below 0 if there is none left. None without a limit."""
+    if not limits.max_request_seconds:
+        return None
+    begun = record.started if record.begun is None else record.begun
+    return begun + limits.max_request_seconds - time.perf_counter()
+
+
+async def within_limit(limits: Limits, record: RequestRecord, work: Awaitable[Result]) -> Result:
+    """The result of `work`, which is cancelled when the request's time is over.
+
+    Raises RefusalError `request_timeout`, or what `work` raises.
+    """
+    seconds = time_left(limits, record)
+    if seconds is None:
+        return await work
+    limit = asyncio.timeout(max(seconds, 0.0))
+    try:
+        async with limit:
+            return await work
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        message = f"no request may take longer than {limits.max_request_seconds:g} s here"
+        raise RefusalError("request_timeout", message) from None

@@ -10,8 +10,7 @@ from prometheus_client.core import Metric
 
 from server import __version__
 from server.schemas.status import Answers, EngineStatus, InFlight, ModelStatus, Status, Times
-from server.service.registry import Model
-from server.service.service import Service
+from server.service.service import Model, Service
 
 _ENGINE: Final = "penstock_engine_"
 
@@ -19,6 +18,7 @@ _ENGINE: Final = "penstock_engine_"
 def status_of(service: Service) -> Status:
     """The state now, with what all API processes have counted."""
     samples = _Samples(service.metrics.own())
+    up = samples.all("penstock_batch_process_up")
     return Status(
         version=__version__,
         clock_seconds=time.monotonic(),
@@ -39,7 +39,7 @@ def status_of(service: Service) -> Status:
             for labels, count in samples.all("penstock_refusals_total")
             if count
         },
-        batches=_batches(samples),
+        batches=("running" if up[0][1] else "waiting") if up else None,
         models=[
             _model_status(model, service.registry.paths_of(model), samples)
             for model in service.registry.models
@@ -77,7 +77,7 @@ class _Samples:
         )
 
     def engine(self, model: str) -> EngineStatus | None:
-        """An engine's metrics; None before its first heartbeat."""
+        """An engine's metrics. None before its first heartbeat."""
         values: dict[str, float] = {}
         stages: defaultdict[int, dict[str, float]] = defaultdict(dict)
         for name in self._by_name:
@@ -108,13 +108,6 @@ def _model_status(model: Model, endpoints: list[str], samples: _Samples) -> Mode
         inter_token=samples.times("penstock_inter_token_seconds", model=name),
         engine=samples.engine(name),
     )
-
-
-def _batches(samples: _Samples) -> Literal["running", "waiting"] | None:
-    values = [value for _, value in samples.all("penstock_batch_process_up")]
-    if not values:
-        return None
-    return "running" if values[0] else "waiting"
 
 
 def _state(model: Model) -> Literal["loading", "ready", "stopped"]:

@@ -1,4 +1,4 @@
-"""What a request has to do with the state folder: whose it is, what fails there, a list's part."""
+"""Requests and the state folder: whose a request is, what fails there, a list's part."""
 
 import asyncio
 import sqlite3
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from starlette.requests import Request
 
 from engine_core.refusal import RefusalError
-from server.echoed import quoted
+from server.errors import quoted
 from server.service.service import record_of, service_of
 from server.state.database import Page, UnknownItemError
 from server.state.database_file import StateFolderError
@@ -37,7 +37,7 @@ def stored_of(request: Request) -> Stored:
 
 @contextmanager
 def storing() -> Generator[None]:
-    """What fails in the state folder becomes a RefusalError: `state_unavailable`,
+    """Turn what fails in the state folder into a RefusalError: `state_unavailable`,
     `storage_full`."""
     try:
         yield
@@ -61,7 +61,7 @@ async def in_state(
 async def page_of(
     page: Page, find: Callable[[Page], list[Item]], shown: Callable[[Item], Any]
 ) -> dict[str, Any]:
-    """The fields of a list of what `find` finds, in a thread; `shown` makes what clients see of an
+    """The fields of a list of what `find` finds, in a thread. `shown` makes what clients see of an
     item. Raises RefusalError, also for an `after` that is not there."""
     try:
         found = await in_state(find, page)

@@ -1,25 +1,31 @@
-"""API keys: read from files, kept as digests."""
+"""API keys: read from files, kept as digests, and the client that each stands for."""
 
 import hashlib
+import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
+
 ALL_KEYS = "all"
 """In place of the names of all keys."""
 
 _KEY = re.compile(r"[!-~]+")
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
 _TAKEN = (ALL_KEYS, "other")
 """What stands for all keys, and in metrics for those that came later."""
+
 _LIGHTEST, _HEAVIEST = 0.01, 100.0
 
 
 class GivenKey(NamedTuple):
-    """A key as a person gave it; without a name it gets one."""
+    """A key as a person gave it. Without a name it gets one."""
 
     text: str
     name: str | None = None
@@ -27,8 +33,9 @@ class GivenKey(NamedTuple):
 
 
 class APIKey(msgspec.Struct, frozen=True):
-    """A key as processes hold it: its SHA-256 in hexadecimal, its name, its weight; and whether
-    somebody gave it that name."""
+    """A key as processes hold it: its SHA-256 in hexadecimal, its name, its weight.
+
+    `is_named`: somebody gave it that name."""
 
     digest: str
     name: str
@@ -53,8 +60,8 @@ def checked_key(key: str) -> str:
 
 
 def read_key_file(file: Path) -> list[GivenKey]:
-    """The keys of a file, one a line, behind `name=NAME` and `weight=NUMBER` where there are such;
-    blank lines and lines that begin with # are ignored.
+    """The keys of a file, one a line, behind `name=NAME` and `weight=NUMBER` if given.
+    Blank lines and lines that begin with # are ignored.
 
     Raises APIKeyError.
     """
@@ -77,7 +84,7 @@ def read_key_file(file: Path) -> list[GivenKey]:
 
 
 def hashed(keys: Iterable[GivenKey]) -> tuple[APIKey, ...]:
-    """What processes hold of the keys; of one that is given twice, the first counts. A key without
+    """The keys as processes hold them. Of one that is given twice, the first counts. A key without
     a name is called by its place among all."""
     found: dict[str, APIKey] = {}
     for key in keys:
@@ -113,3 +120,81 @@ def _weight(value: str) -> float:
     if not _LIGHTEST <= weight <= _HEAVIEST:
         raise APIKeyError(f"weight: a number from {_LIGHTEST} to {_HEAVIEST:g}")
     return weight
+
+
+_SCHEME = b"bearer "
+
+_NUMBER_BYTES = 6
+
+
+class ClientKey(NamedTuple):
+    """A key by its `name` in metrics, with its `share` of an engine. What its requests store is the
+    `owner`'s: that of the name it was given, or else its own. Only requests with the same `salt`
+    share cached prefixes, if what they name themselves is the same, too."""
+
+    name: str
+    owner: str
+    share: KeyShare
+    salt: str
+
+    def salted(self, own: str) -> str:
+        """The cache salt of a job that names its `own`."""
+        return self.salt + own
+
+
+ANYBODY = ClientKey("", "", NO_KEY, "")
+"""Where there are no keys: everything is everybody's."""
+
+
+class ClientKeys:
+    """Finds the API keys of requests. Without keys, all are ANYBODY's."""
+
+    def __init__(
+        self, keys: Sequence[APIKey], secret: str = "", share_prefixes: Collection[str] = ()
+    ) -> None:
+        """`secret` is the daemon's own, in hexadecimal. Those named in `share_prefixes` share
+        cached prefixes among each other."""
+        self._secret, self._share_prefixes = bytes.fromhex(secret), share_prefixes
+        self.anybody = ANYBODY
+        self.replace(keys)
+
+    def replace(self, keys: Sequence[APIKey]) -> None:
+        """From now on these are the keys."""
+        self._keys = [
+            (bytes.fromhex(key.digest), self._client(key, alone=len(keys) == 1)) for key in keys
+        ]
+
+    def find(self, authorization: bytes) -> ClientKey | None:
+        """Whose a request is. `authorization` is the header's value: `Bearer KEY`. None: nobody's
+        who may be here.
+
+        The time taken reveals only the number of keys.
+        """
+        if not self._keys:
+            return self.anybody
+        if authorization[: len(_SCHEME)].lower() != _SCHEME:
+            return None
+        given = hashlib.sha256(authorization[len(_SCHEME) :].strip()).digest()
+        matches = [(hmac.compare_digest(given, digest), client) for digest, client in self._keys]
+        return next((client for is_match, client in matches if is_match), None)
+
+    def of_owner(self, owner: str) -> ClientKey:
+        """The client that has stored something, whether its key is still valid or not.
+
+        What is computed for it counts for no share.
+        """
+        found = (client for _, client in self._keys if client.owner == owner)
+        gone = ClientKey("", owner, NO_KEY, self._salt(owner)) if owner else ANYBODY
+        return next(found, gone)._replace(share=NO_KEY)
+
+    def _client(self, key: APIKey, *, alone: bool) -> ClientKey:
+        number = int.from_bytes(bytes.fromhex(key.digest)[:_NUMBER_BYTES])
+        share = NO_KEY if alone else KeyShare(max(number, 1), key.weight)
+        shares = key.name in self._share_prefixes
+        salt = self._salt(ALL_KEYS if shares else key.digest)
+        if ALL_KEYS in self._share_prefixes:
+            salt = ""
+        return ClientKey(key.name, key.owner, share, salt)
+
+    def _salt(self, of: str) -> str:
+        return hmac.new(self._secret, of.encode(), hashlib.sha256).hexdigest()

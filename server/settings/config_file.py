@@ -14,11 +14,9 @@ from typing import Any, cast
 import msgspec
 import yaml
 
-from server.msgspec_faults import Fault, fault_of
-from server.settings.engine_settings import ModelSettings
-from server.settings.setting_names import RETIRED
+from server.errors import Fault, fault_of
 from server.settings.setting_types import choices, parse, written
-from server.settings.settings import NO_STATE, Settings, SettingsError
+from server.settings.settings import NO_STATE, RETIRED, ModelSettings, Settings, SettingsError
 
 _MAX_BYTES = 1 << 20
 _PLAIN_TAGS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))

@@ -1,7 +1,7 @@
 """Defaults that several settings have, or that depend on the device or the model.
 
 Any other default stands where its setting is declared. One that depends on the device or the model
-is a function here: the setting is then declared with None (`server.settings.engine_settings`), and
+is a function here: the setting is then declared with None (`server.settings.settings`), and
 `server.models.model_setup` calls the function when it sets up the model.
 """
 
@@ -62,7 +62,7 @@ def threads(cores: int, stages: int, *, on_cpu: bool) -> int:
 
 
 def dtype(checkpoint_dtype: str, *, on_cpu: bool) -> Dtype:
-    """`--dtype auto`: float32 on a CPU; on CUDA the checkpoint's half precision, or bfloat16."""
+    """`--dtype auto`: float32 on a CPU. On CUDA the checkpoint's half precision, or bfloat16."""
     if on_cpu:
         return "float32"
     return "float16" if checkpoint_dtype == "float16" else "bfloat16"

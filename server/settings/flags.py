@@ -11,11 +11,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import FieldInfo
 
-from server.settings.engine_settings import EngineSettings, ModelSettings
-from server.settings.flag_declaration import Flag, FlagGroup, declared_flags
-from server.settings.setting_names import LIST_FLAGS, flag_name
-from server.settings.setting_types import choices, parse, written
-from server.settings.settings import ServeCommand, Settings
+from server.settings.setting_types import Flag, FlagGroup, choices, declared_flags, parse, written
+from server.settings.settings import (
+    LIST_FLAGS,
+    EngineSettings,
+    ModelSettings,
+    ServeCommand,
+    Settings,
+    flag_name,
+)
 
 ENGINE_FLAGS = (FlagGroup.ENGINES, FlagGroup.CAPACITY)
 
@@ -28,7 +32,7 @@ _DESCRIPTIONS = {
 def add_flags(
     parser: argparse.ArgumentParser, groups: Iterable[FlagGroup] = tuple(FlagGroup)
 ) -> None:
-    """Add the flags of `groups`; each sets the option with the key of its setting."""
+    """Add the flags of `groups`. Each sets the option with the key of its setting."""
     declared = [
         (field, flag)
         for struct in (ModelSettings, Settings, ServeCommand)

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import FieldInfo
 
 from server.settings.api_keys import APIKeyError, checked_key
 
@@ -17,8 +18,9 @@ _BYTE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**
 
 
 class Written(msgspec.Struct, frozen=True):
-    """How values of a type are written as a text: that of a flag, or of the file if they are no
-    numbers (`in_file`).
+    """How values of a type are written as text.
+
+    Flags are so written, and values in the file that are no numbers (`in_file`).
 
     `read` takes a text that matches `pattern`. Of any other text, and of a value out of range,
     `fault` says what it is not. `metavar` names the text in the help, where `write` writes a value.
@@ -139,7 +141,7 @@ TracesEndpoint = Annotated[
 
 
 def written(kind: Any) -> tuple[Any, Written] | None:
-    """The part of a setting's type that one text gives, and how it is written; None if that is
+    """The part of a setting's type that one text gives, and how it is written. None if that is
     any text."""
     metadata: tuple[object, ...] = getattr(kind, "__metadata__", ())
     for each in metadata:
@@ -174,3 +176,39 @@ def parse(kind: Any, text: str) -> Any:
 
 parse_positive, parse_share = partial(parse, Positive), partial(parse, Share)
 parse_size, parse_names = partial(parse, Bytes), partial(parse, Names)
+
+
+class FlagGroup(StrEnum):
+    """The headings under which `--help` lists flags, in this order."""
+
+    MODELS = "models"
+    ENGINES = "engines, for each model"
+    CAPACITY = "capacity, for each model"
+    HTTP = "HTTP"
+    ACCESS = "access"
+    LIMITS = "limits"
+    STORAGE = "files and batches"
+    LIFE = "start and stop"
+
+    def __call__(self, help_: str, metavar: str | None = None) -> "Flag":
+        """Declare a flag of this group."""
+        return Flag(self, help_, metavar)
+
+
+class Flag(msgspec.Struct, frozen=True):
+    """The flag of one setting, whose type says how its text is read.
+
+    `help` ends with the default; without one there, it is the setting's own. `metavar` names the
+    text where the type has no name for it.
+    """
+
+    group: FlagGroup
+    help: str
+    metavar: str | None = None
+
+
+def declared_flags(struct: type[msgspec.Struct]) -> Iterator[tuple[FieldInfo, Flag]]:
+    """The fields of `struct` that have a flag, in order. The others are only keys of the file."""
+    for field in msgspec.structs.fields(struct):
+        metadata: tuple[Any, ...] = getattr(field.type, "__metadata__", ())
+        yield from ((field, each) for each in metadata if isinstance(each, Flag))

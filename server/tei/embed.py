@@ -11,8 +11,7 @@ from server.encoding.encode import encode
 from server.encoding.relevance import Pairs, relevance
 from server.encoding.text_prompts import behind_prompt, text_prompt
 from server.encoding.vector_json import in_lists, rows_in_json
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.tei import (
     EmbedRequest,
@@ -23,9 +22,8 @@ from server.schemas.tei import (
 )
 from server.service.endpoint import Endpoint
 from server.service.inputs import check_count, text_items
-from server.service.registry import Model
-from server.service.service import json_answer, record_of, service_of
-from server.settings.limits import Limits
+from server.service.service import Model, json_answer, record_of, service_of
+from server.settings.settings import Limits
 from server.tei.operations import tei_operation
 from server.tei.tei_errors import empty_batch, tei_errors
 from server.tei.text_limit import side, whole_cut

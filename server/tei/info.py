@@ -6,8 +6,7 @@ from server import __version__
 from server.api.classify import CLASSIFY
 from server.schemas.tei import ClassifierType, EmbeddingType, Info, ModelType
 from server.service.endpoint import Endpoint
-from server.service.registry import Model
-from server.service.service import Service, json_answer, record_of, service_of
+from server.service.service import Model, Service, json_answer, record_of, service_of
 from server.tei.embed import the_embedder, the_sparse_embedder
 from server.tei.operations import tei_operation
 from server.tei.tei_errors import tei_errors

@@ -12,13 +12,11 @@ from engine_core.refusal import RefusalError
 from server.api.classify import CLASSIFY
 from server.encoding.encode import encode
 from server.encoding.label_scores import probabilities
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.tei import Prediction, PredictRequest
 from server.service.endpoint import Endpoint
 from server.service.inputs import Items, check_count
-from server.service.registry import Model
-from server.service.service import json_answer, record_of, service_of
+from server.service.service import Model, json_answer, record_of, service_of
 from server.tei.operations import tei_operation
 from server.tei.tei_errors import empty_batch, tei_errors
 from server.tei.text_limit import whole_cut

@@ -9,14 +9,12 @@ from engine_core.refusal import RefusalError
 from server.api.rerank import RERANK, create_reranking
 from server.encoding.encode import texts_cut_to
 from server.encoding.relevance import Pairs, relevance
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.rerank import Reranking, RerankRequest
 from server.schemas.tei import Rank, RerankTextsRequest
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count, text_items
-from server.service.registry import Model
-from server.service.service import json_answer, record_of, service_of
+from server.service.service import Model, json_answer, record_of, service_of
 from server.tei.dialects import fields_of
 from server.tei.operations import either_operation, tei_operation
 from server.tei.tei_errors import empty_batch, tei_errors

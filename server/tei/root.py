@@ -10,8 +10,7 @@ from msgspec import Raw
 from server.api.rerank import RERANK
 from server.schemas.tei import EmbedRequest
 from server.service.endpoint import Endpoint
-from server.service.registry import Model
-from server.service.service import service_of
+from server.service.service import Model, service_of
 from server.tei.dialects import fields_of
 from server.tei.embed import embed, embed_sparse
 from server.tei.info import described

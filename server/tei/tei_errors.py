@@ -8,7 +8,7 @@ import msgspec
 from fastapi import Response
 
 from engine_core.refusal import ErrorCode, RefusalError
-from server.http.error_answer import ErrorAnswer
+from server.http.answers import ErrorAnswer
 from server.schemas.tei import TEIError, TEIErrorType
 
 P = ParamSpec("P")

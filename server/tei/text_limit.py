@@ -4,7 +4,7 @@ from typing import Literal
 
 from engine_core.messages import Tokenization
 from server.schemas.tei import TextOptions
-from server.service.registry import Model
+from server.service.service import Model
 
 
 def side(options: TextOptions) -> Literal["left", "right"]:

@@ -17,14 +17,12 @@ from server.api.tokenize import (
 )
 from server.encoding.text_prompts import text_prompt
 from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
+from server.http.body import Body, CancelOnDisconnect
 from server.schemas.tei import DecodeRequest, SimpleToken, TokenizeTextsRequest
 from server.schemas.tokenize import TokenizeRequest, Tokens
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count, check_ids, text_items
-from server.service.registry import Model
-from server.service.service import json_answer, record_of, service_of
+from server.service.service import Model, json_answer, record_of, service_of
 from server.tei.dialects import fields_of
 from server.tei.info import described
 from server.tei.operations import either_operation, tei_operation

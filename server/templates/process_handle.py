@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from server.child_process import ChildProcess
-from server.settings.server_config import child_environment
+from server.settings.settings import child_environment
 from server.templates.interruption import INTERRUPT
 from server.templates.protocol import CPU_SECONDS, LENGTH_BYTES, WALL_SECONDS, Answer, frame_size
 

@@ -9,9 +9,9 @@ from typing import BinaryIO
 
 from engine_core.client.trace_client import NoAnswerError, trace_engines
 from engine_core.traced_steps import MAX_TRACE_SECONDS
-from server.command_error import CommandError
-from server.daemon.running_daemons import RunningDaemon, running_daemons
-from server.settings.server_config import ServedModel
+from server.daemon.run import RunningDaemon, running_daemons
+from server.errors import CommandError
+from server.settings.settings import ServedModel
 from server.trace.chrome_trace import chrome_trace
 
 _EXAMPLES = """\

@@ -60,7 +60,7 @@ class Daemon:
         return found.group(1) if found else None
 
     def children(self) -> dict[str, list[int]]:
-        """Pids by module: engine_core, workers, server.app.api_process."""
+        """Pids by module: engine_core, workers, server.daemon.api_process."""
         return children_of(self.pid)
 
     def part(self, config: str) -> int:

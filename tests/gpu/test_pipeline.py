@@ -25,7 +25,7 @@ from engine_core.refusal import RefusalError
 from engine_core.traced_steps import TracedStep
 from server.daemon.run import RunningEngine, running_model
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from tests.gpu.conftest import OVERLAPPING
 from tests.workers.equivalence import Lesson, Lessons
 from tests.workers.inline_engine import Sampled

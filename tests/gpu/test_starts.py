@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from engine_core.refusal import RefusalError
-from server.daemon.daemon import StartError
-from server.daemon.run import running_engine
+from server.daemon.run import StartError, running_engine
 from server.models.model_setup import EngineOptions
 from server.models.setup_error import SetupError
 from tests.workers.attention_problems import attention_needs

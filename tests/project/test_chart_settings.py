@@ -6,10 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.settings.engine_settings import ModelSettings
-from server.settings.flag_declaration import declared_flags
-from server.settings.setting_types import choices
-from server.settings.settings import Settings
+from server.settings.setting_types import choices, declared_flags
+from server.settings.settings import ModelSettings, Settings
 from tests.project.source_tree import REPOSITORY
 
 CHART = REPOSITORY / "deploy" / "helm" / "penstock"

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import httpx
 import msgspec
 
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 from tests.patience import PATIENCE
 from workers.contract.supervision import DRAIN_SIGNAL
 
@@ -41,7 +41,7 @@ class ApiServer:
     def _start(self, descriptor: int, output: BinaryIO) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "server.app.api_process"),
+                *(sys.executable, "-P", "-m", "server.daemon.api_process"),
                 *(str(self._file), str(descriptor), "0"),
             ],
             pass_fds=[descriptor],

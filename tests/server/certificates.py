@@ -1,5 +1,6 @@
 """A self-signed certificate for loopback, made by openssl."""
 
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -28,3 +29,11 @@ def encrypt_key(key: Path, target: Path) -> Path:
     command = ["openssl", "pkey", "-in", str(key), "-out", str(target), "-aes256"]
     subprocess.run([*command, "-passout", "pass:secret"], check=True, capture_output=True)
     return target
+
+
+def unverified_context() -> ssl.SSLContext:
+    """For a client that trusts any certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import ANY_PRIORITY, served_model, server_config, write_tokenizer
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.settings.server_config import ServedModel, ServerConfig
+from server.settings.settings import ServedModel, ServerConfig
 from tests.patience import PATIENCE
 from tests.server.api_server import ApiServer
 from tests.server.fake_engine import FakeEngine, Script

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from engine_core.config import EngineConfig
 from server.settings.api_keys import APIKey, GivenKey, hashed
-from server.settings.limits import Limits
-from server.settings.server_config import GenerationDefaults, ServedModel, ServerConfig
+from server.settings.settings import GenerationDefaults, Limits, ServedModel, ServerConfig
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import ExecutionConfig, Task
@@ -81,8 +81,8 @@ def server_config(
         api_keys=api_keys(*([api_key] if api_key else [])),
         drain_timeout=drain_timeout,
         log_level="warning",
-        limits=limits or Limits(),
         models=models,
+        **msgspec.structs.asdict(limits or Limits()),
     )
 
 

@@ -15,11 +15,15 @@ import msgspec
 import pytest
 
 from server import __version__, cli
-from server.daemon.hangup import Hangup
-from server.settings.engine_settings import EngineSettings, ModelSettings
-from server.settings.limits import Limits
-from server.settings.setting_names import flag_name
-from server.settings.settings import ServeCommand, Settings
+from server.daemon.supervisor import Hangup
+from server.settings.settings import (
+    EngineSettings,
+    Limits,
+    ModelSettings,
+    ServeCommand,
+    Settings,
+    flag_name,
+)
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
 from workers.contract.attention_backends import AttentionBackendName
 
@@ -48,7 +52,6 @@ def test_defaults(commands: list[ServeCommand]) -> None:
     assert (settings.host, settings.port, settings.api_workers) == ("127.0.0.1", 8000, 1)
     assert command.api_key == "from-the-environment"
     assert settings == Settings(models=settings.models)
-    assert settings.limits == Limits()
     for model in settings.models:
         assert model == ModelSettings(model=model.model, names=model.names)
 
@@ -144,7 +147,8 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
     (command,) = commands
     assert command.api_key == "k"
     assert command.settings == EVERY_SETTING
-    assert command.settings.limits == Limits(
+    limits = {key: getattr(command.settings, key) for key in Limits.__struct_fields__}
+    assert Limits(**limits) == Limits(
         max_sequences=8,
         max_body_size=8000,
         max_inputs=9,

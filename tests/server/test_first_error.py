@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from server.first_error import first_error
+from server.tasks import first_error
 
 
 async def fail(error: Exception) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.app.endpoints import all_endpoints
+from server.daemon.application import all_endpoints
 from server.http.openapi import FILE, components
 from tools.descriptions import encoded, from_pages
 

@@ -20,9 +20,7 @@ from server.batches.daemon_backend import daemon_backend
 from server.batches.engine_backend import EngineBackend
 from server.batches.results import JobStoppedError
 from server.bench.results.measurement import Progress
-from server.settings.limits import Limits
-from server.settings.server_config import api_key_from
-from server.settings.settings import ServeCommand
+from server.settings.settings import Limits, ServeCommand, api_key_from
 
 _SIGNAL_EXIT = 128
 
@@ -66,7 +64,7 @@ def _log_beside(output: Path) -> Path:
 
 def _job_of(options: BatchOptions) -> FileJob:
     command = options.command
-    limits = Limits() if command is None else command.settings.limits
+    limits = Limits() if command is None else command.settings
     return FileJob(
         options.source,
         _log_beside(options.output),

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from server.settings.server_config import API_KEY_VARIABLE
-from server.settings.settings import ServeCommand
+from server.settings.settings import API_KEY_VARIABLE, ServeCommand
 
 _DESCRIPTION = """\
 Answer the requests of a file, one a line in OpenAI's batch format, and write the answers to another

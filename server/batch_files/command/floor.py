@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from server.bench.results.machine import gpu_names
-from server.settings.server_config import ServedModel
+from server.settings.settings import ServedModel
 from workers.contract.model_config import ModelConfig
 
 _FLOPS = {"H200": 650e12}

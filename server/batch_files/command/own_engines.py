@@ -7,15 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from server.batches.engine_backend import EngineBackend, engine_backend
-from server.daemon.child_commands import engine_parts
-from server.daemon.run import START_SECONDS, running_parts
-from server.daemon.running_daemons import announce, private_folder
+from server.daemon.parts import engine_parts
+from server.daemon.run import START_SECONDS, announce, private_folder, running_parts
 from server.models.model_source import model_folder
 from server.models.served_models import build_served_models
-from server.settings.engine_settings import ModelSettings
-from server.settings.server_config import ServerConfig
-from server.settings.setting_names import flag_name
-from server.settings.settings import ServeCommand
+from server.settings.settings import ModelSettings, ServeCommand, flag_name, unattended
 from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, read_bytes
 
 _OF_RESULTS = ("names", "task", "max_model_len", "dtype", "load_format", "rerank")
@@ -32,9 +28,7 @@ async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
     settings = msgspec.structs.replace(command.settings, max_queue_seconds=0, log_level="warning")
     with private_folder() as (folder, announcement):
         models = build_served_models(settings, command.setting_names, folder)
-        config = ServerConfig(
-            strict_fields=settings.strict_fields, limits=settings.limits, models=models
-        )
+        config = unattended(settings, models)
         async with running_parts(engine_parts(models, folder)) as parts, AsyncExitStack() as stack:
             ready = stack.enter_async_context(engine_backend(config))
             backend = await parts.until(ready, START_SECONDS)

@@ -12,8 +12,8 @@ import msgspec
 from server.bench.load.load_generator import ClientLoad, ClientResult, Load
 from server.bench.results.measurement import BenchError
 from server.child_process import ChildProcess
-from server.first_error import first_error
-from server.settings.server_config import child_environment
+from server.settings.settings import child_environment
+from server.tasks import first_error
 
 _COMMAND = (sys.executable, "-P", "-m", "server.bench.load.client_main")
 LONGEST_LINE = 1 << 30

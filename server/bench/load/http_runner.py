@@ -19,12 +19,10 @@ from server.bench.load.http_client import Address, HTTPClient
 from server.bench.load.load_generator import ClientLoad, ClientResult, figures_of
 from server.bench.results.engine_counters import counted, next_beat
 from server.bench.results.measurement import BenchError, Figures, Progress
-from server.daemon.child_commands import daemon_parts
-from server.daemon.run import START_SECONDS, running_parts
-from server.daemon.running_daemons import announce, private_folder
+from server.daemon.parts import daemon_parts
+from server.daemon.run import START_SECONDS, announce, private_folder, running_parts
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.limits import Limits
-from server.settings.server_config import ServedModel, ServerConfig
+from server.settings.settings import Limits, ServedModel, ServerConfig
 
 _WARM_UP_REQUESTS = 64
 _SHOWN_ERRORS = 3
@@ -77,7 +75,9 @@ async def started_server(
         write_model(folder, shape, tokenizer)
         prefix = f"{directory}/0"
         model = set_up_model(shape.name, folder, options, Limits(), prefix)
-        config = ServerConfig(host="127.0.0.1", api_workers=api_workers, models=(model,))
+        config = ServerConfig(
+            host="127.0.0.1", api_workers=api_workers, log_level="warning", models=(model,)
+        )
         parts = daemon_parts(config, listener.fileno(), directory)
         async with running_parts(parts) as running:
             address = Address("127.0.0.1", listener.getsockname()[1])

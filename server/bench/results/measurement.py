@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from server.command_error import CommandError
+from server.errors import CommandError
 
 Figures = dict[str, float]
 """By name, such as `ttft_p50_ms`. The name ends with the unit."""

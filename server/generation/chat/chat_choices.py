@@ -23,7 +23,7 @@ from server.schemas.chat import (
     TopLogprob,
 )
 from server.schemas.common import FinishReason
-from server.service.registry import Model
+from server.service.service import Model
 from server.service.token_text import TokenIds, TokenText
 
 

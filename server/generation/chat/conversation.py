@@ -8,12 +8,10 @@ import msgspec
 from starlette.requests import Request
 
 from engine_core.refusal import RefusalError
-from server.echoed import quoted
+from server.errors import quoted
 from server.schemas.chat import ChatMessage, ContentPart, ToolCall
 from server.schemas.field_names import name_and_value
-from server.service.registry import Model
-from server.service.service import record_of, service_of
-from server.service.time_limit import within_limit
+from server.service.service import Model, record_of, service_of, within_limit
 from server.templates.messages.kinds import has_text, text_part
 from server.templates.protocol import ChatTemplate, Conversation, frame
 

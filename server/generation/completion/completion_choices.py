@@ -15,7 +15,7 @@ from server.schemas.completions import (
     CompletionLogprobs,
     CompletionRequest,
 )
-from server.service.registry import Model
+from server.service.service import Model
 from server.service.token_text import TokenIds
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from jinja2.exceptions import TemplateError
 
-from server.echoed import quoted
+from server.errors import quoted
 from server.templates.messages.kinds import (
     CallManner,
     Kind,

@@ -23,7 +23,7 @@ def test_scrapes_see_what_all_processes_answered(
     prometheus: Prometheus, scraped_daemon: Daemon
 ) -> None:
     """Whichever of the two processes was scraped: counters never go back."""
-    assert len(scraped_daemon.children()["server.app.api_process"]) == 2
+    assert len(scraped_daemon.children()["server.daemon.api_process"]) == 2
     assert prometheus.value("sum(resets(penstock_http_requests_total[1h]))") == 0
     rerank = 'penstock_http_requests_total{endpoint="/v1/rerank", status="200"}'
     assert prometheus.value(f"sum({rerank})") == 4  # two loads of two rounds

@@ -26,7 +26,7 @@ from server.schemas.score import ScoreRequest
 from server.schemas.stored.batch_objects import BatchRequest
 from server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 from server.settings.defaults import MAX_PENDING_TOKENS
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from tests.e2e.daemon import Daemon
 from tools.pages import cells, names, section
 

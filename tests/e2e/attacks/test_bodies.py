@@ -89,11 +89,12 @@ def upload(daemon: Daemon, size: int, sent: int) -> socket.socket:
 
 
 def test_uploads_hold_what_is_not_written_and_no_more(daemon: Daemon) -> None:
-    with upload(daemon, 1 << 20, 900 << 10) as first, upload(daemon, 1 << 20, 900 << 10) as second:
+    # The third is the largest when there is no more room, in whatever order they are read.
+    with upload(daemon, 1 << 20, 600 << 10) as first, upload(daemon, 1 << 20, 600 << 10) as second:
         with in_part(daemon, 1 << 20) as large:
             assert until_closed(large).startswith(b"HTTP/1.1 429 ")
         for client in (first, second):
-            client.sendall(b" " * (124 << 10) + END)
+            client.sendall(b" " * (424 << 10) + END)
             assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
 

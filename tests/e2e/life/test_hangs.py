@@ -31,7 +31,7 @@ def several(arguments: Iterable[tuple[str, ...]]) -> Generator[list[Daemon]]:
 
 
 def pid_of(daemon: Daemon, part: str) -> int:
-    (api,) = daemon.children()["server.app.api_process"]
+    (api,) = daemon.children()["server.daemon.api_process"]
     return {"worker": daemon.part("0.worker-0"), "engine": daemon.part("0.engine"), "api": api}[
         part.split(maxsplit=1)[0]
     ]

@@ -222,7 +222,7 @@ def test_when_an_api_process_dies_the_other_finishes(
         lines: list[str] = []
         address: list[tuple[str, int]] = []
         reader = open_stream(daemon, lines, address)
-        first, second = daemon.children()["server.app.api_process"]
+        first, second = daemon.children()["server.daemon.api_process"]
         idle = first if serves(second, *address) else second
         os.kill(idle, number)
         wait_until(lambda: any("stopping" in line for line in daemon.log))

@@ -12,10 +12,9 @@ import httpx
 import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
-from server.settings.tls import unverified_context
 from tests.e2e.daemon import Daemon, running
 from tests.patience import wait_until
-from tests.server.certificates import make_certificate
+from tests.server.certificates import make_certificate, unverified_context
 
 LONG = {"prompt": "The function", "max_tokens": 400, "ignore_eos": True, "stream": True}
 CONNECTIONS = 12

@@ -56,7 +56,7 @@ def test_a_pipeline_that_is_divided_and_scheduled_as_asked(demo: Daemon) -> None
 
 def test_several_api_processes_share_the_port_and_the_metrics(demo: Daemon) -> None:
     with running("--api-workers", "2", "--threads", "1") as daemon:
-        assert len(daemon.children()["server.app.api_process"]) == 2
+        assert len(daemon.children()["server.daemon.api_process"]) == 2
         assert texts(daemon) == texts(demo)
         for _ in range(20):
             assert httpx.get(f"{daemon.url}/v1/models").status_code == 200

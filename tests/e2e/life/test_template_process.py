@@ -14,7 +14,7 @@ def templates(daemon: Daemon) -> dict[int, list[int]]:
     """The pids of templates' processes by those of their API processes."""
     return {
         api: children_of(api).get("server.templates.template_main", [])
-        for api in daemon.children()["server.app.api_process"]
+        for api in daemon.children()["server.daemon.api_process"]
     }
 
 

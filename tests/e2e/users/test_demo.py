@@ -258,10 +258,10 @@ def test_processes_are_named_and_light(demo: Daemon) -> None:
     """One engine and worker a model; neither the server nor the engine core ever loads torch."""
     children = demo.children()
     assert {name: len(pids) for name, pids in children.items()} == {
-        "engine_core": 2, "workers": 2, "server.app.api_process": 1,
+        "engine_core": 2, "workers": 2, "server.daemon.api_process": 1,
         "server.batch_process.batch_main": 1,
     }  # fmt: skip
-    for pid in children["engine_core"] + children["server.app.api_process"]:
+    for pid in children["engine_core"] + children["server.daemon.api_process"]:
         assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
         status = Path(f"/proc/{pid}/status").read_text()
         resident = int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0])

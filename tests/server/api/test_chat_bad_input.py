@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.daemon.process_stats import cpu_seconds
 from engine_core.messages import Failed
-from server.http.derived_structs import derived
+from server.http.body import derived
 from server.schemas.chat import ChatMessage, ChatRequest
 from tests.e2e.daemon import children_of
 from tests.patience import wait_until

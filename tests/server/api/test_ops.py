@@ -8,9 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from server import __version__
-from server.app.endpoints import all_endpoints
-from server.service.registry import Registry
-from server.service.service import Service
+from server.daemon.application import all_endpoints
+from server.service.service import Registry, Service
 from tests.patience import wait_until
 from tests.server.chat_templates import chat_deployment
 from tests.server.conftest import Deployment, DeploymentBuilder

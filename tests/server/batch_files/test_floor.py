@@ -8,7 +8,7 @@ import pytest
 from server.batch_files.command import floor
 from server.batch_files.command.floor import floor_seconds, products
 from server.batches.results import Summary
-from server.settings.server_config import ServedModel
+from server.settings.settings import ServedModel
 from tests.server.support import served_model
 
 DONE = (500, 100)

@@ -15,7 +15,7 @@ import pytest
 from server.batch_files import result_log
 from server.batch_process.batch_health import BatchHealth
 from server.batch_process.batch_runner import BatchRunner
-from server.metrics.batch_state import batches_run
+from server.observe.processes import batches_run
 from tests.server.batch_files.requests_file import Echo, line
 from tests.server.batch_process.test_batch_runner import ME, asked, begun, got, over, uploaded
 from tests.server.state.full_disk import fill, small_disk

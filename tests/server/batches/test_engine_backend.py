@@ -15,7 +15,7 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from server.batches.answering import Answer, Line
 from server.batches.engine_backend import EngineBackend, engine_backend
 from server.batches.results import JobStoppedError
-from server.settings.server_config import ServerConfig
+from server.settings.settings import ServerConfig
 from tests.patience import PATIENCE
 from tests.server.conftest import DeploymentBuilder
 from tests.server.fake_engine import FakeEngine

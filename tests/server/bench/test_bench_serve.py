@@ -10,7 +10,7 @@ import pytest
 from server import cli
 from server.bench.cases.workloads import HTTPCase
 from server.bench.load.http_runner import HTTPRunner
-from server.daemon.running_daemons import running_daemons
+from server.daemon.run import running_daemons
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, running
 from tests.server.checkpoint_folders import BERT, LLAMA, write_json

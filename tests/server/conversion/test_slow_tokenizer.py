@@ -18,7 +18,7 @@ from server.conversion.odd_texts import NUM_TEXTS, odd_texts
 from server.conversion.slow_tokenizer import with_tokenizer
 from server.demo import EMBEDDER_NAME, demo_models
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from tests.server.checkpoint_folders import BERT, write_checkpoint, write_json
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfig

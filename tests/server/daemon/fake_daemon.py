@@ -5,11 +5,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from server.daemon.child_commands import Part, Role
-from server.daemon.hangup import Hangup
-from server.daemon.running_part import RunningPart
-from server.daemon.supervisor import Supervisor
-from server.settings.server_config import ServerConfig
+from server.daemon.parts import Part, Role, RunningPart
+from server.daemon.supervisor import Hangup, Supervisor
+from server.settings.settings import ServerConfig
 
 CHILD = """
 import os, pathlib, signal, sys, time

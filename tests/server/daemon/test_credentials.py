@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from server.daemon.credentials import Credentials
-from server.settings.engine_settings import ModelSettings
-from server.settings.settings import ServeCommand, Settings, SettingsError
+from server.settings.settings import ModelSettings, ServeCommand, Settings, SettingsError
 from tests.server.certificates import make_certificate
 from tests.server.support import api_keys
 

@@ -67,7 +67,7 @@ sys.exit(asyncio.run(daemon.run(ready)))
 
 STARTING = """
 import pathlib, sys, time
-from server.daemon.hangup import Hangup
+from server.daemon.supervisor import Hangup
 hangup = Hangup()
 (pathlib.Path(sys.argv[1]) / "ready").touch()
 time.sleep(60)

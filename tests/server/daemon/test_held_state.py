@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.daemon.held_state import held_state
+from server.daemon.daemon import held_state
 from server.settings.api_keys import APIKey, GivenKey, hashed
 from server.state.database import Page
 from server.state.state_folder import StateFolder

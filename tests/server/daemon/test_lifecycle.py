@@ -11,7 +11,7 @@ import pytest
 
 from engine_core.messages import Failed
 from server.service.ledger import REQUEST_BYTES
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from tests.patience import PATIENCE, wait_until
 from tests.server.api.test_ops import metric
 from tests.server.conftest import Deployment

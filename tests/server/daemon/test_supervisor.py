@@ -268,10 +268,10 @@ def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
     """
     supervisor = f"""
         import asyncio, os, signal, sys
-        from server.daemon.child_commands import Part
-        from server.daemon.hangup import Hangup
+        from server.daemon.parts import Part
+        from server.daemon.supervisor import Hangup
         from server.daemon.supervisor import Supervisor
-        from server.settings.server_config import ServerConfig
+        from server.settings.settings import ServerConfig
         async def never(): return False
         command = [sys.executable, "-c", {textwrap.dedent(child)!r}]
         part = Part(title="child", role="engine", command=command, environment=dict(os.environ))

@@ -10,8 +10,7 @@ import pytest
 
 from server.daemon.welcome import describe, welcome
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.limits import Limits
-from server.settings.server_config import ServerConfig
+from server.settings.settings import Limits, ServerConfig
 from tests.server.chat_templates import write_template
 from tests.server.checkpoint_folders import BERT, LLAMA, WRAPPED, write_checkpoint
 
@@ -33,7 +32,6 @@ def config_of(folder: Path, **models: dict[str, Any]) -> ServerConfig:
         api_workers=1,
         drain_timeout=1.0,
         log_level="info",
-        limits=Limits(),
         models=served,
     )
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from server.settings.server_config import ServedModel
+from server.settings.settings import ServedModel
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import LENGTH, score_of, vector_of
 from tests.server.support import server_config

@@ -13,7 +13,7 @@ from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.encoding.encode import texts_cut_to
-from server.service.registry import Model
+from server.service.service import Model
 from tests.server.support import served_model
 
 QUERY, TEXT = "Water falls from the gate", "and the turbine turns over the lazy dog " * 20

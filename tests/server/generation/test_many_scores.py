@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from tests.patience import wait_until
 from tests.server.api.test_ops import metric
 from tests.server.chat_client import say_little

@@ -9,7 +9,7 @@ import threading
 import httpx
 import pytest
 
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from tests.patience import PATIENCE
 from tests.server.support import server_config
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.app.endpoints import all_endpoints
+from server.daemon.application import all_endpoints
 from server.http.openapi import descriptions
 from server.schemas.known_options import known_options
 

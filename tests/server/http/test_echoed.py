@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from server.echoed import quoted, shortened
+from server.errors import quoted, shortened
 from server.schemas import tei
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest

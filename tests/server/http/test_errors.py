@@ -6,8 +6,8 @@ from starlette.types import Message
 
 from engine_core.refusal import ErrorCode, RefusalError
 from server.errors import ERRORS, error_body, error_headers
-from server.http.error_answer import ErrorAnswer
-from server.metrics.request_record import RequestRecord
+from server.http.answers import ErrorAnswer
+from server.observe.request_record import RequestRecord
 
 
 def test_every_code_is_in_the_table():

@@ -16,11 +16,9 @@ from engine_core.messages import Failed
 from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.api import batches, files, home, ops
-from server.app.application import create_app
-from server.app.endpoints import all_endpoints
-from server.metrics.metrics import Metrics
-from server.service.registry import Model, Registry
-from server.service.service import Service
+from server.daemon.application import all_endpoints, create_app
+from server.observe.metrics import Metrics
+from server.service.service import Model, Registry, Service
 from tests.server.chat_templates import LLAMA3, write_template
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import served_model, server_config, write_tokenizer

@@ -10,13 +10,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine_core.refusal import RefusalError
-from server.http.disconnect import ClientLeftError
-from server.http.gate import Gate
-from server.http.route_table import RouteTable
-from server.http.sse import EventStream, event
+from server.http.answers import EventStream, event
+from server.http.body import ClientLeftError
+from server.http.gate import Gate, RouteTable
 from server.service.endpoint import Endpoint, Operation
-from server.service.registry import Registry
-from server.service.service import Service
+from server.service.service import Registry, Service
 from tests.server.support import served_model, server_config
 
 

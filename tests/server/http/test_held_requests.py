@@ -9,11 +9,11 @@ from starlette.requests import Request
 
 from engine_core.refusal import RefusalError
 from server.api.tokenize import tokenizing
-from server.body_limits.decoding_turns import LARGE_BYTES, DecodingTurns
 from server.http.body import looked_at, whole_body
-from server.metrics.request_record import RequestRecord
-from server.service.in_flight import InFlight
+from server.observe.request_record import RequestRecord
+from server.service.decoding_turns import LARGE_BYTES, DecodingTurns
 from server.service.ledger import REQUEST_BYTES, Ledger
+from server.service.service import InFlight
 
 SIZE = LARGE_BYTES + 1
 RECORD = RequestRecord(request_id="", started=0.0)

@@ -7,8 +7,7 @@ import pytest
 
 from server.models.model_setup import EngineOptions, set_up_model
 from server.models.setup_error import SetupError
-from server.settings.limits import Limits
-from server.settings.server_config import ServedModel
+from server.settings.settings import Limits, ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint
 from workers.contract.config import WorkerConfig
 from workers.contract.families.table import UnknownArchitectureError

@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.service import fingerprint
-from server.service.fingerprint import system_fingerprint
+from server.service.service import system_fingerprint
 from tests.engine_core.configs import execution_config
 
 CONFIG = execution_config()
@@ -44,5 +43,5 @@ def test_another_computation_has_another(changes: dict[str, Any]) -> None:
 
 def test_another_release_has_another(monkeypatch: pytest.MonkeyPatch) -> None:
     before = system_fingerprint(CONFIG)
-    monkeypatch.setattr(fingerprint, "__version__", "99.0")
+    monkeypatch.setattr("server.service.service.__version__", "99.0")
     assert system_fingerprint(CONFIG) != before

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from server.service.in_flight import InFlight
+from server.service.service import InFlight
 
 
 def test_what_fails_is_no_longer_in_flight() -> None:

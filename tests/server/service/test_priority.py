@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from tests.server.conftest import DeploymentBuilder
 from tests.server.support import server_config
 

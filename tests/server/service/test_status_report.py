@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from server import __version__
-from server.metrics.batch_state import BatchState
+from server.observe.processes import BatchState
 from server.schemas.status import Answers, EngineStatus, InFlight, ModelStatus, Status
 from tests.patience import wait_until
 from tests.server.fake_engine import STAGE_TIMES
@@ -126,7 +126,7 @@ def test_it_says_whether_batches_run(builder, tmp_path: Path) -> None:
     state.set(runs=False)
     assert shown() == ("waiting", False)
 
-    ended = "from pathlib import Path; from server.metrics.batch_state import BatchState; "
+    ended = "from pathlib import Path; from server.observe.processes import BatchState; "
     ended += f"BatchState(Path({str(file)!r})).set(runs=True)"
     subprocess.run([sys.executable, "-c", ended], check=True)
     assert shown() == ("waiting", False), "it has died"

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from tests.patience import wait_until
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import Script

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from server.models.generation_file import read_generation_defaults
-from server.settings.limits import Limits
-from server.settings.server_config import GenerationDefaults, api_key_from, child_environment
+from server.settings.settings import GenerationDefaults, Limits, api_key_from, child_environment
 from tests.server.checkpoint_folders import write_json
 from workers.contract.model_config import ModelConfigError
 from workers.contract.token_sampling import TokenSampling

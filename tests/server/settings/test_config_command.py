@@ -9,8 +9,7 @@ import pytest
 
 from server import cli
 from server.models.served_models import build_served_models
-from server.settings.setting_names import SettingNames
-from server.settings.settings import ModelSettings, Settings
+from server.settings.settings import ModelSettings, SettingNames, Settings
 from tests.server.certificates import make_certificate
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
 
@@ -131,7 +130,7 @@ def test_traces_without_their_packages(penstock: Penstock, monkeypatch: pytest.M
     def missing(name: str) -> NoReturn:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("server.daemon.build_config.distribution", missing)
+    monkeypatch.setattr("server.daemon.daemon.distribution", missing)
     assert penstock.refused(TRACES) == (
         "otlp_traces_endpoint: pip install 'penstock[otel]' to send traces"
     )

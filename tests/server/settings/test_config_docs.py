@@ -9,9 +9,8 @@ import pytest
 
 from server.settings import defaults
 from server.settings.config_file import read_config_file
-from server.settings.engine_settings import ModelSettings
 from server.settings.setting_types import parse_size
-from server.settings.settings import Settings, SettingsError
+from server.settings.settings import ModelSettings, Settings, SettingsError
 
 PAGE = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
 EXAMPLE = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0]

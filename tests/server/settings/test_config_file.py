@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from server.settings.config_file import read_config_file
-from server.settings.engine_settings import ModelSettings
-from server.settings.settings import Settings, SettingsError
+from server.settings.settings import ModelSettings, Settings, SettingsError
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.reranking import RerankTemplate
 

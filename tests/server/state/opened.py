@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from server.settings.server_config import State
+from server.settings.settings import State
 from server.state.state_folder import StateFolder
 from server.state.state_lock import StateLock
 

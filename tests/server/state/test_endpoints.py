@@ -12,12 +12,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from server.app.application import create_app
-from server.app.endpoints import all_endpoints
-from server.service.registry import Registry
-from server.service.service import Service
-from server.settings.limits import Limits
-from server.settings.server_config import State
+from server.daemon.application import all_endpoints, create_app
+from server.service.service import Registry, Service
+from server.settings.settings import Limits, State
 from tests.server.state.opened import prepared
 from tests.server.support import api_keys, server_config
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from server.settings.server_config import State
+from server.settings.settings import State
 from server.state.state_folder import StateFolder
 from server.state.stored_files import StoredFile
 from tests.server.state.full_disk import fill, no_file_grows, small_disk

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.daemon.process_stats import cpu_seconds
 from engine_core.fair_queuing.key_share import KeyShare
 from server.service.ledger import REQUEST_BYTES
-from server.settings.limits import Limits
+from server.settings.settings import Limits
 from tests.e2e.daemon import children_of, is_alive
 from tests.patience import wait_until
 from tests.server.api.test_ops import metric

@@ -14,7 +14,7 @@ from engine_core.client import trace_client
 from engine_core.messages import ToCore
 from engine_core.traced_steps import Trace, TracedStep, TracedSteps
 from server import cli
-from server.daemon.running_daemons import RunningDaemon
+from server.daemon.run import RunningDaemon
 from server.trace import command
 from tests.server.support import served_model
 from workers.contract.messages import StepTimes

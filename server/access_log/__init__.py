@@ -1,1 +1,0 @@
-"""One line for each HTTP request, on standard output."""

@@ -1,1 +1,0 @@
-"""One API process and its application."""

@@ -1,1 +1,0 @@
-"""Turns of the event loop that bodies take to be decoded."""

@@ -1,0 +1,186 @@
+"""One HTTP process: `python -P -m server.daemon.api_process CONFIG.json FD INDEX`.
+
+CONFIG.json holds a ServerConfig; FD is an inherited listening socket, shared with the other HTTP
+processes, of which this is number INDEX. The first DRAIN_SIGNAL drains, the second ends running
+requests; SIGHUP reads API keys and the certificate again; the supervisor answers
+Ctrl-C. SIGTERM ends it at once, and with it the daemon: one that drained beside others would have
+the daemon seem healthy and ill in turns.
+"""
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import uvicorn
+import uvloop
+
+from server.daemon.application import all_endpoints, create_app
+from server.daemon.credentials import TLSError, server_context
+from server.http.wire import CONNECTION_LOG, LogLimit, UnreadAnswers, WireProtocol
+from server.service.service import Registry, Service
+from server.settings.api_keys import ClientKeys
+from server.settings.settings import TLS, ServerConfig
+from server.tasks import keep_beating, lasting_task
+from workers.contract.process.log import open_log
+from workers.contract.supervision import DRAIN_SIGNAL, exit_with_parent
+
+_log = logging.getLogger(__name__)
+
+
+class Certificate:
+    """The certificate for new connections on `context`: its first one, or the newest renewal."""
+
+    def __init__(self, context: ssl.SSLContext, tls: TLS) -> None:
+        self._context = context
+        self._tls = tls
+        # Loading into the context that is in use would leave it without a key where one fails.
+        context.sni_callback = self._on_client_hello
+
+    def renew(self, tls: TLS) -> None:
+        """Read the files of `tls`, if they have been renewed. Raises TLSError, and keeps what it
+        has."""
+        if tls != self._tls:
+            self._context = server_context(Path(tls.cert), Path(tls.key))
+            self._tls = tls
+
+    def _on_client_hello(self, connection: ssl.SSLObject, name: str | None, _: object) -> None:
+        """Called for each connection, whether the client named a host or not."""
+        connection.context = self._context
+
+
+def read_config(file: Path) -> ServerConfig:
+    """The configuration that the supervisor has written."""
+    return msgspec.json.decode(file.read_bytes(), type=ServerConfig)
+
+
+def reload(config_file: Path, keys: ClientKeys, certificate: Certificate | None) -> None:
+    """Apply what the supervisor, which has checked everything, has written anew. A certificate that
+    was replaced meanwhile by one that cannot be used is logged here."""
+    config = read_config(config_file)
+    keys.replace(config.api_keys)
+    if certificate is not None and config.tls is not None:
+        try:
+            certificate.renew(config.tls)
+        except TLSError as error:
+            _log.warning("%s; the former certificate stays in use", error)
+
+
+# Longer than clients keep idle connections, so that it is they who close them.
+_KEEP_ALIVE_S = 75
+# libuv accepts one connection of a socket in each turn of its loop, and a turn with many streams
+# takes milliseconds: the last of a burst of connections would wait for seconds.
+_ACCEPTED_A_TURN = 8
+# After the drain only connections without a running request are left.
+_CLOSE_S = 2
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn that keeps accepting after DRAIN_SIGNAL until the service has drained."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self._draining: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Handle none but DRAIN_SIGNAL while it serves."""
+        asyncio.get_running_loop().add_signal_handler(DRAIN_SIGNAL, self._on_drain_signal)
+        yield
+
+    def _on_drain_signal(self) -> None:
+        if self._draining is None:
+            self._draining = lasting_task(self._drain(), "drain")
+        else:
+            self._service.cut()
+
+    async def _drain(self) -> None:
+        await self._service.drain()
+        self.should_exit = True
+
+
+async def serve(
+    config_file: Path, config: ServerConfig, listener: socket.socket, *, index: int = 0
+) -> None:
+    """Serve on `listener` until it has drained. Raises TokenizerError for a bad model folder."""
+    service = Service(config, Registry.load(config.models, all_endpoints()), index=index)
+    unread = UnreadAnswers(service.ledger, config.max_unread_seconds)
+    uvicorn_config = uvicorn.Config(
+        create_app(service),
+        # It only calls it for each connection.
+        http=cast(
+            "type[WireProtocol]",
+            partial(WireProtocol, note_unread=service.note_unread, unread_answers=unread),
+        ),
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        log_config=None,
+        log_level=logging.WARNING,  # the supervisor logs starts and stops
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_CLOSE_S,
+        ssl_certfile=config.tls and config.tls.cert,
+        ssl_keyfile=config.tls and config.tls.key,
+    )
+    uvicorn_config.load()
+    CONNECTION_LOG.addFilter(LogLimit(CONNECTION_LOG))
+    _reload_on_sighup(config_file, config, service, uvicorn_config.ssl)
+    # A seventh of a busy process' time went into collecting garbage, nearly all of it acyclic.
+    gc.collect()
+    gc.freeze()  # these objects live until the end
+    gc.set_threshold(20_000, 20, 50)
+    beating = lasting_task(keep_beating(), "heartbeat")
+    await DrainingServer(uvicorn_config, service).serve(sockets=listening_sockets(listener))
+    beating.cancel()
+    if service.access_log is not None:
+        service.access_log.close()
+    if service.tracer is not None:
+        service.tracer.close()
+
+
+def _reload_on_sighup(
+    config_file: Path, config: ServerConfig, service: Service, context: ssl.SSLContext | None
+) -> None:
+    certificate = None
+    if context is not None and config.tls is not None:
+        certificate = Certificate(context, config.tls)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reload, config_file, service.keys, certificate)
+    # It is blocked from birth: one that came since the configuration was read is handled now.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
+
+
+def listening_sockets(listener: socket.socket) -> list[socket.socket]:
+    """`listener`, several times: the loop accepts a connection of each in every turn."""
+    # A copy blocks as the original does, and that is a property of the socket, which all API
+    # processes share: another one's `accept` would wait in the kernel.
+    listener.setblocking(False)
+    return [listener, *(listener.dup() for _ in range(_ACCEPTED_A_TURN - 1))]
+
+
+def main() -> None:
+    """The process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    exit_with_parent()
+    file, descriptor, index = sys.argv[1:]
+    config = read_config(config_file := Path(file))
+    open_log("api", config.log_level)
+    listener = socket.socket(fileno=int(descriptor))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config_file, config, listener, index=int(index)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The application factory: the endpoints behind their gate, the documentation, the life cycle."""
+
+import importlib
+import pkgutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request, Response
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+import server.api
+import server.cohere
+import server.pooling
+import server.tei
+from engine_core.refusal import ErrorCode, RefusalError
+from server import __version__
+from server.errors import INTERNAL
+from server.http.answers import ErrorAnswer
+from server.http.gate import Gate, RouteTable, redirect_slashes, with_cors
+from server.http.openapi import describe, route_of
+from server.service.endpoint import Endpoint
+from server.service.service import Service
+
+
+def create_app(service: Service) -> ASGIApp:
+    """The HTTP application around `service`. Its lifespan holds the connections to the engines.
+
+    FastAPI describes the endpoints, serves the documentation and answers all other paths.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        await service.registry.start()
+        yield
+        await service.registry.close()
+
+    endpoints = service.registry.endpoints
+    own_routes = [*map(route_of, endpoints)]
+    app = FastAPIOffline(
+        title="penstock",
+        version=__version__,
+        description="Completions, embeddings and reranking in OpenAI's shapes.",
+        lifespan=lifespan,
+        routes=own_routes,
+        # ReDoc loads its logo from the internet.
+        redoc_url=None,
+        # Swagger UI would otherwise send the description to a validator on the internet.
+        swagger_ui_parameters={"validatorUrl": None},
+    )
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_exception)
+    redirect_slashes(app)
+    describe(app, [endpoint.operation for endpoint in endpoints])
+    gate = Gate(service, RouteTable(own_routes), others=app)
+    return with_cors(gate, service.config.cors_origins, service.access_log)
+
+
+async def _on_http_exception(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    code: ErrorCode = "not_found" if status == HTTPStatus.NOT_FOUND else "invalid_request"
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        code = "method_not_allowed"
+    elif status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        code = "internal_error"
+    return ErrorAnswer(RefusalError(code, status.phrase), headers=error.headers)
+
+
+async def _on_exception(_: Request, error: Exception) -> Response:
+    return ErrorAnswer(INTERNAL, cause=error)
+
+
+def all_endpoints() -> tuple[Endpoint, ...]:
+    """In the order of the documentation. Each package's modules are found by listing it."""
+    found: dict[Endpoint, None] = {}
+    for package in (server.api, server.cohere, server.pooling, server.tei):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            declared = vars(importlib.import_module(module.name)).values()
+            found |= dict.fromkeys(value for value in declared if isinstance(value, Endpoint))
+    return tuple(sorted(found, key=lambda endpoint: endpoint.order))

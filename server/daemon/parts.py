@@ -1,0 +1,254 @@
+"""The daemon's child processes: commands, environments, configuration files, and each as it runs.
+
+`supervisor.py` starts and ends them all.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from server.child_process import ChildProcess
+from server.models.devices import VISIBLE_DEVICES, available_cores, visible_devices
+from server.settings.settings import ServedModel, ServerConfig, child_environment
+from server.tasks import lasting_task
+from workers.contract.config import ExecutionConfig, WorkerConfig
+from workers.contract.multicast import NO_MULTICAST
+from workers.contract.supervision import BEAT_SECONDS
+
+PROCESS_FILE = "processes.json"
+"""In the private folder: which processes the daemon has, once all are started."""
+
+_BATCH_FILE = "batches.state"
+
+Role = Literal["engine", "worker", "api", "batch"]
+
+_WORKER_SETTINGS = NO_MULTICAST | {
+    # gloo and NCCL speak plain TCP: on one host they are held to loopback.
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    # glibc would give a step's temporaries back to the kernel and fault their pages in again at
+    # the next: paged attention on a CPU then takes five times as long. Bytes; 32 MiB is its limit.
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(512 << 20),
+    # OpenMP's threads spin between regions; beside other processes that starves the one they wait
+    # for. Turns of the spin: few enough to yield, enough for the gap between two layers.
+    "GOMP_SPINCOUNT": "1000",
+}
+
+_CPU_WORKER_SETTINGS = {
+    # oneDNN keeps 1,024 primitives, and torch as many descriptions of them. A product of a weight
+    # and another number of rows has two, together half a megabyte, and takes a millisecond to make.
+    # This is enough for 50 numbers of rows. Torch crashes with none of its own.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
+    "LRU_CACHE_CAPACITY": "256",
+}
+
+_API_SETTINGS = {
+    # glibc would keep what large bodies and answers took, once a few have been freed. Bytes.
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 20),
+}
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A child process to be: of an engine that of `model`, or an API process, which serves all.
+
+    `number` is a worker's stage, or counts API processes. `inherited_fd` stays open in it, and is
+    closed in the supervisor.
+    """
+
+    title: str
+    role: Role
+    model: str | None = None
+    number: int = 0
+    command: list[str]
+    environment: dict[str, str]
+    inherited_fd: int | None = None
+
+
+def daemon_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list[Part]:
+    """Every process of the daemon. Their configurations are written into private `directory`."""
+    server_file = write_server_config(config, directory)
+    parts = engine_parts(config.models, directory)
+    parts += [
+        Part(
+            title=f"api process {index}",
+            role="api",
+            number=index,
+            command=_command(
+                "server.daemon.api_process", server_file, str(listening_fd), str(index)
+            ),
+            environment=child_environment(settings=_API_SETTINGS),
+            inherited_fd=listening_fd,
+        )
+        for index in range(config.api_workers)
+    ]
+    if config.state.folder is not None:
+        batches = Part(
+            title="batch process",
+            role="batch",
+            command=_command("server.batch_process.batch_main", server_file),
+            environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
+        )
+        parts.append(batches)
+    return parts
+
+
+def engine_parts(models: Sequence[ServedModel], directory: Path) -> list[Part]:
+    """The engine core and the workers of each model."""
+    parts: list[Part] = []
+    for index, model in enumerate(models):
+        name = model.execution.name
+        engine_file = _written(directory / f"{index}.engine.json", model.engine)
+        engine = Part(
+            title=f"engine of {name}",
+            role="engine",
+            model=name,
+            command=_command("engine_core", engine_file),
+            environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
+        )
+        parts.append(engine)
+        parts += [
+            _worker_part(model.execution, stage, directory / f"{index}.worker-{stage}.json")
+            for stage in range(model.execution.num_stages)
+        ]
+    return parts
+
+
+def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
+    config = WorkerConfig(execution=execution, stage=stage)
+    return Part(
+        title=f"worker {stage} of {execution.name}",
+        role="worker",
+        model=execution.name,
+        number=stage,
+        command=_command("workers", _written(file, config)),
+        environment=child_environment(
+            compute_threads=execution.threads,
+            settings=_WORKER_SETTINGS
+            | (_CPU_WORKER_SETTINGS if execution.device_type == "cpu" else {})
+            | {
+                VISIBLE_DEVICES: visible_devices(execution.gpus),
+                # Torch's symmetric memory makes its sockets there (symm_mem-PID).
+                "TMPDIR": str(file.parent),
+            },
+        ),
+    )
+
+
+def write_server_config(config: ServerConfig, directory: Path) -> str:
+    """Write, or replace, the file that API processes read: when they start, and after SIGHUP.
+    Raises OSError."""
+    counts = [str(directory / f"api-{index}.counts") for index in range(config.api_workers)]
+    config = msgspec.structs.replace(
+        config,
+        process_file=str(directory / PROCESS_FILE),
+        batch_file=None if config.state.switched_off else str(directory / _BATCH_FILE),
+        count_files=tuple(counts) if config.api_workers > 1 else (),
+    )
+    file, new = directory / "server.json", directory / "server.json.new"
+    new.unlink(missing_ok=True)
+    Path(_written(new, config)).replace(file)
+    return str(file)
+
+
+def _command(module: str, *arguments: str) -> list[str]:
+    # -P: a file in the current folder that is called like one of our packages is not imported.
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def _written(file: Path, config: msgspec.Struct) -> str:
+    """Write a configuration, readable by this user only: it may hold API keys' digests."""
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
+        target.write(msgspec.json.encode(config))
+    return str(file)
+
+
+_ALL_BEATS = 1 << 16
+
+
+class RunningPart(ChildProcess):
+    """The process of `part`. What comes from its socket are heartbeats."""
+
+    def __init__(self, part: Part) -> None:
+        """Start it. Raises OSError."""
+        inherited = () if part.inherited_fd is None else (part.inherited_fd,)
+        super().__init__(part.command, part.environment, pass_fds=inherited)
+        self.part = part
+        self._silent = 0
+        self._stall = ""
+        self.exit.add_done_callback(lambda _: self.socket.close())
+
+    def silent_beats(self) -> int:
+        """For how many calls in a row no heartbeat has come, if called every BEAT_SECONDS."""
+        try:
+            received = bool(self.socket.recv(_ALL_BEATS))
+        except BlockingIOError:
+            received = False
+        self._silent = 0 if received else self._silent + 1
+        return self._silent
+
+    def kill_stalled(self) -> None:
+        """Kill it because it stands still."""
+        seconds = self._silent * BEAT_SECONDS
+        self._stall = f"stood still (no heartbeat for {seconds:g} s) and was killed"
+        self.signal(signal.SIGKILL)
+
+    def end(self) -> str:
+        return self._stall or super().end()
+
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+
+_GRACE_S = 1.0
+"""From SIGTERM to SIGKILL."""
+
+_log = logging.getLogger("penstock")
+
+
+class KeptRunning:
+    """The process of `part`. One that keeps ending is started less and less often."""
+
+    def __init__(self, part: Part, on_restart: Callable[[], None]) -> None:
+        """Start it. `on_restart` is called when it has been started again. Raises OSError."""
+        self._part = part
+        self._on_restart = on_restart
+        self._child = RunningPart(part)
+        self._keeping = lasting_task(self._keep(), f"{part.title} kept running")
+
+    @property
+    def child(self) -> RunningPart:
+        """The one that runs, or ran last."""
+        return self._child
+
+    async def stop(self) -> None:
+        """End it: what it was doing goes on at the next start. Idempotent."""
+        self._keeping.cancel()
+        self._child.signal(signal.SIGTERM)
+        await asyncio.wait([self._child.exit], timeout=_GRACE_S)
+        self._child.signal(signal.SIGKILL)
+        await asyncio.wait([self._child.exit])
+
+    async def _keep(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while True:
+            started = time.monotonic()
+            await asyncio.wait([self._child.exit])
+            if time.monotonic() - started > _LONGEST_PAUSE_S:
+                pause = _FIRST_PAUSE_S
+            end = self._child.end()
+            _log.warning("the %s %s; starting it again in %g s", self._part.title, end, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            with suppress(OSError):  # no memory, for one: tried again after the next pause
+                self._child = RunningPart(self._part)
+                self._on_restart()

@@ -1,1 +1,0 @@
-"""Whose a request is, by its API key."""

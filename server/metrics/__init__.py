@@ -1,1 +1,0 @@
-"""What `/metrics` shows: the API processes' own counts, and what the engines report."""

@@ -1,0 +1,1 @@
+"""Observation of requests and engines: records, metrics, the access log, traces."""

@@ -1,0 +1,79 @@
+"""Reports of the engines on themselves, as of their last heartbeats.
+
+Every API process has the same heartbeats: each shows them as they are, and none adds them up.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from engine_core.client.engine_client import EngineClient
+from engine_core.engine_state import (
+    ENGINE_METRICS,
+    STAGE_METRICS,
+    STEP_SIZES,
+    EngineMetric,
+    metric_values,
+    stage_values,
+)
+from server.observe.families import cumulative
+from server.settings.settings import ServedModel
+
+_FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+
+
+Engines = Sequence[tuple[ServedModel, EngineClient]]
+"""The models of the daemon, each with this process's client of its engine."""
+
+
+def engine_metrics(engines: Engines) -> Iterator[Metric]:
+    """The metrics of every engine that has sent a heartbeat. Of one that is dead only counters."""
+    up = _gauge("up", "1: ready and alive.")
+    age = _gauge("heartbeat_age_seconds", "Time since the engine's last heartbeat.")
+    usage = _gauge("kv_usage_ratio", "Share of the KV blocks that are in use.")
+    name, text = "penstock_engine_tokens_per_step", "Tokens that a step computes."
+    sizes = HistogramMetricFamily(name, text, labels=["model"])
+    of_engines = [_family(metric, "model") for metric in ENGINE_METRICS]
+    of_stages = [_family(metric, "model", "stage") for metric in STAGE_METRICS]
+    now = time.monotonic()
+    for served, client in engines:
+        model, beat = [served.name], client.beat
+        up.add_metric(model, float(client.info is not None and not client.dead))
+        if beat is None:
+            continue
+        for family, value in zip(of_engines, metric_values(beat), strict=True):
+            if family.type == "counter" or not client.dead:
+                family.add_metric(model, value)
+        for number, stage in enumerate(beat.stages):
+            for family, value in zip(of_stages, stage_values(stage), strict=True):
+                family.add_metric([*model, str(number)], value)
+        # An engine that stands still sends none.
+        age.add_metric(model, now - client.beat_at)
+        if not client.dead:
+            used, total = beat.usage.kv_blocks_used, beat.usage.kv_blocks_total
+            usage.add_metric(model, used / max(total, 1))
+        sizes.add_metric(model, cumulative(STEP_SIZES, beat.step_sizes), beat.step_tokens)
+    yield from (up, *of_engines, *of_stages, age, usage, sizes)
+
+
+def add_admitted(in_flight: Metric, engines: Engines) -> None:
+    """Add the rows and tokens that engines have admitted to the requests `in_flight`."""
+    beats = [client.beat for _, client in engines if not client.dead]
+    for what in ("rows", "tokens"):
+        admitted = sum(getattr(beat, f"admitted_{what}") for beat in beats if beat is not None)
+        in_flight.add_sample(in_flight.name, {"what": what}, admitted)
+
+
+def _gauge(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"penstock_engine_{name}", text, labels=["model"])
+
+
+def _family(metric: EngineMetric, *labels: str) -> GaugeMetricFamily | CounterMetricFamily:
+    return _FAMILIES[metric.kind](f"penstock_engine_{metric.name}", metric.text, labels=labels)

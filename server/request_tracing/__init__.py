@@ -1,1 +1,0 @@
-"""OpenTelemetry: a trace's spans for each request, sent to a collector."""

@@ -1,1 +1,0 @@
-"""HTTP/1.x on one connection, below ASGI: uvicorn's protocol within bounds."""

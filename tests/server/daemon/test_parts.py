@@ -1,0 +1,206 @@
+"""Which processes a daemon has, and what they are given."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from engine_core.config import EngineConfig
+from server.daemon.parts import Part, RunningPart, daemon_parts
+from server.models.model_setup import EngineOptions, set_up_model
+from server.settings.settings import Limits, ServerConfig
+from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
+from tests.server.daemon.fake_daemon import FakeDaemon
+from tests.server.support import api_keys
+from workers.contract.config import WorkerConfig
+
+FD = 99
+T = TypeVar("T")
+
+
+ON_CPUS = EngineOptions(device="cpu", pipeline_stages=2, threads=3)
+
+
+def write_config(folder: Path, api_workers: int, options: EngineOptions = ON_CPUS) -> ServerConfig:
+    models = tuple(
+        set_up_model(
+            name,
+            write_checkpoint(folder / name, config),
+            options,
+            Limits(),
+            str(folder / str(index)),
+        )
+        for index, (name, config) in enumerate({"generator": LLAMA, "embedder": BERT}.items())
+    )
+    return ServerConfig(
+        host="127.0.0.1",
+        port=8000,
+        api_workers=api_workers,
+        api_keys=api_keys("secret"),
+        drain_timeout=1.0,
+        log_level="info",
+        models=models,
+    )
+
+
+def test_one_engine_a_model_one_worker_a_stage(tmp_path: Path) -> None:
+    config = write_config(tmp_path, api_workers=2)
+    parts = daemon_parts(config, FD, tmp_path)
+    assert [part.title for part in parts] == [
+        "engine of generator",
+        "worker 0 of generator",
+        "worker 1 of generator",
+        "engine of embedder",
+        "worker 0 of embedder",
+        "worker 1 of embedder",
+        "api process 0",
+        "api process 1",
+    ]
+    assert [part.command[:4] for part in parts] == [
+        [sys.executable, "-P", "-m", module]
+        for module in (
+            *["engine_core", "workers", "workers"] * 2,
+            *["server.daemon.api_process"] * 2,
+        )
+    ]
+    assert [part.inherited_fd for part in parts] == [None] * 6 + [FD] * 2
+
+
+def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
+    config = write_config(tmp_path, api_workers=1)
+    engine, first, second, *_, api = daemon_parts(config, FD, tmp_path)
+    assert read(engine, EngineConfig) == config.models[0].engine
+    workers = [read(worker, WorkerConfig) for worker in (first, second)]
+    assert [worker.stage for worker in workers] == [0, 1]
+    assert all(worker.execution == config.models[0].execution for worker in workers)
+    assert read(api, ServerConfig) == msgspec.structs.replace(
+        config,
+        process_file=str(tmp_path / "processes.json"),
+        batch_file=str(tmp_path / "batches.state"),
+    )
+    assert api.command[5:] == [str(FD), "0"]
+
+
+def test_configurations_are_for_this_user_only(tmp_path: Path) -> None:
+    """They hold the digests of API keys."""
+    for part in daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path):
+        assert Path(part.command[4]).stat().st_mode & 0o777 == 0o600
+
+
+def test_environments(tmp_path: Path) -> None:
+    one = daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path)
+    assert one[0].environment["OMP_NUM_THREADS"] == "1"
+    assert one[1].environment["OMP_NUM_THREADS"] == "3"
+    assert one[1].environment["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_several_api_processes_know_each_others_counts(tmp_path: Path) -> None:
+    config = write_config(tmp_path, api_workers=2)
+    apis = daemon_parts(config, FD, tmp_path)[-2:]
+    files = [file for api in apis for file in read(api, ServerConfig).count_files]
+    assert files == [str(tmp_path / f"api-{number}.counts") for number in (0, 1)] * 2
+    assert [api.command[-1] for api in apis] == ["0", "1"]
+
+
+def test_workers_make_no_multicast_objects_whatever_the_daemon_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One can put all GPUs of a host out of service for a day."""
+    monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "0")
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "2")
+    parts = daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path)
+    workers = [part.environment for part in parts if part.role == "worker"]
+    assert len(workers) == 4
+    assert {worker["TORCH_SYMM_MEM_DISABLE_MULTICAST"] for worker in workers} == {"1"}
+    assert {worker["NCCL_NVLS_ENABLE"] for worker in workers} == {"0"}
+
+
+def test_workers_make_their_own_sockets_in_the_private_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    parts = daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path)
+    folders = {part.environment["TMPDIR"] for part in parts if part.role == "worker"}
+    assert folders == {str(tmp_path)}
+    assert {part.environment["TMPDIR"] for part in parts if part.role != "worker"} == {"/elsewhere"}
+
+
+@pytest.mark.parametrize(
+    ("device", "inherited", "visible"),
+    [
+        ("cuda", None, "0,1"),
+        ("cuda:1", None, "1,2"),
+        ("cuda:1", "5, GPU-8932f937-d72c,7", "GPU-8932f937-d72c,7"),
+        ("cpu", None, ""),
+        ("cpu", "0,1", ""),
+    ],
+)
+def test_a_worker_sees_the_gpus_of_its_engine_and_no_other(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    inherited: str | None,
+    visible: str,
+) -> None:
+    for module in ("devices", "model_setup"):
+        monkeypatch.setattr(f"server.models.{module}.cuda_memory", lambda: (80 << 30,) * 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if inherited is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)
+    config = write_config(
+        tmp_path, 1, EngineOptions(device=device, load_format="dummy", pipeline_stages=2)
+    )
+    workers = [part for part in daemon_parts(config, FD, tmp_path) if part.role == "worker"]
+    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in workers] == [visible] * 4
+    kind = device.partition(":")[0]
+    bounded = ["ONEDNN_PRIMITIVE_CACHE_CAPACITY" in worker.environment for worker in workers]
+    assert bounded == [kind == "cpu"] * 4
+    assert [read(worker, WorkerConfig).execution.device_type for worker in workers] == [kind] * 4
+
+
+def read(part: Part, kind: type[T]) -> T:
+    return msgspec.json.decode(Path(part.command[4]).read_bytes(), type=kind)
+
+
+async def test_the_next_one_is_told(tmp_path: Path) -> None:
+    daemon = FakeDaemon(tmp_path)
+    daemon.add("engine", "engine")
+    daemon.add("batches", "batch")
+    told: list[dict[str, int]] = []
+
+    def on_started(processes: Sequence[RunningPart]) -> None:
+        told.append({process.part.title: process.pid for process in processes})
+        if len(told) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def end_one() -> None:
+        os.kill(told[0]["batches"], signal.SIGKILL)
+
+    assert await daemon.run(end_one, on_started=on_started) == 0
+    first, second = told
+    assert first["engine"] == second["engine"]
+    assert first["batches"] != second["batches"]
+
+
+async def test_one_that_stands_still_is_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = FakeDaemon(tmp_path)
+    daemon.add("worker", "worker")
+    daemon.add("batches", "batch")  # it never sends a heartbeat
+    starts = 0
+
+    def on_started(_: Sequence[RunningPart]) -> None:
+        nonlocal starts
+        starts += 1
+        if starts == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await daemon.run(lambda: None, stall=2.0, on_started=on_started) == 0
+    stood_still = "stood still (no heartbeat for 2 s) and was killed"
+    assert caplog.messages == [f"the batches {stood_still}; starting it again in 1 s"]

@@ -1,0 +1,97 @@
+"""The parts of a request's trace, from its record."""
+
+import pytest
+
+from engine_core.job_timing import JobTiming
+from server.observe.request_record import RequestRecord
+from server.observe.request_tracer import Phase, attributes, failed, phases
+
+TIMING = JobTiming(1, tokenize=0.5, queue=0.25, prefill=1.0, cached=0)
+
+
+def record(**known: object) -> RequestRecord:
+    made = RequestRecord(request_id="req-1", started=0.0, endpoint="/v1/completions", status=200)
+    for name, value in known.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_parts_end_with_the_first_token() -> None:
+    made = record(total_s=4.0, first_token_s=2.0, decode_s=1.5)
+    made.add_timing(TIMING)
+    assert phases(made) == [
+        Phase("tokenize", 0.25, 0.75),
+        Phase("queue", 0.75, 1.0),
+        Phase("prefill", 1.0, 2.0),
+        Phase("decode", 2.0, 3.5),
+    ]
+
+
+def test_parts_of_an_encoded_request_end_with_its_answer() -> None:
+    made = record(total_s=2.0)
+    made.add_timing(TIMING)
+    assert [part.name for part in phases(made)] == ["tokenize", "queue", "prefill"]
+    assert phases(made)[-1] == Phase("prefill", 1.0, 2.0)
+
+
+def test_or_with_its_last_text_where_the_answer_took_longer() -> None:
+    made = record(total_s=3.0, encoded_s=2.0)
+    made.add_timing(TIMING)
+    assert phases(made)[-1] == Phase("prefill", 1.0, 2.0)
+
+
+def test_no_part_lies_outside_its_request() -> None:
+    made = record(total_s=1.0, first_token_s=0.9, decode_s=3.0)
+    made.add_timing(TIMING)
+    assert phases(made) == [
+        Phase("tokenize", 0.0, 0.0),
+        Phase("queue", 0.0, 0.0),
+        Phase("prefill", 0.0, 0.9),
+        Phase("decode", 0.9, 1.0),
+    ]
+
+
+@pytest.mark.parametrize("jobs", [0, 2])
+def test_only_a_single_job_has_parts(jobs: int) -> None:
+    made = record(total_s=2.0)
+    for _ in range(jobs):
+        made.add_timing(TIMING)
+    assert phases(made) == []
+
+
+def test_what_is_not_known_is_no_attribute() -> None:
+    assert attributes(record(model="writer", total_s=2.0), "POST", "/v1/completions") == {
+        "http.request.method": "POST",
+        "http.route": "/v1/completions",
+        "url.path": "/v1/completions",
+        "http.response.status_code": 200,
+        "gen_ai.request.id": "req-1",
+        "gen_ai.request.model": "writer",
+        "gen_ai.latency.e2e": 2.0,
+    }
+
+
+def test_sums_of_several_jobs_are_attributes() -> None:
+    made = record(model="writer", total_s=9.0, decode_s=4.0, endpoint="other")
+    for _ in range(2):
+        made.add_timing(TIMING)
+    known = attributes(made, "POST", "/" + "a" * 5000)
+    assert known["gen_ai.latency.time_in_queue"] == 0.5
+    assert known["gen_ai.latency.time_in_model_prefill"] == 2.0
+    assert known["gen_ai.latency.time_in_model_decode"] == 4.0
+    assert "http.route" not in known
+    assert known["url.path"] == "/" + "a" * 1023
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "expected"),
+    [
+        (200, None, False),
+        (400, "invalid_request", False),
+        (499, None, False),
+        (500, "internal_error", True),
+        (200, "engine_dead", True),  # a stream that broke off
+    ],
+)
+def test_what_counts_as_an_error(status: int, error: str | None, expected: bool) -> None:
+    assert failed(record(status=status, error=error)) == expected
