@@ -3,8 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from workers.layers.layer import Layer
-from workers.layers.placement import Placement
+from workers.layers.layer import Layer, Placement
 
 
 class Embedding(Layer):

@@ -18,9 +18,8 @@ from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
 from workers.graphs.graph_summary import summary
 from workers.heads.base import HeadResult
 from workers.heads.decoder_head import decoder_head
-from workers.layers.placement import Placement
-from workers.models.base import on_this_stage
-from workers.models.layer_loop import forward
+from workers.layers.layer import Placement
+from workers.models.base import forward, on_this_stage
 from workers.sampling.adjustments import TokenMask
 from workers.sampling.sampling_table import SamplingTable
 from workers.stage.decode_input import DecodeInput, DecodeInputBuilder

@@ -9,8 +9,8 @@ from workers.contract.config import WorkerConfig
 from workers.contract.messages import EncodeStep, StepMask
 from workers.heads.base import HeadResult
 from workers.heads.encoder_head import encoder_head
-from workers.layers.placement import Placement
-from workers.models.layer_loop import forward
+from workers.layers.layer import Placement
+from workers.models.base import forward
 from workers.stage.model_runner import ModelRunner, stage_attention
 from workers.stage.warm_up_steps import encode_steps
 from workers.step.packed_step import PackedStep

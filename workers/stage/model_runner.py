@@ -12,8 +12,8 @@ from workers.attention.stage_attention import KindAttention, LayerAttention, Sta
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, EncodeStep, StepInput, StepMask
 from workers.heads.base import HeadResult
+from workers.layers.layer import Placement
 from workers.layers.linear import pad_rows
-from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
 from workers.models.base import StageModel
 from workers.weights.loader import TORCH_DTYPES

@@ -17,9 +17,8 @@ from workers.contract.share import PartCosts, Share, StageCosts
 from workers.contract.token_sampling import TokenSampling
 from workers.device.timing import seconds_of
 from workers.heads.encoder_head import encoder_head
-from workers.layers.placement import Placement
-from workers.models.base import StageModel, model_class
-from workers.models.layer_loop import forward, run_layer
+from workers.layers.layer import Placement
+from workers.models.base import StageModel, forward, model_class, run_layer
 from workers.stage.model_runner import stage_attention
 from workers.stage.warm_up_steps import blocks_of, step_of_rows, step_of_texts
 from workers.step.packed_step import PackedStep

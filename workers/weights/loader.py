@@ -13,7 +13,7 @@ import torch
 from workers.contract.config import Dtype, ExecutionConfig, WorkerConfig
 from workers.contract.families.table import family_of
 from workers.contract.share import Share, shares_of
-from workers.layers.placement import Placement
+from workers.layers.layer import Placement
 from workers.models.base import StageModel, model_class
 from workers.weights.checkpoint import Checkpoint
 from workers.weights.tensor_file import CheckpointError

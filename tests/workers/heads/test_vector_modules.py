@@ -27,7 +27,8 @@ from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.embedding_modules import PoolingConfig
 from workers.contract.model_config import ModelConfig
 from workers.heads import encoder_head, pooling
-from workers.models import vector_modules
+from workers.layers.linear import Linear
+from workers.models import base
 from workers.step.packed_step import PackedStep
 from workers.weights.tensor_file import CheckpointError
 
@@ -239,14 +240,18 @@ def _modes_reversed(patch: Patch) -> None:
 def _bias_dropped(patch: Patch) -> None:
     """Where it has just been loaded."""
 
-    def pack(own: vector_modules.Dense) -> None:
-        own.weights()["2_Dense/linear.bias"].zero_()
+    whole = Linear.pack
 
-    patch.setattr(vector_modules.Dense, "pack", pack)
+    def pack(own: Linear) -> None:
+        if (bias := own.weights().get("2_Dense/linear.bias")) is not None:
+            bias.zero_()
+        whole(own)
+
+    patch.setattr(Linear, "pack", pack)
 
 
 def _activation_dropped(patch: Patch) -> None:
-    patch.setitem(vector_modules._ACTIVATIONS, "Tanh", lambda rows: rows)
+    patch.setitem(base._ACTIVATIONS, "Tanh", lambda rows: rows)
 
 
 def _modules_reversed(patch: Patch) -> None:

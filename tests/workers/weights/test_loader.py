@@ -23,7 +23,7 @@ from tests.workers.checkpoints import (
 from workers.contract.config import WorkerConfig
 from workers.contract.families.table import UnknownArchitectureError
 from workers.contract.share import shares_of
-from workers.layers.placement import Placement
+from workers.layers.layer import Placement
 from workers.models.base import model_class
 from workers.weights import loader
 from workers.weights.loader import load_model

@@ -20,7 +20,7 @@ from tests.workers.checkpoints import (
 )
 from workers.contract.config import WorkerConfig
 from workers.contract.model_shape import WrapperConfig
-from workers.layers.placement import Placement
+from workers.layers.layer import Placement
 from workers.models.base import model_class
 from workers.weights import loader
 from workers.weights.tensor_file import CheckpointError, open_tensors
