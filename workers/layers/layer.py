@@ -2,11 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 
+from workers.contract.config import Dtype, WorkerConfig
 from workers.layers.fused import FusedKernels, fused_kernels
+
+TORCH_DTYPES: dict[Dtype, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,12 @@ class Placement:
 
     device: torch.device
     dtype: torch.dtype
+
+    @classmethod
+    def of(cls, worker: WorkerConfig) -> Self:
+        """As the configuration of a stage says."""
+        dtype = TORCH_DTYPES[worker.execution.dtype]
+        return cls(torch.device(worker.local_device), dtype)
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """An uninitialised weight of `shape`, of another element type if given."""

@@ -1,5 +1,5 @@
-"""Linear layers whose weight holds one or several layers of a checkpoint, with the activation
-functions and gates that follow them."""
+"""Layers with a matrix: lookup tables, and linear layers, whose weight holds one or several layers
+of a checkpoint, with the activation functions and gates that follow them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,6 +30,12 @@ _ACTIVATIONS: dict[ActivationName, Activation] = {
     "gelu_pytorch_tanh": _gelu_tanh,
 }
 
+_FUSED: dict[Activation, FusedActivation] = {
+    F.silu: "silu",
+    F.gelu: "gelu",
+    _gelu_tanh: "gelu_tanh",
+}
+
 
 def activation(name: ActivationName) -> Activation:
     """The function that a checkpoint's `hidden_act` calls `name`."""
@@ -38,12 +44,7 @@ def activation(name: ActivationName) -> Activation:
 
 def fused_activation(function: Activation) -> FusedActivation | None:
     """The name of `function` in kernels; None if they do not have it."""
-    known: dict[Activation, FusedActivation] = {
-        F.silu: "silu",
-        F.gelu: "gelu",
-        _gelu_tanh: "gelu_tanh",
-    }
-    return known.get(function)
+    return _FUSED.get(function)
 
 
 def gated(function: Activation, gate_up: torch.Tensor) -> torch.Tensor:
@@ -169,3 +170,37 @@ def pad_rows(rows: torch.Tensor) -> torch.Tensor:
     if missing <= 0 or rows.device.type != "cpu":
         return rows
     return F.pad(rows, (0, 0, 0, missing))
+
+
+class Embedding(Layer):
+    """Rows of a table by index, times `scale` as rounded to the table's dtype: int64[N] -> [N,
+    size]. `weight` is [count, size].
+
+    Index 0 is row `first`; the rows before it are loaded, but never used.
+    """
+
+    weight: torch.Tensor
+
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        size: int,
+        placement: Placement,
+        first: int = 0,
+        scale: float = 1.0,
+    ) -> None:
+        self._name = name
+        self._kernels = placement.kernels
+        self.weight = placement.empty(count, size)
+        self._table = self.weight[first:]
+        self._scale: float = torch.tensor(scale, dtype=placement.dtype).item()
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        if self._kernels is not None:
+            return self._kernels.embedding(ids, self._table, self._scale)
+        rows = F.embedding(ids, self._table)
+        return rows if self._scale == 1 else rows.mul_(self._scale)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {f"{self._name}.weight": self.weight}

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 
 from workers.attention.stage_attention import QKV, StepAttention
 from workers.contract.embedding_modules import (
-    DenseActivation,
     DenseConfig,
     LayerNormConfig,
     NormalizeConfig,
@@ -26,9 +25,8 @@ from workers.contract.families.table import family_of
 from workers.contract.model_config import ModelConfig
 from workers.contract.model_shape import FamilyConfig
 from workers.contract.share import Share
-from workers.layers.embedding import Embedding
 from workers.layers.layer import Chain, Layer, Placement
-from workers.layers.linear import Activation, Linear, pad_rows
+from workers.layers.linear import Activation, Embedding, Linear, pad_rows
 from workers.layers.norm import LayerNorm, QKNorm
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -38,12 +36,12 @@ FamilyT = TypeVar("FamilyT", bound=FamilyConfig)
 
 
 class StageLayer(Layer, ABC):
-    """A layer as two halves, before and after attention, for any number of tokens."""
+    """A layer as two halves, before and after attention, for any number of tokens.
 
-    @property
-    def qk_norm(self) -> QKNorm | None:
-        """Norms of queries and keys before they are rotated. Most models have none."""
-        return None
+    qk_norm  norms of queries and keys before they are rotated; most models have none
+    """
+
+    qk_norm: QKNorm | None = None
 
     @abstractmethod
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -67,12 +65,16 @@ class StageModel(Layer, ABC):
     embedding_name  canonical name of the word embedding
     lm_head_name    that of the LM head, which may be tied to it; empty without one
     layers          the stage's layers in order; at least one
+    position_bias   [H, 2 * max_position - 1], contiguous: what attention adds to the scores by the
+                    distance of two tokens (see `AttentionBackend.plan_packed`), read once the
+                    weights are packed; None without a learned bias
     """
 
     unused: ClassVar[re.Pattern[str]]
     embedding_name: ClassVar[str]
     lm_head_name: ClassVar[str] = ""
     layers: Sequence[StageLayer]
+    position_bias: torch.Tensor | None = None
 
     _final_norm: Activation | None = None
 
@@ -81,13 +83,6 @@ class StageModel(Layer, ABC):
         self._tied = config.tie_word_embeddings
         self._build(config, placement)
         self._head = self._make_head(config, placement) if share.last else None
-
-    @property
-    def position_bias(self) -> torch.Tensor | None:
-        """[H, 2 * max_position - 1], contiguous: what attention adds to the scores by the distance
-        of two tokens (see `AttentionBackend.plan_packed`), read once the weights are packed; None
-        without a learned bias."""
-        return None
 
     @abstractmethod
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
@@ -162,15 +157,6 @@ def family_config(config: ModelConfig, kind: type[FamilyT]) -> FamilyT:
 _LAYER_NORM_EPS = 1e-5
 """torch's default, which the library does not change."""
 
-_ACTIVATIONS: Mapping[DenseActivation, Activation] = {
-    "Identity": lambda rows: rows,
-    "Tanh": torch.tanh,
-    "ReLU": F.relu,
-    "GELU": F.gelu,
-    "SiLU": F.silu,
-    "Sigmoid": torch.sigmoid,
-}
-
 
 def vector_modules(configs: Sequence[VectorModule], placement: Placement) -> Chain:
     """sentence-transformers' modules behind a pooling, in order: float32[R, D] -> float32[R, E].
@@ -184,7 +170,7 @@ def vector_modules(configs: Sequence[VectorModule], placement: Placement) -> Cha
             case DenseConfig():
                 members = {f"{config.path}/linear": config.out_features}
                 links.append(Linear(config.in_features, members, placement, bias=config.bias))
-                links.append(_ACTIVATIONS[config.activation])
+                links.append(getattr(torch.nn, config.activation)())
             case LayerNormConfig():
                 norm = f"{config.path}/norm"
                 links.append(LayerNorm(norm, config.size, _LAYER_NORM_EPS, placement))

@@ -8,9 +8,8 @@ import torch
 
 from workers.contract.model_config import ModelConfig
 from workers.contract.model_shape import DecoderConfig
-from workers.layers.embedding import Embedding
 from workers.layers.layer import Layer, Placement, Rows
-from workers.layers.linear import GatedLinear, Linear, activation
+from workers.layers.linear import Embedding, GatedLinear, Linear, activation
 from workers.layers.norm import QKNorm, RMSNorm
 from workers.models.base import StageLayer, StageModel, family_config, on_this_stage
 from workers.step.packed_step import PackedStep
@@ -76,10 +75,11 @@ class DecoderLayer(StageLayer):
         norm = _norms(family, placement)
         self._head_dim = config.head_dim
         self._input_norm = norm(f"{name}.input_layernorm", size)
-        self._head_norms = [
-            norm(f"{attention}.{part}_norm", config.head_dim)
-            for part in ("qk" if family.qk_norm else "")
-        ]
+        if family.qk_norm:
+            names = (f"{attention}.{part}_norm" for part in "qk")
+            query, key = self._head_norms = [norm(name, config.head_dim) for name in names]
+            weights = query.parameters.weight, key.parameters.weight
+            self.qk_norm = QKNorm(*weights, family.norm_eps)
         self._qkv = Linear(size, qkv, placement, bias=family.qkv_bias)
         self._output = Linear(queries, output, placement, bias=family.output_bias)
         after_attention = norm(f"{name}.post_attention_layernorm", size)
@@ -92,13 +92,6 @@ class DecoderLayer(StageLayer):
         self._gate_up = GatedLinear(size, gate_up, function, placement, bias=bias)
         self._down = Linear(inner, {down: size}, placement, bias=bias)
         self._down_norm = norm(f"{name}.post_feedforward_layernorm", size) if sandwich else None
-
-    @property
-    def qk_norm(self) -> QKNorm | None:
-        if not self._head_norms:
-            return None
-        query, key = (norm.parameters for norm in self._head_norms)
-        return QKNorm(query.weight, key.weight, query.eps)
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden, self._input_norm).view(len(hidden), -1, self._head_dim)

@@ -13,9 +13,8 @@ import torch
 from workers.contract.attention_kind import PositionBias
 from workers.contract.model_config import ModelConfig
 from workers.contract.model_shape import EncoderConfig, PreNormEncoderConfig
-from workers.layers.embedding import Embedding
 from workers.layers.layer import Chain, Layer, Placement
-from workers.layers.linear import GatedLinear, Linear, activation
+from workers.layers.linear import Embedding, GatedLinear, Linear, activation
 from workers.layers.norm import LayerNorm
 from workers.models.base import StageLayer, StageModel, family_config, on_this_stage
 from workers.step.packed_step import PackedStep
@@ -137,13 +136,14 @@ class EncoderModel(StageModel):
     embedding_name = "embeddings.word_embeddings"
 
     _embeddings: EncoderEmbeddings | None
-    _bias: RelativePositionBias | None = None
 
     def _build(self, config: ModelConfig, placement: Placement) -> None:
         share, bias = self.share, config.attention[0].position_bias
         self._embeddings = self._make_embeddings(config, placement) if share.first else None
         heads, length = config.num_heads, config.max_position
-        self._bias = bias and RelativePositionBias(_BIAS, bias, heads, length, placement)
+        if bias is not None:
+            self._bias = RelativePositionBias(_BIAS, bias, heads, length, placement)
+            self.position_bias = self._bias.table
         self.layers = [EncoderLayer(config, f"encoder.layer.{i}", placement) for i in share.layers]
 
     def _make_embeddings(self, config: ModelConfig, placement: Placement) -> EncoderEmbeddings:
@@ -158,10 +158,6 @@ class EncoderModel(StageModel):
             None if rotates else Embedding(_POSITIONS, positions, size, placement, first),
             Embedding(_TYPES, types, size, placement) if types else None,
         )
-
-    @property
-    def position_bias(self) -> torch.Tensor | None:
-        return None if self._bias is None else self._bias.table
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         return on_this_stage(self._embeddings)(step)

@@ -26,11 +26,10 @@ from tests.workers.step_maker import encoder_step, int32
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.embedding_modules import PoolingConfig
 from workers.contract.model_config import ModelConfig
-from workers.heads import encoder_head, pooling
+from workers.heads import encoder_head
 from workers.layers.linear import Linear
-from workers.models import base
 from workers.step.packed_step import PackedStep
-from workers.weights.tensor_file import CheckpointError
+from workers.weights.checkpoint import CheckpointError
 
 SIZE = BERT["hidden_size"]
 WORDS = tuple(f"w{number}" for number in range(BERT["vocab_size"] - 5))
@@ -214,7 +213,7 @@ Patch = pytest.MonkeyPatch
 
 
 def _weights_off_by_one(patch: Patch) -> None:
-    pools = pooling._POOLS
+    pools = encoder_head._POOLS
     own = pools["weightedmean"]
 
     def later(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
@@ -224,15 +223,19 @@ def _weights_off_by_one(patch: Patch) -> None:
 
 
 def _prompt_pooled(patch: Patch) -> None:
+    own = encoder_head.pool
+
     def whole(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
-        return pooling.pool(hidden, replace(step, unpooled_lens=None), config)
+        return own(hidden, replace(step, unpooled_lens=None), config)
 
     patch.setattr(encoder_head, "pool", whole)
 
 
 def _modes_reversed(patch: Patch) -> None:
+    own = encoder_head.pool
+
     def turned(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
-        return pooling.pool(hidden, step, PoolingConfig(modes=config.modes[::-1]))
+        return own(hidden, step, PoolingConfig(modes=config.modes[::-1]))
 
     patch.setattr(encoder_head, "pool", turned)
 
@@ -251,7 +254,7 @@ def _bias_dropped(patch: Patch) -> None:
 
 
 def _activation_dropped(patch: Patch) -> None:
-    patch.setitem(base._ACTIVATIONS, "Tanh", lambda rows: rows)
+    patch.setattr(torch.nn, "Tanh", torch.nn.Identity)
 
 
 def _modules_reversed(patch: Patch) -> None:
