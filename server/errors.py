@@ -12,11 +12,11 @@ The errors of the project, by the moment at which they end something:
         UnknownArchitectureError    workers.contract.families.table
         TokenizerError              engine_core.tokenization.tokenizer
     while a worker starts or runs: WorkerFailed is sent, the engine ends
-        CheckpointError             workers.weights.tensor_file
+        CheckpointError             workers.weights.checkpoint
         DeviceMemoryError           workers.stage.memory
         PipelineError               workers.links.transport
         SymmetricMemoryError        workers.links.transport
-        StreamCounterError          workers.links.stream_counters
+        StreamCounterError          workers.links.peer_memory
         WorkerLostError             engine_core.executor.base
     a request
         RefusalError                engine_core.refusal       an answer, by the table below

@@ -3,7 +3,6 @@
 import logging
 import sys
 import time
-from types import TracebackType
 
 _WIDTH = 30
 _LOG_SECONDS = 5.0
@@ -22,12 +21,7 @@ class ProgressBar:
     def __enter__(self) -> "ProgressBar":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._terminal:
             print(file=sys.stderr)
 

@@ -18,9 +18,8 @@ from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, GenerateOutput
 from workers.contract.process.endings import end_with_threads
 from workers.contract.supervision import exit_with_parent
-from workers.links.connect import connect
-from workers.links.token_return import TokenReceiver, TokenSender
-from workers.links.transport import ActivationReceiver, ActivationSender
+from workers.links.engine_link import TokenReceiver, TokenSender
+from workers.links.transport import ActivationReceiver, ActivationSender, connect
 from workers.step.rows import IntArray
 
 _CLOCK_TOKENS = 2

@@ -27,13 +27,11 @@ from workers.contract.messages import DecodeStep, FromWorker, GenerateOutput, To
 from workers.contract.share import shares_of
 from workers.contract.supervision import exit_with_parent
 from workers.contract.token_sampling import GREEDY, TokenSampling
-from workers.links.engine_link import EngineLink
-from workers.links.step_inbox import StepInbox
+from workers.links.engine_link import EngineLink, StepInbox
 from workers.links.transport import Links
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.model_runner import attention_needs
-from workers.stage.result_sender import ImmediateSender
-from workers.stage.stage import Stage
+from workers.stage.stage import ResultSender, Stage
 from workers.weights.loader import load_model
 
 _OUTSIDE_US = 350
@@ -110,7 +108,7 @@ class _Worker:
         runner.run_head = timed("run_head", runner.run_head)
         runner.warm_up()
         self._link = _MemoryLink()
-        results = ImmediateSender(self._link, stage=0)
+        results = ResultSender(self._link, stage=0)
         self._stage = Stage(runner, Links(), results, StepInbox(self._link))
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
         self._encoder = msgspec.msgpack.Encoder()

@@ -1,7 +1,7 @@
 """What sizes the KV cache: blocks from the stages' budgets.
 
 A stage's budget is `kv_cache_bytes` of its configuration (`server/models/model_setup.py` decides
-it), or what is left of its share of the GPU (`workers/stage/kv_budget.py` measures it).
+it), or what is left of its share of the GPU (`workers/stage/decode_runner.py` measures it).
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Which fraction of its CUDA devices each engine may take, where several share one.
 
-From that fraction `model_setup.py` takes the engine's bytes, `workers/stage/kv_budget.py` what is
-left of them for the KV cache, and `engine_core/executor/capacity.py` the number of blocks.
+From that fraction `model_setup.py` takes the engine's bytes, `workers/stage/decode_runner.py` what
+is left of them for the KV cache, and `engine_core/executor/capacity.py` the number of blocks.
 """
 
 from collections.abc import Sequence

@@ -12,8 +12,13 @@ import time
 import torch
 import torch.distributed as dist
 
-from workers.links.peer_memory import PeerLayout, PeerReceiver, PeerSender, PeerTokens
-from workers.links.symmetric_memory import SymmetricMemory
+from workers.links.peer_memory import (
+    PeerLayout,
+    PeerReceiver,
+    PeerSender,
+    PeerTokens,
+    SymmetricMemory,
+)
 
 HIDDEN_SIZE, MOST_ROWS, DEPTH = 4096, 8448, 5
 LAYOUT = PeerLayout(DEPTH, MOST_ROWS, HIDDEN_SIZE, torch.bfloat16, num_tokens=1)

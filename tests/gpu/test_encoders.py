@@ -16,7 +16,7 @@ from tests.workers.step_maker import encoder_step
 from workers.contract.config import Task
 from workers.contract.families.table import family_of
 from workers.contract.messages import StepOutput
-from workers.heads import splade
+from workers.heads import encoder_head
 
 pytestmark = pytest.mark.gpu
 
@@ -55,7 +55,7 @@ def test_sparse_vectors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, at_once: int
 ) -> None:
     """The same entries, but for those so close to zero that rounding decides."""
-    monkeypatch.setattr(splade, "TOKENS_AT_ONCE", at_once)
+    monkeypatch.setattr(encoder_head, "TOKENS_AT_ONCE", at_once)
     outputs = on_both(tmp_path, "embed_sparse", backend)
     one, other = (dense(output) for output in outputs)
     assert 0.1 < (one == 0).mean() < 0.9

@@ -6,11 +6,10 @@ import torch.nn.functional as F
 
 from workers.contract.model_shape import ActivationName
 from workers.device.tuning import FUSED_NORM_MIN_ROWS
-from workers.layers.activation import activation, fused_activation
 from workers.layers.fused import Norm, fused_kernels
-from workers.layers.linear import Linear
+from workers.layers.layer import Placement
+from workers.layers.linear import Linear, activation, fused_activation
 from workers.layers.norm import LayerNorm, QKNorm, RMSNorm
-from workers.layers.placement import Placement
 
 pytestmark = pytest.mark.gpu
 

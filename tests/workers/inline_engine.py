@@ -180,6 +180,7 @@ class InlineEngine:
         if result.copied is not None:
             result.copied.synchronize()
         output = result.result.to_output(launched.step)
+        assert isinstance(output, GenerateOutput)
         rows = zip(launched.batch.requests, launched.batch.samples, strict=True)
         requests = [request for request, samples in rows if samples]
         if requests:

@@ -1,6 +1,7 @@
 """The stages of a decoder in one process, one stream each: every step runs as in worker processes,
 and later stages always lag a step behind the first."""
 
+import time
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,34 +16,32 @@ from workers.attention.backend_selection import select_backends
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, StepMask
 from workers.heads.base import HeadResult
-from workers.heads.generate import GenerateResult
-from workers.links.step_inbox import StepInbox
-from workers.stage.decode_input import DecodeInput
-from workers.stage.decode_runner import DecodeRunner
+from workers.layers.layer import TORCH_DTYPES
+from workers.links.engine_link import StepInbox
+from workers.stage.decode_runner import DecodeInput, DecodeRunner
 from workers.stage.model_runner import attention_needs
-from workers.stage.stage import Stage
-from workers.stage.step_timer import DeviceTimer, HostTimer, StepTimer
-from workers.weights.loader import TORCH_DTYPES
+from workers.stage.stage import ResultSender, Stage, StepTimer, recorded_event
 
 
 class Result(NamedTuple):
     """What the last stage made of a step, on the host once `copied` is done."""
 
     step: int
-    result: GenerateResult
+    result: HeadResult
     copied: torch.cuda.Event | None
 
 
-class _Results:
-    """A `ResultSender` that keeps the last stage's results."""
+class _Results(ResultSender):
+    """Keeps the last stage's results."""
 
     def __init__(self, device: torch.device) -> None:
-        self.timer: StepTimer = HostTimer() if device.type == "cpu" else DeviceTimer()
+        on_cpu = device.type == "cpu"
+        self.timer = StepTimer(time.monotonic_ns if on_cpu else recorded_event)
         self.kept: dict[int, Result] = {}
         self._device = device
 
     def send(self, step: int, result: HeadResult | None) -> None:
-        if isinstance(result, GenerateResult):
+        if result is not None:
             self.kept[step] = Result(step, result.to_host(), mark(self._device))
 
 

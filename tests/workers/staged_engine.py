@@ -23,7 +23,7 @@ from workers.contract.messages import (
     StepMask,
     StepOutput,
 )
-from workers.stage.decode_input import DecodeInput
+from workers.stage.decode_runner import DecodeInput
 
 
 class StepRunner(Protocol):

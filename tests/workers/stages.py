@@ -22,8 +22,7 @@ from workers.contract.messages import (
 )
 from workers.contract.model_config import ModelConfig
 from workers.stage.decode_runner import DecodeRunner
-from workers.stage.encode_runner import EncodeRunner
-from workers.stage.model_runner import attention_needs
+from workers.stage.model_runner import EncodeRunner, attention_needs
 
 NUM_BLOCKS = 96
 

@@ -13,9 +13,8 @@ from workers.attention.backend_selection import select_backends
 from workers.attention.kv_cache import KVCache
 from workers.attention.stage_attention import StageAttention
 from workers.contract.config import Dtype, Task
-from workers.layers.placement import Placement
-from workers.models.base import StageModel
-from workers.models.layer_loop import forward
+from workers.layers.layer import Placement
+from workers.models.base import StageModel, forward
 from workers.stage.model_runner import attention_needs, stage_attention
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep

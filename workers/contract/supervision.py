@@ -2,7 +2,7 @@
 
 There are two watches. The daemon's supervisor (`server/daemon/supervisor.py`) watches engine cores,
 API processes and the batch process, whose `Heartbeat` goes to it. An engine core watches its
-workers, which send it `WorkerBeat` messages instead (`workers/stage/heartbeat.py`,
+workers, which send it `WorkerBeat` messages instead (`workers/stage/worker.py`,
 `engine_core/executor/watch.py`).
 
 A child's standard input is a socket, on which it sends its heartbeats. The supervisor holds the

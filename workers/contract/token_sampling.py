@@ -9,7 +9,7 @@ A new parameter takes four changes:
 1. a field of `TokenSampling`, here
 2. for requests, a field of the same name with its range in `server/schemas/sampling.py`
 3. a row in `server/schemas/known_options.toml`
-4. its effect in `workers/sampling/cpu.py`, and in `workers/sampling/cuda.py` and its kernels
+4. its effect in `workers/sampling/sampler.py`, and in `workers/sampling/cuda.py` and its kernels
 """
 
 from typing import Any, Self

@@ -7,8 +7,7 @@ import torch
 from workers.attention.stage_attention import StageAttention
 from workers.graphs.graph_pool import GraphPool
 from workers.graphs.static_inputs import StaticInputs
-from workers.models.base import StageModel
-from workers.models.layer_loop import forward
+from workers.models.base import StageModel, forward
 from workers.step.paged_step import PagedStep
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any
 
 import torch
 
@@ -10,37 +10,35 @@ from workers.contract.messages import StepOutput
 from workers.device.transfer import to_bytes
 
 
-class HeadResult(Protocol):
-    """The results of a step's rows while they are still tensors on the device."""
+@dataclass(frozen=True, slots=True)
+class HeadResult:
+    """A `message` whose fields are still tensors, at first on the device, or such messages."""
 
-    def to_host(self) -> Self:
+    message: Callable[..., Any]
+    fields: "Mapping[str, torch.Tensor | HeadResult]"
+
+    def to_host(self) -> "HeadResult":
         """The same on the host, where it is once the current stream has come to it.
 
         A copy that need not wait goes to pinned memory.
         """
-        ...
+        fields = {
+            name: value.to("cpu", non_blocking=True)
+            if isinstance(value, torch.Tensor)
+            else value.to_host()
+            for name, value in self.fields.items()
+        }
+        return HeadResult(self.message, fields)
 
     def to_output(self, step: int) -> StepOutput:
-        """The message, of tensors on the host, without times."""
-        ...
+        """The message of a step, made of tensors on the host, without times."""
+        return self.message(step, **self.values())
 
-
-@dataclass(frozen=True, slots=True)
-class EncodedRows:
-    """Vectors or scores: the tensors of a `message`, by its fields."""
-
-    message: Callable[..., StepOutput]
-    tensors: Mapping[str, torch.Tensor]
-
-    def to_host(self) -> "EncodedRows":
-        tensors = {name: to_host(tensor) for name, tensor in self.tensors.items()}
-        return EncodedRows(self.message, tensors)
-
-    def to_output(self, step: int) -> StepOutput:
-        fields = {name: to_bytes(tensor) for name, tensor in self.tensors.items()}
-        return self.message(step, **fields)
-
-
-def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor on the host, once the current stream has come to the copy."""
-    return tensor.to("cpu", non_blocking=True)
+    def values(self) -> dict[str, Any]:
+        """What the message has in its fields."""
+        return {
+            name: to_bytes(value)
+            if isinstance(value, torch.Tensor)
+            else value.message(**value.values())
+            for name, value in self.fields.items()
+        }

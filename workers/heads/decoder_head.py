@@ -1,16 +1,192 @@
-"""The end of a decoder's last stage, by the task."""
+"""The end of a decoder's last stage, by the task.
 
+From the positions of a step whose outputs are requested to sampled tokens, vectors or scores.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
 import torch
 
 from workers.contract.config import Task
-from workers.contract.messages import ClassifyOutput, EmbedOutput
-from workers.heads.base import EncodedRows
-from workers.heads.generate import GenerateHead
-from workers.heads.requested_outputs import RequestedOutputs
+from workers.contract.messages import (
+    ClassifyOutput,
+    DecodeStep,
+    EmbedOutput,
+    GenerateOutput,
+    Logprobs,
+)
+from workers.device.transfer import to_device
+from workers.device.tuning import WARM_LM_HEAD_ROWS
+from workers.heads.base import HeadResult
 from workers.models.base import StageModel
-from workers.sampling.adjustments import TokenMask
-from workers.sampling.sampling_table import SamplingTable
+from workers.sampling.sampler import (
+    TokenLogprobs,
+    log_probabilities,
+    ranks,
+    sample,
+    warm_up_sampling,
+)
+from workers.sampling.sampling_table import SamplingRows, SamplingTable, TokenMask
+from workers.step.paged_step import LastTokens, PagedStep
+from workers.step.rows import IntArray, StepRows
 from workers.step.slot_table import SlotTable
+
+SCORED_AT_ONCE = 512
+"""Positions whose logits are held together: a long prompt times a vocabulary is gigabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingInput:
+    """How the S rows of a step with a requested output sample.
+
+    `device_slots` int32[S] are their slots. `width` is the most alternatives that any of them
+    reports, -1 for no log-probabilities.
+    """
+
+    device_slots: torch.Tensor
+    rows: SamplingRows
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringInput:
+    """The N positions of a step whose next token is scored (int64[N] each, on the device).
+
+    `width` is the most alternatives that any row of the step reports beside a prompt token.
+    """
+
+    positions: torch.Tensor
+    targets: torch.Tensor
+    width: int
+
+
+class RequestedOutputs(NamedTuple):
+    """What the head computes from a step: from the last tokens of its S rows with a requested
+    output, which it samples if there is a `sampling`, and from those with a target.
+
+    last_tokens         given where the head reads the final states of these tokens alone
+    num_rows            S
+    last_token_indices  int64[S] on the device: of the last tokens among the step's T; None where
+                        the final hidden states begin with theirs
+    """
+
+    last_tokens: LastTokens | None = None
+    num_rows: int = 0
+    last_token_indices: torch.Tensor | None = None
+    sampling: SamplingInput | None = None
+    scoring: ScoringInput | None = None
+
+    def last_states(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Those of the last tokens, [S, D], among the final states as `forward` leaves them."""
+        if self.last_token_indices is None:
+            return hidden[: self.num_rows]
+        return hidden.index_select(0, self.last_token_indices)
+
+
+def requested_outputs(
+    message: DecodeStep,
+    rows: StepRows,
+    step: PagedStep,
+    table: SamplingTable | None,
+    *,
+    all_states: bool,
+) -> RequestedOutputs:
+    """The outputs that a message requests, by the sampling parameters of its slots.
+
+    `rows` and `step` are the message's. Without a `table` nothing is sampled or scored.
+    `all_states`: the head gets the final states of all tokens anyway.
+    """
+    device, scoring, sampling = step.slots.device, None, None
+    if table is not None:
+        scoring = _scoring(table, rows.slots, message.targets, device)
+    sampled = np.flatnonzero(np.frombuffer(message.sample, np.uint8))
+    last_tokens = indices = None
+    if len(sampled) == rows.total:
+        own = step.slots[: len(sampled)]
+    elif scoring is None and not all_states:
+        last_tokens = LastTokens.of(step, rows, sampled)
+        own = last_tokens.rows.slots
+    else:
+        indices, own = to_device([rows.last_token_indices[sampled], rows.slots[sampled]], device)
+    if table is not None and len(sampled):
+        slots = rows.slots[sampled]
+        drawn = table.rows(slots, rows.contexts[sampled])
+        sampling = SamplingInput(own, drawn, table.sampled_width(slots))
+    return RequestedOutputs(last_tokens, len(sampled), indices, sampling, scoring)
+
+
+def _scoring(
+    table: SamplingTable, slots: IntArray, targets: bytes, device: torch.device
+) -> ScoringInput | None:
+    following = np.frombuffer(targets, np.int32)
+    scored = np.flatnonzero(following >= 0)
+    if not len(scored):
+        return None
+    positions, tokens = to_device([scored, following[scored].astype(np.int64)], device)
+    return ScoringInput(positions, tokens, table.scored_width(slots))
+
+
+class GenerateHead:
+    """Samples the rows that request it and scores the prompt tokens that have a target."""
+
+    def __init__(self, model: StageModel, slots: SlotTable, sampling: SamplingTable) -> None:
+        self._model = model
+        self._slots = slots
+        self._sampling = sampling
+
+    def __call__(
+        self, requested: RequestedOutputs, hidden: torch.Tensor, mask: TokenMask | None = None
+    ) -> HeadResult:
+        """Queue the work on a step's final hidden states, as `forward` leaves them. `mask` is given
+        where the step has rows with a grammar."""
+        sampling, scoring = requested.sampling, requested.scoring
+        fields: dict[str, torch.Tensor | HeadResult] = {}
+        if scoring is not None:
+            fields["scored"] = self._score(scoring, hidden)
+        if sampling is not None:
+            logits = self._logits(requested.last_states(hidden))
+            tokens = sample(logits, sampling.rows, self._sampling.counts, mask)
+            self._slots.store_last_tokens(sampling.device_slots, tokens)
+            fields["tokens"] = tokens
+            if sampling.width >= 0:
+                found = log_probabilities(logits, tokens, sampling.width)
+                fields["sampled"] = _reported(sampling.width, found)
+        return HeadResult(GenerateOutput, fields)
+
+    def warm_up(self, hidden: torch.Tensor) -> None:
+        """Compute logits of up to WARM_LM_HEAD_ROWS rows, for each of which a GPU may have another
+        kernel (graphs do not contain the LM head), and sample in every way. Overwrites slot 0.
+
+        hidden  [1, hidden_size]
+        """
+        for rows in range(2, WARM_LM_HEAD_ROWS + 1):
+            self._logits(hidden.expand(rows, -1).contiguous())
+        warm_up_sampling(self._logits(hidden), self._sampling)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[N, V]: float32 on the CPU, elsewhere in the model's dtype."""
+        logits = self._model.compute_logits(hidden)
+        return logits.float() if logits.device.type == "cpu" else logits
+
+    def _score(self, scoring: ScoringInput, hidden: torch.Tensor) -> HeadResult:
+        parts: list[TokenLogprobs] = []
+        token_ranks: list[torch.Tensor] = []
+        for start in range(0, len(scoring.positions), SCORED_AT_ONCE):
+            part = slice(start, start + SCORED_AT_ONCE)
+            logits = self._logits(hidden[scoring.positions[part]])
+            targets = scoring.targets[part]
+            parts.append(log_probabilities(logits, targets, scoring.width))
+            token_ranks.append(ranks(logits, targets))
+        columns = TokenLogprobs(*map(torch.cat, zip(*parts, strict=True)))
+        return _reported(scoring.width, columns, ranks=torch.cat(token_ranks))
+
+
+def _reported(width: int, found: TokenLogprobs, **others: torch.Tensor) -> HeadResult:
+    """Log-probabilities as part of a message."""
+    return HeadResult(partial(Logprobs, width), found._asdict() | others)
 
 
 class LastTokenHead:
@@ -26,25 +202,13 @@ class LastTokenHead:
 
     def __call__(
         self, requested: RequestedOutputs, hidden: torch.Tensor, mask: TokenMask | None = None
-    ) -> EncodedRows:
+    ) -> HeadResult:
         """Queue the work on a step's final hidden states; nothing is sampled or masked."""
         del mask
         states = requested.last_states(hidden)
         if self._task == "embed":
-            return EncodedRows(EmbedOutput, {"vectors": self._model.compute_logits(states.float())})
+            return HeadResult(EmbedOutput, {"vectors": self._model.compute_logits(states.float())})
         logits = self._model.compute_logits(states).float()
         if self._task == "rerank" and logits.shape[1] == 2:
             logits = logits[:, :1] - logits[:, 1:]
-        return EncodedRows(ClassifyOutput, {"logits": logits})
-
-    def warm_up(self, hidden: torch.Tensor) -> None:
-        """There is nothing to compile."""
-
-
-def decoder_head(
-    task: Task, model: StageModel, slots: SlotTable, sampling: SamplingTable | None
-) -> GenerateHead | LastTokenHead:
-    """`sampling` is given for a model that generates."""
-    if sampling is not None:
-        return GenerateHead(model, slots, sampling)
-    return LastTokenHead(model, task)
+        return HeadResult(ClassifyOutput, {"logits": logits})

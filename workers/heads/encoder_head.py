@@ -1,7 +1,8 @@
 """The end of an encoder's last stage, by the task: vectors or scores of a step's rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -9,13 +10,11 @@ from workers.contract.config import ExecutionConfig
 from workers.contract.embedding_modules import PoolingConfig, PoolingMode
 from workers.contract.messages import ClassifyOutput, EmbedOutput, EmbedSparseOutput
 from workers.contract.model_config import SpladeConfig
-from workers.heads.base import EncodedRows
-from workers.heads.pooling import first_tokens, pool
-from workers.heads.splade import sparse_vectors
+from workers.heads.base import HeadResult
 from workers.models.base import StageModel
 from workers.step.packed_step import PackedStep
 
-EncoderHead = Callable[[PackedStep, torch.Tensor], EncodedRows]
+EncoderHead = Callable[[PackedStep, torch.Tensor], HeadResult]
 """Queues what makes one step's result of its final hidden states [T', hidden_size]."""
 
 
@@ -34,29 +33,226 @@ def encoder_head(config: ExecutionConfig, model: StageModel) -> EncoderHead:
 
 def _embed(
     model: StageModel, pooling: PoolingConfig, step: PackedStep, hidden: torch.Tensor
-) -> EncodedRows:
+) -> HeadResult:
     """One vector a row, and the states of the tokens that are requested, as before the pooling."""
     tensors = {"vectors": model.compute_logits(pool(hidden, step, pooling))}
     if step.state_indices is not None:
         tensors["states"] = hidden.index_select(0, step.state_indices).float()
-    return EncodedRows(EmbedOutput, tensors)
+    return HeadResult(EmbedOutput, tensors)
 
 
 def _embed_sparse(
     model: StageModel, pooling: SpladeConfig, step: PackedStep, hidden: torch.Tensor
-) -> EncodedRows:
+) -> HeadResult:
     """One sparse vector a row, of the size of the vocabulary, from the logits of all its tokens."""
     lens = step.query_lens.tolist()
     vectors = sparse_vectors(hidden, lens, model.compute_logits, pooling)
-    return EncodedRows(EmbedSparseOutput, vectors._asdict())
+    return HeadResult(EmbedSparseOutput, vectors._asdict())
 
 
 def _classify(
     model: StageModel, pooling: PoolingMode, step: PackedStep, hidden: torch.Tensor
-) -> EncodedRows:
+) -> HeadResult:
     """One logit a label for each row, where a rerank score is made, from its pooled states."""
     if pooling == "cls":
         states = first_tokens(hidden, step)
     else:
         states = pool(hidden, step, PoolingConfig(modes=(pooling,))).to(hidden.dtype)
-    return EncodedRows(ClassifyOutput, {"logits": model.compute_logits(states).float()})
+    return HeadResult(ClassifyOutput, {"logits": model.compute_logits(states).float()})
+
+
+# From token states to one vector a row: sentence-transformers' Pooling module.
+
+_Pool = Callable[[torch.Tensor, PackedStep], torch.Tensor]
+
+
+def pool(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
+    """`hidden` [T', D] -> float32[R, modes * D], not normalised; NaN stays in its row.
+
+    Rows have more tokens than `step.unpooled_lens`.
+    """
+    vectors = [_POOLS[mode](hidden, step) for mode in config.modes]
+    return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=1)
+
+
+def first_tokens(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
+    """The states of every row's first token, [R, D]."""
+    return hidden[step.query_starts[:-1]]
+
+
+def _cls(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
+    if step.unpooled_lens is None:
+        return first_tokens(hidden, step).float()
+    return hidden[step.query_starts[:-1] + step.unpooled_lens].float()
+
+
+def _last(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
+    return hidden[step.query_starts[1:] - 1].float()
+
+
+def _max(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
+    rows = _row_of_token(step)
+    states = _without_prompts(hidden[: step.num_tokens].float(), step, rows, -torch.inf)
+    lowest = states.new_full((len(step.query_lens), states.shape[1]), -torch.inf)
+    return lowest.scatter_reduce_(0, rows[:, None].expand_as(states), states, "amax")
+
+
+def _mean(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
+    return _sums(hidden, step) / _num_pooled(step)
+
+
+def _mean_sqrt_len(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
+    return _sums(hidden, step) / _num_pooled(step).sqrt()
+
+
+def _weighted_mean(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
+    """A token's weight is its place in the row, from 1; a prompt that is not pooled counts."""
+    places = step.positions[: step.num_tokens].float() + 1
+    length = step.row_lens[:, None].float()
+    weights = length * (length + 1) / 2
+    if step.unpooled_lens is not None:
+        prompt = step.unpooled_lens[:, None].float()
+        weights -= prompt * (prompt + 1) / 2
+    return _sums(hidden, step, places) / weights
+
+
+_POOLS: Mapping[PoolingMode, _Pool] = {
+    "cls": _cls,
+    "max": _max,
+    "mean": _mean,
+    "mean_sqrt_len_tokens": _mean_sqrt_len,
+    "weightedmean": _weighted_mean,
+    "lasttoken": _last,
+}
+
+
+def _sums(
+    hidden: torch.Tensor, step: PackedStep, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Each row's sum of its pooled tokens, float32[R, D]; `weights` float32[T].
+
+    Added token by token, in order: a row's sum does not depend on its neighbours.
+    """
+    states = hidden[: step.num_tokens].float()
+    rows = _row_of_token(step)
+    if weights is not None:
+        states = states * weights[:, None]
+    states = _without_prompts(states, step, rows, 0.0)
+    sums = states.new_zeros((len(step.query_lens), states.shape[1]))
+    return sums.index_add_(0, rows, states)
+
+
+def _row_of_token(step: PackedStep) -> torch.Tensor:
+    """int64[T]"""
+    numbers = torch.arange(len(step.query_lens), device=step.row_lens.device)
+    return torch.repeat_interleave(numbers, step.row_lens, output_size=step.num_tokens)
+
+
+def _num_pooled(step: PackedStep) -> torch.Tensor:
+    """How many tokens of each row are pooled, float32[R, 1]."""
+    lens = step.row_lens if step.unpooled_lens is None else step.row_lens - step.unpooled_lens
+    return lens[:, None].float()
+
+
+def _without_prompts(
+    states: torch.Tensor, step: PackedStep, rows: torch.Tensor, value: float
+) -> torch.Tensor:
+    """`states` [T, D] with `value` in place of what is not pooled; `rows` are the tokens'."""
+    if step.unpooled_lens is None:
+        return states
+    left_out = step.positions[: step.num_tokens] < step.unpooled_lens[rows]
+    return states.masked_fill(left_out[:, None], value)
+
+
+# SPLADE pooling: one sparse vector a text, of the size of the vocabulary (Formal et al. 2021,
+# arXiv:2107.05720, with the sum over tokens; arXiv:2109.10086, with the maximum).
+
+TOKENS_AT_ONCE = 512
+"""Tokens whose logits are held together, and rows whose vectors are: times a vocabulary, tens of
+megabytes."""
+
+
+class SparseVectors(NamedTuple):
+    """R sparse vectors: entries float32[E, 2] are the index and value of each number that is not
+    zero, row after row, indices ascending; counts int32[R] are the entries of each row.
+
+    float32 holds every integer up to 2**24, more than a vocabulary has.
+    """
+
+    counts: torch.Tensor
+    entries: torch.Tensor
+
+
+def sparse_vectors(
+    hidden: torch.Tensor,
+    lens: Sequence[int],
+    logits: Callable[[torch.Tensor], torch.Tensor],
+    config: SpladeConfig,
+) -> SparseVectors:
+    """Pool rows of `lens` tokens, the first of the final states `hidden` [T', D]; `logits` maps
+    [N, D] -> [N, V]. NaN stays in its row, as an entry.
+
+    On CUDA the host waits: the number of entries is known only once they are computed.
+    """
+    parts: list[SparseVectors] = []
+    start = 0
+    for group in _groups(lens):
+        states = hidden[start : start + sum(group)]
+        parts.append(_without_zeros(_pooled(states, group, logits, config)))
+        start += sum(group)
+    return SparseVectors(
+        torch.cat([part.counts for part in parts]), torch.cat([part.entries for part in parts])
+    )
+
+
+def _groups(lens: Sequence[int]) -> Iterator[list[int]]:
+    """Rows in order, in groups of at most TOKENS_AT_ONCE tokens, or of one row."""
+    group: list[int] = []
+    room = TOKENS_AT_ONCE
+    for length in lens:
+        if group and length > room:
+            yield group
+            group, room = [], TOKENS_AT_ONCE
+        group.append(length)
+        room -= length
+    yield group
+
+
+def _pooled(
+    states: torch.Tensor,
+    lens: list[int],
+    logits: Callable[[torch.Tensor], torch.Tensor],
+    config: SpladeConfig,
+) -> torch.Tensor:
+    """float32[R, V]"""
+    row_of_token = torch.repeat_interleave(
+        torch.arange(len(lens), device=states.device),
+        torch.tensor(lens, device=states.device),
+        output_size=len(states),
+    )
+    sums = config.strategy == "sum"
+    vectors: torch.Tensor | None = None
+    for first in range(0, len(states), TOKENS_AT_ONCE):
+        piece = slice(first, first + TOKENS_AT_ONCE)
+        weights = logits(states[piece]).float()
+        if sums:
+            _activate(weights, config)
+        if vectors is None:
+            vectors = weights.new_zeros((len(lens), weights.shape[1]))
+        index = row_of_token[piece, None].expand_as(weights)
+        vectors.scatter_reduce_(0, index, weights, "sum" if sums else "amax")
+    assert vectors is not None, "a row has at least one token"
+    # Activations are monotonic: the maximum alone needs one.
+    return vectors if sums else _activate(vectors, config)
+
+
+def _activate(logits: torch.Tensor, config: SpladeConfig) -> torch.Tensor:
+    """In place."""
+    weights = logits.relu_().log1p_()
+    return weights.log1p_() if config.activation == "log1p_relu" else weights
+
+
+def _without_zeros(vectors: torch.Tensor) -> SparseVectors:
+    rows, indices = vectors.nonzero(as_tuple=True)
+    entries = torch.stack([indices.float(), vectors[rows, indices]], dim=1)
+    return SparseVectors(vectors.count_nonzero(dim=1).int(), entries)

@@ -1,10 +1,19 @@
-"""The base class of a model and of its parts."""
+"""The base class of a model and of its parts, and where their weights are placed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
+
+from workers.contract.config import Dtype, WorkerConfig
+from workers.layers.fused import FusedKernels, fused_kernels
+
+TORCH_DTYPES: dict[Dtype, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +48,39 @@ class Layer:
         """Convert the filled weights to the layout that is read fastest."""
         for part in self.parts():
             part.pack()
+
+
+class Chain(Layer):
+    """Layers and functions, each applied to what the one before made of the rows."""
+
+    def __init__(self, *links: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._links = list(links)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """[N, features of the first] -> [N, features of the last]"""
+        for link in self._links:
+            rows = link(rows)
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The device and element type of a stage's weights."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, worker: WorkerConfig) -> Self:
+        """As the configuration of a stage says."""
+        dtype = TORCH_DTYPES[worker.execution.dtype]
+        return cls(torch.device(worker.local_device), dtype)
+
+    def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """An uninitialised weight of `shape`, of another element type if given."""
+        return torch.empty(shape, device=self.device, dtype=dtype or self.dtype)
+
+    @property
+    def kernels(self) -> FusedKernels | None:
+        """The fused kernels of this device; None if there are none."""
+        return fused_kernels(self.device)

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 
 from workers.device.tuning import FUSED_NORM_MIN_ROWS
 from workers.layers.fused import FusedKernels, Norm
-from workers.layers.layer import Layer
-from workers.layers.placement import Placement
+from workers.layers.layer import Layer, Placement
 
 
 class RMSNorm(Layer):

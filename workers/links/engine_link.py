@@ -1,9 +1,26 @@
-"""A worker's socket to its engine core."""
+"""A worker's ZMQ sockets: to its engine core, and for sampled tokens to the first stage."""
+
+from collections import deque
+from collections.abc import Callable
 
 import msgspec
+import numpy as np
 import zmq
 
-from workers.contract.messages import FromWorker, ToWorker
+from workers.contract.messages import (
+    DecodeStep,
+    EncodeStep,
+    FromWorker,
+    GenerateOutput,
+    SampledTokens,
+    StepInput,
+    StepMask,
+    StepOutput,
+    ToWorker,
+)
+from workers.step.rows import IntArray
+
+ZMQContext = zmq.Context[zmq.Socket[bytes]]
 
 
 class EngineLink:
@@ -13,13 +30,7 @@ class EngineLink:
     another name.
     """
 
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        endpoint: str,
-        stage: int,
-        name: str = "stage",
-    ) -> None:
+    def __init__(self, context: ZMQContext, endpoint: str, stage: int, name: str = "stage") -> None:
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, f"{name}-{stage}".encode())
         self._socket.connect(endpoint)
@@ -33,3 +44,86 @@ class EngineLink:
     def receive(self) -> ToWorker:
         """Wait for the core's next message. Raises msgspec.ValidationError for anything else."""
         return self._decoder.decode(self._socket.recv())
+
+
+class StepInbox:
+    """Hands out steps in submit order, and the mask of a step by its number.
+
+    A mask comes after its step, but perhaps behind later ones, which wait here meanwhile: no more
+    than may be in flight.
+    """
+
+    def __init__(self, engine: EngineLink) -> None:
+        self._engine = engine
+        self._steps: deque[StepInput] = deque()
+        self._masks: dict[int, StepMask] = {}
+
+    def next_step(self) -> StepInput:
+        """The next step; waits until it comes. Raises TypeError for a message that is neither a
+        step nor a mask."""
+        while not self._steps:
+            self._receive()
+        return self._steps.popleft()
+
+    def take_mask(self, step: int) -> StepMask:
+        """The mask of a step with masked rows; waits until it comes. Raises TypeError as above."""
+        while step not in self._masks:
+            self._receive()
+        return self._masks.pop(step)
+
+    def _receive(self) -> None:
+        match message := self._engine.receive():
+            case DecodeStep() | EncodeStep():
+                self._steps.append(message)
+            case StepMask(step=step):
+                self._masks[step] = message
+            case _:
+                raise TypeError(f"expected a step, not {type(message).__name__}")
+
+
+class TokenSender:
+    """Returns sampled tokens from a pipeline's last stage to the slots of the first, over ZMQ.
+
+    For stages that share no memory: on CPUs, or where NCCL connects the GPUs. Used by the thread
+    that sends results: tokens are sent once they are on the host. The first stage knows from the
+    steps' messages whose they are.
+    """
+
+    def __init__(self, context: ZMQContext, endpoint: str) -> None:
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.connect(endpoint)
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def send(self, output: StepOutput) -> None:
+        """Queue the tokens of one step."""
+        assert isinstance(output, GenerateOutput), "only generators have a token return"
+        if output.tokens:
+            self._socket.send(self._encoder.encode(SampledTokens(output.step, output.tokens)))
+
+
+class TokenReceiver:
+    """The first stage's end of `TokenSender`'s link. Steps arrive in submit order."""
+
+    def __init__(
+        self, context: ZMQContext, endpoint: str, store: Callable[[IntArray, IntArray], None]
+    ) -> None:
+        """`store` gets slots and their newest tokens, int32[S] each."""
+        self._socket = context.socket(zmq.PULL)
+        self._socket.bind(endpoint)
+        self._decoder = msgspec.msgpack.Decoder(SampledTokens)
+        self._store = store
+        self._arrived = -1
+        self._sampled: deque[tuple[int, IntArray]] = deque()
+
+    def prepare(self, message: DecodeStep) -> None:
+        """Before a step: store the tokens that have arrived, and wait until those of the step
+        `message.after` have."""
+        while self._arrived < message.after or self._socket.poll(0):
+            sampled = self._decoder.decode(self._socket.recv())
+            self._arrived = sampled.step
+            step, slots = self._sampled.popleft()
+            assert step == sampled.step, "tokens come in the order of the steps"
+            self._store(slots, np.frombuffer(bytearray(sampled.tokens), np.int32))
+        samples = np.frombuffer(message.sample, np.bool_)
+        if samples.any():
+            self._sampled.append((message.step, np.frombuffer(message.slots, np.int32)[samples]))

@@ -13,15 +13,110 @@ the slot's next owner samples in a later step, so its own token overwrites that 
 stage reads it.
 """
 
+# torch leaves the types of symmetric memory open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import ctypes
+import os
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.links.stream_counters import StreamCounter, has_stream_counters
-from workers.links.symmetric_memory import SymmetricMemory, has_symmetric_memory
-from workers.links.transport import Links
-from workers.weights.loader import TORCH_DTYPES
+from workers.contract.multicast import NO_MULTICAST
+from workers.layers.layer import TORCH_DTYPES
+from workers.links.transport import Links, SymmetricMemoryError
+
+_DRIVER = "libcuda.so.1"
+_FLAGS = 0
+"""A wait is for a value that is greater or equal, and a write is preceded by a memory barrier:
+CU_STREAM_WAIT_VALUE_GEQ and CU_STREAM_WRITE_VALUE_DEFAULT."""
+
+_HAS_64_BIT_OPERATIONS = 122  # CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
+
+
+class StreamCounterError(RuntimeError):
+    """The driver refuses an operation on a stream; the message has its number."""
+
+
+class StreamCounter:
+    """An unsigned number of 64 bits in device memory that only rises, in stream order.
+
+    Written and waited for by the driver's stream memory operations: a wait occupies no processor of
+    the GPU, unlike a kernel that spins, and the value may be written by another GPU. (CUDA driver
+    API, "Stream Memory Operations".)
+    """
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        """`memory` uint8[8], on this device or in a peer's memory."""
+        self._driver = ctypes.CDLL(_DRIVER)
+        self._address = ctypes.c_uint64(memory.data_ptr())
+        self._memory = memory  # must outlive the operations
+
+    def write(self, value: int) -> None:
+        """Set it once all work that the current stream has been given is done and visible."""
+        self._call("cuStreamWriteValue64_v2", value)
+
+    def wait(self, value: int) -> None:
+        """Work that the current stream is given later begins once the counter is `value` or
+        more."""
+        self._call("cuStreamWaitValue64_v2", value)
+
+    def _call(self, name: str, value: int) -> None:
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        error = getattr(self._driver, name)(stream, self._address, ctypes.c_uint64(value), _FLAGS)
+        if error:
+            raise StreamCounterError(f"{name} failed with CUDA error {error}")
+
+
+def has_stream_counters(device: torch.device) -> bool:
+    """Whether streams of this GPU can write and wait for 64-bit values."""
+    driver, found = ctypes.CDLL(_DRIVER), ctypes.c_int()
+    error = driver.cuDeviceGetAttribute(
+        ctypes.byref(found), _HAS_64_BIT_OPERATIONS, device.index or 0
+    )
+    return not error and bool(found.value)
+
+
+class SymmetricMemory:
+    """A part of `nbytes` on each stage's GPU, zero at first, which all stages can read and write.
+
+    Exists as long as this object. Torch may change the interface that this class and
+    `has_symmetric_memory` use: every name of it is checked by a test, and where one is missing the
+    stages take another transport.
+    """
+
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        """Every member of torch.distributed's world group must call this; it waits for the others.
+        Raises SymmetricMemoryError."""
+        for name, value in NO_MULTICAST.items():
+            if os.environ.get(name) != value:
+                raise SymmetricMemoryError(f"{name} is not {value}: multicast could harm the host")
+        import torch.distributed._symmetric_memory as symmetric  # noqa: PLC0415
+
+        self._own = symmetric.empty(nbytes, dtype=torch.uint8, device=device)
+        self._own.zero_()
+        # Nobody writes to another stage's part before all parts are zero.
+        torch.cuda.synchronize()
+        world = dist.group.WORLD
+        assert world is not None, "joined before"
+        self._handle = symmetric.rendezvous(self._own, world)
+        self._nbytes = nbytes
+
+    def of(self, stage: int) -> torch.Tensor:
+        """The part of `stage`, uint8[nbytes], as a tensor of this stage's device."""
+        return self._handle.get_buffer(stage, (self._nbytes,), torch.uint8)
+
+
+def has_symmetric_memory() -> bool:
+    """Whether this torch has every name that is used here."""
+    try:
+        import torch.distributed._symmetric_memory as symmetric  # noqa: PLC0415
+    except ImportError:
+        return False
+    return hasattr(symmetric, "empty") and hasattr(symmetric, "rendezvous")
+
 
 _ALIGNMENT = 256
 """Bytes. The two counters share no cache line with each other or with what they announce."""

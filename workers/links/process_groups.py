@@ -1,19 +1,37 @@
-"""The process groups of torch.distributed that the stages of a pipeline form."""
+"""Hidden states between stages by the process groups of torch.distributed.
+
+Gloo connects CPUs, NCCL those GPUs that cannot reach each other's memory. Each edge k -> k + 1 has
+a group of its own: stages that shared one could wait for each other in a ring.
+
+NCCL's receive is queued on the stream that computes, right before the work that needs it: one that
+was pending beside other work would slow that work's matrix products by a sixth or more. A sender's
+stream waits until the receiver has come so far. So NCCL is the slower transport of GPUs.
+"""
 
 # torch.distributed leaves the types of its groups open.
 # pyright: reportUnknownMemberType=false
 
 import logging
+import os
+import queue
+import re
+import tempfile
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Literal, cast
+from typing import Literal, NoReturn, cast
 
 import torch
 import torch.distributed as dist
 
 from workers.contract.config import WorkerConfig
-from workers.links.native_log import native_lines_logged
-from workers.links.transport import PipelineError
+from workers.layers.layer import TORCH_DTYPES
+from workers.links.transport import Links, PipelineError
+
+_STDERR = 2
+
+_GLOO = re.compile(r"\[.*?:\d+\] (?P<level>DEBUG|INFO|WARN|ERROR) (?P<text>.*)")
+"""Gloo's format: `[FILE:LINE] LEVEL TEXT`."""
 
 _logger = logging.getLogger(__name__)
 
@@ -23,7 +41,7 @@ def joined(worker: WorkerConfig) -> Generator[None]:
     """Join a gloo group of all stages; what C++ libraries write within the block is logged. Raises
     PipelineError."""
     config = worker.execution
-    with native_lines_logged(_logger):
+    with _native_lines_logged():
         with needing_all_stages():
             dist.init_process_group(
                 "gloo",
@@ -59,3 +77,150 @@ def all_agree(own: bool) -> bool:
     with needing_all_stages():
         dist.all_reduce(votes, dist.ReduceOp.MIN)
     return bool(votes.item())
+
+
+class GlooReceiver:
+    """See `ActivationReceiver`."""
+
+    def __init__(self, source: int, group: dist.ProcessGroup, template: torch.Tensor) -> None:
+        """`template` [1, hidden_size] has the dtype of the states."""
+        self._source, self._group, self._template = source, group, template
+
+    def receive(self, step: int, num_tokens: int) -> torch.Tensor:
+        del step  # they come in order
+        hidden = self._template.new_empty(num_tokens, self._template.shape[1])
+        try:
+            dist.recv(hidden, src=self._source, group=self._group)
+        except RuntimeError as error:
+            raise PipelineError(f"nothing comes from stage {self._source}: {error}") from error
+        return hidden
+
+
+class GlooSender:
+    """See `ActivationSender`.
+
+    Gloo's send is a rendezvous even for a few bytes, and reads the tensor until the other side has
+    it. So a thread waits for it, and its queue keeps the tensors of at most `depth` steps alive.
+    """
+
+    def __init__(self, destination: int, group: dist.ProcessGroup, depth: int) -> None:
+        self._destination, self._group = destination, group
+        self._queue: queue.Queue[torch.Tensor] = queue.Queue(depth)
+        threading.Thread(target=self._send_all, name="activation-sender", daemon=True).start()
+
+    def send(self, step: int, hidden: torch.Tensor, *, reused: bool) -> None:
+        del step, reused
+        self._queue.put(hidden)
+
+    def _send_all(self) -> NoReturn:
+        """The thread, whose error ends the process."""
+        while True:
+            hidden = self._queue.get()
+            try:
+                dist.send(hidden, dst=self._destination, group=self._group)
+            except RuntimeError as error:
+                reason = f"nothing reaches stage {self._destination}: {error}"
+                raise PipelineError(reason) from error
+
+
+def connect_gloo(worker: WorkerConfig) -> Links:
+    """Connect this stage to its neighbours, and send one row over every edge to test it.
+
+    Every stage must call this. A send that fails ends the process.
+    """
+    config, stage = worker.execution, worker.stage
+    with joined(worker):
+        edges = edge_groups(config.num_stages, "gloo")
+    row = torch.zeros(1, config.model.hidden_size, dtype=TORCH_DTYPES[config.dtype])
+    previous = next_stage = None
+    if stage > 0:
+        previous = GlooReceiver(stage - 1, edges[stage - 1], row)
+    if stage < config.num_stages - 1:
+        next_stage = GlooSender(stage + 1, edges[stage], config.max_depth)
+    return _tested(Links(previous, next_stage), row)
+
+
+class NCCLReceiver:
+    """See `ActivationReceiver`."""
+
+    def __init__(self, source: int, group: dist.ProcessGroup, buffer: torch.Tensor) -> None:
+        """`buffer` [N, hidden_size] has room for the largest step. One is enough: the next receive
+        is queued behind the work that reads it."""
+        self._source, self._group, self._buffer = source, group, buffer
+
+    def receive(self, step: int, num_tokens: int) -> torch.Tensor:
+        del step  # they come in order
+        hidden = self._buffer[:num_tokens]
+        dist.recv(hidden, src=self._source, group=self._group)
+        return hidden
+
+
+class NCCLSender:
+    """See `ActivationSender`."""
+
+    def __init__(self, destination: int, group: dist.ProcessGroup) -> None:
+        self._destination, self._group = destination, group
+
+    def send(self, step: int, hidden: torch.Tensor, *, reused: bool) -> None:
+        del step, reused  # they come in order, and are sent in stream order
+        dist.send(hidden, dst=self._destination, group=self._group)
+
+
+def connect_nccl(worker: WorkerConfig) -> Links:
+    """Connect this stage, a member of `process_groups.joined`, to its neighbours, and send one row
+    over every edge: NCCL connects at the first use. Every stage must call this. Raises
+    PipelineError."""
+    config, stage = worker.execution, worker.stage
+    edges = edge_groups(config.num_stages, "nccl")
+    shape = (config.largest_step_tokens, config.model.hidden_size)
+    dtype, device = TORCH_DTYPES[config.dtype], torch.device(worker.local_device)
+    row = torch.zeros(1, shape[1], dtype=dtype, device=device)
+    previous = next_stage = None
+    if stage > 0:
+        buffer = torch.zeros(shape, dtype=dtype, device=device)
+        previous = NCCLReceiver(stage - 1, edges[stage - 1], buffer)
+    if stage < config.num_stages - 1:
+        next_stage = NCCLSender(stage + 1, edges[stage])
+    with needing_all_stages():
+        links = _tested(Links(previous, next_stage), row)
+        torch.cuda.synchronize()
+    return links
+
+
+def _tested(links: Links, row: torch.Tensor) -> Links:
+    """The links, after a row has come over the edge before this stage and left over the next."""
+    if links.previous is not None:
+        links.previous.receive(-1, 1)
+    if links.next is not None:
+        links.next.send(-1, row, reused=False)
+    return links
+
+
+@contextmanager
+def _native_lines_logged() -> Generator[None]:
+    """Capture the process's standard error, and log its lines at the end.
+
+    For C++ libraries such as gloo whose output cannot be redirected. The log itself has a
+    descriptor of its own (`contract/process/standard_error.py`).
+    """
+    own = os.dup(_STDERR)
+    with tempfile.TemporaryFile("w+", errors="replace") as written:
+        os.dup2(written.fileno(), _STDERR)
+        try:
+            yield
+        finally:
+            os.dup2(own, _STDERR)
+            os.close(own)
+            written.seek(0)
+            for line in written:
+                _log(line.strip())
+
+
+def _log(line: str) -> None:
+    """Log a line at the level that it names; a line without one is a warning."""
+    found = _GLOO.fullmatch(line)
+    if found is None:
+        _logger.warning("%s", line)
+    else:
+        levels = logging.getLevelNamesMapping()
+        _logger.log(levels[found["level"]], "gloo: %s", found["text"])

@@ -1,14 +1,20 @@
-"""How a stage's hidden states reach the next stage, and sampled tokens the first: the interface.
+"""How a stage's hidden states reach the next stage, and sampled tokens the first: the interface,
+and the choice of the transport that suits the stages' devices.
 
 A step's states have one row for each of its T tokens, whatever a stage pads or captures: both ends
-read T from the step's message, so only elements travel. Implementations: `gloo.py` between CPUs,
-`peer_memory.py` between GPUs of one host, `nccl.py` between any GPUs.
+read T from the step's message, so only elements travel. Implementations: `process_groups.py` for
+gloo between CPUs and NCCL between any GPUs, `peer_memory.py` between GPUs of one host.
 """
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
+
+from workers.contract.config import WorkerConfig
+
+_logger = logging.getLogger(__name__)
 
 
 class PipelineError(RuntimeError):
@@ -28,7 +34,6 @@ class ActivationSender(Protocol):
         `reused`: work that is queued on the current stream later overwrites their memory, as a
         graph's next replay does. It never does on a CPU.
         """
-        ...
 
 
 class ActivationReceiver(Protocol):
@@ -51,12 +56,10 @@ class TokenMemory(Protocol):
     def announce(self, step: int) -> None:
         """Last stage: what the current stream has been given so far includes the tokens of `step`,
         if any row of it samples."""
-        ...
 
     def wait_for(self, step: int) -> None:
         """First stage: the current stream waits until the tokens of `step` are there; -1 is
         none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class Links:
     """A stage's links to other stages.
 
     previous, next  None at either end of the pipeline
-    tokens          None where sampled tokens return over ZMQ (`token_return.py`), and on stages
+    tokens          None where sampled tokens return over ZMQ (`engine_link.py`), and on stages
                     that neither sample nor look tokens up
     ring_bytes      device memory of the links that torch's allocator does not count
     """
@@ -73,3 +76,34 @@ class Links:
     next: ActivationSender | None = None
     tokens: TokenMemory | None = None
     ring_bytes: int = 0
+
+
+def connect(worker: WorkerConfig) -> Links:
+    """Connect this stage to its neighbours, if it has any. Every stage must call this, and every
+    edge is tried.
+
+    Raises PipelineError, SymmetricMemoryError or StreamCounterError.
+    """
+    config = worker.execution
+    if config.num_stages == 1:
+        return Links()
+    # torch.distributed takes a moment to import.
+    from workers.links import process_groups as groups  # noqa: PLC0415
+
+    if config.device_type == "cpu":
+        return groups.connect_gloo(worker)
+    from workers.links.peer_memory import connect_peer_memory, reaches_peers  # noqa: PLC0415
+
+    with groups.joined(worker):
+        reached = groups.all_agree(reaches_peers(worker))
+        if config.transport == "peer-memory" and not reached:
+            raise PipelineError(
+                f"the GPUs {', '.join(config.gpus)} cannot all write to each other's memory: use "
+                f"{config.setting('transport')} nccl"
+            )
+        if reached and config.transport != "nccl":
+            return replace(connect_peer_memory(worker), ring_bytes=config.activation_ring_bytes)
+        links = groups.connect_nccl(worker)
+    if worker.stage == 0 and config.transport == "auto":
+        _logger.warning("the GPUs cannot all write to each other's memory: NCCL is used")
+    return links

@@ -1,24 +1,33 @@
-"""The base classes of models: one stage of an architecture."""
+"""The base classes of models, each one stage of an architecture, and how a step runs through one.
+
+If the step's results depend only on the last tokens of its rows, the last layer writes the keys and
+values of all tokens, but computes attention and everything after it for the last tokens alone.
+"""
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import ClassVar, TypeVar
 
 import torch
+import torch.nn.functional as F
 
+from workers.attention.stage_attention import QKV, StepAttention
+from workers.contract.embedding_modules import (
+    DenseConfig,
+    LayerNormConfig,
+    NormalizeConfig,
+    VectorModule,
+)
 from workers.contract.families.table import family_of
 from workers.contract.model_config import ModelConfig
 from workers.contract.model_shape import FamilyConfig
 from workers.contract.share import Share
-from workers.layers.activation import Activation
-from workers.layers.embedding import Embedding
-from workers.layers.layer import Layer
-from workers.layers.linear import Linear, pad_rows
+from workers.layers.layer import Chain, Layer, Placement
+from workers.layers.linear import Activation, Embedding, Linear, pad_rows
 from workers.layers.norm import LayerNorm, QKNorm
-from workers.layers.placement import Placement
-from workers.models.vector_modules import VectorModules
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -27,12 +36,12 @@ FamilyT = TypeVar("FamilyT", bound=FamilyConfig)
 
 
 class StageLayer(Layer, ABC):
-    """A layer as two halves, before and after attention, for any number of tokens."""
+    """A layer as two halves, before and after attention, for any number of tokens.
 
-    @property
-    def qk_norm(self) -> QKNorm | None:
-        """Norms of queries and keys before they are rotated. Most models have none."""
-        return None
+    qk_norm  norms of queries and keys before they are rotated; most models have none
+    """
+
+    qk_norm: QKNorm | None = None
 
     @abstractmethod
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -56,12 +65,18 @@ class StageModel(Layer, ABC):
     embedding_name  canonical name of the word embedding
     lm_head_name    that of the LM head, which may be tied to it; empty without one
     layers          the stage's layers in order; at least one
+    position_bias   [H, 2 * max_position - 1], contiguous: what attention adds to the scores by the
+                    distance of two tokens (see `AttentionBackend.plan_packed`), read once the
+                    weights are packed; None without a learned bias
     """
 
     unused: ClassVar[re.Pattern[str]]
     embedding_name: ClassVar[str]
     lm_head_name: ClassVar[str] = ""
     layers: Sequence[StageLayer]
+    position_bias: torch.Tensor | None = None
+
+    _final_norm: Activation | None = None
 
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
         self.share = share
@@ -69,20 +84,13 @@ class StageModel(Layer, ABC):
         self._build(config, placement)
         self._head = self._make_head(config, placement) if share.last else None
 
-    @property
-    def position_bias(self) -> torch.Tensor | None:
-        """[H, 2 * max_position - 1], contiguous: what attention adds to the scores by the distance
-        of two tokens (see `AttentionBackend.plan_packed`), read once the weights are packed; None
-        without a learned bias."""
-        return None
-
     @abstractmethod
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         """First stage: the step's tokens [T'] -> [T', hidden_size]."""
 
     def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
-        """On the last stage the final norm; elsewhere `hidden` unchanged."""
-        return hidden
+        """On the last stage the final norm, if the model has one; elsewhere `hidden` unchanged."""
+        return hidden if self._final_norm is None else self._final_norm(hidden)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Last stage: [N, hidden_size] -> logits [N, vocab_size], a classifier's [N, num_labels].
@@ -108,11 +116,9 @@ class StageModel(Layer, ABC):
     def _build(self, config: ModelConfig, placement: Placement) -> None:
         """Create what comes before the head, of the share."""
 
-    def _make_head(
-        self, config: ModelConfig, placement: Placement
-    ) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _make_head(self, config: ModelConfig, placement: Placement) -> Activation:
         """A layer that makes `compute_logits`'s result; here the modules behind a pooling."""
-        return VectorModules(config.worker_modules, placement)
+        return vector_modules(config.worker_modules, placement)
 
     def _make_lm_head(
         self, config: ModelConfig, placement: Placement, words: Embedding | None, *, bias: bool
@@ -122,20 +128,6 @@ class StageModel(Layer, ABC):
         shared = words.weight if self._tied and words is not None else None
         members = {self.lm_head_name: config.vocab_size}
         return Linear(config.hidden_size, members, placement, bias=bias, tied=shared)
-
-
-class TransformedHead(Layer):
-    """A head whose `output` product comes behind another, with an activation and perhaps a norm."""
-
-    def __init__(
-        self, dense: Linear, function: Activation, norm: LayerNorm | None, output: Linear
-    ) -> None:
-        self._dense, self._function, self._norm, self._output = dense, function, norm, output
-
-    def __call__(self, states: torch.Tensor) -> torch.Tensor:
-        """[N, hidden_size] -> [N, output features]"""
-        states = self._function(self._dense(states))
-        return self._output(states if self._norm is None else self._norm(states))
 
 
 def model_class(architecture: str) -> type[StageModel]:
@@ -158,3 +150,75 @@ def family_config(config: ModelConfig, kind: type[FamilyT]) -> FamilyT:
     if not isinstance(config.family, kind):
         raise TypeError(f"{config.architecture} has no {kind.__name__}")
     return config.family
+
+
+# The modules behind an embedder's pooling.
+
+_LAYER_NORM_EPS = 1e-5
+"""torch's default, which the library does not change."""
+
+
+def vector_modules(configs: Sequence[VectorModule], placement: Placement) -> Chain:
+    """sentence-transformers' modules behind a pooling, in order: float32[R, D] -> float32[R, E].
+
+    Computed in the model's dtype, as the library does. Weights are called `folder/name`, by their
+    place in the checkpoint.
+    """
+    links: list[Activation] = []
+    for config in configs:
+        match config:
+            case DenseConfig():
+                members = {f"{config.path}/linear": config.out_features}
+                links.append(Linear(config.in_features, members, placement, bias=config.bias))
+                links.append(getattr(torch.nn, config.activation)())
+            case LayerNormConfig():
+                norm = f"{config.path}/norm"
+                links.append(LayerNorm(norm, config.size, _LAYER_NORM_EPS, placement))
+            case NormalizeConfig():
+                links.append(partial(F.normalize, dim=-1))
+    if not links:
+        return Chain()
+    return Chain(lambda rows: rows.to(placement.dtype), *links, lambda rows: rows.float())
+
+
+# A step through the layers.
+
+
+def forward(
+    model: StageModel,
+    step: PagedStep | PackedStep,
+    hidden: torch.Tensor | None,
+    attention: StepAttention,
+) -> torch.Tensor:
+    """Run all layers, and on the last stage the final norm.
+
+    `hidden` [T', hidden_size] comes from the stage before (None on the first stage) and may be
+    overwritten. Returns the same shape, or [E', hidden_size] if only E last tokens are needed.
+    """
+    hidden = model.embed(step) if hidden is None else hidden
+    last = len(model.layers) - 1
+    for index in range(last):
+        hidden = run_layer(model, index, hidden, attention)
+    qkv = attention.rotate_and_cache(last, model.layers[last].qkv(hidden))
+    return finish_last_layer(model, hidden, qkv, attention)
+
+
+def run_layer(
+    model: StageModel, index: int, hidden: torch.Tensor, attention: StepAttention
+) -> torch.Tensor:
+    """One layer of all tokens: [T', hidden_size] -> the same shape; `hidden` may be overwritten."""
+    layer = model.layers[index]
+    qkv = attention.rotate_and_cache(index, layer.qkv(hidden))
+    return layer.after_attention(hidden, attention.attend(index, qkv))
+
+
+def finish_last_layer(
+    model: StageModel, hidden: torch.Tensor, qkv: QKV, attention: StepAttention
+) -> torch.Tensor:
+    """The part of `forward` from the last layer's attention on: `hidden` is that layer's input, and
+    the queries and keys of `qkv` are rotated."""
+    last = len(model.layers) - 1
+    hidden, attended = attention.attend_in_last_layer(last, qkv, hidden)
+    if not len(hidden):
+        return hidden
+    return model.final_norm(model.layers[last].after_attention(hidden, attended))

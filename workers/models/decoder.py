@@ -8,16 +8,51 @@ import torch
 
 from workers.contract.model_config import ModelConfig
 from workers.contract.model_shape import DecoderConfig
-from workers.layers.activation import activation
-from workers.layers.embedding import Embedding
-from workers.layers.gated_linear import GatedLinear
-from workers.layers.linear import Linear
+from workers.layers.layer import Layer, Placement, Rows
+from workers.layers.linear import Embedding, GatedLinear, Linear, activation
 from workers.layers.norm import QKNorm, RMSNorm
-from workers.layers.placement import Placement
-from workers.layers.token_scores import TokenScores
 from workers.models.base import StageLayer, StageModel, family_config, on_this_stage
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
+
+
+class TokenScores(Layer):
+    """The logits of K tokens, in float32. Only their rows of the LM head are loaded, or taken from
+    the embedding if that is the LM head and on the same stage."""
+
+    def __init__(
+        self,
+        name: str,
+        vocab_size: int,
+        in_features: int,
+        placement: Placement,
+        *,
+        token_ids: tuple[int, ...],
+        embedding: torch.Tensor | None = None,
+    ) -> None:
+        """`name` is the LM head's; `embedding` is [vocab_size, in_features]."""
+        self._name = f"{name}.weight"
+        self._rows = Rows(token_ids, vocab_size)
+        self._embedding = embedding
+        self._weight = placement.empty(len(token_ids), in_features)
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        """[N, in_features] -> [N, K]"""
+        states = states.float()
+        # Not a product of matrices: a row's sums are the same beside any number of others.
+        return torch.stack([(states * row).sum(1) for row in self._weight], 1)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {} if self._embedding is not None else {self._name: self._weight}
+
+    def rows(self) -> dict[str, Rows]:
+        return dict.fromkeys(self.weights(), self._rows)
+
+    def pack(self) -> None:
+        if self._embedding is not None:
+            self._weight.copy_(self._embedding[list(self._rows.kept)])
+        self._weight = self._weight.float()
+
 
 _ROTARY_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
 
@@ -40,10 +75,11 @@ class DecoderLayer(StageLayer):
         norm = _norms(family, placement)
         self._head_dim = config.head_dim
         self._input_norm = norm(f"{name}.input_layernorm", size)
-        self._head_norms = [
-            norm(f"{attention}.{part}_norm", config.head_dim)
-            for part in ("qk" if family.qk_norm else "")
-        ]
+        if family.qk_norm:
+            names = (f"{attention}.{part}_norm" for part in "qk")
+            query, key = self._head_norms = [norm(name, config.head_dim) for name in names]
+            weights = query.parameters.weight, key.parameters.weight
+            self.qk_norm = QKNorm(*weights, family.norm_eps)
         self._qkv = Linear(size, qkv, placement, bias=family.qkv_bias)
         self._output = Linear(queries, output, placement, bias=family.output_bias)
         after_attention = norm(f"{name}.post_attention_layernorm", size)
@@ -57,19 +93,12 @@ class DecoderLayer(StageLayer):
         self._down = Linear(inner, {down: size}, placement, bias=bias)
         self._down_norm = norm(f"{name}.post_feedforward_layernorm", size) if sandwich else None
 
-    @property
-    def qk_norm(self) -> QKNorm | None:
-        if not self._head_norms:
-            return None
-        query, key = (norm.parameters for norm in self._head_norms)
-        return QKNorm(query.weight, key.weight, query.eps)
-
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden, self._input_norm).view(len(hidden), -1, self._head_dim)
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = _add(hidden, attended.flatten(1), self._output, self._output_norm)
-        inner = self._gate_up.activated(hidden, self._mlp_norm)
+        inner = self._gate_up(hidden, self._mlp_norm)
         return _add(hidden, inner, self._down, self._down_norm)
 
 
@@ -100,13 +129,10 @@ class DecoderModel(StageModel):
         self.layers = [
             DecoderLayer(config, f"model.layers.{i}", placement) for i in self.share.layers
         ]
-        self._norm = _norms(family, placement)("model.norm", size) if last else None
+        self._final_norm = _norms(family, placement)("model.norm", size) if last else None
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         return on_this_stage(self._embedding)(step.tokens)
-
-    def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden if self._norm is None else self._norm(hidden)
 
 
 class DecoderForCausalLM(DecoderModel):

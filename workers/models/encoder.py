@@ -1,33 +1,25 @@
-"""Encoders whose blocks normalise the sum of their input and output, such as BERT: alone, with a
-classifier, or with the LM head of a masked language model. `EncoderConfig` says what differs
-between them; weights are called as in BERT's checkpoints."""
+"""Encoders, alone, with a classifier, or with the LM head of a masked language model.
 
+Blocks of `Encoder…` normalise the sum of their input and output, as in BERT, and `EncoderConfig`
+says what differs between them; those of `PreNormEncoder…` normalise their input, as in ModernBERT.
+Weights are called as in these two's checkpoints, ModernBERT's without the prefix "model.".
+"""
+
+import math
 import re
 
 import torch
 
+from workers.contract.attention_kind import PositionBias
 from workers.contract.model_config import ModelConfig
-from workers.contract.model_shape import EncoderConfig
-from workers.layers.activated_linear import ActivatedLinear
-from workers.layers.activation import activation
-from workers.layers.embedding import Embedding
-from workers.layers.gated_linear import GatedLinear
-from workers.layers.layer import Layer
-from workers.layers.linear import Linear
+from workers.contract.model_shape import EncoderConfig, PreNormEncoderConfig
+from workers.layers.layer import Chain, Layer, Placement
+from workers.layers.linear import Embedding, GatedLinear, Linear, activation
 from workers.layers.norm import LayerNorm
-from workers.layers.placement import Placement
-from workers.layers.position_bias import RelativePositionBias
-from workers.models.base import (
-    StageLayer,
-    StageModel,
-    TransformedHead,
-    family_config,
-    on_this_stage,
-)
+from workers.models.base import StageLayer, StageModel, family_config, on_this_stage
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
-_WORDS = "embeddings.word_embeddings"
 _POSITIONS = "embeddings.position_embeddings"
 _TYPES = "embeddings.token_type_embeddings"
 _BIAS = "encoder.relative_attention_bias"
@@ -36,18 +28,17 @@ _DECODER = "cls.predictions.decoder"
 
 
 class EncoderEmbeddings(Layer):
-    """Token embeddings, positions unless attention rotates by them, segments where the model knows
-    them; the sum normalised."""
+    """The sum of the embeddings of tokens, positions and segments, those that the model has;
+    normalised."""
 
-    def __init__(self, config: ModelConfig, placement: Placement) -> None:
-        size, family = config.hidden_size, family_config(config, EncoderConfig)
-        first, positions = family.first_position, family.first_position + config.max_position
-        self.words = Embedding(_WORDS, config.vocab_size, size, placement)
-        types, rotates = family.type_vocab_size, config.attention[0].rope is not None
-        table = None if rotates else Embedding(_POSITIONS, positions, size, placement, first)
-        self._positions = table
-        self._types = Embedding(_TYPES, types, size, placement) if types else None
-        self._norm = LayerNorm("embeddings.LayerNorm", size, family.norm_eps, placement)
+    def __init__(
+        self,
+        words: Embedding,
+        norm: LayerNorm,
+        positions: Embedding | None = None,
+        types: Embedding | None = None,
+    ) -> None:
+        self.words, self._norm, self._positions, self._types = words, norm, positions, types
 
     def __call__(self, step: PagedStep | PackedStep) -> torch.Tensor:
         """[T', hidden_size]"""
@@ -65,6 +56,46 @@ def _segments(types: Embedding, step: PagedStep | PackedStep) -> torch.Tensor:
     return types.weight[0] if ids is None or len(types.weight) == 1 else types(ids)
 
 
+class RelativePositionBias(Layer):
+    """A learned bias of attention's scores by distance (Raffel et al. 2019, arXiv:1910.10683, 2.1).
+
+    `table` [num_heads, 2 * length - 1] has at length - 1 + k - q what is added to the score of
+    query q and key k. It is valid once the weight [num_buckets, num_heads] is packed.
+    """
+
+    def __init__(
+        self, name: str, bias: PositionBias, num_heads: int, length: int, placement: Placement
+    ) -> None:
+        """`length` is the most tokens of a text."""
+        self._name = name
+        self._weight = placement.empty(bias.num_buckets, num_heads)
+        self._buckets = buckets_by_distance(bias, length).to(placement.device)
+        self.table = placement.empty(num_heads, len(self._buckets))
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {f"{self._name}.weight": self._weight}
+
+    def pack(self) -> None:
+        self.table.copy_(self._weight.index_select(0, self._buckets).t())
+
+
+def buckets_by_distance(bias: PositionBias, length: int) -> torch.Tensor:
+    """int64[2 * length - 1]: the bucket of each distance k - q, from 1 - length to length - 1.
+
+    Keys behind the query have the first half of the buckets, keys ahead of it the second. Half of
+    each are for single distances, the rest for ranges that grow with the logarithm of the distance.
+    Rounded in float32, as transformers does.
+    """
+    half = bias.num_buckets // 2
+    single = half // 2
+    distances = torch.arange(1 - length, length)
+    away = distances.abs()
+    growth = torch.log(away.clamp(min=single).float() / single)
+    wide = single + (growth / math.log(bias.max_distance / single) * (half - single)).long()
+    buckets = torch.where(away < single, away, wide.clamp(max=half - 1))
+    return buckets + half * (distances > 0)
+
+
 class EncoderLayer(StageLayer):
     """Attention and a feed-forward network. Each adds its output to its input and normalises the
     sum (see `StageLayer`)."""
@@ -79,7 +110,12 @@ class EncoderLayer(StageLayer):
         self._qkv = Linear(size, qkv, placement, bias=bias)
         self._output = Linear(size, output, placement, bias=bias)
         self._attention_norm = LayerNorm(f"{name}.attention.output.LayerNorm", size, eps, placement)
-        self._up = _up(config, f"{name}.intermediate", placement)
+        function, up = activation(family.hidden_act), f"{name}.intermediate"
+        if family.gated:
+            gate_up = {f"{up}.{part}": inner for part in ("gate", "dense")}
+            self._up = GatedLinear(size, gate_up, function, placement, bias=bias)
+        else:
+            self._up = Chain(Linear(size, {f"{up}.dense": inner}, placement, bias=True), function)
         self._down = Linear(inner, {f"{name}.output.dense": size}, placement, bias=bias)
         self._mlp_norm = LayerNorm(f"{name}.output.LayerNorm", size, eps, placement)
 
@@ -88,17 +124,7 @@ class EncoderLayer(StageLayer):
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = self._attention_norm.of_sum(hidden, self._output(attended.flatten(1)))
-        return self._mlp_norm.of_sum(hidden, self._down(self._up.activated(hidden)))
-
-
-def _up(config: ModelConfig, name: str, placement: Placement) -> ActivatedLinear | GatedLinear:
-    """What goes into a layer's feed-forward network."""
-    family, size = family_config(config, EncoderConfig), config.hidden_size
-    function, inner = activation(family.hidden_act), config.intermediate_size
-    if family.gated:
-        gate_up = {f"{name}.{part}": inner for part in ("gate", "dense")}
-        return GatedLinear(size, gate_up, function, placement, bias=family.bias)
-    return ActivatedLinear(size, f"{name}.dense", inner, function, placement)
+        return self._mlp_norm.of_sum(hidden, self._down(self._up(hidden)))
 
 
 class EncoderModel(StageModel):
@@ -107,21 +133,39 @@ class EncoderModel(StageModel):
     unused = re.compile(
         r"embeddings\.position_ids|((unused_)?pooler|cls|classifier|qa_outputs)\..*"
     )
-    embedding_name = _WORDS
+    embedding_name = "embeddings.word_embeddings"
+
+    _embeddings: EncoderEmbeddings | None
 
     def _build(self, config: ModelConfig, placement: Placement) -> None:
         share, bias = self.share, config.attention[0].position_bias
-        self._embeddings = EncoderEmbeddings(config, placement) if share.first else None
+        self._embeddings = self._make_embeddings(config, placement) if share.first else None
         heads, length = config.num_heads, config.max_position
-        self._bias = bias and RelativePositionBias(_BIAS, bias, heads, length, placement)
+        if bias is not None:
+            self._bias = RelativePositionBias(_BIAS, bias, heads, length, placement)
+            self.position_bias = self._bias.table
         self.layers = [EncoderLayer(config, f"encoder.layer.{i}", placement) for i in share.layers]
 
-    @property
-    def position_bias(self) -> torch.Tensor | None:
-        return None if self._bias is None else self._bias.table
+    def _make_embeddings(self, config: ModelConfig, placement: Placement) -> EncoderEmbeddings:
+        """Positions have a table unless attention rotates by them, segments where the model knows
+        them."""
+        family, size = family_config(config, EncoderConfig), config.hidden_size
+        first, types = family.first_position, family.type_vocab_size
+        positions, rotates = first + config.max_position, config.attention[0].rope is not None
+        return EncoderEmbeddings(
+            Embedding(self.embedding_name, config.vocab_size, size, placement),
+            LayerNorm("embeddings.LayerNorm", size, family.norm_eps, placement),
+            None if rotates else Embedding(_POSITIONS, positions, size, placement, first),
+            Embedding(_TYPES, types, size, placement) if types else None,
+        )
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         return on_this_stage(self._embeddings)(step)
+
+    def _make_decoder(self, config: ModelConfig, placement: Placement, *, bias: bool) -> Linear:
+        """The LM head of a masked language model."""
+        words = None if self._embeddings is None else self._embeddings.words
+        return self._make_lm_head(config, placement, words, bias=bias)
 
 
 class EncoderForSequenceClassification(EncoderModel):
@@ -129,12 +173,11 @@ class EncoderForSequenceClassification(EncoderModel):
 
     unused = re.compile(r"embeddings\.position_ids|(unused_pooler|cls|qa_outputs)\..*")
 
-    def _make_head(self, config: ModelConfig, placement: Placement) -> TransformedHead:
+    def _make_head(self, config: ModelConfig, placement: Placement) -> Chain:
         size, labels = config.hidden_size, {"classifier": config.num_labels}
         function = activation(family_config(config, EncoderConfig).pooler_act)
         pooler = Linear(size, {"pooler.dense": size}, placement, bias=True)
-        classifier = Linear(size, labels, placement, bias=True)
-        return TransformedHead(pooler, function, None, classifier)
+        return Chain(pooler, function, Linear(size, labels, placement, bias=True))
 
 
 class EncoderForMaskedLM(EncoderModel):
@@ -146,10 +189,89 @@ class EncoderForMaskedLM(EncoderModel):
     )
     lm_head_name = _DECODER
 
-    def _make_head(self, config: ModelConfig, placement: Placement) -> TransformedHead:
+    def _make_head(self, config: ModelConfig, placement: Placement) -> Chain:
         family, size = family_config(config, EncoderConfig), config.hidden_size
         dense = Linear(size, {f"{_TRANSFORM}.dense": size}, placement, bias=True)
         norm = LayerNorm(f"{_TRANSFORM}.LayerNorm", size, family.norm_eps, placement)
-        words = None if self._embeddings is None else self._embeddings.words
-        decoder = self._make_lm_head(config, placement, words, bias=True)
-        return TransformedHead(dense, activation(family.head_act), norm, decoder)
+        decoder = self._make_decoder(config, placement, bias=True)
+        return Chain(dense, activation(family.head_act), norm, decoder)
+
+
+class PreNormEncoderLayer(StageLayer):
+    """Attention and a gated feed-forward network. Each normalises its input and adds its output to
+    it (see `StageLayer`). The first layer's attention has no norm: its input is normalised."""
+
+    def __init__(self, config: ModelConfig, index: int, placement: Placement) -> None:
+        family, name = family_config(config, PreNormEncoderConfig), f"layers.{index}"
+        size, inner = config.hidden_size, config.intermediate_size
+        self._head_dim = config.head_dim
+        bias, qkv, output = family.attention_bias, f"{name}.attn.Wqkv", f"{name}.attn.Wo"
+        self._attention_norm = _norm(f"{name}.attn_norm", config, placement) if index else None
+        self._qkv = Linear(size, {qkv: 3 * size}, placement, bias=bias)
+        self._output = Linear(size, {output: size}, placement, bias=bias)
+        self._mlp_norm = _norm(f"{name}.mlp_norm", config, placement)
+        bias, down, members = family.mlp_bias, f"{name}.mlp.Wo", {f"{name}.mlp.Wi": 2 * inner}
+        self._gate_up = GatedLinear(
+            size, members, activation(family.hidden_act), placement, bias=bias
+        )
+        self._down = Linear(inner, {down: size}, placement, bias=bias)
+
+    def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
+        normed = hidden if self._attention_norm is None else self._attention_norm(hidden)
+        return self._qkv(normed).view(len(hidden), -1, self._head_dim)
+
+    def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        hidden = self._output.add_to(hidden, attended.flatten(1))
+        return self._down.add_to(hidden, self._gate_up(self._mlp_norm(hidden)))
+
+
+class PreNormEncoderModel(EncoderModel):
+    """One stage of an encoder (see `StageModel`), whose states are pooled."""
+
+    unused = re.compile(r"(head|decoder|classifier)\..*")
+    embedding_name = "embeddings.tok_embeddings"
+
+    def _build(self, config: ModelConfig, placement: Placement) -> None:
+        share = self.share
+        self._embeddings = self._make_embeddings(config, placement) if share.first else None
+        self.layers = [PreNormEncoderLayer(config, i, placement) for i in share.layers]
+        self._final_norm = _norm("final_norm", config, placement) if share.last else None
+
+    def _make_embeddings(self, config: ModelConfig, placement: Placement) -> EncoderEmbeddings:
+        words = Embedding(self.embedding_name, config.vocab_size, config.hidden_size, placement)
+        return EncoderEmbeddings(words, _norm("embeddings.norm", config, placement))
+
+
+class PreNormEncoderForSequenceClassification(PreNormEncoderModel):
+    """An encoder whose pooled states are classified, such as a cross-encoder."""
+
+    unused = re.compile(r"decoder\..*")
+
+    def _make_head(self, config: ModelConfig, placement: Placement) -> Chain:
+        labels = {"classifier": config.num_labels}
+        classifier = Linear(config.hidden_size, labels, placement, bias=True)
+        return _head(config, placement, classifier)
+
+
+class PreNormEncoderForMaskedLM(PreNormEncoderModel):
+    """An encoder that predicts the token at each position; SPLADE pools its logits."""
+
+    unused = re.compile(r"classifier\..*")
+    lm_head_name = "decoder"
+
+    def _make_head(self, config: ModelConfig, placement: Placement) -> Chain:
+        bias = family_config(config, PreNormEncoderConfig).decoder_bias
+        return _head(config, placement, self._make_decoder(config, placement, bias=bias))
+
+
+def _head(config: ModelConfig, placement: Placement, output: Linear) -> Chain:
+    """A classifier or the decoder of a masked language model, behind what comes before it."""
+    family, size = family_config(config, PreNormEncoderConfig), config.hidden_size
+    dense = Linear(size, {"head.dense": size}, placement, bias=family.head_bias)
+    norm = _norm("head.norm", config, placement)
+    return Chain(dense, activation(family.head_act), norm, output)
+
+
+def _norm(name: str, config: ModelConfig, placement: Placement) -> LayerNorm:
+    family = family_config(config, PreNormEncoderConfig)
+    return LayerNorm(name, config.hidden_size, family.norm_eps, placement, bias=family.norm_bias)

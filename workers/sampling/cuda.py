@@ -14,10 +14,8 @@ from workers.kernels.sampling.candidates import DrawParameters
 from workers.kernels.sampling.draw_tokens import draw_tokens
 from workers.kernels.sampling.group_statistics import group_statistics
 from workers.kernels.sampling.logit_rows import LogitRows
-from workers.sampling.adjustments import Adjustments, TokenMask
-from workers.sampling.logprobs import TokenLogprobs
-from workers.sampling.sampling_table import SamplingRows
-from workers.sampling.token_counts import TokenCounts
+from workers.sampling.sampler import TokenLogprobs
+from workers.sampling.sampling_table import Adjustments, SamplingRows, TokenCounts, TokenMask
 
 _COLDEST = np.float32(1e-20)
 """The lowest temperature used: at it sampling is already greedy, below it the inverse may not be

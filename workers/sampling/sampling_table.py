@@ -1,7 +1,8 @@
-"""How each slot's tokens are sampled, and the rows of a step that are."""
+"""How each slot's tokens are sampled: what the last stage remembers, and the rows of a step."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +11,7 @@ from msgspec.structs import astuple, fields
 
 from workers.contract.messages import SlotInit
 from workers.contract.token_sampling import TokenSampling
-from workers.sampling.adjustments import Adjustments, Bias, TokenMask
-from workers.sampling.token_counts import TokenCounts
-from workers.sampling.uniforms import uniforms
+from workers.device.transfer import on_device
 from workers.step.rows import IntArray
 
 FloatArray = npt.NDArray[np.float32]
@@ -32,6 +31,121 @@ SAMPLING_RECORD = np.dtype(
     ]
 )
 """One slot: the fields of `TokenSampling`, then those of its `SlotInit` that sampling reads."""
+
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+_IN_PROMPT = 1
+_ONE_SAMPLED = 2
+_FULL = np.iinfo(np.int16).max - 1
+"""Counting stops after a token was sampled 16,383 times: no penalty can notice the difference."""
+
+
+class TokenCounts:
+    """Dense counts, int16[max_running, V]: twice how often a token was sampled, plus 1 if the
+    prompt holds it.
+
+    Held on the device, because an ahead step must see the token of the step before it: each step
+    counts its own tokens there, in stream order. On CUDA the table is allocated at once, so that it
+    is part of the memory measured at start; on the CPU at the first row with a penalty.
+    """
+
+    def __init__(self, max_running: int, vocab_size: int, device: torch.device) -> None:
+        self._shape = (max_running, vocab_size)
+        self._device = device
+        self._table = self._allocate() if device.type == "cuda" else None
+
+    @property
+    def table(self) -> torch.Tensor:
+        """int16[max_running, V]; allocated by the first use."""
+        if self._table is None:
+            self._table = self._allocate()
+        return self._table
+
+    def begin(self, slot: int, known: IntArray, prompt_len: int) -> None:
+        """A request moves into `slot` with `known` tokens, of which the first `prompt_len` are the
+        prompt."""
+        counts = np.bincount(known[prompt_len:], minlength=self._shape[1]) * _ONE_SAMPLED
+        row = np.minimum(counts, _FULL).astype(np.int16)
+        row[known[:prompt_len]] |= _IN_PROMPT
+        self.table[slot] = on_device(row, self._device)
+
+    def add(self, slots: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Count one token [A] for each of A different slots [A] (int64 both).
+
+        A failed row's -1 counts as 0: nothing is sampled for that row again.
+        """
+        table = self.table
+        cells = (slots, tokens.clamp(min=0))
+        counts = table[cells]
+        table[cells] = torch.where(counts < _FULL, counts + _ONE_SAMPLED, counts)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        if self._table is not None:
+            self._table.zero_()
+
+    def _allocate(self) -> torch.Tensor:
+        return torch.zeros(self._shape, dtype=torch.int16, device=self._device)
+
+
+class Bias(NamedTuple):
+    """`values` float32[N] are added to the logits of N different tokens `ids` int32[N].
+
+    These are `logit_bias`, and -inf for tokens that are barred. Kept on the host and sent with each
+    step: OpenAI allows 300 entries a request, 3.6 KB, while a dense row would take half a megabyte
+    of the device's memory for every slot.
+    """
+
+    ids: IntArray
+    values: FloatArray
+
+
+class TokenMask(NamedTuple):
+    """The tokens that grammars allow in M of a step's rows.
+
+    rows   int32[M], which of the step's S rows
+    words  int32[M, ceil(V / 32)] on the logits' device: bit i % 32 of word i // 32 is 1 where token
+           i is allowed
+    """
+
+    rows: IntArray
+    words: torch.Tensor
+
+    @classmethod
+    def from_bytes(cls, masked: bytes, bits: bytes, device: torch.device) -> "TokenMask":
+        """Of `DecodeStep.masked` and `StepMask.bits`."""
+        rows = np.flatnonzero(np.frombuffer(masked, np.uint8)).astype(np.int32)
+        words = np.frombuffer(bytearray(bits), np.int32).reshape(len(rows), -1)
+        return cls(rows, on_device(words, device))
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustments:
+    """The A rows of a step whose logits change before they are sampled: by masks, biases and
+    penalties, in this order. Log-probabilities are reported for the logits before all of them.
+
+    rows        int32[A]    which of the step's S rows, ascending
+    slots       int32[A]    the slot whose counts its penalties read, -1 without penalties
+    presence    float32[A]  OpenAI's presence penalty
+    frequency   float32[A]  OpenAI's frequency penalty
+    repetition  float32[A]  of prompt and output (Keskar et al. 2019, arXiv:1909.05858)
+    biases      by index among the A
+    mask_rows   int32[A]    the row's index among the M of a `TokenMask`, -1 for none; None without
+                            a mask
+    """
+
+    rows: IntArray
+    slots: IntArray
+    presence: FloatArray
+    frequency: FloatArray
+    repetition: FloatArray
+    biases: dict[int, Bias]
+    mask_rows: IntArray | None
+
+    @property
+    def counted(self) -> npt.NDArray[np.intp]:
+        """Which of the A rows have their tokens counted."""
+        return np.flatnonzero(self.slots >= 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +274,23 @@ class SamplingTable:
             self._early_biases[init.slot] = Bias(
                 np.concatenate([barred, ids[others]]), np.concatenate([bars, values[others]])
             )
+
+
+def uniforms(seed: npt.NDArray[np.uint64], index: IntArray) -> FloatArray:
+    """Number `index` of each row's random stream, float32[S] in [0, 1): at most 1 - 2^-24.
+
+    A pure function: no batch, wasted row, recomputation or number of stages changes it.
+
+    SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014), whose
+    state is a counter; the seed is mixed first so that neighbouring seeds share no stream.
+    """
+    counter = (index.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
+    bits = _mix(_mix(seed) + counter)
+    return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def _mix(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64's finaliser."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))

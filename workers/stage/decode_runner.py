@@ -2,41 +2,84 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 
+import numpy as np
 import torch
 
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import KVCache
-from workers.contract.config import WorkerConfig
+from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, StepMask
-from workers.device.tuning import WARM_LM_HEAD_ROWS
+from workers.contract.token_sampling import TokenSampling
+from workers.device.tuning import OUTSIDE_ALLOCATOR_BYTES, WARM_LM_HEAD_ROWS
 from workers.graphs.full_graph import FullGraph
 from workers.graphs.graph_capture import GraphCapture
 from workers.graphs.graph_selection import StageGraphs
 from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
 from workers.graphs.graph_summary import summary
+from workers.graphs.partial_graph import PartialGraph
 from workers.heads.base import HeadResult
-from workers.heads.decoder_head import decoder_head
-from workers.layers.placement import Placement
-from workers.models.base import on_this_stage
-from workers.models.layer_loop import forward
-from workers.sampling.adjustments import TokenMask
-from workers.sampling.sampling_table import SamplingTable
-from workers.stage.decode_input import DecodeInput, DecodeInputBuilder
-from workers.stage.model_runner import ModelRunner, stage_attention
-from workers.stage.warm_up_steps import MAX_TOKENS, decode_steps, step_of_first_tokens
+from workers.heads.decoder_head import (
+    GenerateHead,
+    LastTokenHead,
+    RequestedOutputs,
+    requested_outputs,
+)
+from workers.models.base import forward, on_this_stage
+from workers.sampling.sampling_table import SamplingTable, TokenMask
+from workers.stage.memory import GIB, DeviceMemoryError, explained
+from workers.stage.model_runner import (
+    MAX_TOKENS,
+    ModelRunner,
+    blocks_of,
+    decode_steps,
+    stage_attention,
+    step_of_first_tokens,
+    step_of_rows,
+)
+from workers.step.paged_step import LastTokens, PagedStep
+from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
-from workers.weights.loader import TORCH_DTYPES, LoadedModel
+from workers.weights.loader import LoadedModel
 
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class DecodeInput:
+    """One step as a stage runs it. If a captured graph fits, `graph` is that one, with the step's
+    inputs loaded, and T' is its size. `build_requested` is called once the layers are under way.
+    `masked` is that of the message."""
+
+    tensors: PagedStep
+    masked: bytes
+    graph: FullGraph | PartialGraph | None = None
+    build_requested: Callable[[], RequestedOutputs] = RequestedOutputs
+
+    @cached_property
+    def requested(self) -> RequestedOutputs:
+        """What the last stage's head computes. To be read before the next step is built."""
+        return self.build_requested()
+
+    def last_tokens(self) -> LastTokens | None:
+        """The tokens whose final states the head reads, if these are fewer than the step's."""
+        return self.requested.last_tokens
+
+
 class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
-    """See `ModelRunner`. Keeps each slot's state and the KV cache between steps."""
+    """See `ModelRunner`. Keeps each slot's state and the KV cache between steps.
+
+    Only the first stage resolves tokens of -1; only the last has a head, which samples if the model
+    generates. A step that fits one of the captured graphs is loaded into it.
+    """
 
     slots: SlotTable
     kv_cache: KVCache
+
+    _graphs: StageGraphs | None = None
 
     def __init__(
         self,
@@ -48,31 +91,45 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
     ) -> None:
         """Allocates `num_blocks` of KV cache. `last_tokens` is for the slots' newest tokens where
         the stages share that memory."""
-        super().__init__(worker)
+        super().__init__(worker, loaded)
         config, model = worker.execution, loaded.model
-        self._model = model
         slots, block_size = config.max_running, config.block_size
         max_blocks = -(-config.max_model_len // block_size)
         self.slots = SlotTable(slots, max_blocks, block_size, num_blocks, self.device, last_tokens)
-        placement = Placement(self.device, TORCH_DTYPES[config.dtype])
-        layers, dtype = len(model.layers), placement.dtype
+        layers, dtype = len(model.layers), self.placement.dtype
         self.kv_cache = KVCache(config.model, layers, num_blocks, block_size, dtype, self.device)
-        self._attention = stage_attention(config, model, backends, self.kv_cache.layers, placement)
+        self.attention = stage_attention(
+            config, model, backends, self.kv_cache.layers, self.placement
+        )
         samples, vocab_size = self.last and config.task == "generate", config.model.vocab_size
         self._sampling = SamplingTable(slots, vocab_size, self.device) if samples else None
-        self._head = (
-            decoder_head(config.task, model, self.slots, self._sampling) if self.last else None
-        )
-        self._builder = DecodeInputBuilder(
-            self.slots, self._sampling, first=self.first, last=self.last
-        )
+        self._head = None
+        if self._sampling is not None:
+            self._head = GenerateHead(model, self.slots, self._sampling)
+        elif self.last:
+            self._head = LastTokenHead(model, config.task)
 
     def prepare(self, message: DecodeStep) -> DecodeInput:
         """Apply the message's slot changes and block copies, and put the step's tensors on the
-        device."""
+        device. Tokens of -1 are not looked up yet: they may still be on their way."""
         if message.block_copies:
             self.kv_cache.copy_blocks(message.block_copies)
-        return self._builder.build(message)
+        self.slots.update(message.block_updates)
+        rows = StepRows.of(message)
+        tokens = np.frombuffer(message.tokens, np.int32)
+        graph = self._graphs.select(rows) if self._graphs else None
+        if graph is None:
+            step = PagedStep.of(rows, tokens, self.slots, look_up=self.first)
+        else:
+            graph.inputs.load(tokens, self.slots.kv_indices(rows), rows)
+            step = graph.step if isinstance(graph, FullGraph) else graph.inputs.as_step(rows)
+        if not self.last:
+            return DecodeInput(step, message.masked, graph)
+        if self._sampling is not None:
+            self._sampling.update(message.inits)
+        all_states, table = isinstance(graph, FullGraph), self._sampling
+        build = partial(requested_outputs, message, rows, step, table, all_states=all_states)
+        return DecodeInput(step, message.masked, graph, build)
 
     def forward(self, batch: DecodeInput, hidden: torch.Tensor | None) -> torch.Tensor:
         step, graph = batch.tensors, batch.graph
@@ -81,7 +138,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         if graph is not None:
             return graph.run(step, hidden, batch.last_tokens)
         step.resolve(self.slots)
-        attention = self._attention.paged(step, batch.last_tokens)
+        attention = self.attention.paged(step, batch.last_tokens)
         return forward(self._model, step, hidden, attention)
 
     def reuses_states(self, batch: DecodeInput) -> bool:
@@ -96,7 +153,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
     def warm_up(self) -> None:
         for message in decode_steps(self.config, self.kv_cache.num_blocks):
             self.run_alone(message)
-        if self._head is not None and self.device.type == "cuda":
+        if isinstance(self._head, GenerateHead) and self.device.type == "cuda":
             self._head.warm_up(self.hidden_like())
         if self.can_capture():
             self._capture_all()
@@ -116,17 +173,17 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
 
     def can_capture(self) -> bool:
         """Whether steps of this stage can be captured in CUDA graphs."""
-        return self.device.type == "cuda" and self._attention.graph_safe
+        return self.device.type == "cuda" and self.attention.graph_safe
 
     def capture(self, rows: list[int], tokens: list[int]) -> StageGraphs:
         """Capture decode steps of so many rows and other steps of so many tokens, in place of any
         that were; from now on such steps are replayed. Returns those that were kept."""
         scratch_kv_index = self.kv_cache.num_blocks * self.config.block_size
-        tiler = None if self.config.disable_cascade_attn else self._attention.prefix_tiler
-        capture = GraphCapture(self._model, self._attention, self.slots, scratch_kv_index, tiler)
+        tiler = None if self.config.disable_cascade_attn else self.attention.prefix_tiler
+        capture = GraphCapture(self._model, self.attention, self.slots, scratch_kv_index, tiler)
         hidden_like = None if self.first else self.hidden_like()
-        self._builder.graphs = capture.capture(rows, tokens, hidden_like)
-        return self._builder.graphs
+        self._graphs = capture.capture(rows, tokens, hidden_like)
+        return self._graphs
 
     def _capture_all(self) -> None:
         rows, tokens = self.graph_sizes()
@@ -145,3 +202,72 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         for layer in self.kv_cache.layers:
             layer.keys[:blocks].zero_()
             layer.values[:blocks].zero_()
+
+
+def measured_kv_budget(
+    worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], ring: int
+) -> int:
+    """Bytes for the KV cache on CUDA: the engine's share of the device less all other uses.
+
+    What sizes the cache is a budget of bytes a stage, of which the smallest decides
+    (`engine_core/executor/capacity.py` makes blocks of them). With the setting `kv_cache_memory` it
+    is that size, on a CPU room for `max_running` sequences of full length, up to 1 GiB
+    (`server/models/model_setup.py`). On CUDA it is the engine's share of the device
+    (`server/models/memory_shares.py`) less the stage's weights and tables, the peak of its largest
+    step beside them, its CUDA graphs, and the ring in which it receives hidden states. The step is
+    run and the graphs are captured to measure them, with a cache that holds only that step's
+    tokens; the `ring` bytes are those that torch's allocator does not count.
+
+    Raises DeviceMemoryError where nothing is left.
+    """
+    config = worker.execution
+    largest = largest_step(config)
+    runner = DecodeRunner(worker, loaded, backends, blocks_of(largest))
+    tokens, rows = config.setting("max_step_tokens"), config.setting("max_running")
+    share = config.setting("memory_share")
+    with explained("measuring the largest step", f"lower {tokens} or {rows}"):
+        allocated = torch.cuda.memory_allocated()
+        held = allocated - runner.kv_cache.nbytes
+        torch.cuda.reset_peak_memory_stats()
+        runner.run_alone(largest)
+        peak = torch.cuda.max_memory_allocated() - allocated
+        graphs = _graph_bytes(runner)
+    budget = worker.memory_share - held - peak - graphs - ring - OUTSIDE_ALLOCATOR_BYTES
+    if budget <= 0:
+        raise DeviceMemoryError(
+            f"no room for a KV cache: the share of {worker.memory_share / GIB:.1f} GiB goes "
+            f"to weights and tables ({held / GIB:.1f}), the largest step ({peak / GIB:.1f}), "
+            f"CUDA graphs ({graphs / GIB:.1f}) and received states ({ring / GIB:.1f}); "
+            f"raise {share}, or lower {tokens}, by at least {-budget / GIB:.1f} GiB"
+        )
+    return budget
+
+
+def largest_step(config: ExecutionConfig) -> DecodeStep:
+    """As many rows and tokens as a step may have, every row sampled with truncation and penalties,
+    which take the most memory."""
+    rows = min(config.max_running, config.max_step_tokens)
+    each, over = divmod(min(config.max_step_tokens, rows * config.max_model_len), rows)
+    lens = np.full(rows, each, np.int32)
+    lens[:over] += 1
+    costly = TokenSampling(top_p=0.9, presence_penalty=0.1)
+    return step_of_rows(lens, np.zeros_like(lens), config.block_size, costly)
+
+
+def _graph_bytes(runner: DecodeRunner) -> int:
+    """What all CUDA graphs will take.
+
+    All share the memory of the largest, so that each further one adds little. Measured are the
+    largest graph of each kind, then the two largest of each kind. The second capture has two graphs
+    more, one of rows and one of tokens: each further graph is taken to add half of the difference.
+    """
+    if not runner.can_capture():
+        return 0
+    rows, tokens = runner.graph_sizes()
+    used: list[int] = []
+    for captured in (1, 2):
+        before = torch.cuda.mem_get_info()[0]
+        runner.capture(rows[-captured:], tokens[-captured:])
+        used.append(before - torch.cuda.mem_get_info()[0])
+    further = sum(len(sizes) - 1 for sizes in (rows, tokens) if sizes)
+    return used[0] + further * max(used[1] - used[0], 0) // 2

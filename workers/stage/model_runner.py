@@ -5,35 +5,47 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+import numpy as np
 import torch
+from msgspec.structs import replace
 
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
 from workers.attention.stage_attention import KindAttention, LayerAttention, StageAttention
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.messages import DecodeStep, EncodeStep, StepInput, StepMask
+from workers.contract.messages import DecodeStep, EncodeStep, SlotInit, StepInput, StepMask
+from workers.contract.token_sampling import GREEDY, TokenSampling
 from workers.heads.base import HeadResult
+from workers.heads.encoder_head import encoder_head
+from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.layers.linear import pad_rows
-from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
-from workers.models.base import StageModel
-from workers.weights.loader import TORCH_DTYPES
+from workers.models.base import StageModel, forward
+from workers.step.packed_step import PackedStep
+from workers.step.rows import IntArray
+from workers.weights.loader import LoadedModel
+
+MAX_TOKENS = 64
+"""Tokens of the longest step that warms up: enough to take every path."""
 
 StepT = TypeVar("StepT", DecodeStep, EncodeStep)
 InputT = TypeVar("InputT")
 
-_TOKEN_BYTES = 4
+_TOKEN_BYTES, _BLOCK_UPDATE_BYTES = 4, 12
 
 
 class ModelRunner(ABC, Generic[StepT, InputT]):
     """Takes the steps of one stage in the order in which they come. `InputT` is a step on the
     device."""
 
-    def __init__(self, worker: WorkerConfig) -> None:
-        config = self.config = worker.execution
+    attention: StageAttention
+
+    def __init__(self, worker: WorkerConfig, loaded: LoadedModel) -> None:
+        self.config = worker.execution
         self.stage = worker.stage
-        self.device = torch.device(worker.local_device)
-        self.first = worker.stage == 0
-        self.last = worker.stage == config.num_stages - 1
+        self.placement = Placement.of(worker)
+        self.device = self.placement.device
+        self._model = loaded.model
+        self.first, self.last = loaded.model.share.first, loaded.model.share.last
 
     @abstractmethod
     def prepare(self, message: StepT) -> InputT:
@@ -44,9 +56,9 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
         """This stage's layers over hidden states [T', hidden_size] of the stage before, None on the
         first stage. The result may have more rows than the step has tokens."""
 
-    @abstractmethod
     def reuses_states(self, batch: InputT) -> bool:
         """Whether a later step overwrites what `forward` returned for this one, in stream order."""
+        return False
 
     @abstractmethod
     def run_head(
@@ -73,7 +85,7 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
     def hidden_like(self) -> torch.Tensor:
         """Zeros [1, hidden_size], as between stages."""
         shape = (1, self.config.model.hidden_size)
-        return torch.zeros(shape, dtype=TORCH_DTYPES[self.config.dtype], device=self.device)
+        return torch.zeros(shape, dtype=self.placement.dtype, device=self.device)
 
 
 def num_tokens(message: StepInput) -> int:
@@ -109,8 +121,7 @@ def stage_attention(
     config, length = execution.model, execution.max_model_len
     kinds = [
         KindAttention(
-            backend,
-            kind.rope and RotaryEmbedding(kind.rope, config.head_dim, length, placement),
+            backend, kind.rope and RotaryEmbedding(kind.rope, config.head_dim, length, placement)
         )
         for kind, backend in zip(config.attention, backends, strict=True)
     ]
@@ -120,3 +131,111 @@ def stage_attention(
     ]
     head_counts = config.num_heads, config.num_kv_heads
     return StageAttention(head_counts, kinds, layers, caches, model.position_bias)
+
+
+class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
+    """See `ModelRunner`."""
+
+    def __init__(
+        self, worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend]
+    ) -> None:
+        super().__init__(worker, loaded)
+        config, model = worker.execution, loaded.model
+        self.attention = stage_attention(config, model, backends, (), self.placement)
+        self._head = encoder_head(config, model)
+
+    def prepare(self, message: EncodeStep) -> PackedStep:
+        return PackedStep.of(message, self.device)
+
+    def forward(self, batch: PackedStep, hidden: torch.Tensor | None) -> torch.Tensor:
+        return forward(self._model, batch, hidden, self.attention.packed(batch))
+
+    def run_head(
+        self, batch: PackedStep, hidden: torch.Tensor, mask: StepMask | None = None
+    ) -> HeadResult:
+        del mask  # nothing is sampled
+        return self._head(batch, hidden)
+
+    def warm_up(self) -> None:
+        for message in encode_steps(self.config):
+            self.run_alone(message)
+
+
+# Steps without a request: those that warm a stage up, and others by which it is measured.
+
+
+def encode_steps(config: ExecutionConfig) -> list[EncodeStep]:
+    """Two rows of unequal length, then one short row."""
+    length = max(1, min(MAX_TOKENS, config.max_model_len, config.max_step_tokens // 2))
+    return [step_of_texts(lens) for lens in ([length, max(1, length // 2)], [1])]
+
+
+def step_of_texts(lens: Sequence[int]) -> EncodeStep:
+    """Texts of `lens` tokens."""
+    query_lens = np.array(lens, np.int32)
+    return EncodeStep(step=0, tokens=_zeros(sum(lens)), query_lens=query_lens.tobytes())
+
+
+def decode_steps(config: ExecutionConfig, num_blocks: int) -> list[DecodeStep]:
+    """A prompt that is scored and sampled with truncation, then its last token again, greedily, and
+    a block copied."""
+    size, truncated = config.block_size, TokenSampling(top_p=0.9)
+    length = min(MAX_TOKENS, config.max_model_len, config.max_step_tokens, num_blocks * size)
+    lens, one = np.array([length], np.int32), np.ones(1, np.int32)
+    prompt = step_of_rows(lens, np.zeros_like(lens), size, truncated)
+    scored = [replace(init, logprobs=1) for init in prompt.inits]
+    again = step_of_rows(one, lens - 1, size, GREEDY)
+    last_token = np.array([-1], np.int32).tobytes()
+    return [
+        replace(prompt, inits=scored, targets=_zeros(length)),
+        replace(again, step=1, tokens=last_token, block_copies=_zeros(2)),
+    ]
+
+
+def step_of_first_tokens(rows: int) -> DecodeStep:
+    """Rows of one token that begin, all in one block."""
+    lens = np.ones(rows, np.int32)
+    slots, zeros = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
+    updates = np.stack([slots, zeros, zeros], axis=1)
+    return replace(step_of_rows(lens, zeros, 1, GREEDY), block_updates=updates.tobytes())
+
+
+def step_of_rows(
+    query_lens: IntArray, cached: IntArray, block_size: int, sampling: TokenSampling
+) -> DecodeStep:
+    """Rows of `query_lens` tokens behind `cached` ones, int32[R] each, all of which sample. Row r
+    is in slot r, and its blocks follow those of row r - 1."""
+    contexts = cached + query_lens
+    blocks = -(-contexts // block_size)
+    slots = np.arange(len(query_lens), dtype=np.int32)
+    firsts = np.cumsum(blocks) - blocks
+    owner, block = np.repeat(slots, blocks), np.arange(blocks.sum(), dtype=np.int32)
+    table = np.stack([owner, block - firsts[owner], block], axis=1, dtype=np.int32)
+    return DecodeStep(
+        step=0,
+        tokens=_zeros(int(query_lens.sum())),
+        query_lens=query_lens.tobytes(),
+        slots=slots.tobytes(),
+        starts=cached.tobytes(),
+        sample=b"\1" * len(slots),
+        block_updates=table.tobytes(),
+        inits=[
+            SlotInit(
+                slot=slot,
+                prompt_len=context,
+                seed=slot,
+                sampling=sampling,
+                known_tokens=_zeros(context) if sampling.penalised else b"",
+            )
+            for slot, context in enumerate(contexts.tolist())
+        ],
+    )
+
+
+def blocks_of(message: DecodeStep) -> int:
+    """How many blocks the slots gain in a step."""
+    return len(message.block_updates) // _BLOCK_UPDATE_BYTES
+
+
+def _zeros(count: int) -> bytes:
+    return bytes(4 * count)

@@ -1,16 +1,31 @@
-"""Takes steps from the engine core in order, and runs one stage's share of each."""
+"""Takes steps from the engine core in order, runs one stage's share of each, and reports it: the
+times, and on the last stage the result."""
 
-from typing import Generic
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NoReturn, TypeVar
 
+import msgspec
 import torch
 
-from workers.contract.messages import DecodeStep, StepInput, StepMask
+from workers.contract.messages import (
+    DecodeStep,
+    StageReport,
+    StepInput,
+    StepMask,
+    StepOutput,
+    StepTimes,
+)
+from workers.device.event_clock import EventClock
+from workers.heads.base import HeadResult
 from workers.layers.linear import pad_rows
-from workers.links.step_inbox import StepInbox
-from workers.links.token_return import TokenReceiver
+from workers.links.engine_link import EngineLink, StepInbox, TokenReceiver, TokenSender
 from workers.links.transport import Links
 from workers.stage.model_runner import InputT, ModelRunner, StepT, num_tokens
-from workers.stage.result_sender import ResultSender
+
+MarkT = TypeVar("MarkT")
 
 
 class Stage(Generic[StepT, InputT]):
@@ -21,7 +36,7 @@ class Stage(Generic[StepT, InputT]):
         self,
         runner: ModelRunner[StepT, InputT],
         links: Links,
-        results: ResultSender,
+        results: "ResultSender",
         inbox: StepInbox,
         tokens: TokenReceiver | None = None,
     ) -> None:
@@ -41,16 +56,16 @@ class Stage(Generic[StepT, InputT]):
         if isinstance(message, DecodeStep):
             self._receive_tokens(message)
         hidden = self._receive(message)
-        self._timer.arrived()
+        self._timer.mark()
         hidden = self._runner.forward(batch, hidden)
         result = None
         if self._links.next is None:
             result = self._runner.run_head(batch, hidden, self._receive_mask(message))
             if self._links.tokens is not None:
                 self._links.tokens.announce(message.step)
-            self._timer.computed()
+            self._timer.mark()
         else:
-            self._timer.computed()
+            self._timer.mark()
             reused = self._runner.reuses_states(batch)
             self._links.next.send(message.step, hidden[: num_tokens(message)], reused=reused)
         self._results.send(message.step, result)
@@ -73,5 +88,127 @@ class Stage(Generic[StepT, InputT]):
         """The tokens that the grammars of masked rows allow, computed while the layers run."""
         if not isinstance(message, DecodeStep) or not message.masked:
             return None
-        with self._timer.pausing():
-            return self._inbox.take_mask(message.step)
+        self._timer.mark()
+        mask = self._inbox.take_mask(message.step)
+        self._timer.mark()
+        return mask
+
+
+class StepTimer(Generic[MarkT]):
+    """Marks moments of one step after another, each where the work before it ends.
+
+    In order: the step begins; what it waits for has arrived; a wait in the midst of the
+    computations, for a mask, begins and ends; the stage's own results are computed; they are sent
+    on. The stage counts as waiting once it has done what it was given before.
+    """
+
+    def __init__(self, moment: Callable[[], MarkT]) -> None:
+        """`moment` makes a mark, of the host's clock or in a device's stream."""
+        self._moment = moment
+        self._marks: list[MarkT] = []
+
+    def begin(self) -> None:
+        """The step is prepared, and begins."""
+        self._marks = [self._moment()]
+
+    def mark(self) -> None:
+        """The next of the moments."""
+        self._marks.append(self._moment())
+
+    def sent(self) -> list[MarkT]:
+        """Marks the last moment; returns all."""
+        self.mark()
+        return self._marks
+
+
+def step_times(marks: Sequence[float], lead: float = 0.0, idle_us: int = -1) -> StepTimes:
+    """The times of a step from its marks in microseconds, of a clock that the host's leads."""
+    begun, arrived, *pauses, computed, sent = marks
+    paused = sum(pauses[1::2]) - sum(pauses[::2])
+    return StepTimes(
+        start_us=round(begun + lead),
+        idle_us=idle_us,
+        wait_us=round(arrived - begun + paused),
+        busy_us=round(computed - arrived - paused),
+        transfer_us=round(sent - computed),
+    )
+
+
+def recorded_event() -> torch.cuda.Event:
+    """A mark in the current CUDA stream, which does not wait for the device."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+class DeviceTimes:
+    """Times from the events of one step after another. For one thread, which may wait."""
+
+    def __init__(self, clock: EventClock) -> None:
+        self._clock = clock
+        self._end: float | None = None  # of the step before, on the device's clock
+
+    def wait(self, events: Sequence[torch.cuda.Event]) -> StepTimes:
+        """Wait until the device has come to the last mark; the step's times."""
+        marks = self._clock.wait(events)
+        idle = 0.0 if self._end is None else marks[0] - self._end
+        self._end = marks[-1]
+        return step_times(marks, self._clock.lead, round(idle))
+
+
+class ResultSender:
+    """Reports a stage's steps to the engine core, in order, with results that are there when they
+    are returned: the CPU's."""
+
+    timer: StepTimer[Any]
+    """Takes the marks of each step before it is sent."""
+
+    def __init__(self, engine: EngineLink, stage: int, tokens: TokenSender | None = None) -> None:
+        """`tokens` is for a last stage that shares no memory with the first."""
+        self.timer = StepTimer(time.monotonic_ns)
+        self._engine, self._stage, self._tokens = engine, stage, tokens
+
+    def send(self, step: int, result: HeadResult | None) -> None:
+        """The stage has done its part of the step; `result` is the last stage's."""
+        report = self._report(step, result)
+        times = step_times([mark // 1000 for mark in self.timer.sent()])
+        self._engine.send(msgspec.structs.replace(report, times=times))
+
+    def _report(self, step: int, result: HeadResult | None) -> StepOutput | StageReport:
+        """The message, of a result on the host, without times; its tokens are sent."""
+        if result is None:
+            return StageReport(self._stage, step)
+        output = result.to_output(step)
+        if self._tokens is not None:
+            self._tokens.send(output)
+        return output
+
+
+class QueuedSender(ResultSender):
+    """For results that a CUDA stream has yet to compute: a thread waits for each and sends it, so
+    that the launching thread never waits for the device. The device's errors end that thread, and
+    so the process."""
+
+    def __init__(self, engine: EngineLink, stage: int, tokens: TokenSender | None = None) -> None:
+        """`engine` and `tokens` are links of the thread's own."""
+        super().__init__(engine, stage, tokens)
+        self.timer = StepTimer(recorded_event)
+        self._device = torch.cuda.current_device()
+        # Each step with its result, which is in pinned memory when the last event is reached.
+        self._queue: queue.SimpleQueue[tuple[int, HeadResult | None, list[torch.cuda.Event]]]
+        self._queue = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="results", daemon=True).start()
+
+    def send(self, step: int, result: HeadResult | None) -> None:
+        on_host = None if result is None else result.to_host()
+        self._queue.put((step, on_host, self.timer.sent()))
+
+    def _run(self) -> NoReturn:
+        times = DeviceTimes(EventClock())
+        # A thread's current device is the first GPU, unless it says otherwise.
+        torch.cuda.set_device(self._device)
+        while True:
+            step, result, events = self._queue.get()
+            of_step = times.wait(events)
+            report = self._report(step, result)
+            self._engine.send(msgspec.structs.replace(report, times=of_step))

@@ -5,27 +5,22 @@ are timed before any weights are loaded, and the layers are divided by it
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from workers.attention.base import AttentionBackend
-from workers.attention.kv_cache import KVCache, kv_block_bytes
+from workers.attention.kv_cache import kv_block_bytes
 from workers.contract.config import Device, ExecutionConfig, WorkerConfig
+from workers.contract.messages import DecodeStep
 from workers.contract.share import PartCosts, Share, StageCosts
 from workers.contract.token_sampling import TokenSampling
 from workers.device.timing import seconds_of
-from workers.heads.encoder_head import encoder_head
-from workers.layers.placement import Placement
-from workers.models.base import StageModel, model_class
-from workers.models.layer_loop import forward, run_layer
-from workers.stage.model_runner import stage_attention
-from workers.stage.warm_up_steps import blocks_of, step_of_rows, step_of_texts
-from workers.step.packed_step import PackedStep
+from workers.layers.layer import Placement
+from workers.models.base import StageModel, forward, model_class, run_layer
+from workers.stage.model_runner import EncodeRunner, blocks_of, step_of_rows, step_of_texts
 from workers.step.rows import IntArray
-from workers.step.slot_table import SlotTable
-from workers.weights.loader import TORCH_DTYPES, outline
+from workers.weights.loader import LoadedModel, outline
 
 LEAST_LAYER_WEIGHTS = 1 << 20
 """A layer with fewer weights takes as long as it takes to launch it, on any device."""
@@ -48,37 +43,28 @@ MEASURING_SECONDS = 4.0
 _logger = logging.getLogger(__name__)
 
 
-class _Parts(NamedTuple):
-    """The work of one step, part by part: each call does it once, or queues it."""
-
-    layer: Callable[[], object]
-    embedding: Callable[[], object]
-    head: Callable[[], object]
-
-
 def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageCosts | None:
     """Times one layer with random weights, the embedding and the head on the stage's device; None
     for layers that are too small, and on a CPU also for those that are too large. Takes a few
     tenths of a second, besides what kernels take to compile: after `MEASURING_SECONDS` all times
     are left 0."""
     started, execution = time.monotonic(), worker.execution
-    placement = Placement(torch.device(worker.local_device), TORCH_DTYPES[execution.dtype])
-    weights = _part_weights(execution)
-    on_cpu, multiplied = placement.device.type == "cpu", weights.layer + weights.head
-    if weights.layer < LEAST_LAYER_WEIGHTS or (on_cpu and multiplied > MOST_CPU_WEIGHTS):
+    placement, weights = Placement.of(worker), _part_weights(execution)
+    on_cpu, (layer_weights, _, head_weights) = execution.device_type == "cpu", weights
+    too_large = on_cpu and layer_weights + head_weights > MOST_CPU_WEIGHTS
+    if layer_weights < LEAST_LAYER_WEIGHTS or too_large:
         return None
-    model, timer = _made_up_model(execution, placement), _PartTimer(placement.device, started)
-    try:
-        if execution.model.has_kv_cache:
-            decode, prompts = _decoder_seconds(execution, model, backends, placement, timer)
-        else:
-            prompts = _encoder_seconds(execution, model, backends, placement, timer)
-            decode = [0.0 for _ in prompts]
-    except TimeoutError:
-        decode = prompts = [0.0 for _ in weights]
+    loaded = LoadedModel(_made_up_model(execution, placement), 0, 0.0)
     block_bytes = 0
     if execution.model.has_kv_cache:
+        measure = _decoder_seconds
         block_bytes = kv_block_bytes(execution.model, 1, execution.block_size, placement.dtype)
+    else:
+        measure = _encoder_seconds
+    try:
+        decode, prompts = measure(worker, loaded, backends, started + MEASURING_SECONDS)
+    except TimeoutError:
+        decode = prompts = [0.0 for _ in weights]
     sizes = [count * placement.dtype.itemsize for count in weights]
     layer, embedding, head = map(PartCosts, decode, prompts, sizes)
     costs = StageCosts(layer, embedding, head, block_bytes)
@@ -87,56 +73,48 @@ def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -
     return costs
 
 
-class _PartTimer:
-    """Times parts on a device, until `MEASURING_SECONDS` after `started`."""
+def _seconds(
+    device: torch.device,
+    until: float,
+    *,
+    layer: Callable[[], object],
+    embedding: Callable[[], object],
+    head: Callable[[], object],
+) -> list[float]:
+    """What each part takes, a call of which does its work in one step once, or queues it.
 
-    def __init__(self, device: torch.device, started: float) -> None:
-        self.device, self._until = device, started + MEASURING_SECONDS
-
-    def seconds(self, parts: _Parts) -> list[float]:
-        """What each part takes. Raises TimeoutError once the time is over."""
-        times: list[float] = []
-        for part in parts:
-            if time.monotonic() >= self._until:
-                raise TimeoutError
-            times.append(seconds_of(part, self.device))
-        return times
+    Raises TimeoutError for a part that would be timed after `until`.
+    """
+    times: list[float] = []
+    for part in (layer, embedding, head):
+        if time.monotonic() >= until:
+            raise TimeoutError
+        times.append(seconds_of(part, device))
+    return times
 
 
 def _log(costs: StageCosts, seconds: float) -> None:
+    named = {"a layer": costs.layer, "embedding": costs.embedding, "head": costs.head}
     parts = ", ".join(
         f"{name} {1e6 * part.decode:.0f} + {1e6 * part.prompts:.0f} µs"
-        for name, part in (
-            ("a layer", costs.layer),
-            ("embedding", costs.embedding),
-            ("head", costs.head),
-        )
+        for name, part in named.items()
     )
     _logger.info("decode step + step of prompts: %s; measured in %.1f s", parts, seconds)
 
 
-class _PartWeights(NamedTuple):
-    """How many numbers each part has."""
+def _part_weights(execution: ExecutionConfig) -> tuple[int, int, int]:
+    """How many numbers a layer, the embedding and the head have.
 
-    layer: int
-    embedding: int
-    head: int
-
-
-def _part_weights(execution: ExecutionConfig) -> _PartWeights:
-    """From shares of one layer, without memory. A tied embedding counts at both ends: each of them
-    loads it."""
+    From shares of one layer, without memory. A tied embedding counts at both ends: each of them
+    loads it.
+    """
 
     def count(*, first: bool, last: bool) -> int:
         weights = outline(execution, Share(0, 1, first=first, last=last)).weights()
         return sum(weight.numel() for weight in weights.values())
 
     layer = count(first=False, last=False)
-    return _PartWeights(
-        layer=layer,
-        embedding=count(first=True, last=False) - layer,
-        head=count(first=False, last=True) - layer,
-    )
+    return layer, count(first=True, last=False) - layer, count(first=False, last=True) - layer
 
 
 def _made_up_model(execution: ExecutionConfig, placement: Placement) -> StageModel:
@@ -163,67 +141,55 @@ def _fill(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def _encoder_seconds(
-    execution: ExecutionConfig,
-    model: StageModel,
-    backends: Sequence[AttentionBackend],
-    placement: Placement,
-    timer: _PartTimer,
-) -> list[float]:
-    """The time of each part in a step of texts."""
-    step = PackedStep.of(step_of_texts(_prompt_lens(execution).tolist()), placement.device)
-    stage = stage_attention(execution, model, backends, (), placement)
-    attention = stage.packed(step)
-    hidden, head = torch.randn_like(model.embed(step)), encoder_head(execution, model)
-    parts = _Parts(
+    worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], until: float
+) -> tuple[list[float], list[float]]:
+    """The time of each part in a decode step, which an encoder has not, and in a step of texts."""
+    model, runner = loaded.model, EncodeRunner(worker, loaded, backends)
+    step = runner.prepare(step_of_texts(_prompt_lens(worker.execution).tolist()))
+    hidden, attention = torch.randn_like(model.embed(step)), runner.attention.packed(step)
+    prompts = _seconds(
+        runner.device,
+        until,
         layer=lambda: run_layer(model, 0, hidden, attention),
         embedding=lambda: model.embed(step),
-        head=lambda: head(step, model.final_norm(hidden)),
+        head=lambda: runner.run_head(step, model.final_norm(hidden)),
     )
-    return timer.seconds(parts)
+    return [0.0 for _ in prompts], prompts
 
 
 def _decoder_seconds(
-    execution: ExecutionConfig,
-    model: StageModel,
-    backends: Sequence[AttentionBackend],
-    placement: Placement,
-    timer: _PartTimer,
+    worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], until: float
 ) -> tuple[list[float], list[float]]:
     """The time of each part in a decode step, and in a step of prompts."""
-    # Encoders need none of these.
-    from workers.heads.decoder_head import decoder_head  # noqa: PLC0415
-    from workers.sampling.sampling_table import SamplingTable  # noqa: PLC0415
-    from workers.stage.decode_input import DecodeInputBuilder  # noqa: PLC0415
+    # Encoders need none of this.
+    from workers.stage.decode_runner import DecodeRunner  # noqa: PLC0415
 
-    device, size, prompts = placement.device, execution.block_size, _prompt_lens(execution)
-    contexts, generates = _decode_contexts(execution), execution.task == "generate"
-    blocks = [blocks_of(lens, size) for lens in (contexts, prompts)]
-    num_blocks, max_blocks = (max(map(of, blocks)) for of in (np.sum, np.max))
-    max_rows = max(len(contexts), len(prompts))
-    slots = SlotTable(max_rows, int(max_blocks), size, int(num_blocks), device)
-    table = SamplingTable(max_rows, execution.model.vocab_size, device) if generates else None
-    cache = KVCache(execution.model, 1, int(num_blocks), size, placement.dtype, device).layers
-    _fill([cache[0].keys, cache[0].values])
-    stage = stage_attention(execution, model, backends, cache, placement)
-    builder = DecodeInputBuilder(slots, table, first=True, last=True)
-    head = decoder_head(execution.task, model, slots, table)
+    execution, model = worker.execution, loaded.model
+    contexts, size = _decode_contexts(execution), execution.block_size
+    lens = _prompt_lens(execution)[: execution.max_running]
+    decode_step = step_of_rows(np.ones_like(contexts), contexts - 1, size, TokenSampling())
+    prompts = step_of_rows(lens, np.zeros_like(lens), size, TokenSampling())
+    num_blocks = max(blocks_of(decode_step), blocks_of(prompts))
+    runner = DecodeRunner(worker, loaded, backends, num_blocks)
+    _fill([runner.kv_cache.layers[0].keys, runner.kv_cache.layers[0].values])
 
-    def seconds(query_lens: IntArray, cached: IntArray) -> list[float]:
-        batch = builder.build(step_of_rows(query_lens, cached, size, TokenSampling()))
+    def seconds(message: DecodeStep) -> list[float]:
+        batch = runner.prepare(message)
         step, requested = batch.tensors, batch.requested
-        hidden, attention = torch.randn_like(model.embed(step)), stage.paged(step)
-        at_the_end = stage.paged(step, lambda: requested.last_tokens)
-        parts = _Parts(
+        hidden, attention = torch.randn_like(model.embed(step)), runner.attention.paged(step)
+        at_the_end = runner.attention.paged(step, lambda: requested.last_tokens)
+        layer, embedding, last_layer_and_head = _seconds(
+            runner.device,
+            until,
             layer=lambda: run_layer(model, 0, hidden, attention),
             embedding=lambda: model.embed(step),
-            head=lambda: head(requested, forward(model, step, hidden, at_the_end)),
+            head=lambda: runner.run_head(batch, forward(model, step, hidden, at_the_end)),
         )
-        layer, embedding, last_layer_and_head = timer.seconds(parts)
         # The last layer computes less than the others: after its keys and values, only what the
         # last tokens of prompts need.
         return [layer, embedding, last_layer_and_head - layer]
 
-    return seconds(np.ones_like(contexts), contexts - 1), seconds(prompts, np.zeros_like(prompts))
+    return seconds(decode_step), seconds(prompts)
 
 
 def _decode_contexts(execution: ExecutionConfig) -> IntArray:

@@ -2,6 +2,8 @@
 after step."""
 
 import logging
+import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -25,24 +27,20 @@ from workers.contract.messages import (
 from workers.contract.model_config import ModelConfigError
 from workers.contract.process.endings import end_with_threads
 from workers.contract.share import Share, StageCosts
+from workers.contract.supervision import BEAT_SECONDS
 from workers.device.heap import HeapTrimmer
-from workers.links.connect import connect
-from workers.links.engine_link import EngineLink
-from workers.links.step_inbox import StepInbox
-from workers.links.token_return import TokenReceiver, TokenSender
-from workers.links.transport import Links, PipelineError, SymmetricMemoryError
-from workers.models.base import StageModel
-from workers.stage.encode_runner import EncodeRunner
-from workers.stage.heartbeat import start_heartbeat
+from workers.layers.layer import TORCH_DTYPES
+from workers.links.engine_link import EngineLink, StepInbox, TokenReceiver, TokenSender, ZMQContext
+from workers.links.transport import Links, PipelineError, SymmetricMemoryError, connect
 from workers.stage.memory import DeviceMemoryError, explained, release_cached
-from workers.stage.model_runner import attention_needs
-from workers.stage.result_sender import ImmediateSender, QueuedSender, ResultSender
-from workers.stage.stage import Stage
-from workers.weights.loader import TORCH_DTYPES, LoadedModel, load_model
-from workers.weights.tensor_file import CheckpointError
+from workers.stage.model_runner import EncodeRunner, attention_needs
+from workers.stage.stage import QueuedSender, ResultSender, Stage
+from workers.weights.checkpoint import CheckpointError
+from workers.weights.loader import LoadedModel, load_model
 
 if TYPE_CHECKING:
     from workers.stage.decode_runner import DecodeRunner
+
 
 _EXPLAINED = (
     AttentionBackendError,
@@ -63,7 +61,7 @@ _logger = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT", Share, AllocateKV)
 
 
-def run_worker(config: WorkerConfig, context: zmq.Context[zmq.Socket[bytes]]) -> Exception:
+def run_worker(config: WorkerConfig, context: ZMQContext) -> Exception:
     """Serve steps until the process is killed. Returns only after a failure, which is then logged
     and sent to the engine core.
 
@@ -84,16 +82,17 @@ def run_worker(config: WorkerConfig, context: zmq.Context[zmq.Socket[bytes]]) ->
 
 def _send_last_words(execution: ExecutionConfig, stage: int, error: BaseException) -> None:
     """Log a failure and tell the engine core, over a socket that no other thread uses."""
-    failure = WorkerFailed(stage, _explain(error), isinstance(error, PipelineError))
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    line = " ".join(str(error).split())
+    message = line if isinstance(error, _EXPLAINED) else f"{type(error).__name__}: {line}"
+    _logger.debug("traceback of the failure", exc_info=error)
+    _logger.error("%s", message)
+    context: ZMQContext = zmq.Context()
     link = EngineLink(context, execution.worker_endpoint, stage, "failure")
-    link.send(failure)
+    link.send(WorkerFailed(stage, message, isinstance(error, PipelineError)))
     context.destroy(LINGER_MS)
 
 
-def _serve(
-    config: WorkerConfig, context: zmq.Context[zmq.Socket[bytes]], engine: EngineLink
-) -> NoReturn:
+def _serve(config: WorkerConfig, context: ZMQContext, engine: EngineLink) -> NoReturn:
     # float32 means float32, not TF32, whatever the environment sets.
     torch.set_float32_matmul_precision("highest")
     execution = config.execution
@@ -109,9 +108,10 @@ def _serve(
     share = _answer(engine, Share)
     with explained("loading the weights", "use a smaller model"):
         loaded = load_model(config, share)
-    engine.send(_announcement(config, loaded, backends, links))
+    announcement = _announcement(config, loaded, backends, links)
+    engine.send(announcement)
     num_blocks = _answer(engine, AllocateKV).num_blocks
-    needed = num_blocks * _block_bytes(execution, loaded.model)
+    needed = num_blocks * announcement.kv_block_bytes
     setting = execution.setting
     remedy = f"lower {setting('kv_cache_memory')} (or {setting('memory_share')})"
     with explained("allocating the KV cache", remedy, needed):
@@ -122,7 +122,7 @@ def _serve(
         runner.warm_up()
     engine.send(WorkerReady(config.stage))
     beats = EngineLink(context, config.execution.worker_endpoint, config.stage, "beats")
-    start_heartbeat(beats, config.stage, lambda: stage.last_finished_step)
+    _start_heartbeat(beats, config.stage, stage)
     trimmer = HeapTrimmer() if execution.device_type == "cpu" else None
     while True:
         stage.run(inbox.next_step())
@@ -175,66 +175,58 @@ def _stage(
     links: Links,
     engine: EngineLink,
     inbox: StepInbox,
-    context: zmq.Context[zmq.Socket[bytes]],
+    context: ZMQContext,
 ) -> Stage[Any, Any]:
-    config, several = runner.config, links.previous is not None or links.next is not None
-    over_zmq = several and config.task == "generate" and links.tokens is None
-    sender = TokenSender(context, config.token_endpoint) if over_zmq and runner.last else None
-    results = _result_sender(runner, context, engine, sender)
-    receiver = None
-    if over_zmq and runner.first and not isinstance(runner, EncodeRunner):
-        store = runner.slots.store_sampled
-        receiver = TokenReceiver(context, config.token_endpoint, store)
+    config, sender, receiver = runner.config, None, None
+    if config.num_stages > 1 and config.task == "generate" and links.tokens is None:
+        if runner.last:
+            sender = TokenSender(context, config.token_endpoint)
+        elif runner.first and not isinstance(runner, EncodeRunner):
+            store = runner.slots.store_sampled
+            receiver = TokenReceiver(context, config.token_endpoint, store)
+    if config.device_type == "cpu":
+        results = ResultSender(engine, runner.stage, sender)
+    else:
+        own = EngineLink(context, config.worker_endpoint, runner.stage, "results")
+        results = QueuedSender(own, runner.stage, sender)
     return Stage[Any, Any](runner, links, results, inbox, receiver)
-
-
-def _result_sender(
-    runner: "DecodeRunner | EncodeRunner",
-    context: zmq.Context[zmq.Socket[bytes]],
-    engine: EngineLink,
-    tokens: TokenSender | None,
-) -> ResultSender:
-    if runner.config.device_type == "cpu":
-        return ImmediateSender(engine, runner.stage, tokens)
-    own = EngineLink(context, runner.config.worker_endpoint, runner.stage, "results")
-    return QueuedSender(own, runner.stage, runner.device, tokens)
 
 
 def _announcement(
     config: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], links: Links
 ) -> WorkerLoaded:
-    cached = config.execution.model.has_kv_cache
+    """What the stage has loaded, and the bytes that it has for a KV cache: as configured, or what
+    is left of the device's share."""
+    execution, block_bytes, budget = config.execution, 0, 0
+    if execution.model.has_kv_cache:
+        layers, dtype = len(loaded.model.layers), TORCH_DTYPES[execution.dtype]
+        block_bytes = kv_block_bytes(execution.model, layers, execution.block_size, dtype)
+        budget = execution.kv_cache_bytes
+        if config.memory_share:
+            from workers.stage.decode_runner import measured_kv_budget  # noqa: PLC0415
+
+            budget = measured_kv_budget(config, loaded, backends, links.ring_bytes)
+            release_cached()
     return WorkerLoaded(
         stage=config.stage,
         weight_bytes=loaded.weight_bytes,
         seconds=loaded.seconds,
-        kv_block_bytes=_block_bytes(config.execution, loaded.model) if cached else 0,
-        kv_budget_bytes=_kv_budget(config, loaded, backends, links) if cached else 0,
+        kv_block_bytes=block_bytes,
+        kv_budget_bytes=budget,
     )
 
 
-def _kv_budget(
-    config: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], links: Links
-) -> int:
-    """Bytes for the KV cache: as configured, or what is left of the device's share."""
-    if not config.memory_share:
-        return config.execution.kv_cache_bytes
-    from workers.stage.kv_budget import measured_kv_budget  # noqa: PLC0415
+def _start_heartbeat(engine: EngineLink, number: int, stage: Stage[Any, Any]) -> None:
+    """Send heartbeats to the engine core (`engine_core/executor/watch.py`) until the process ends.
 
-    budget = measured_kv_budget(config, loaded, backends, links.ring_bytes)
-    release_cached()
-    return budget
+    `engine` is a link that only the heartbeat uses. A thread sends it, so that it continues however
+    long a step takes: how long a step may take is the engine core's to judge.
+    (`workers/contract/supervision.py` has the other heartbeat, to the daemon.)
+    """
 
+    def beat() -> NoReturn:
+        while True:
+            time.sleep(BEAT_SECONDS)
+            engine.send(WorkerBeat(number, stage.last_finished_step))
 
-def _block_bytes(execution: ExecutionConfig, model: StageModel) -> int:
-    dtype, layers = TORCH_DTYPES[execution.dtype], len(model.layers)
-    return kv_block_bytes(execution.model, layers, execution.block_size, dtype)
-
-
-def _explain(error: BaseException) -> str:
-    """Log a failure, and return it as one line."""
-    line = " ".join(str(error).split())
-    message = line if isinstance(error, _EXPLAINED) else f"{type(error).__name__}: {line}"
-    _logger.debug("traceback of the failure", exc_info=error)
-    _logger.error("%s", message)
-    return message
+    threading.Thread(target=beat, name="heartbeat", daemon=True).start()

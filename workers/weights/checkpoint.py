@@ -3,18 +3,91 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import torch
+from safetensors import SafetensorError, safe_open
 
-from workers.contract.checkpoint.weight_files import WeightFiles, find_weights
+from workers.contract.checkpoint.weight_files import WeightFiles, WeightFormat, find_weights
 from workers.contract.model_config import ModelConfigError
 from workers.contract.model_shape import WrapperConfig
 from workers.layers.layer import Rows
-from workers.weights.tensor_file import CheckpointError, TensorFile, open_tensors
 
+_ZIP = b"PK\x03\x04"
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_CAUSE = re.compile(r"WeightsUnpickler error: (.+)")
+
+
+class CheckpointError(ValueError):
+    """Weights are missing, unreadable or do not fit the model; the message names file or tensor."""
+
+
+class TensorFile(NamedTuple):
+    """An open file of tensors, which stay on the CPU and are read when asked for.
+
+    `get` raises CheckpointError for a name that is not among `names`, or for a file that cannot be
+    read.
+    """
+
+    names: Collection[str]
+    get: Callable[[str], torch.Tensor]
+
+
+@contextmanager
+def open_tensors(file: Path, weight_format: WeightFormat) -> Generator[TensorFile]:
+    """The tensors of a file. Raises CheckpointError if it cannot be read or holds anything else,
+    also for what is read from it.
+
+    Safetensors are a head of names, types and shapes, and the bytes. What `torch.save` wrote is a
+    pickle, of which nothing but tensors is accepted: since torch 1.6 a zip archive, whose tensors
+    are mapped into memory; older ones are read whole.
+    """
+    if weight_format == "pytorch":
+        tensors = _only_tensors(file, _load(file))
+
+        def loaded(name: str) -> torch.Tensor:
+            if name not in tensors:
+                raise CheckpointError(f"{file} cannot be read: it does not hold {name}")
+            return tensors[name]
+
+        yield TensorFile(tensors.keys(), loaded)
+        return
+    try:
+        # safetensors does not declare the type of the result.
+        with cast("AbstractContextManager[Any]", safe_open(file, framework="pt")) as opened:
+            yield TensorFile(opened.keys(), opened.get_tensor)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from None
+
+
+def _load(file: Path) -> Any:
+    """No code runs: `weights_only` builds nothing but tensors and plain containers of them."""
+    try:
+        with file.open("rb") as start:
+            mapped = start.read(len(_ZIP)) == _ZIP
+        return torch.load(file, weights_only=True, mmap=mapped, map_location="cpu")
+    except Exception as error:  # a pickle is a program, and a spoilt one may raise anything
+        found = _CAUSE.search(str(error))
+        lines = [found[1]] if found else str(error).split("\n")
+        reason = next(filter(str.strip, lines), "it is truncated")
+        raise CheckpointError(f"{file} cannot be read: {reason}") from None
+
+
+def _only_tensors(file: Path, loaded: Any) -> dict[str, torch.Tensor]:
+    if not isinstance(loaded, dict):
+        raise CheckpointError(f"{file} holds a {type(loaded).__name__}, not tensors by name")
+    tensors: dict[str, torch.Tensor] = {}
+    for name, value in cast(dict[Any, Any], loaded).items():
+        if not isinstance(name, str):
+            raise CheckpointError(f"{file} holds a {type(name).__name__} as the name of a tensor")
+        if not (isinstance(value, torch.Tensor) and value.layout == torch.strided):
+            raise CheckpointError(
+                f"{file} holds {name}, a {type(value).__name__}; only dense tensors are read"
+            )
+        tensors[name] = value.detach()
+    return tensors
 
 
 class Checkpoint:
@@ -107,27 +180,27 @@ class Checkpoint:
         for file, names in self._by_file(targets).items():
             with self._open(file) as tensors:
                 for name, stored_name in names:
-                    stored = tensors.get_tensor(stored_name)
+                    stored = tensors.get(stored_name)
                     _check_fit(file, stored_name, stored, targets[name], rows.get(name))
                     yield name, stored
 
     def _names_of_single_file(self) -> dict[str, Path]:
         (file,) = self._weights.files
         with self._open(file) as tensors:
-            return dict.fromkeys(tensors.keys(), file)
+            return dict.fromkeys(tensors.names, file)
 
     @contextmanager
     def _open(self, file: Path) -> Generator[TensorFile]:
         with open_tensors(file, self._weights.format) as tensors:
             index = self._weights.index
-            if index is not None and (others := sorted(set(tensors.keys()) - index.keys())):
+            if index is not None and (others := sorted(set(tensors.names) - index.keys())):
                 raise CheckpointError(f"{file} holds {others[0]}, which is not in its index")
             yield tensors
 
     def _get(self, name: str) -> torch.Tensor:
         ((file, ((_, stored_name),)),) = self._by_file([name]).items()
         with self._open(file) as tensors:
-            return tensors.get_tensor(stored_name)
+            return tensors.get(stored_name)
 
     def _by_file(self, names: Collection[str]) -> dict[Path, list[tuple[str, str]]]:
         missing = [name for name in names if name not in self._locations]

@@ -2,29 +2,23 @@
 
 import hashlib
 import logging
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import torch
 
-from workers.contract.config import Dtype, ExecutionConfig, WorkerConfig
+from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.families.table import family_of
 from workers.contract.share import Share, shares_of
-from workers.layers.placement import Placement
+from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.models.base import StageModel, model_class
-from workers.weights.checkpoint import Checkpoint
-from workers.weights.tensor_file import CheckpointError
-
-__all__ = ["CheckpointError", "LoadedModel", "load_model"]
-
-TORCH_DTYPES: dict[Dtype, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+from workers.weights.checkpoint import Checkpoint, CheckpointError
 
 _DUMMY_GAIN = 2.0
 """Standard deviation of a dummy layer's outputs for inputs of 1, and of the logits."""
@@ -49,7 +43,7 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     Raises CheckpointError or UnknownArchitectureError.
     """
     start, config = time.monotonic(), worker.execution
-    placement = Placement(torch.device(worker.local_device), TORCH_DTYPES[config.dtype])
+    placement = Placement.of(worker)
     architecture = model_class(config.model.architecture)
     model = architecture(config.model, share, placement)
     weights = model.weights()
@@ -146,3 +140,36 @@ class WeightProgress:
                 self._done / 1e9,
                 self._total / 1e9,
             )
+
+
+def faults(config: ExecutionConfig) -> Iterator[str]:
+    """A line for each kind of fault of a checkpoint's weights: tensors that are not read, that lack
+    or do not fit, and the same of the modules behind an embedder."""
+    (all_layers,) = shares_of([config.model.num_layers])
+    whole = outline(config, all_layers)
+    for folder, weights in by_folder(whole.weights()).items():
+        try:
+            checkpoint = open_checkpoint(config, folder)
+        except CheckpointError as error:
+            yield str(error)
+            continue
+        names = partial(check_names, config, checkpoint)
+        for check in (names, partial(checkpoint.check_fit, weights, whole.rows())):
+            try:
+                check()
+            except CheckpointError as error:
+                yield str(error)
+
+
+def main() -> None:
+    """Say what the weights of a checkpoint would be refused for. No weight is read.
+
+    `penstock inspect`, which does not import torch, runs this as a process of its own: an
+    ExecutionConfig comes on standard input, a list of lines goes to standard output, both in JSON.
+    """
+    config = msgspec.json.decode(sys.stdin.buffer.read(), type=ExecutionConfig)
+    sys.stdout.buffer.write(msgspec.json.encode(list(faults(config))))
+
+
+if __name__ == "__main__":
+    main()

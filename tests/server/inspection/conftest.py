@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.weights.head_check import faults
+from workers.weights.loader import faults
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,8 @@ from tests.server.checkpoint_folders import BERT, LLAMA, write_json
 from tests.server.inspection.fitting_weights import write_model
 from tests.workers.checkpoints import worker_config
 from workers.contract.share import shares_of
-from workers.weights.head_check import faults
-from workers.weights.loader import load_model
-from workers.weights.tensor_file import CheckpointError
+from workers.weights.checkpoint import CheckpointError
+from workers.weights.loader import faults, load_model
 
 Tensors = dict[str, torch.Tensor]
 WEIGHT = "model.layers.1.mlp.down_proj.weight"

@@ -11,8 +11,8 @@ from workers.attention.base import AttentionNeeds
 from workers.attention.stage_attention import KindAttention, LayerAttention, StageAttention
 from workers.contract.attention_kind import AttentionKind
 from workers.contract.rope_config import RopeConfig
+from workers.layers.layer import Placement
 from workers.layers.norm import QKNorm
-from workers.layers.placement import Placement
 from workers.layers.rotary import RotaryEmbedding
 
 SIZE, EPS, LENGTHS = 16, 1e-6, [9, 12]

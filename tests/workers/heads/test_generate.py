@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from workers.device.tuning import WARM_LM_HEAD_ROWS
-from workers.heads.generate import GenerateHead
+from workers.heads.decoder_head import GenerateHead
 from workers.sampling.sampling_table import SamplingTable
 from workers.step.slot_table import SlotTable
 

@@ -6,7 +6,7 @@ import torch
 
 from workers.contract.embedding_modules import PoolingConfig
 from workers.contract.messages import EncodeStep
-from workers.heads.pooling import first_tokens, pool
+from workers.heads.encoder_head import first_tokens, pool
 from workers.step.packed_step import PackedStep
 
 LENS = [3, 1, 7, 2, 5]

@@ -19,9 +19,9 @@ from tests.workers.step_tensors import packed_step
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.messages import EmbedSparseOutput
 from workers.contract.model_config import ModelConfigError, SpladeConfig
-from workers.heads import splade
-from workers.heads.splade import sparse_vectors
-from workers.weights.tensor_file import CheckpointError
+from workers.heads import encoder_head
+from workers.heads.encoder_head import sparse_vectors
+from workers.weights.checkpoint import CheckpointError
 
 TASK = "embed_sparse"
 VOCABULARY = BERT["vocab_size"]
@@ -86,7 +86,7 @@ def test_vectors_are_those_of_sentence_transformers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy, activation, at_once
 ) -> None:
     """Also where rows are pooled piece by piece."""
-    monkeypatch.setattr(splade, "TOKENS_AT_ONCE", at_once)
+    monkeypatch.setattr(encoder_head, "TOKENS_AT_ONCE", at_once)
     model = save_masked_lm(tmp_path, bias=-1.0)
     pooling = {"pooling_strategy": strategy, "activation_function": activation}
     write_modules(tmp_path, "Transformer", "SpladePooling", **pooling, embedding_dimension=None)
@@ -136,7 +136,7 @@ def test_nan_stays_in_its_row(strategy) -> None:
 
 @pytest.mark.parametrize("lens", [[1], [40], [1] * 40, [3, 3, 3], [7, 1, 90, 2], [8, 8, 1]])
 def test_no_more_logits_than_fit_are_held(monkeypatch: pytest.MonkeyPatch, lens) -> None:
-    monkeypatch.setattr(splade, "TOKENS_AT_ONCE", 8)
+    monkeypatch.setattr(encoder_head, "TOKENS_AT_ONCE", 8)
     asked: list[int] = []
 
     def logits(rows: torch.Tensor) -> torch.Tensor:

@@ -26,10 +26,10 @@ from tests.workers.step_maker import encoder_step, int32
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.embedding_modules import PoolingConfig
 from workers.contract.model_config import ModelConfig
-from workers.heads import encoder_head, pooling
-from workers.models import vector_modules
+from workers.heads import encoder_head
+from workers.layers.linear import Linear
 from workers.step.packed_step import PackedStep
-from workers.weights.tensor_file import CheckpointError
+from workers.weights.checkpoint import CheckpointError
 
 SIZE = BERT["hidden_size"]
 WORDS = tuple(f"w{number}" for number in range(BERT["vocab_size"] - 5))
@@ -213,7 +213,7 @@ Patch = pytest.MonkeyPatch
 
 
 def _weights_off_by_one(patch: Patch) -> None:
-    pools = pooling._POOLS
+    pools = encoder_head._POOLS
     own = pools["weightedmean"]
 
     def later(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
@@ -223,15 +223,19 @@ def _weights_off_by_one(patch: Patch) -> None:
 
 
 def _prompt_pooled(patch: Patch) -> None:
+    own = encoder_head.pool
+
     def whole(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
-        return pooling.pool(hidden, replace(step, unpooled_lens=None), config)
+        return own(hidden, replace(step, unpooled_lens=None), config)
 
     patch.setattr(encoder_head, "pool", whole)
 
 
 def _modes_reversed(patch: Patch) -> None:
+    own = encoder_head.pool
+
     def turned(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
-        return pooling.pool(hidden, step, PoolingConfig(modes=config.modes[::-1]))
+        return own(hidden, step, PoolingConfig(modes=config.modes[::-1]))
 
     patch.setattr(encoder_head, "pool", turned)
 
@@ -239,14 +243,18 @@ def _modes_reversed(patch: Patch) -> None:
 def _bias_dropped(patch: Patch) -> None:
     """Where it has just been loaded."""
 
-    def pack(own: vector_modules.Dense) -> None:
-        own.weights()["2_Dense/linear.bias"].zero_()
+    whole = Linear.pack
 
-    patch.setattr(vector_modules.Dense, "pack", pack)
+    def pack(own: Linear) -> None:
+        if (bias := own.weights().get("2_Dense/linear.bias")) is not None:
+            bias.zero_()
+        whole(own)
+
+    patch.setattr(Linear, "pack", pack)
 
 
 def _activation_dropped(patch: Patch) -> None:
-    patch.setitem(vector_modules._ACTIVATIONS, "Tanh", lambda rows: rows)
+    patch.setattr(torch.nn, "Tanh", torch.nn.Identity)
 
 
 def _modules_reversed(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from workers.contract.config_keys.keys import ConfigKeys
 from workers.contract.config_keys.rope import read_rope
 from workers.contract.rope_config import RopeConfig
-from workers.layers.rope_frequencies import rope_frequencies
+from workers.layers.rotary import rope_frequencies
 
 POSITIONS, HEAD_DIM = 1024, 32
 SHORT = [1.0 + pair / 10 for pair in range(HEAD_DIM // 2)]

@@ -10,8 +10,8 @@ import pytest
 
 from tests.workers.checkpoints import save_llama, with_execution, worker_config
 from workers.contract.config import TransportName, WorkerConfig
-from workers.links import connect, nccl, peer_memory, process_groups
-from workers.links.transport import Links, PipelineError
+from workers.links import peer_memory, process_groups
+from workers.links.transport import Links, PipelineError, connect
 
 Connect = Callable[[TransportName, bool], tuple[str, int]]
 
@@ -39,13 +39,13 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connect:
     monkeypatch.setattr(process_groups, "joined", joined)
     monkeypatch.setattr(process_groups, "all_agree", lambda own: own)
     monkeypatch.setattr(peer_memory, "connect_peer_memory", connecting("peer memory"))
-    monkeypatch.setattr(nccl, "connect_nccl", connecting("nccl"))
+    monkeypatch.setattr(process_groups, "connect_nccl", connecting("nccl"))
 
     def run(transport: TransportName, reached: bool) -> tuple[str, int]:
         monkeypatch.setattr(peer_memory, "reaches_peers", lambda worker: reached)
         worker = worker_config(tmp_path, num_stages=2)
         worker = with_execution(worker, devices=("cuda:0", "cuda:1"), transport=transport)
-        links, execution = connect.connect(worker), worker.execution
+        links, execution = connect(worker), worker.execution
         slot = execution.max_step_tokens * execution.model.hidden_size * 4
         return used.pop(), links.ring_bytes // slot
 

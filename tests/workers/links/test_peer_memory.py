@@ -1,15 +1,26 @@
 """What lies where in the memory that GPUs share, and which GPUs may: all that needs no GPU."""
 
+import inspect
+import re
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed._symmetric_memory as symmetric
+from torch._C._distributed_c10d import _SymmetricMemory
 
 from tests.workers.checkpoints import save_bert, save_llama, with_execution, worker_config
 from workers.contract.config import WorkerConfig
+from workers.contract.multicast import NO_MULTICAST
 from workers.links import peer_memory
-from workers.links.peer_memory import PeerLayout, reaches_peers
+from workers.links.peer_memory import (
+    PeerLayout,
+    SymmetricMemory,
+    has_symmetric_memory,
+    reaches_peers,
+)
+from workers.links.transport import SymmetricMemoryError
 
 ALIGNMENT = 256
 LAYOUT = PeerLayout(num_slots=5, step_tokens=7, hidden_size=33, dtype=torch.bfloat16, num_tokens=10)
@@ -128,3 +139,29 @@ def test_a_step_larger_than_a_slot_is_an_error() -> None:
     assert layout.states(memory, 1, 8).shape == (8, 16)
     with pytest.raises(ValueError, match="a step of 9 tokens in a slot for 8"):
         layout.states(memory, 1, 9)
+
+
+def test_torch_has_the_names_that_are_used() -> None:
+    assert has_symmetric_memory()
+    assert {"dtype", "device"} <= inspect.signature(symmetric.empty).parameters.keys()
+    assert [*inspect.signature(symmetric.rendezvous).parameters] == ["tensor", "group"]
+    # A method of C++: its docstring begins with its signature.
+    buffer = inspect.getdoc(_SymmetricMemory.get_buffer) or ""
+    assert re.findall(r"(\w+): ", buffer)[:4] == ["self", "rank", "sizes", "dtype"]
+
+
+def test_a_torch_without_them_has_no_symmetric_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(symmetric, "rendezvous")
+    assert not has_symmetric_memory()
+
+
+@pytest.mark.parametrize("name", NO_MULTICAST)
+@pytest.mark.parametrize("value", [None, "2", ""])
+def test_nothing_is_shared_where_multicast_is_not_switched_off(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str | None
+) -> None:
+    monkeypatch.delenv(name)
+    if value is not None:
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SymmetricMemoryError, match=f"{name} is not {NO_MULTICAST[name]}"):
+        SymmetricMemory(4096, torch.device("cpu"))

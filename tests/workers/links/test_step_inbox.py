@@ -14,8 +14,7 @@ from tests.workers.stages import NUM_BLOCKS, Stages, sampled_tokens
 from tests.workers.step_maker import StepMaker, encoder_step
 from tests.workers.worker_group import WorkerGroup
 from workers.contract.messages import AllocateKV, DecodeStep, GenerateOutput, StepMask, ToWorker
-from workers.links.engine_link import EngineLink
-from workers.links.step_inbox import StepInbox
+from workers.links.engine_link import EngineLink, StepInbox
 
 VOCABULARY: int = LLAMA["vocab_size"]
 

@@ -67,7 +67,7 @@ def ours_of(folder: Path, tiny: TinyModel, num_stages: int = 1) -> list[torch.Te
         return states
     head = encoder_head(worker_config(folder, task=task).execution, stages.models[-1])
     with torch.inference_mode():
-        scores = head(step, torch.cat(states)).tensors["logits"]
+        scores = head(step, torch.cat(states)).fields["logits"]
     return list(scores.split(1))
 
 

@@ -7,8 +7,12 @@ from numpy.typing import ArrayLike
 
 from workers.contract.messages import SlotInit
 from workers.contract.token_sampling import GREEDY, BarredTokens, TokenBias, TokenSampling
-from workers.sampling.sampling_table import SAMPLING_RECORD, SamplingRows, SamplingTable
-from workers.sampling.token_counts import TokenCounts
+from workers.sampling.sampling_table import (
+    SAMPLING_RECORD,
+    SamplingRows,
+    SamplingTable,
+    TokenCounts,
+)
 
 UNCOUNTED = TokenCounts(0, 0, torch.device("cpu"))
 

@@ -7,8 +7,8 @@ import torch
 
 from tests.workers.sampling.sampling_rows import allowing, filled_table, init
 from workers.sampling import sampler
-from workers.sampling.adjustments import TokenMask
-from workers.sampling.sampling_warm_up import warm_up_sampling
+from workers.sampling.sampler import warm_up_sampling
+from workers.sampling.sampling_table import TokenMask
 
 
 def test_penalties_are_by_the_definitions_of_openai_and_of_ctrl() -> None:

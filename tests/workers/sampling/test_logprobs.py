@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from workers.contract.messages import Logprobs
-from workers.sampling.logprobs import log_probabilities, ranks
+from workers.sampling.sampler import log_probabilities, ranks
 
 
 def test_log_probabilities_are_of_the_raw_logits() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(4)) * 2
     tokens = torch.tensor([4, 0, 49])
-    reported = log_probabilities(logits, tokens, 3).to_message()
+    chosen, top_ids, top = log_probabilities(logits, tokens, 3)
     expected = logits.double().log_softmax(-1)
-    chosen, top_ids, top = arrays(reported)
     np.testing.assert_allclose(chosen, expected.gather(1, tokens[:, None])[:, 0], atol=1e-5)
     best = expected.sort(descending=True)
     np.testing.assert_array_equal(top_ids, best.indices[:, :3])
@@ -23,8 +21,7 @@ def test_log_probabilities_are_of_the_raw_logits() -> None:
 def test_log_probabilities_without_alternatives_and_of_failed_rows() -> None:
     logits = torch.zeros(2, 8)
     logits[1, 3] = torch.nan
-    reported = log_probabilities(logits, torch.tensor([2, -1]), 0).to_message()
-    chosen, top_ids, _ = arrays(reported)
+    chosen, top_ids, _ = log_probabilities(logits, torch.tensor([2, -1]), 0)
     assert chosen[0] == pytest.approx(-np.log(8), abs=1e-6)
     assert np.isnan(chosen[1])
     assert top_ids.shape == (2, 0)
@@ -39,10 +36,3 @@ def test_a_rank_counts_the_more_probable_tokens() -> None:
     ):
         found = ranks(logits, torch.tensor(tokens))
         assert (found.dtype, found.tolist()) == (torch.int32, expected)
-
-
-def arrays(reported: Logprobs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    chosen = np.frombuffer(reported.chosen, np.float32)
-    shape = (len(chosen), reported.width)
-    top_ids = np.frombuffer(reported.top_ids, np.int32).reshape(shape)
-    return chosen, top_ids, np.frombuffer(reported.top, np.float32).reshape(shape)

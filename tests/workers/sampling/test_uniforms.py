@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.workers.sampling.chi_square import chi_square
-from workers.sampling.uniforms import uniforms
+from workers.sampling.sampling_table import uniforms
 
 
 def test_seeds_and_indices_are_both_uniform_and_unrelated() -> None:

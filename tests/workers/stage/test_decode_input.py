@@ -1,16 +1,19 @@
 """Decode steps -> tensors, on steps small enough to be worked out by hand."""
 
+from pathlib import Path
+
 import msgspec
+import pytest
 import torch
 
+from tests.workers.checkpoints import load_share, save_llama, with_execution, worker_config
 from tests.workers.step_maker import int32
+from workers.attention.backend_selection import select_backends
 from workers.contract.messages import DecodeStep, SlotInit
 from workers.contract.token_sampling import TokenSampling
-from workers.sampling.sampling_table import SamplingTable
-from workers.stage.decode_input import DecodeInputBuilder
-from workers.step.slot_table import SlotTable
+from workers.stage.decode_runner import DecodeRunner
+from workers.stage.model_runner import attention_needs
 
-CPU = torch.device("cpu")
 BLOCK_SIZE = 4
 
 
@@ -23,12 +26,24 @@ def slot_init(slot: int, prompt_len: int, **given) -> SlotInit:
     return SlotInit(slot=slot, prompt_len=prompt_len, **{"sampling": sampling, "seed": 9} | given)
 
 
-def builder(*, first: bool = True, last: bool = True) -> tuple[DecodeInputBuilder, SlotTable]:
-    slots = SlotTable(
-        max_running=4, max_blocks=8, block_size=BLOCK_SIZE, scratch_block=12, device=CPU
-    )
-    sampling = SamplingTable(max_running=4, vocab_size=32, device=CPU) if last else None
-    return DecodeInputBuilder(slots, sampling, first=first, last=last), slots
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    save_llama(folder, num_hidden_layers=3)
+    return folder
+
+
+@pytest.fixture
+def runner(llama: Path) -> DecodeRunner:
+    return stage_of(llama, 0, 1)
+
+
+def stage_of(llama: Path, stage: int, num_stages: int) -> DecodeRunner:
+    config = worker_config(llama, stage=stage, num_stages=num_stages)
+    config = with_execution(config, max_running=4, max_model_len=8 * BLOCK_SIZE)
+    assert config.execution.block_size == BLOCK_SIZE
+    backends = select_backends("auto", attention_needs(config.execution))
+    return DecodeRunner(config, load_share(config), backends, num_blocks=12)
 
 
 def two_rows(tokens: list[int]) -> DecodeStep:
@@ -46,9 +61,8 @@ def two_rows(tokens: list[int]) -> DecodeStep:
     )
 
 
-def test_a_decoder_step_is_flat() -> None:
-    build, _ = builder()
-    step = build.build(two_rows([1, 2, 3, 4, 5, 6])).tensors
+def test_a_decoder_step_is_flat(runner: DecodeRunner) -> None:
+    step = runner.prepare(two_rows([1, 2, 3, 4, 5, 6])).tensors
     assert step.tokens.tolist() == [1, 2, 3, 4, 5, 6]
     assert step.positions.tolist() == [3, 4, 5, 6, 7, 8]
     assert step.kv_indices.tolist() == [11 * 4 + 3, 5 * 4, 5 * 4 + 1, 5 * 4 + 2, 5 * 4 + 3, 4 * 4]
@@ -63,9 +77,8 @@ def test_a_decoder_step_is_flat() -> None:
     assert step.block_tables.dtype == step.query_starts.dtype == torch.int32
 
 
-def test_rows_that_sample_carry_their_parameters() -> None:
-    build, _ = builder()
-    requested = build.build(two_rows([1] * 6)).requested
+def test_rows_that_sample_carry_their_parameters(runner: DecodeRunner) -> None:
+    requested = runner.prepare(two_rows([1] * 6)).requested
     assert requested.num_rows == 1
     assert requested.last_token_indices is not None
     assert requested.last_token_indices.tolist() == [5]
@@ -81,19 +94,17 @@ def test_rows_that_sample_carry_their_parameters() -> None:
     assert sampling.rows.index.tolist() == [9 - 6]
 
 
-def test_scored_positions_carry_their_targets() -> None:
-    build, _ = builder()
-    scoring = build.build(two_rows([1] * 6)).requested.scoring
+def test_scored_positions_carry_their_targets(runner: DecodeRunner) -> None:
+    scoring = runner.prepare(two_rows([1] * 6)).requested.scoring
     assert scoring is not None
     assert scoring.positions.tolist() == [0, 1, 2]
     assert scoring.targets.tolist() == [21, 22, 23]
     assert scoring.width == 0
 
 
-def test_where_nothing_is_scored_only_last_tokens_are_requested() -> None:
-    build, _ = builder()
+def test_where_nothing_is_scored_only_last_tokens_are_requested(runner: DecodeRunner) -> None:
     message = msgspec.structs.replace(two_rows([1] * 6), targets=b"")
-    batch = build.build(message)
+    batch = runner.prepare(message)
     assert batch.requested.sampling is not None
     assert batch.requested.last_token_indices is None
     assert batch.requested.sampling.device_slots.tolist() == [0]
@@ -107,58 +118,53 @@ def test_where_nothing_is_scored_only_last_tokens_are_requested() -> None:
     assert alone.num_tokens == 1
 
 
-def test_a_step_that_samples_nothing_has_no_last_tokens_to_compute() -> None:
-    build, _ = builder()
+def test_a_step_that_samples_nothing_has_no_last_tokens_to_compute(runner: DecodeRunner) -> None:
     message = msgspec.structs.replace(two_rows([1] * 6), targets=b"", sample=b"\0\0")
-    batch = build.build(message)
+    batch = runner.prepare(message)
     assert batch.requested.sampling is None
     assert batch.requested.last_tokens is not None
     assert not len(batch.requested.last_tokens.indices)
 
 
-def test_where_every_token_samples_all_are_requested() -> None:
-    build, _ = builder()
+def test_where_every_token_samples_all_are_requested(runner: DecodeRunner) -> None:
     rows = DecodeStep(
         step=4, tokens=int32([1, 2]), query_lens=int32([1, 1]), slots=int32([2, 0]),
         starts=int32([3, 8]), sample=b"\1\1",
     )  # fmt: skip
-    batch = build.build(rows)
+    batch = runner.prepare(rows)
     assert batch.requested.sampling is not None
     assert batch.requested.last_token_indices is None
     assert batch.requested.sampling.device_slots.tolist() == [2, 0]
     assert batch.requested.last_tokens is None
 
 
-def test_only_the_last_stage_samples_and_only_the_first_resolves_tokens() -> None:
-    build, slots = builder(first=False, last=False)
-    slots.store_last_tokens(int32_tensor([0]), int32_tensor([42]))
-    batch = build.build(two_rows([1, 2, 3, 4, 5, -1]))
+def test_only_the_last_stage_samples_and_only_the_first_resolves_tokens(llama: Path) -> None:
+    runner = stage_of(llama, 1, 3)
+    runner.slots.store_last_tokens(int32_tensor([0]), int32_tensor([42]))
+    batch = runner.prepare(two_rows([1, 2, 3, 4, 5, -1]))
     assert batch.requested.sampling is None
     assert batch.requested.scoring is None
-    batch.tensors.resolve(slots)
+    batch.tensors.resolve(runner.slots)
     assert batch.tensors.tokens.tolist() == [1, 2, 3, 4, 5, -1]
 
 
-def test_a_missing_token_is_the_last_one_of_its_slot() -> None:
-    build, slots = builder()
-    step = build.build(two_rows([1, 2, 3, 4, 5, -1])).tensors
+def test_a_missing_token_is_the_last_one_of_its_slot(runner: DecodeRunner) -> None:
+    step = runner.prepare(two_rows([1, 2, 3, 4, 5, -1])).tensors
     # Later than the step is prepared: its token may still be on its way.
-    slots.store_last_tokens(int32_tensor([0, 2]), int32_tensor([42, 43]))
-    step.resolve(slots)
+    runner.slots.store_last_tokens(int32_tensor([0, 2]), int32_tensor([42, 43]))
+    step.resolve(runner.slots)
     assert step.tokens.tolist() == [1, 2, 3, 4, 5, 42]
 
 
-def test_a_failed_token_never_reaches_the_embedding() -> None:
-    build, slots = builder()
-    slots.store_last_tokens(int32_tensor([0]), int32_tensor([-1]))
-    step = build.build(two_rows([1, 2, 3, 4, 5, -1])).tensors
-    step.resolve(slots)
+def test_a_failed_token_never_reaches_the_embedding(runner: DecodeRunner) -> None:
+    runner.slots.store_last_tokens(int32_tensor([0]), int32_tensor([-1]))
+    step = runner.prepare(two_rows([1, 2, 3, 4, 5, -1])).tensors
+    step.resolve(runner.slots)
     assert int(step.tokens.min()) == 0
 
 
-def test_slots_keep_what_later_steps_do_not_repeat() -> None:
-    build, _ = builder()
-    build.build(two_rows([1] * 6))
+def test_slots_keep_what_later_steps_do_not_repeat(runner: DecodeRunner) -> None:
+    runner.prepare(two_rows([1] * 6))
     later = DecodeStep(
         step=8,
         tokens=int32([7]),
@@ -167,7 +173,7 @@ def test_slots_keep_what_later_steps_do_not_repeat() -> None:
         starts=int32([9]),
         sample=b"\1",
     )
-    batch = build.build(later)
+    batch = runner.prepare(later)
     step, sampling = batch.tensors, batch.requested.sampling
     assert step.tokens.tolist() == [7, 0, 0, 0]  # padded to four
     assert step.positions.tolist() == [9, 0, 0, 0]

@@ -8,9 +8,8 @@ import torch
 
 from tests.workers.checkpoints import LLAMA, load_share, save_llama, with_execution, worker_config
 from workers.attention.backend_selection import select_backends
-from workers.stage.decode_runner import DecodeRunner
-from workers.stage.kv_budget import blocks_of_largest_step, largest_step
-from workers.stage.model_runner import attention_needs
+from workers.stage.decode_runner import DecodeRunner, largest_step
+from workers.stage.model_runner import attention_needs, blocks_of
 
 LONGEST = LLAMA["max_position_embeddings"]
 
@@ -35,7 +34,7 @@ def test_the_largest_step_is_as_large_as_a_step_may_be(
     lens = np.frombuffer(step.query_lens, np.int32)
     assert (lens.sum(), lens.max()) == (tokens, longest)
     assert len(lens) == min(max_running, max_step_tokens)
-    blocks = blocks_of_largest_step(config.execution)
+    blocks = blocks_of(step)
     backends = select_backends("auto", attention_needs(config.execution))
     runner = DecodeRunner(config, load_share(config), backends, blocks)
     with torch.inference_mode():

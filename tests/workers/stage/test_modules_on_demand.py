@@ -32,9 +32,9 @@ print(*(set(sys.modules) - before), sep="\\n")
 
 def test_an_encoder_starts_without_sampling_graphs_and_kernels() -> None:
     loaded = modules_of(PROGRAM)
-    assert "workers.stage.encode_runner" in loaded
+    assert "workers.stage.model_runner" in loaded
     needless = ("workers.graphs", "workers.kernels", "workers.sampling", "triton", "llguidance")
-    assert not loaded & {*needless, "workers.stage.decode_runner", "workers.heads.generate"}
+    assert not loaded & {*needless, "workers.stage.decode_runner", "workers.heads.decoder_head"}
 
 
 def test_the_outline_of_a_model_computes_nothing() -> None:

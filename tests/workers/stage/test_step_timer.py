@@ -2,28 +2,35 @@
 
 import time
 
+import torch
+
 from tests.workers.device.test_event_clock import Host
 from workers.contract.messages import StepTimes
 from workers.device.event_clock import EventClock
-from workers.stage.step_timer import DeviceMarks, DeviceTimes, HostTimer
+from workers.stage.stage import DeviceTimes, StepTimer, step_times
 
 
 def test_a_step_on_the_host_waits_computes_and_sends() -> None:
-    timer = HostTimer()
+    timer = StepTimer(time.monotonic_ns)
     before = time.monotonic_ns() // 1000
     timer.begin()
     time.sleep(0.01)
-    timer.arrived()
+    timer.mark()
     time.sleep(0.02)
-    timer.computed()
+    timer.mark()
     time.sleep(0.03)
-    times = timer.sent()
+    times = times_of(timer)
     after = time.monotonic_ns() // 1000
     assert before <= times.start_us <= times.end_us <= after
     assert times.idle_us == -1
     waits = (times.wait_us, times.busy_us, times.transfer_us)
     assert all(us >= least for us, least in zip(waits, (10_000, 20_000, 30_000), strict=True))
     assert sum(waits) >= after - before - 5_000
+
+
+def times_of(timer: StepTimer[int]) -> StepTimes:
+    """The times of a step that ends now, as the CPU's sender makes them."""
+    return step_times([mark // 1000 for mark in timer.sent()])
 
 
 def marks(
@@ -35,15 +42,9 @@ def marks(
     *,
     pauses: tuple[float, ...] = (),
     late_us: float = 0.0,
-) -> DeviceMarks:
+) -> list[torch.cuda.Event]:
     """Marks at `begun` and so many microseconds after it; a thread wakes up late after each."""
-    return DeviceMarks(
-        begun=host.event(begun, late_us),
-        arrived=host.event(begun + arrived, late_us),
-        pauses=tuple(host.event(begun + us, late_us) for us in pauses),
-        computed=host.event(begun + computed, late_us),
-        sent=host.event(begun + sent, late_us),
-    )
+    return [host.event(begun + us, late_us) for us in (0.0, arrived, *pauses, computed, sent)]
 
 
 def test_a_step_on_a_device_is_told_in_the_hosts_time() -> None:
@@ -72,15 +73,16 @@ def test_a_wait_for_a_mask_is_not_busy() -> None:
     times = DeviceTimes(EventClock(host.ns))
     of_step = times.wait(marks(host, 9e6, 20, 520, 550, pauses=(300, 310, 400, 490)))
     assert (of_step.wait_us, of_step.busy_us, of_step.transfer_us) == (120, 400, 30)
-    timer = HostTimer()
+    timer = StepTimer(time.monotonic_ns)
     for paused in (True, False):
         timer.begin()
-        timer.arrived()
+        timer.mark()
         if paused:
-            with timer.pausing():
-                time.sleep(0.02)
+            timer.mark()
+            time.sleep(0.02)
+            timer.mark()
         time.sleep(0.01)
-        timer.computed()
-        of_step = timer.sent()
+        timer.mark()
+        of_step = times_of(timer)
         assert (of_step.wait_us >= 20_000) == paused
         assert of_step.busy_us >= 10_000

@@ -23,11 +23,11 @@ from tests.workers.checkpoints import (
 from workers.contract.config import WorkerConfig
 from workers.contract.families.table import UnknownArchitectureError
 from workers.contract.share import shares_of
-from workers.layers.placement import Placement
+from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.models.base import model_class
 from workers.weights import loader
+from workers.weights.checkpoint import CheckpointError
 from workers.weights.loader import load_model
-from workers.weights.tensor_file import CheckpointError
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -171,7 +171,7 @@ def test_a_slow_load_says_how_far_it_is(
 def made_up(config: WorkerConfig) -> dict[str, torch.Tensor]:
     """A stage's dummy weights, by checkpoint name."""
     execution, model = config.execution, config.execution.model
-    placement = Placement(torch.device("cpu"), loader.TORCH_DTYPES[execution.dtype])
+    placement = Placement(torch.device("cpu"), TORCH_DTYPES[execution.dtype])
     build = model_class(model.architecture)
     weights = build(model, share_of(config), placement).weights()
     loader.fill_randomly(weights)

@@ -16,7 +16,7 @@ from tests.workers.checkpoints import (
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import WorkerConfig
 from workers.contract.reranking import RerankConfig
-from workers.weights.tensor_file import CheckpointError
+from workers.weights.checkpoint import CheckpointError
 
 ANSWERS = (17, 3)
 WORDS, SIZE = LLAMA["vocab_size"], LLAMA["hidden_size"]

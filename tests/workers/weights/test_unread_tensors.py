@@ -16,7 +16,7 @@ from tests.workers.checkpoints import (
     worker_config,
 )
 from workers.contract.config import Task
-from workers.weights.tensor_file import CheckpointError
+from workers.weights.checkpoint import CheckpointError
 
 FILE = "model.safetensors"
 WORDS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"

@@ -20,10 +20,10 @@ from tests.workers.checkpoints import (
 )
 from workers.contract.config import WorkerConfig
 from workers.contract.model_shape import WrapperConfig
-from workers.layers.placement import Placement
+from workers.layers.layer import Placement
 from workers.models.base import model_class
 from workers.weights import loader
-from workers.weights.tensor_file import CheckpointError, open_tensors
+from workers.weights.checkpoint import CheckpointError, open_tensors
 
 FILE, PICKLE = "model.safetensors", "pytorch_model.bin"
 NORM = "model.layers.1.input_layernorm.weight"

@@ -75,5 +75,5 @@ MODERNBERT = encoder(
     "ModernBert",
     read_modernbert,
     ((r"^model\.", ""),),
-    module="workers.models.pre_norm_encoder:PreNormEncoder",
+    module="workers.models.encoder:PreNormEncoder",
 )

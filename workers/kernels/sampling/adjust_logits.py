@@ -20,7 +20,7 @@ _UNALIGNED = [
 
 @dataclass(frozen=True, slots=True)
 class AdjustedRows:
-    """`workers.sampling.adjustments.Adjustments` on the device.
+    """`workers.sampling.sampling_table.Adjustments` on the device.
 
     rows, slots   int32[A]
     penalties     float32[3, A]: presence, frequency, repetition

@@ -5,8 +5,8 @@ import torch
 
 from workers.contract.model_shape import ActivationName
 from workers.kernels.linear.activation_mul import activation_mul
-from workers.layers.activation import activation
 from workers.layers.fused import FusedActivation
+from workers.layers.linear import activation
 
 
 @pytest.mark.parametrize(

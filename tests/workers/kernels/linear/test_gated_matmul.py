@@ -11,8 +11,8 @@ from workers.contract.model_shape import ActivationName
 from workers.device.tuning import GATED_HIGH_TILE, GATED_LOW_TILE, GatedTile
 from workers.kernels.linear.gated_matmul import can_multiply, gated_linear
 from workers.kernels.linear.gated_matmul_selection import GatedProduct, formatted_ways
-from workers.layers.activation import Activation, activation
 from workers.layers.fused import FusedActivation
+from workers.layers.linear import Activation, activation
 
 SMALL = GatedTile(32, 16, 32, 2, 4, 2)
 

@@ -9,7 +9,7 @@ import torch
 from tests.workers.kernels.sampling.logits import VOCABULARY, logits_of
 from tests.workers.sampling.sampling_rows import allowing, filled_table, init
 from workers.sampling import cuda, sampler
-from workers.sampling.adjustments import TokenMask
+from workers.sampling.sampling_table import TokenMask
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from workers.device.transfer import to_device
 from workers.kernels.sampling.candidates import DrawParameters
 from workers.kernels.sampling.draw_tokens import draw_tokens
 from workers.kernels.sampling.logit_rows import LogitRows
-from workers.sampling import cpu
+from workers.sampling import sampler
 from workers.sampling.sampling_table import SamplingRows
 
 
@@ -33,4 +33,4 @@ def test_too_many_candidates_make_no_difference(
     logits = logits_of(3, seed=3, device=device, dtype=torch.bfloat16)
     parameters = rows(3, index=np.arange(3), **given)
     few, enough = (draw(logits, parameters, capacity) for capacity in (4, 1024))
-    assert few == enough == cpu.draw(logits.float().cpu(), parameters).tolist()
+    assert few == enough == sampler.draw(logits.float().cpu(), parameters).tolist()

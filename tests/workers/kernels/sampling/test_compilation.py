@@ -10,9 +10,8 @@ import torch
 from tests.workers.kernels.sampling.logits import VOCABULARY, logits_of
 from tests.workers.sampling.sampling_rows import allowing, filled_table, init
 from workers.sampling import sampler
-from workers.sampling.adjustments import TokenMask
-from workers.sampling.sampling_table import SamplingTable
-from workers.sampling.sampling_warm_up import warm_up_sampling
+from workers.sampling.sampler import warm_up_sampling
+from workers.sampling.sampling_table import SamplingTable, TokenMask
 
 
 @pytest.mark.gpu

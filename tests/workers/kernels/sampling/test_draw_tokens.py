@@ -8,14 +8,15 @@ import torch
 
 from tests.workers.kernels.sampling.logits import logits_of
 from tests.workers.sampling.sampling_rows import UNCOUNTED, rows
-from workers.sampling import cpu, cuda
+from workers.sampling import cuda
+from workers.sampling.sampler import draw
 from workers.sampling.sampling_table import SamplingRows
 
 
 def both(logits: torch.Tensor, parameters: SamplingRows) -> tuple[list[int], list[int]]:
     """What the kernels draw, and what the CPU does."""
     drawn = cuda.sample(logits, parameters, None, UNCOUNTED, None)
-    return drawn.tolist(), cpu.draw(logits.float().cpu(), parameters).tolist()
+    return drawn.tolist(), draw(logits.float().cpu(), parameters).tolist()
 
 
 @pytest.mark.parametrize(

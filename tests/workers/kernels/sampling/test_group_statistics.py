@@ -5,7 +5,8 @@ import torch
 from tests.workers.kernels.sampling.logits import logits_of
 from workers.kernels.sampling import group_statistics
 from workers.kernels.sampling.logit_rows import LogitRows
-from workers.sampling import cuda, logprobs
+from workers.sampling import cuda
+from workers.sampling.sampler import log_probabilities
 
 
 def test_groups_cover_the_vocabulary(device: torch.device, dtype: torch.dtype) -> None:
@@ -24,7 +25,7 @@ def test_log_probabilities_equal_those_of_the_cpu(device: torch.device, dtype: t
     logits[4, 2] = torch.nan
     tokens = torch.tensor([0, 699, 31, 9, -1], dtype=torch.int32)
     reported = cuda.log_probabilities(logits, tokens.to(device), 4)
-    expected = logprobs.log_probabilities(logits.float().cpu(), tokens, 4)
+    expected = log_probabilities(logits.float().cpu(), tokens, 4)
     torch.testing.assert_close(reported.chosen.cpu(), expected.chosen, equal_nan=True)
     torch.testing.assert_close(reported.top.cpu(), expected.top, equal_nan=True)
     # Which of several equals is among the best is left open.

@@ -5,8 +5,8 @@ from transformers import MPNetConfig
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from workers.contract.attention_kind import PositionBias
-from workers.layers.placement import Placement
-from workers.layers.position_bias import RelativePositionBias, buckets_by_distance
+from workers.layers.layer import Placement
+from workers.models.encoder import RelativePositionBias, buckets_by_distance
 
 CPU = Placement(torch.device("cpu"), torch.float32)
 BIAS = PositionBias(num_buckets=32, max_distance=128)
