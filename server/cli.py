@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from server import __version__
-from server.batch_files.command.batch_flags import add_batch
+from server.batches.batch_flags import add_batch
 from server.command_error import CommandError
 from server.daemon.build_config import build_config
 from server.daemon.credentials import Credentials
@@ -29,7 +29,7 @@ from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.server_config import ServerConfig, api_key_from
 from server.settings.setting_names import LIST_FLAGS, RETIRED, SettingNames, flag_name
 from server.settings.settings import ServeCommand, Settings
-from server.trace.command import add_trace
+from server.trace import add_trace
 
 _EXAMPLES = """\
 examples:
@@ -173,7 +173,7 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
         description="Measure the headline workloads, offline or over HTTP.",
     )
     if with_bench:
-        from server.bench.bench_flags import add_bench  # noqa: PLC0415
+        from server.bench.command import add_bench  # noqa: PLC0415
 
         add_bench(bench)
     return parser

@@ -6,6 +6,9 @@ import msgspec
 from fastapi import Request, Response
 
 from engine_core.refusal import RefusalError
+from server.batches.state.database import Page
+from server.batches.state.stored_batches import BatchError, StoredBatch
+from server.batches.state.stored_files import new_id
 from server.echoed import quoted
 from server.http.body import Body
 from server.http.query import query_of
@@ -20,9 +23,6 @@ from server.schemas.stored.list_queries import BatchListQuery
 from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer
 from server.service.stored import in_state, page_of, stored_of
-from server.state.database import Page
-from server.state.stored_batches import BatchError, StoredBatch
-from server.state.stored_files import new_id
 
 _WINDOW_SECONDS = 24 * 3600
 

@@ -13,6 +13,8 @@ from msgspec import UNSET
 from starlette.responses import FileResponse
 
 from engine_core.refusal import RefusalError
+from server.batches.state.database import Page
+from server.batches.state.stored_files import StoredFile, Upload, UploadBounds, new_id
 from server.echoed import quoted
 from server.http.form import Form, FormReader
 from server.http.incoming import length_of
@@ -30,9 +32,6 @@ from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer, service_of
 from server.service.stored import Stored, in_state, page_of, stored_of, storing
 from server.settings.limits import Limits
-from server.state.database import Page
-from server.state.stored_files import StoredFile, new_id
-from server.state.upload import Upload, UploadBounds
 
 _BESIDE_FILE = 2 << 20
 """More than a form has beside its file, in bytes."""

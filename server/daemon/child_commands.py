@@ -144,7 +144,7 @@ def _batch_part(server_file: str) -> Part:
     return Part(
         title="batch process",
         role="batch",
-        command=_command("server.batch_process.batch_main", server_file),
+        command=_command("server.batches.batch_process", server_file),
         environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
     )
 

@@ -5,11 +5,11 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from server.batches.state.database import StateFolderError
+from server.batches.state.state_folder import NoStateFolderError, StateLock
 from server.settings.api_keys import APIKey
 from server.settings.server_config import State, state_folder
 from server.settings.settings import NO_STATE
-from server.state.database_file import StateFolderError
-from server.state.state_lock import NoStateFolderError, StateLock
 
 _SWITCHED_OFF = "this server stores no files and no batches: --state-dir is none"
 _UNUSABLE = "this server has no folder for files and batches (--state-dir): its log has the reason"

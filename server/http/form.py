@@ -9,10 +9,10 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from engine_core.refusal import RefusalError
+from server.batches.state.stored_files import Upload
 from server.echoed import shortened
 from server.http.body import check_encoding
 from server.http.incoming import incoming, length_of
-from server.state.upload import Upload
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks

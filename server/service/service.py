@@ -15,6 +15,7 @@ from starlette.types import Scope
 
 from engine_core.refusal import RefusalError
 from server.access_log.access_log import AccessLog
+from server.batches.state.state_folder import StateFolder
 from server.body_limits.decoding_turns import DecodingTurns
 from server.errors import ERRORS
 from server.keys.client_keys import ClientKeys
@@ -25,7 +26,6 @@ from server.service.in_flight import InFlight
 from server.service.ledger import Ledger
 from server.service.registry import Model, Registry
 from server.settings.server_config import ServerConfig, State
-from server.state.state_folder import StateFolder
 
 if TYPE_CHECKING:
     from server.request_tracing.request_tracer import RequestTracer

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from server.batches.answering import Line
-from server.batches.requests import Options, Prompt, check_options, completion_lines
+from server.batches.jobs import Options, Prompt, check_options, completion_lines
 from server.batches.results import RequestError
 from server.generation.requested_grammar import grammar_of
 from server.http.body import Body

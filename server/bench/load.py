@@ -1,0 +1,287 @@
+"""Sends one client's requests to a server: all at once, a number in flight, or each at its time."""
+
+import asyncio
+import gc
+import time
+from collections import Counter
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TypeVar
+
+import msgspec
+
+from server.batches.http_client import Address, Answer, HTTPClient
+from server.bench.measurement import Figures, milliseconds
+from server.bench.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
+
+_OK = 200
+_CHUNK_MARK = b'"text":'
+_DATA, _DONE = b"data: ", b"data: [DONE]"
+_SHOWN = 200
+_MOST_SPECIAL = 2
+"""Special tokens that a server may put around a text."""
+
+_KindT = TypeVar("_KindT", bound=msgspec.Struct)
+
+
+class WrongAnswerError(Exception):
+    """An answer other than requested; one line says how."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A good answer. Times in seconds from the request; `arrivals` has one for each piece of a
+    stream's text."""
+
+    latency: float
+    arrivals: list[float] = []
+    sequences: int = 1
+    prompt_tokens: int
+    output_tokens: int = 0
+
+    @property
+    def time_per_token(self) -> float:
+        """Seconds for each token after the first piece of text."""
+        return (self.arrivals[-1] - self.arrivals[0]) / (self.output_tokens - 1)
+
+    def gaps(self) -> list[float]:
+        """Seconds between the pieces of a stream."""
+        return [later - earlier for earlier, later in pairwise(self.arrivals)]
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int = 0
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[msgspec.Raw] = []
+    usage: _Usage | None = None
+    error: msgspec.Raw | None = None
+
+
+class _Vectors(msgspec.Struct):
+    data: list[msgspec.Raw]
+    usage: _Usage
+
+
+def outcome_of(answer: Answer, case: HTTPCase) -> Outcome:
+    """Read and check an answer of `case`. Raises WrongAnswerError."""
+    return _vectors(answer, case) if isinstance(case, HTTPEmbeddingCase) else _stream(answer, case)
+
+
+def _vectors(answer: Answer, case: HTTPEmbeddingCase) -> Outcome:
+    vectors = _decoded(_body(answer), _Vectors)
+    if len(vectors.data) != case.texts:
+        raise WrongAnswerError(f"{len(vectors.data)} vectors for {case.texts} texts")
+    _check_prompt(vectors.usage.prompt_tokens, case.texts, case.tokens)
+    return Outcome(
+        latency=answer.ended - answer.sent,
+        sequences=case.texts,
+        prompt_tokens=vectors.usage.prompt_tokens,
+    )
+
+
+def _stream(answer: Answer, case: HTTPGenerationCase) -> Outcome:
+    usage = None
+    for chunk in _chunks(_body(answer)):
+        if chunk.error is not None:
+            raise WrongAnswerError(f"an error within the stream: {bytes(chunk.error).decode()}")
+        usage = chunk.usage or usage
+    if usage is None:
+        raise WrongAnswerError("a stream without usage")
+    if usage.completion_tokens != case.outputs:
+        raise WrongAnswerError(f"{usage.completion_tokens} tokens instead of {case.outputs}")
+    _check_prompt(usage.prompt_tokens, 1, case.prompt_tokens)
+    arrivals = [at - answer.sent for at, data in answer.pieces if _CHUNK_MARK in data]
+    if not arrivals:
+        raise WrongAnswerError("a stream without text")
+    return Outcome(
+        latency=arrivals[-1],
+        arrivals=arrivals,
+        prompt_tokens=usage.prompt_tokens,
+        output_tokens=case.outputs,
+    )
+
+
+def _check_prompt(counted: int, texts: int, tokens: int) -> None:
+    if not texts * tokens <= counted <= texts * (tokens + _MOST_SPECIAL):
+        raise WrongAnswerError(
+            f"the server counts {counted} tokens in {texts} x {tokens}: --tokenizer must be its own"
+        )
+
+
+def _body(answer: Answer) -> bytes:
+    if answer.status != _OK:
+        text = answer.body[:_SHOWN].decode("utf-8", "replace")
+        raise WrongAnswerError(f"status {answer.status}: {text}")
+    return answer.body
+
+
+def _chunks(body: bytes) -> Iterator[_Chunk]:
+    """The events of a stream. Raises WrongAnswerError if it is cut short."""
+    *events, rest = body.split(b"\n\n")
+    if rest or not events or events[-1] != _DONE:
+        raise WrongAnswerError("the stream ends without data: [DONE]")
+    for event in events[:-1]:
+        yield _decoded(event.removeprefix(_DATA), _Chunk)
+
+
+def _decoded(data: bytes, kind: type[_KindT]) -> _KindT:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        shown = data[:_SHOWN].decode("utf-8", "replace")
+        raise WrongAnswerError(f"an answer that cannot be read ({error}): {shown}") from None
+
+
+class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What one client sends of a run of `case`: `in_flight` of its requests at once, each followed
+    by the next as soon as its answer is complete. Where there are `departures`, each request leaves
+    at its own instead, in seconds from the start, whether or not earlier ones are answered.
+    """
+
+    address: Address
+    case: HTTPCase
+    requests: list[bytes]
+    in_flight: int
+    departures: list[float] = []
+
+    def divided(self, clients: int) -> list["ClientLoad"]:
+        """The same by so many clients: each has every CLIENTS-th request, and its share in flight.
+        There are fewer clients where there are fewer in flight."""
+        clients = min(clients, self.in_flight)
+        return [
+            msgspec.structs.replace(
+                self,
+                requests=self.requests[each::clients],
+                in_flight=len(range(each, self.in_flight, clients)),
+                departures=self.departures[each::clients],
+            )
+            for each in range(clients)
+        ]
+
+
+class ClientResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one client saw: the good answers, and how often each error occurred. `started` and
+    `ended` are seconds of the clock that all processes share, `late` how late each request left."""
+
+    started: float
+    ended: float
+    cpu_seconds: float
+    outcomes: list[Outcome]
+    errors: dict[str, int]
+    late: list[float]
+
+
+class Load:
+    """One run of one client's load."""
+
+    def __init__(self, load: ClientLoad) -> None:
+        self._load = load
+        self._client = HTTPClient(load.address)
+        self._answers: list[Answer] = []
+        self._errors: Counter[str] = Counter()
+        self._late: list[float] = []
+
+    def done(self) -> int:
+        """Requests answered so far, well or not."""
+        return len(self._answers) + self._errors.total()
+
+    async def connect(self) -> None:
+        """Open the connections of all requests in flight, ahead of need. Raises OSError."""
+        if not self._load.departures:
+            await self._client.open(min(self._load.in_flight, len(self._load.requests)))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    async def run(self) -> ClientResult:
+        """Send all requests; answers are looked at only when the last one is there, because that
+        takes time in which the others would wait to be received."""
+        with _no_garbage_collection():
+            cpu, started = time.process_time(), time.perf_counter()
+            jobs = self._at_their_times(started) if self._load.departures else self._in_flight()
+            await asyncio.gather(*jobs)
+            ended, cpu = time.perf_counter(), time.process_time() - cpu
+        return ClientResult(
+            started=started,
+            ended=ended,
+            cpu_seconds=cpu,
+            outcomes=self._outcomes(),
+            errors=dict(self._errors),
+            late=self._late,
+        )
+
+    def _in_flight(self) -> Iterable[Coroutine[object, object, None]]:
+        waiting = iter(self._load.requests)
+
+        async def one_after_another() -> None:
+            # Shared: whoever is free takes the next.
+            for request in waiting:
+                await self._exchange(request)
+
+        return [one_after_another() for _ in range(self._load.in_flight)]
+
+    def _at_their_times(self, start: float) -> Iterable[Coroutine[object, object, None]]:
+        async def leave(request: bytes, at: float) -> None:
+            await asyncio.sleep(start + at - time.perf_counter())
+            self._late.append(time.perf_counter() - start - at)
+            await self._exchange(request)
+
+        return map(leave, self._load.requests, self._load.departures)
+
+    async def _exchange(self, request: bytes) -> None:
+        try:
+            self._answers.append(await self._client.exchange(request))
+        except OSError as error:
+            self._errors[str(error) or type(error).__name__] += 1
+
+    def _outcomes(self) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for answer in self._answers:
+            try:
+                outcomes.append(outcome_of(answer, self._load.case))
+            except WrongAnswerError as error:
+                self._errors[str(error)] += 1
+        return outcomes
+
+
+@contextmanager
+def _no_garbage_collection() -> Generator[None]:
+    """What a load keeps has no cycles, and looking for some would stop the client's clock."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def figures_of(results: Sequence[ClientResult]) -> Figures:
+    """Rates and times of the good answers to all clients, in ms from the request (a piece of a
+    stream may hold several tokens); how late requests left, and the busiest client's share of a
+    core."""
+    outcomes = [outcome for result in results for outcome in result.outcomes]
+    seconds = max(each.ended for each in results) - min(each.started for each in results)
+    counts = {
+        "requests": len(outcomes),
+        "sequences": sum(outcome.sequences for outcome in outcomes),
+        "prompt_tokens": sum(outcome.prompt_tokens for outcome in outcomes),
+        "output_tokens": sum(outcome.output_tokens for outcome in outcomes),
+    }
+    streams = [outcome for outcome in outcomes if outcome.arrivals]
+    return {
+        "seconds": seconds,
+        "errors": sum(sum(result.errors.values()) for result in results),
+        **counts,
+        **{f"{name}_per_s": count / seconds for name, count in counts.items()},
+        "clients": len(results),
+        "client_cpu_share": max(each.cpu_seconds / (each.ended - each.started) for each in results),
+        **milliseconds("latency", [outcome.latency for outcome in outcomes]),
+        **milliseconds("ttft", [stream.arrivals[0] for stream in streams]),
+        **milliseconds("tpot", [s.time_per_token for s in streams if s.output_tokens > 1]),
+        **milliseconds("itl", [gap for stream in streams for gap in stream.gaps()]),
+        **milliseconds("late", [late for result in results for late in result.late]),
+    }
