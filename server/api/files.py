@@ -14,7 +14,7 @@ from starlette.responses import FileResponse
 
 from engine_core.refusal import RefusalError
 from server.batches.state.database import Page
-from server.batches.state.stored_files import StoredFile, Upload, UploadBounds, new_id
+from server.batches.state.stored_files import StoredFile, Upload, new_id
 from server.echoed import quoted
 from server.http.form import Form, FormReader
 from server.http.incoming import length_of
@@ -103,12 +103,13 @@ async def _upload(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[
     """Where the contents go; nothing is left of them if the block fails. Raises RefusalError."""
     with storing():
         used = await asyncio.to_thread(stored.state.files.used_bytes, stored.owner)
-        bounds = UploadBounds(
+        upload = await asyncio.to_thread(
+            Upload,
+            path,
             max_bytes=limits.max_file_size,
             max_lines=limits.max_file_lines,
             left_bytes=max(0, limits.max_stored_size - used),
         )
-        upload = await asyncio.to_thread(Upload, path, bounds)
         try:
             yield upload
         except BaseException:

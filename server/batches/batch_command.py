@@ -6,13 +6,12 @@ import signal
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import uvloop
 
-from server.batches.answering import Backend
 from server.batches.batch_lines import BESIDE_BODY, LineRules
 from server.batches.daemon_backend import daemon_backend
 from server.batches.engine_backend import EngineBackend, engine_backend
@@ -34,86 +33,11 @@ from server.settings.settings import ServeCommand
 from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, read_bytes
 from workers.contract.model_config import ModelConfig
 
-_FLOPS = {"H200": 650e12}
-"""Measured rates of large bf16 products, by what a GPU's name contains. Others are not known."""
-
-
-def floor_seconds(models: Sequence[ServedModel], computed: int, sampled: int) -> float | None:
-    """The time of the matrix products of so many tokens on the GPUs of their engine: `computed`
-    are those of prompts that were not saved, and the `sampled` ones. Attention comes on top.
-
-    None where it is not known: no generator alone, on GPUs that have been measured, in 16 bits.
-    """
-    if len(models) != 1:
-        return None
-    execution = models[0].execution
-    known = execution.task == "generate" and execution.device_type == "cuda"
-    if not known or execution.dtype == "float32":
-        return None
-    gpus = gpu_names()
-    rates = [rate for name, rate in _FLOPS.items() if all(name in gpu for gpu in gpus)]
-    if not rates or not gpus:
-        return None
-    return 2 * products(execution.model, computed, sampled) / (rates[0] * execution.num_stages)
-
-
-def products(model: ModelConfig, computed: int, sampled: int) -> float:
-    """Multiplications of the layers for each token that is computed, of the head for each that is
-    sampled."""
-    heads = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
-    layers = model.num_layers * model.hidden_size * (heads + 3 * model.intermediate_size)
-    return layers * computed + model.vocab_size * model.hidden_size * sampled
-
-
+_SIGNAL_EXIT = 128
 _OF_RESULTS = ("names", "task", "max_model_len", "dtype", "load_format", "rerank")
 _WEIGHTS = ("*.safetensors", "*.bin")
-
-
-@asynccontextmanager
-async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
-    """An engine for each model of `command`, until the block ends.
-
-    Raises one of `server.daemon.daemon.START_ERRORS`.
-    """
-    # Whoever submits all work at once expects it to wait.
-    settings = msgspec.structs.replace(command.settings, max_queue_seconds=0, log_level="warning")
-    with private_folder() as (folder, announcement):
-        models = build_served_models(settings, command.setting_names, folder)
-        config = ServerConfig(
-            strict_fields=settings.strict_fields, limits=settings.limits, models=models
-        )
-        async with running_parts(engine_parts(models, folder)) as parts, AsyncExitStack() as stack:
-            ready = stack.enter_async_context(engine_backend(config))
-            backend = await parts.until(ready, START_SECONDS)
-            announce(announcement, models)
-            yield backend
-
-
-def result_options(command: ServeCommand) -> dict[str, str]:
-    """What results depend on besides the requests: the models, and those of their settings that
-    change results. Models of the hub are downloaded. Raises ModelSourceError."""
-    options: dict[str, str] = {}
-    for index, model in enumerate(command.settings.models):
-        suffix = f" of model {index + 1}" if index else ""
-        options[f"the model{suffix}"] = f"{model.model} ({_contents(model)})"
-        for key in _OF_RESULTS:
-            options[f"{flag_name(key)}{suffix}"] = str(getattr(model, key))
-    return options
-
-
-def _contents(model: ModelSettings) -> str:
-    """A digest of a checkpoint's configuration, and of the names and sizes of its weights."""
-    folder = model_folder(model.model, model.load_format)
-    digest = hashlib.blake2b(digest_size=6)
-    for file in sorted(folder.glob("*.json")):
-        content = read_bytes(folder, file.name, TOKENIZER_BYTES)
-        digest.update(file.name.encode() + content)
-    for file in sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
-        digest.update(f"{file.name} {file.stat().st_size}".encode())
-    return digest.hexdigest()
-
-
-_SIGNAL_EXIT = 128
+_FLOPS = {"H200": 650e12}
+"""Measured rates of large bf16 products, by what a GPU's name contains. Others are not known."""
 
 
 class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +53,6 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
 def run_batch(options: BatchOptions) -> int:
     """The command: its exit code. Raises one of `server.daemon.daemon.START_ERRORS`."""
     try:
-        _check_output(options)
         return uvloop.run(_run(options, _job_of(options)))
     except (JobFileError, JobStoppedError) as error:
         kept = isinstance(error, NoRoomError)
@@ -138,27 +61,20 @@ def run_batch(options: BatchOptions) -> int:
         return 1
 
 
-def _check_output(options: BatchOptions) -> None:
+def _job_of(options: BatchOptions) -> FileJob:
     """Raises JobFileError for what would only be found at the end."""
-    output, log = options.output, _log_beside(options.output)
+    output, command = options.output, options.command
+    log = output.with_name(f"{output.name}.part")
     if output.is_dir():
         raise JobFileError(f"{output} is a folder")
     if output.exists() and output.samefile(options.source):
         raise JobFileError(f"{output} is the input")
     if options.resume and output.exists() and not log.exists():
         raise JobFileError(f"{output} is complete: there is no {log}")
-
-
-def _log_beside(output: Path) -> Path:
-    return output.with_name(f"{output.name}.part")
-
-
-def _job_of(options: BatchOptions) -> FileJob:
-    command = options.command
     limits = Limits() if command is None else command.settings.limits
     return FileJob(
         options.source,
-        _log_beside(options.output),
+        log,
         rules=LineRules(max_line_bytes=limits.max_body_size + BESIDE_BODY),
         options={"the model": "a daemon's"} if command is None else result_options(command),
     )
@@ -211,7 +127,11 @@ async def _answer(options: BatchOptions, job: FileJob) -> str:
         lambda: summary.done - summary.earlier,
         lambda: f"{summary.saved_share:.1%} of prompt tokens saved" if summary.completed else "",
     )
-    async with _backend(options) as backend:
+    if options.command is not None:
+        opened = own_engines(options.command)
+    else:
+        opened = daemon_backend(str(options.url), api_key_from())
+    async with opened as backend:
         summary.sharing = backend.sharing
         async with progress.shown():
             started = time.perf_counter()
@@ -227,12 +147,6 @@ async def _answer(options: BatchOptions, job: FileJob) -> str:
     return "" if least is None else f"; {least / seconds:.0%} of the floor (matrix products alone)"
 
 
-def _backend(options: BatchOptions) -> AbstractAsyncContextManager[Backend]:
-    if options.command is not None:
-        return own_engines(options.command)
-    return daemon_backend(str(options.url), api_key_from())
-
-
 def _keep(options: BatchOptions, job: FileJob) -> None:
     """The job ends early: what is done is in the output, and in the log for another time."""
     job.assemble(options.output)
@@ -242,3 +156,74 @@ def _keep(options: BatchOptions, job: FileJob) -> None:
         "--resume goes on from here",
         file=sys.stderr,
     )
+
+
+@asynccontextmanager
+async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
+    """An engine for each model of `command`, until the block ends.
+
+    Raises one of `server.daemon.daemon.START_ERRORS`.
+    """
+    # Whoever submits all work at once expects it to wait.
+    settings = msgspec.structs.replace(command.settings, max_queue_seconds=0, log_level="warning")
+    with private_folder() as (folder, announcement):
+        models = build_served_models(settings, command.setting_names, folder)
+        config = ServerConfig(
+            strict_fields=settings.strict_fields, limits=settings.limits, models=models
+        )
+        async with running_parts(engine_parts(models, folder)) as parts, AsyncExitStack() as stack:
+            ready = stack.enter_async_context(engine_backend(config))
+            backend = await parts.until(ready, START_SECONDS)
+            announce(announcement, models)
+            yield backend
+
+
+def result_options(command: ServeCommand) -> dict[str, str]:
+    """What results depend on besides the requests: the models, and those of their settings that
+    change results. Models of the hub are downloaded. Raises ModelSourceError."""
+    options: dict[str, str] = {}
+    for index, model in enumerate(command.settings.models):
+        suffix = f" of model {index + 1}" if index else ""
+        options[f"the model{suffix}"] = f"{model.model} ({_contents(model)})"
+        for key in _OF_RESULTS:
+            options[f"{flag_name(key)}{suffix}"] = str(getattr(model, key))
+    return options
+
+
+def _contents(model: ModelSettings) -> str:
+    """A digest of a checkpoint's configuration, and of the names and sizes of its weights."""
+    folder = model_folder(model.model, model.load_format)
+    digest = hashlib.blake2b(digest_size=6)
+    for file in sorted(folder.glob("*.json")):
+        content = read_bytes(folder, file.name, TOKENIZER_BYTES)
+        digest.update(file.name.encode() + content)
+    for file in sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
+        digest.update(f"{file.name} {file.stat().st_size}".encode())
+    return digest.hexdigest()
+
+
+def floor_seconds(models: Sequence[ServedModel], computed: int, sampled: int) -> float | None:
+    """The time of the matrix products of so many tokens on the GPUs of their engine: `computed`
+    are those of prompts that were not saved, and the `sampled` ones. Attention comes on top.
+
+    None where it is not known: no generator alone, on GPUs that have been measured, in 16 bits.
+    """
+    if len(models) != 1:
+        return None
+    execution = models[0].execution
+    known = execution.task == "generate" and execution.device_type == "cuda"
+    if not known or execution.dtype == "float32":
+        return None
+    gpus = gpu_names()
+    rates = [rate for name, rate in _FLOPS.items() if all(name in gpu for gpu in gpus)]
+    if not rates or not gpus:
+        return None
+    return 2 * products(execution.model, computed, sampled) / (rates[0] * execution.num_stages)
+
+
+def products(model: ModelConfig, computed: int, sampled: int) -> float:
+    """Multiplications of the layers for each token that is computed, of the head for each that is
+    sampled."""
+    heads = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
+    layers = model.num_layers * model.hidden_size * (heads + 3 * model.intermediate_size)
+    return layers * computed + model.vocab_size * model.hidden_size * sampled

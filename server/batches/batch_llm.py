@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ from server.batches.jobs import (
     Options,
     Prompt,
     Rerankings,
-    completion_lines,
+    ResultT,
 )
 from server.batches.results import GenerateResult, RequestError, Summary
 from server.daemon.run import running_engine
@@ -38,76 +38,6 @@ _KEYS = (*EngineSettings.__struct_fields__, "memory_share", "rerank")
 _SIZE = "kv_cache_memory"
 
 
-def engine_options(settings: Mapping[str, object]) -> EngineOptions:
-    """Raises ValueError, naming the setting."""
-    for key in settings:
-        if key not in _KEYS:
-            raise ValueError(f"{key}: there is no such setting; there are {', '.join(_KEYS)}")
-    given = dict(settings)
-    names = {key: key for key in (*_KEYS, "stall_timeout")}
-    try:
-        if isinstance(size := given.get(_SIZE), str):
-            given[_SIZE] = parse_size(size)
-        return msgspec.convert(
-            {"log_level": "warning", "setting_names": names, **given}, EngineOptions
-        )
-    except argparse.ArgumentTypeError as error:
-        raise ValueError(f"{_SIZE}: {error}") from None
-    except msgspec.ValidationError as error:
-        reason, _, where = str(error).partition(" - at `$.")
-        raise ValueError(f"{where.rstrip('`')}: {reason}") from None
-
-
-_WorkT = TypeVar("_WorkT")
-
-
-class LoopThread:
-    """Runs coroutines for threads that wait for them. Child processes that a coroutine starts end
-    with the thread: it lives until `close`."""
-
-    def __init__(self) -> None:
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="batch-llm", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[object, object, _WorkT]) -> _WorkT:
-        """Wait for its result. Ctrl-C cancels it, waits for its end, and is raised again."""
-        ended = threading.Event()
-        tasks: list[asyncio.Task[_WorkT]] = []
-
-        def begin() -> None:
-            task = self._loop.create_task(work)
-            task.add_done_callback(lambda _: ended.set())
-            tasks.append(task)
-
-        def cancel() -> None:
-            if tasks:
-                tasks[0].cancel()
-            else:  # Ctrl-C came before it could begin
-                work.close()
-                ended.set()
-
-        try:
-            self._loop.call_soon_threadsafe(begin)
-            ended.wait()
-        except BaseException:
-            self._loop.call_soon_threadsafe(cancel)
-            ended.wait()
-            raise
-        return tasks[0].result()
-
-    def close(self) -> None:
-        """End the loop and the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.get_loop().run_forever()
-
-
-ResultT = TypeVar("ResultT")
 _NO_OPTIONS: Options = {}
 
 
@@ -192,7 +122,7 @@ class BatchLLM:
         JobStoppedError if the engine is lost.
         """
         _check_any("prompts", prompts)
-        return self._run(Completions(completion_lines(self._named, prompts, sampling, options)))
+        return self._run(Completions(self._named, prompts, sampling, options))
 
     def embed(self, texts: Sequence[Prompt], **options: object) -> FloatArray:
         """The vector of each text (or of token ids), float32[N, D]; `options` are fields of
@@ -252,3 +182,69 @@ def _check_any(name: str, given: Sequence[object]) -> None:
         raise ValueError(f"{name}: a list, not one text")
     if not len(given):
         raise ValueError(f"{name}: is empty")
+
+
+def engine_options(settings: Mapping[str, object]) -> EngineOptions:
+    """Raises ValueError, naming the setting."""
+    for key in settings:
+        if key not in _KEYS:
+            raise ValueError(f"{key}: there is no such setting; there are {', '.join(_KEYS)}")
+    given = dict(settings)
+    names = {key: key for key in (*_KEYS, "stall_timeout")}
+    try:
+        if isinstance(size := given.get(_SIZE), str):
+            given[_SIZE] = parse_size(size)
+        return msgspec.convert(
+            {"log_level": "warning", "setting_names": names, **given}, EngineOptions
+        )
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"{_SIZE}: {error}") from None
+    except msgspec.ValidationError as error:
+        reason, _, where = str(error).partition(" - at `$.")
+        raise ValueError(f"{where.rstrip('`')}: {reason}") from None
+
+
+class LoopThread:
+    """Runs coroutines for threads that wait for them. Child processes that a coroutine starts end
+    with the thread: it lives until `close`."""
+
+    def __init__(self) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="batch-llm", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[object, object, ResultT]) -> ResultT:
+        """Wait for its result. Ctrl-C cancels it, waits for its end, and is raised again."""
+        ended = threading.Event()
+        tasks: list[asyncio.Task[ResultT]] = []
+
+        def begin() -> None:
+            task = self._loop.create_task(work)
+            task.add_done_callback(lambda _: ended.set())
+            tasks.append(task)
+
+        def cancel() -> None:
+            if tasks:
+                tasks[0].cancel()
+            else:  # Ctrl-C came before it could begin
+                work.close()
+                ended.set()
+
+        try:
+            self._loop.call_soon_threadsafe(begin)
+            ended.wait()
+        except BaseException:
+            self._loop.call_soon_threadsafe(cancel)
+            ended.wait()
+            raise
+        return tasks[0].result()
+
+    def close(self) -> None:
+        """End the loop and the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop().run_forever()

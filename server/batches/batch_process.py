@@ -40,6 +40,18 @@ from workers.contract.supervision import exit_with_parent
 
 _log = logging.getLogger("penstock")
 
+_POLL_S = 0.2
+_EXPIRY_S = 60.0
+_EXPIRED = LineError("batch_expired", "the batch's time was over before this line was answered")
+_MOST_ROOM = 16 << 20
+"""Bytes that a batch waits for at most: what there is room for is done, and kept."""
+RETRY_S = 5.0
+
+STORAGE_FAULTS = (StateFolderError, sqlite3.OperationalError, NoRoomError, OSError)
+"""What makes batches wait: the disk is full, or fails; the database is gone, or another one."""
+_SHARE = 0.5
+"""The part of what an engine takes at once that is for batches: others find room beside them."""
+
 
 class BatchHealth:
     """Batches wait until they are said to run. The log has why they wait, if there is a reason."""
@@ -70,15 +82,48 @@ class BatchHealth:
             self._state.set(runs=runs)
 
 
-_POLL_S = 0.2
-_EXPIRY_S = 60.0
-_EXPIRED = LineError("batch_expired", "the batch's time was over before this line was answered")
-_MOST_ROOM = 16 << 20
-"""Bytes that a batch waits for at most: what there is room for is done, and kept."""
-RETRY_S = 5.0
+async def run_batches(config: ServerConfig) -> None:
+    """Until SIGTERM, which also comes when an engine is lost."""
+    running = asyncio.current_task()
+    assert running is not None, "a task runs this"
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    assert config.state.folder is not None, "only then is there a batch process"
+    beating = lasting_task(keep_beating(), "heartbeat")
+    health = BatchHealth(Path(config.batch_file) if config.batch_file is not None else None)
+    state = await _opened(Path(config.state.folder), config.state.token, health)
+    # Lines are checked and counted where they were uploaded: here nobody asks for a key, and
+    # metrics, logs and traces of requests are not those of the API processes.
+    own = ServerConfig(
+        strict_fields=config.strict_fields,
+        log_level=config.log_level,
+        limits=config.limits,
+        models=config.models,
+    )
+    try:
+        async with engine_backend(own, _SHARE) as backend:
+            keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
+            await BatchRunner(
+                state,
+                backend,
+                config.limits.max_body_size,
+                on_owner=lambda owner: backend.act_for(keys.of_owner(owner)),
+                health=health,
+            ).run()
+    except (RefusalError, JobStoppedError):
+        await asyncio.get_running_loop().create_future()  # the supervisor says what is lost
+    finally:
+        beating.cancel()
+        state.close()
 
-STORAGE_FAULTS = (StateFolderError, sqlite3.OperationalError, NoRoomError, OSError)
-"""What makes batches wait: the disk is full, or fails; the database is gone, or another one."""
+
+async def _opened(folder: Path, token: int, health: BatchHealth) -> StateFolder:
+    """The state folder, as soon as it can be used."""
+    while True:
+        try:
+            return StateFolder(folder, token)
+        except StateFolderError as error:
+            health.wait(error)
+        await asyncio.sleep(RETRY_S)
 
 
 class BatchRunner:
@@ -118,7 +163,7 @@ class BatchRunner:
         await self._drop_expired()
         batch = await asyncio.to_thread(self._state.batches.next_open)
         if not self._health.runs and not (batch is not None and is_to_end(batch)):
-            await asyncio.to_thread(self._state.probe, self._needed)
+            await asyncio.to_thread(self._state.database.probe, self._needed)
             self._health.run()
         if batch is None:
             await asyncio.sleep(_POLL_S)
@@ -283,54 +328,6 @@ class _BatchRun:
 def is_to_end(batch: StoredBatch) -> bool:
     """Whether its client has cancelled it, or its time is over."""
     return batch.status == "cancelling" or time.time() >= batch.expires_at
-
-
-_SHARE = 0.5
-"""The part of what an engine takes at once that is for batches: others find room beside them."""
-
-
-async def run_batches(config: ServerConfig) -> None:
-    """Until SIGTERM, which also comes when an engine is lost."""
-    running = asyncio.current_task()
-    assert running is not None, "a task runs this"
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    assert config.state.folder is not None, "only then is there a batch process"
-    beating = lasting_task(keep_beating(), "heartbeat")
-    health = BatchHealth(Path(config.batch_file) if config.batch_file is not None else None)
-    state = await _opened(Path(config.state.folder), config.state.token, health)
-    # Lines are checked and counted where they were uploaded: here nobody asks for a key, and
-    # metrics, logs and traces of requests are not those of the API processes.
-    own = ServerConfig(
-        strict_fields=config.strict_fields,
-        log_level=config.log_level,
-        limits=config.limits,
-        models=config.models,
-    )
-    try:
-        async with engine_backend(own, _SHARE) as backend:
-            keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
-            await BatchRunner(
-                state,
-                backend,
-                config.limits.max_body_size,
-                on_owner=lambda owner: backend.act_for(keys.of_owner(owner)),
-                health=health,
-            ).run()
-    except (RefusalError, JobStoppedError):
-        await asyncio.get_running_loop().create_future()  # the supervisor says what is lost
-    finally:
-        beating.cancel()
-        state.close()
-
-
-async def _opened(folder: Path, token: int, health: BatchHealth) -> StateFolder:
-    """The state folder, as soon as it can be used."""
-    while True:
-        try:
-            return StateFolder(folder, token)
-        except StateFolderError as error:
-            health.wait(error)
-        await asyncio.sleep(RETRY_S)
 
 
 def main() -> None:

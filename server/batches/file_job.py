@@ -9,7 +9,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
@@ -25,8 +25,9 @@ from server.batches.batch_lines import (
     read_line,
     read_output,
 )
-from server.batches.result_log import JobFileError, JobIdentity, ResultLog, write_results
+from server.batches.result_log import JobFileError, JobIdentity, ResultLog, explained
 from server.batches.results import Summary
+from server.batches.state.disk import draft_of, sync_folder
 from server.echoed import quoted
 
 _FIRST_DEPTH, _DEPTHS, _GROWTH = 64, 40, 1.2
@@ -35,25 +36,194 @@ DEPTHS = tuple(round(_FIRST_DEPTH * _GROWTH**i) for i in range(_DEPTHS))
 are a fifth of the depth. Prompts that share a beginning differ at most so much deeper."""
 
 _SKIPPED_AT_ONCE = 1 << 20
+SYNC_SECONDS = 1.0
+_LINES, _BYTES = 1024, 32 << 20
+"""Lines that are sorted together."""
+_BUFFER = 1 << 20
+
+_RawLine = tuple[int, int, int, bytes]
+"""A line as it stands in the file: its number from 1, where it begins and its size in bytes, and
+its text, of a line that is too long only the beginning."""
 
 
-class _Prompts(msgspec.Struct):
-    messages: Raw = Raw()
-    prompt: Raw = Raw()
-    query: Raw = Raw()
+class FileJob:
+    """One job. Lines are read twice: once to find those that begin alike, then in that order.
+
+    `open` it, `run` it, then `assemble` the output and `remove` the log; or `close` it, and go on
+    another time. `summary` is kept up to date meanwhile; `model` is that of the first request.
+    """
+
+    def __init__(
+        self, source: Path, log: Path, *, rules: LineRules, options: Mapping[str, str]
+    ) -> None:
+        """`source` are the requests; `log` takes the results as they come. `options` are what the
+        results depend on besides, such as the model: a job goes on only with the same."""
+        self._source, self._log_path = source, log
+        self._rules, self._options = rules, dict(options)
+        self.summary = Summary()
+        self.model: str | None = None
+
+    async def open(self, *, resume: bool) -> None:
+        """Read all of the source, and begin the log, or go on with one if there is one (`resume`).
+
+        Raises JobFileError.
+        """
+        await asyncio.to_thread(self._open, resume)
+
+    def _open(self, resume: bool) -> None:
+        with ExitStack() as opened:
+            try:
+                self._file = opened.enter_context(self._source.open("rb"))
+                self._index = index = LineIndex(self._file, self._rules)
+            except OSError as error:
+                raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
+            self._order, self.model = index.order(), index.model
+            self.summary.requests = len(index)
+            identity = JobIdentity(
+                input_digest=index.digest,
+                input_bytes=index.num_bytes,
+                lines=len(index),
+                options=self._options,
+            )
+            resumed = self._recount if resume else None
+            self._log = ResultLog(self._log_path, identity, resumed)
+            self.summary.earlier = self.summary.done
+            opened.pop_all()
+
+    async def run(self, backend: Backend) -> None:
+        """Answer every line that has no result yet. Cancelled or not, what is done is on the disk
+        at the end.
+
+        Raises JobStoppedError if `backend` is lost, JobFileError if the log cannot be written.
+        """
+        syncing = asyncio.create_task(self._keep_synced())
+        answering = asyncio.create_task(backend.answer(self._lines(), self._put))
+        try:
+            await asyncio.wait((syncing, answering), return_when=asyncio.FIRST_COMPLETED)
+            (syncing if syncing.done() else answering).result()
+        finally:
+            for task in (syncing, answering):
+                task.cancel()
+            await asyncio.wait((syncing, answering))
+            self._log.sync()
+
+    def assemble(
+        self, output: Path, errors: Path | None = None, unfinished: LineError | None = None
+    ) -> None:
+        """Write the results to `output` in the order of the lines; with `errors` those which failed
+        go there instead. Lines without a result have `unfinished` for one, or are left out.
+
+        Each file is there as a whole or not at all. Raises JobFileError.
+        """
+        paths = [output] if errors is None else [output, errors]
+        drafts = [draft_of(path) for path in paths]
+        try:
+            with explained(drafts[0], self._log.num_bytes), ExitStack() as opened:
+                files = [opened.enter_context(draft.open("wb", _BUFFER)) for draft in drafts]
+                for index, logged in self._log.results():
+                    result = logged
+                    if result is None and unfinished is not None:
+                        result = self._output(index, self._custom_id(index), unfinished)
+                    if result is not None:
+                        is_output = errors is None or _is_good(read_output(result))
+                        files[0 if is_output else 1].write(result + b"\n")
+                for file in files:
+                    file.flush()
+                    os.fsync(file.fileno())
+            for draft, path in zip(drafts, paths, strict=True):
+                draft.replace(path)
+            sync_folder(output.parent)
+        finally:
+            for draft in drafts:
+                draft.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Forget the log: the results are elsewhere."""
+        self._file.close()
+        self._log.remove()
+
+    def close(self) -> None:
+        """Leave the log for another time."""
+        self._file.close()
+        self._log.close()
+
+    async def _keep_synced(self) -> None:
+        while True:
+            await asyncio.sleep(SYNC_SECONDS)
+            await asyncio.to_thread(self._log.sync)
+
+    def _lines(self) -> Iterator[Line]:
+        """The requests without a result, sorted."""
+        for window in _windows(self._unanswered()):
+            yield from sorted(window, key=prompt_of)
+
+    def _unanswered(self) -> Iterator[Line]:
+        """The requests without a result, those that begin alike about together. A line that is no
+        request gets its error on the way."""
+        for index in self._order.tolist():
+            if self._log.has(index):
+                continue
+            line = self._read(index)
+            if isinstance(line, Line):
+                yield line
+            else:
+                self._add(index, self._custom_id(index), line)
+
+    def _read(self, index: int) -> Line | LineError:
+        number, size = int(self._index.numbers[index]), int(self._index.sizes[index])
+        most = self._rules.max_line_bytes
+        if size > most:
+            message = f"line {number}: {size:,} bytes; a line has at most {most:,}"
+            return LineError("body_too_large", message)
+        text = self._text(index)
+        if self._index.repeated[index]:
+            known = quoted(custom_id_of(text))
+            message = f"line {number}: custom_id: {known} is that of an earlier request"
+            return LineError("duplicate_custom_id", message)
+        return read_line(index, number, text, self._rules)
+
+    def _text(self, index: int) -> bytes:
+        """A line, or the beginning of one that is too long."""
+        size = min(int(self._index.sizes[index]), self._rules.max_line_bytes)
+        return os.pread(self._file.fileno(), size, int(self._index.offsets[index]))
+
+    def _custom_id(self, index: int) -> str | None:
+        return custom_id_of(self._text(index))
+
+    def _put(self, line: Line, answer: Answer) -> None:
+        self._add(line.index, line.custom_id, answer)
+
+    def _add(self, index: int, custom_id: str | None, outcome: Answer | LineError) -> None:
+        self._log.add(index, self._output(index, custom_id, outcome))
+        self._count(outcome)
+
+    def _output(self, index: int, custom_id: str | None, outcome: Answer | LineError) -> bytes:
+        return output_line(f"batch_req_{self._index.digest[:16]}{index:08x}", custom_id, outcome)
+
+    def _recount(self, _: int, output: bytes) -> None:
+        self._count(read_output(output))
+
+    def _count(self, outcome: Answer | LineError) -> None:
+        self.summary.count(failed=not _is_good(outcome))
+        if isinstance(outcome, Answer) and outcome.is_good:
+            self.summary.add_usage(outcome.body)
 
 
-_prompts = msgspec.json.Decoder(_Prompts)
+def _is_good(outcome: Answer | LineError) -> bool:
+    return isinstance(outcome, Answer) and outcome.is_good
 
 
-class RawLine(NamedTuple):
-    """A line as it stands in the file: its number from 1, where it begins and its size in bytes,
-    and its text, of a line that is too long only the beginning."""
-
-    number: int
-    offset: int
-    size: int
-    text: bytes
+def _windows(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Neighbouring lines: so many of them, or bytes."""
+    window: list[Line] = []
+    size = 0
+    for line in lines:
+        window.append(line)
+        size += len(line.body)
+        if len(window) == _LINES or size >= _BYTES:
+            yield window
+            window, size = [], 0
+    yield window
 
 
 class LineIndex:
@@ -75,11 +245,11 @@ class LineIndex:
         self.numbers, self.offsets, self.sizes = array("q"), array("q"), array("q")
         self.model: str | None = None
         ids, self._hashes = array("Q"), array("I")
-        for raw in _lines(file, rules.max_line_bytes, hashed.update):
-            self.numbers.append(raw.number)
-            self.offsets.append(raw.offset)
-            self.sizes.append(raw.size)
-            request = read_line(0, raw.number, raw.text, rules)
+        for number, offset, size, text in _lines(file, rules.max_line_bytes, hashed.update):
+            self.numbers.append(number)
+            self.offsets.append(offset)
+            self.sizes.append(size)
+            request = read_line(0, number, text, rules)
             hashes: list[int] = []
             if isinstance(request, Line):
                 self.model = self.model or request.model
@@ -138,7 +308,7 @@ def _repeated(ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     return repeated
 
 
-def _lines(file: BinaryIO, most: int, seen: Callable[[bytes], object]) -> Iterator[RawLine]:
+def _lines(file: BinaryIO, most: int, seen: Callable[[bytes], object]) -> Iterator[_RawLine]:
     """The lines that are not blank, without a byte order mark; `seen` gets every byte."""
     number = offset = 0
     while text := file.readline(most + 1):
@@ -152,174 +322,14 @@ def _lines(file: BinaryIO, most: int, seen: Callable[[bytes], object]) -> Iterat
             ended = part.endswith(b"\n")
         skipped = len(BOM_UTF8) if number == 1 and text.startswith(BOM_UTF8) else 0
         if text[skipped:].strip():
-            yield RawLine(number, offset + skipped, size - skipped, text[skipped:])
+            yield number, offset + skipped, size - skipped, text[skipped:]
         offset += size
 
 
-SYNC_SECONDS = 1.0
-_LINES, _BYTES = 1024, 32 << 20
-"""Lines that are sorted together."""
+class _Prompts(msgspec.Struct):
+    messages: Raw = Raw()
+    prompt: Raw = Raw()
+    query: Raw = Raw()
 
 
-class FileJob:
-    """Lines are read twice: once to find those that begin alike, then in that order.
-
-    `open` it, `run` it, then `assemble` the output and `remove` the log; or `close` it, and go on
-    another time. `summary` is kept up to date meanwhile; `model` is that of the first request.
-    """
-
-    def __init__(
-        self, source: Path, log: Path, *, rules: LineRules, options: Mapping[str, str]
-    ) -> None:
-        """`source` are the requests; `log` takes the results as they come. `options` are what the
-        results depend on besides, such as the model: a job goes on only with the same."""
-        self._source, self._log_path = source, log
-        self._rules, self._options = rules, dict(options)
-        self.summary = Summary()
-        self.model: str | None = None
-
-    async def open(self, *, resume: bool) -> None:
-        """Read all of the source, and begin the log, or go on with one if there is one (`resume`).
-
-        Raises JobFileError.
-        """
-        await asyncio.to_thread(self._open, resume)
-
-    def _open(self, resume: bool) -> None:
-        with ExitStack() as opened:
-            try:
-                self._file = opened.enter_context(self._source.open("rb"))
-                self._index = index = LineIndex(self._file, self._rules)
-            except OSError as error:
-                raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
-            self._order, self.model = index.order(), index.model
-            self.summary.requests = len(index)
-            identity = JobIdentity(
-                input_digest=index.digest,
-                input_bytes=index.num_bytes,
-                lines=len(index),
-                options=self._options,
-            )
-            if resume:
-                self._log = ResultLog.resumed(self._log_path, identity, self._recount)
-            else:
-                self._log = ResultLog.begun(self._log_path, identity)
-            self.summary.earlier = self.summary.done
-            opened.pop_all()
-
-    async def run(self, backend: Backend) -> None:
-        """Answer every line that has no result yet. Cancelled or not, what is done is on the disk
-        at the end.
-
-        Raises JobStoppedError if `backend` is lost, JobFileError if the log cannot be written.
-        """
-        syncing = asyncio.create_task(self._keep_synced())
-        answering = asyncio.create_task(backend.answer(self._lines(), self._put))
-        try:
-            await asyncio.wait((syncing, answering), return_when=asyncio.FIRST_COMPLETED)
-            (syncing if syncing.done() else answering).result()
-        finally:
-            for task in (syncing, answering):
-                task.cancel()
-            await asyncio.wait((syncing, answering))
-            self._log.sync()
-
-    def assemble(
-        self, output: Path, errors: Path | None = None, unfinished: LineError | None = None
-    ) -> None:
-        """Write the results to `output` in the order of the lines; with `errors` those which failed
-        go there instead. Lines without a result have `unfinished` for one, or are left out.
-
-        Each file is there as a whole or not at all. Raises JobFileError.
-        """
-
-        def missing(index: int) -> bytes | None:
-            return None if unfinished is None else self._output(index, unfinished)
-
-        write_results(self._log, output, errors, missing)
-
-    def remove(self) -> None:
-        """Forget the log: the results are elsewhere."""
-        self._file.close()
-        self._log.remove()
-
-    def close(self) -> None:
-        """Leave the log for another time."""
-        self._file.close()
-        self._log.close()
-
-    async def _keep_synced(self) -> None:
-        while True:
-            await asyncio.sleep(SYNC_SECONDS)
-            await asyncio.to_thread(self._log.sync)
-
-    def _lines(self) -> Iterator[Line]:
-        """The requests without a result, sorted."""
-        for window in _windows(self._unanswered()):
-            yield from sorted(window, key=prompt_of)
-
-    def _unanswered(self) -> Iterator[Line]:
-        """The requests without a result, those that begin alike about together. A line that is no
-        request gets its error on the way."""
-        for index in self._order.tolist():
-            if self._log.has(index):
-                continue
-            line = self._read(index)
-            if isinstance(line, Line):
-                yield line
-            else:
-                self._add(index, line, self._output(index, line))
-
-    def _read(self, index: int) -> Line | LineError:
-        number, size = int(self._index.numbers[index]), int(self._index.sizes[index])
-        most = self._rules.max_line_bytes
-        if size > most:
-            message = f"line {number}: {size:,} bytes; a line has at most {most:,}"
-            return LineError("body_too_large", message)
-        text = self._text(index)
-        if self._index.repeated[index]:
-            known = quoted(custom_id_of(text))
-            message = f"line {number}: custom_id: {known} is that of an earlier request"
-            return LineError("duplicate_custom_id", message)
-        return read_line(index, number, text, self._rules)
-
-    def _text(self, index: int) -> bytes:
-        """A line, or the beginning of one that is too long."""
-        size = min(int(self._index.sizes[index]), self._rules.max_line_bytes)
-        return os.pread(self._file.fileno(), size, int(self._index.offsets[index]))
-
-    def _put(self, line: Line, answer: Answer) -> None:
-        self._add(line.index, answer, output_line(self._id(line.index), line.custom_id, answer))
-
-    def _output(self, index: int, error: LineError) -> bytes:
-        return output_line(self._id(index), custom_id_of(self._text(index)), error)
-
-    def _id(self, index: int) -> str:
-        return f"batch_req_{self._index.digest[:16]}{index:08x}"
-
-    def _add(self, index: int, outcome: Answer | LineError, output: bytes) -> None:
-        self._log.add(index, output)
-        self._count(outcome)
-
-    def _recount(self, index: int, output: bytes) -> None:
-        self._count(read_output(output))
-
-    def _count(self, outcome: Answer | LineError) -> None:
-        if isinstance(outcome, Answer) and outcome.is_good:
-            self.summary.count()
-            self.summary.add_usage(outcome.body)
-        else:
-            self.summary.count(failed=True)
-
-
-def _windows(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Neighbouring lines: so many of them, or bytes."""
-    window: list[Line] = []
-    size = 0
-    for line in lines:
-        window.append(line)
-        size += len(line.body)
-        if len(window) == _LINES or size >= _BYTES:
-            yield window
-            window, size = [], 0
-    yield window
+_prompts = msgspec.json.Decoder(_Prompts)

@@ -28,7 +28,7 @@ Prompt = str | Sequence[int]
 Options = Mapping[str, object]
 """Fields of a request by their names in the HTTP API."""
 
-_COMPLETIONS = "/v1/completions"
+_COMPLETIONS, _EMBEDDINGS, _RERANK = "/v1/completions", "/v1/embeddings", "/v1/rerank"
 _NO_OPTIONS = {
     *("model", "prompt", "return_token_ids", "input", "query", "documents"),
     *("encoding_format", "embed_dtype", "output_dtype"),
@@ -38,116 +38,17 @@ _OPTIONS = {
     url: frozenset(struct.__struct_fields__) - _NO_OPTIONS
     for url, struct in (
         (_COMPLETIONS, CompletionRequest),
-        ("/v1/embeddings", EmbeddingRequest),
-        ("/v1/rerank", RerankRequest),
+        (_EMBEDDINGS, EmbeddingRequest),
+        (_RERANK, RerankRequest),
     )
 }
 _OF_ALL = frozenset({NOT_OURS, "not_found", "model_not_found", "model_required", "wrong_endpoint"})
 _body = Body(CompletionRequest)
 _NONE: Options = {}
-
-
-def completion_lines(
-    named: Options,
-    prompts: Sequence[Prompt],
-    sampling: Options | Sequence[Options],
-    common: Options,
-) -> list[Line | RequestError]:
-    """A line for each prompt, with the fields `named`, and those of `common` and `sampling`.
-
-    `sampling` may be one for all prompts, or one for each.
-
-    Raises ValueError for options that are wrong for all, before any work.
-    """
-    if isinstance(sampling, Mapping):
-        of_all, each = {**common, **sampling}, [_NONE] * len(prompts)
-    else:
-        of_all, each = common, sampling
-    check_options(_COMPLETIONS, of_all)
-    if len(each) != len(prompts):
-        given, wanted = len(each), len(prompts)
-        raise ValueError(f"sampling: {given} for {wanted} prompts; give one, or one each")
-    return [
-        _completion(index, named, prompt, of_all, own)
-        for index, (prompt, own) in enumerate(zip(prompts, each, strict=True))
-    ]
-
-
-def _completion(
-    index: int, named: Options, prompt: Prompt, of_all: Options, own: Options
-) -> Line | RequestError:
-    """`own` options are checked here, those of all before."""
-    options = {**of_all, **own}
-    try:
-        if own:
-            _check(_COMPLETIONS, options)
-        fields = {**named, "prompt": plain("prompt", prompt), **options, "return_token_ids": True}
-        return line_of(index, _COMPLETIONS, fields)
-    except RequestError as error:
-        return error
-
-
-def check_options(url: str, options: Options) -> Options:
-    """The options of a job for `url`. Raises ValueError for one that is unknown or no JSON, and for
-    a wrong one of completions."""
-    try:
-        _check(url, options)
-    except RequestError as error:
-        raise ValueError(error.message) from None
-    return options
-
-
-def _check(url: str, options: Options) -> None:
-    """Raises RequestError as `check_options` raises ValueError. The prompt, which may be long, is
-    checked by whoever answers."""
-    known = _OPTIONS[url]
-    if unknown := sorted(options.keys() - known):
-        names = ", ".join(sorted(known))
-        message = f"{unknown[0]}: there is no such option here; there are {names}"
-        raise RequestError("invalid_request", message, unknown[0])
-    line = line_of(0, url, {**options, "prompt": ""})
-    if url == _COMPLETIONS:
-        try:
-            _body.decode(line.body, strictly=True)
-        except RefusalError as error:
-            raise RequestError(error.code, error.message, error.param) from None
-
-
-def line_of(index: int, url: str, fields: Options) -> Line:
-    """A line with this body. Raises RequestError for what is no JSON."""
-    try:
-        return Line(index, "", url, json.dumps(fields, allow_nan=False).encode())
-    except (TypeError, ValueError) as error:
-        raise RequestError("invalid_request", str(error)) from None
-
-
-def plain(field: str, prompt: Prompt) -> str | list[int]:
-    """A text, or token ids, which may come in an array, as Python's numbers. Raises
-    RequestError."""
-    if isinstance(prompt, str):
-        return prompt
-    try:
-        ids = prompt.tolist() if isinstance(prompt, np.ndarray) else [*prompt]
-        return msgspec.convert(ids, list[int])
-    except (TypeError, msgspec.ValidationError):
-        message = f"{field}: a text or token ids; conversations are rendered before"
-        raise RequestError("invalid_request", message, field) from None
-
-
-def refusal(answer: Answer) -> RequestError:
-    """The error in an answer that is not good. Raises JobStoppedError for what every other request
-    for this model would get, too."""
-    error = error_of(answer)
-    if error.code in _OF_ALL:
-        raise JobStoppedError(f"{error.message} ({error.code})")
-    return RequestError(error.code, error.message, error.param)
-
+_TEXTS_A_LINE = 64
 
 FloatArray = npt.NDArray[np.float32]
 ResultT = TypeVar("ResultT")
-
-_EMBEDDINGS, _RERANK = "/v1/embeddings", "/v1/rerank"
-_TEXTS_A_LINE = 64
 
 
 class Job(ABC, Generic[ResultT]):
@@ -204,20 +105,44 @@ class Job(ABC, Generic[ResultT]):
 
 
 class Completions(Job[Generated]):
-    """A completion for each line. Requests without a line have their errors."""
+    """A completion for each prompt. One that is no request has its error at once."""
 
-    def __init__(self, lines: Sequence[Line | RequestError]) -> None:
-        super().__init__("generate", len(lines))
-        self._lines: list[Line] = []
-        for index, line in enumerate(lines):
-            if isinstance(line, Line):
-                self._lines.append(line)
-            else:
-                self.put(index, line)
+    def __init__(
+        self,
+        named: Options,
+        prompts: Sequence[Prompt],
+        sampling: Options | Sequence[Options],
+        common: Options,
+    ) -> None:
+        """Make a line of each prompt, with the fields `named`, and those of `common` and
+        `sampling`, which may be one for all prompts, or one for each.
+
+        Raises ValueError for options that are wrong for all, before any work.
+        """
+        super().__init__("generate", len(prompts))
+        if isinstance(sampling, Mapping):
+            of_all, each = {**common, **sampling}, [_NONE] * len(prompts)
+        else:
+            of_all, each = common, sampling
+        check_options(_COMPLETIONS, of_all)
+        if len(each) != len(prompts):
+            given, wanted = len(each), len(prompts)
+            raise ValueError(f"sampling: {given} for {wanted} prompts; give one, or one each")
+        self.lines: list[Line] = []
+        for index, (prompt, own) in enumerate(zip(prompts, each, strict=True)):
+            options = {**of_all, **own}
+            try:
+                if own:  # those of all have been checked
+                    _check(_COMPLETIONS, options)
+                fields = {**named, "prompt": plain("prompt", prompt), **options}
+                fields["return_token_ids"] = True
+                self.lines.append(line_of(index, _COMPLETIONS, fields))
+            except RequestError as error:
+                self.put(index, error)
 
     def rounds(self) -> Iterator[Iterable[Line]]:
         # Bodies begin with the prompts: those that begin alike follow each other.
-        yield sorted(self._lines, key=attrgetter("body"))
+        yield sorted(self.lines, key=attrgetter("body"))
 
     def read(self, line: Line, body: bytes) -> None:
         completion = msgspec.json.decode(body, type=Completion)
@@ -305,3 +230,59 @@ class Rerankings(Job[list[RerankResult]]):
                 yield line_of(index, _RERANK, fields)
             except RequestError as error:
                 self.put(index, error)
+
+
+def check_options(url: str, options: Options) -> Options:
+    """The options of a job for `url`. Raises ValueError for one that is unknown or no JSON, and for
+    a wrong one of completions."""
+    try:
+        _check(url, options)
+    except RequestError as error:
+        raise ValueError(error.message) from None
+    return options
+
+
+def _check(url: str, options: Options) -> None:
+    """Raises RequestError as `check_options` raises ValueError. The prompt, which may be long, is
+    checked by whoever answers."""
+    known = _OPTIONS[url]
+    if unknown := sorted(options.keys() - known):
+        names = ", ".join(sorted(known))
+        message = f"{unknown[0]}: there is no such option here; there are {names}"
+        raise RequestError("invalid_request", message, unknown[0])
+    line = line_of(0, url, {**options, "prompt": ""})
+    if url == _COMPLETIONS:
+        try:
+            _body.decode(line.body, strictly=True)
+        except RefusalError as error:
+            raise RequestError(error.code, error.message, error.param) from None
+
+
+def line_of(index: int, url: str, fields: Options) -> Line:
+    """A line with this body. Raises RequestError for what is no JSON."""
+    try:
+        return Line(index, "", url, json.dumps(fields, allow_nan=False).encode())
+    except (TypeError, ValueError) as error:
+        raise RequestError("invalid_request", str(error)) from None
+
+
+def plain(field: str, prompt: Prompt) -> str | list[int]:
+    """A text, or token ids, which may come in an array, as Python's numbers. Raises
+    RequestError."""
+    if isinstance(prompt, str):
+        return prompt
+    try:
+        ids = prompt.tolist() if isinstance(prompt, np.ndarray) else [*prompt]
+        return msgspec.convert(ids, list[int])
+    except (TypeError, msgspec.ValidationError):
+        message = f"{field}: a text or token ids; conversations are rendered before"
+        raise RequestError("invalid_request", message, field) from None
+
+
+def refusal(answer: Answer) -> RequestError:
+    """The error in an answer that is not good. Raises JobStoppedError for what every other request
+    for this model would get, too."""
+    error = error_of(answer)
+    if error.code in _OF_ALL:
+        raise JobStoppedError(f"{error.message} ({error.code})")
+    return RequestError(error.code, error.message, error.param)

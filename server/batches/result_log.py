@@ -4,17 +4,15 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Self
 
 import msgspec
 import numpy as np
 from msgspec import Raw
 
-from server.batches.batch_lines import Answer, read_output
-from server.batches.state.disk import NO_ROOM, draft_of, sync_folder
+from server.batches.state.disk import NO_ROOM, sync_folder
 
 _NONE = -1
 
@@ -77,54 +75,40 @@ class ResultLog:
         self,
         path: Path,
         identity: JobIdentity,
-        file: FileIO,
-        each: Callable[[int, bytes], None] | None = None,
+        resumed: Callable[[int, bytes], None] | None = None,
     ) -> None:
-        """Use `begun` or `resumed`."""
+        """Begin a file; with `resumed` go on with it if it is there: that gets the index and the
+        result of every record in it.
+
+        Raises JobFileError if it cannot be written, or is another job's, or there and not to be
+        resumed; where there is no room NoRoomError, as everything here that writes.
+        """
+        if resumed is None and path.exists():
+            raise JobFileError(
+                f"{path} has results of an earlier run: --resume goes on from there, or delete it"
+            )
         self.path, self.identity = path, identity
-        self._file = file
         self._seed = hashlib.blake2b(_encode(identity), digest_size=8)
         self._offsets = np.full(identity.lines, _NONE, np.int64)  # of each result, in the file
         self._sizes = np.zeros(identity.lines, np.int64)
         self._unsynced: list[bytes] = []
         self._syncing = threading.Lock()
         self._end = self._synced = 0
-        with ExitStack() as opened:
-            opened.enter_context(file)
-            self._read_back(each)
-            opened.pop_all()
-
-    @classmethod
-    def begun(cls, path: Path, identity: JobIdentity) -> Self:
-        """A new file. Raises JobFileError if there is one, or it cannot be written; where there is
-        no room NoRoomError, as everything here that writes."""
+        with explained(path, identity.input_bytes):
+            self._file = FileIO(path, "r+" if path.exists() else "x+")
         try:
-            file = FileIO(path, "x+")
-        except FileExistsError:
-            raise JobFileError(
-                f"{path} has results of an earlier run: --resume goes on from there, or delete it"
-            ) from None
-        except OSError as error:
-            raise _unwritten(path, error, identity.input_bytes) from None
-        return cls(path, identity, file)
-
-    @classmethod
-    def resumed(cls, path: Path, identity: JobIdentity, each: Callable[[int, bytes], None]) -> Self:
-        """Go on with a file, or begin it if there is none; `each` gets the index and the result of
-        every record in it. Raises JobFileError if it is another job's."""
-        try:
-            file = FileIO(path, "r+")
-        except FileNotFoundError:
-            return cls.begun(path, identity)
-        except OSError as error:
-            raise JobFileError(f"{path} cannot be read and written: {error.strerror}") from None
-        return cls(path, identity, file, each)
+            self._read_back(resumed)
+        except BaseException:
+            self._file.close()
+            raise
 
     def add(self, index: int, result: bytes) -> None:
         """The result of a request (JSON in one line), which has none yet."""
         prefix = b'{"index":%d,"digest":"%s","result":' % (index, self._digest(index, result))
         self._note(index, len(prefix), result)
-        self._append(prefix + result + b"}\n")
+        record = prefix + result + b"}\n"
+        self._unsynced.append(record)
+        self._end += len(record)
 
     def has(self, index: int) -> bool:
         """Whether the request has its result."""
@@ -177,10 +161,6 @@ class ResultLog:
         left = len(self._sizes) - done
         return self.num_bytes // done * left if done else 0
 
-    def _append(self, data: bytes) -> None:
-        self._unsynced.append(data)
-        self._end += len(data)
-
     def _note(self, index: int, prefix: int, result: bytes | Raw) -> None:
         """The result will be `prefix` bytes behind the present end."""
         self._offsets[index], self._sizes[index] = self._end + prefix, len(memoryview(result))
@@ -191,20 +171,21 @@ class ResultLog:
         digest.update(result)
         return digest.hexdigest().encode()
 
-    def _read_back(self, each: Callable[[int, bytes], None] | None) -> None:
+    def _read_back(self, resumed: Callable[[int, bytes], None] | None) -> None:
         with self.path.open("rb") as reading:
             head = reading.readline()
             if head.endswith(b"\n"):
                 self._check(head)
                 self._end = len(head)
                 for record in self._records(reading):
-                    if each is not None:
-                        each(record.index, bytes(record.result))
+                    if resumed is not None:
+                        resumed(record.index, bytes(record.result))
         self._synced = self._end
         self._file.truncate(self._end)
         self._file.seek(self._end)
         if not self._end:  # new, or killed before its first sync
-            self._append(_encode(self.identity) + b"\n")
+            self._unsynced.append(_encode(self.identity) + b"\n")
+            self._end = len(self._unsynced[0])
             self.sync()
             sync_folder(self.path.parent)
 
@@ -239,61 +220,13 @@ def explained(path: Path, num_bytes: int) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise _unwritten(path, error, num_bytes) from None
-
-
-def _unwritten(path: Path, error: OSError, num_bytes: int) -> JobFileError:
-    if error.errno not in NO_ROOM:
-        return JobFileError(f"{path} cannot be written: {error.strerror}")
-    needed = f"{path}: {error.strerror}: about {num_bytes:,} more bytes are needed"
-    return NoRoomError(needed, num_bytes)
+        if error.errno not in NO_ROOM:
+            raise JobFileError(f"{path} cannot be written: {error.strerror}") from None
+        needed = f"{path}: {error.strerror}: about {num_bytes:,} more bytes are needed"
+        raise NoRoomError(needed, num_bytes) from None
 
 
 def _write(file: FileIO, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]
-
-
-_BUFFER = 1 << 20
-
-
-def write_results(
-    log: ResultLog,
-    output: Path,
-    errors: Path | None,
-    missing: Callable[[int], bytes | None],
-) -> None:
-    """Every result of `log` to `output`, or with `errors` those that failed there; `missing` makes
-    one for a request without, or leaves it out.
-
-    The files get their names when all is written. Raises JobFileError.
-    """
-    paths = [output] if errors is None else [output, errors]
-    drafts = [draft_of(path) for path in paths]
-    try:
-        with explained(drafts[0], log.num_bytes), ExitStack() as opened:
-            files = [opened.enter_context(draft.open("wb", _BUFFER)) for draft in drafts]
-            for index, logged in log.results():
-                result = missing(index) if logged is None else logged
-                if result is not None:
-                    file = files[0] if errors is None or _is_good(result) else files[1]
-                    file.write(result + b"\n")
-            for file in files:
-                _sync(file)
-        for draft, path in zip(drafts, paths, strict=True):
-            draft.replace(path)
-        sync_folder(output.parent)
-    finally:
-        for draft in drafts:
-            draft.unlink(missing_ok=True)
-
-
-def _is_good(result: bytes) -> bool:
-    outcome = read_output(result)
-    return isinstance(outcome, Answer) and outcome.is_good
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())

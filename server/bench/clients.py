@@ -1,4 +1,8 @@
-"""Several clients of one load, each a process of its own but the first, which is this one."""
+"""Several clients of one load, each a process of its own but the first, which is this one.
+
+Such a process is `python -P -m server.bench.clients`, with its other end on a socket that is its
+standard input.
+"""
 
 import asyncio
 import os
@@ -19,7 +23,9 @@ from server.first_error import first_error
 from server.settings.server_config import child_environment
 
 _COMMAND = (sys.executable, "-P", "-m", "server.bench.clients")
-LONGEST_LINE = 1 << 30
+_LONGEST_LINE = 1 << 30
+_SAY_SECONDS = 0.5
+_STDIN = 0
 
 
 class ClientState(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +84,7 @@ async def _process(load: ClientLoad) -> AsyncGenerator["_Process"]:
         child = ChildProcess(_COMMAND, child_environment(), answers=True)
     except OSError as error:
         raise BenchError(f"a client's process cannot be started: {error.strerror}") from None
-    reader, writer = await asyncio.open_connection(sock=child.socket, limit=LONGEST_LINE)
+    reader, writer = await asyncio.open_connection(sock=child.socket, limit=_LONGEST_LINE)
     try:
         writer.write(msgspec.json.encode(load) + b"\n")
         yield _Process(reader, writer)
@@ -118,12 +124,10 @@ class _Process:
             raise BenchError("a client's process has ended") from None
 
 
-_SAY_SECONDS = 0.5
-_STDIN = 0
-
-
-async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+async def _serve() -> None:
     """Read a load, connect, and run it once the other clients are connected too."""
+    parent = socket.socket(fileno=_STDIN)
+    reader, writer = await asyncio.open_connection(sock=parent, limit=_LONGEST_LINE)
 
     def say(state: ClientState) -> None:
         writer.write(msgspec.json.encode(state) + b"\n")
@@ -152,11 +156,6 @@ async def _exit_at_end_of(reader: StreamReader) -> None:
     os._exit(1)
 
 
-async def _main() -> None:
-    parent = socket.socket(fileno=_STDIN)
-    await serve(*await asyncio.open_connection(sock=parent, limit=LONGEST_LINE))
-
-
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    uvloop.run(_main())
+    uvloop.run(_serve())

@@ -1,4 +1,4 @@
-"""Runs cases on what a start gives for them; prints and saves the report of each."""
+"""`penstock bench`: its flags, and the cases that they name, each with its report."""
 
 import argparse
 import shlex
@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 import uvloop
@@ -16,10 +17,10 @@ import uvloop
 from engine_core.refusal import RefusalError
 from server.batches.http_client import Address
 from server.bench.dummy_models import parse_shape, shape_folder, shape_names
-from server.bench.http_runner import running_server, started_server
+from server.bench.http_runner import HTTPRunner, running_server, started_server
 from server.bench.machine import this_machine
-from server.bench.measurement import BenchError, Figures
-from server.bench.offline import offline_runner
+from server.bench.measurement import BenchError
+from server.bench.offline import OfflineRunner, offline_runner
 from server.bench.report import (
     CaseReport,
     Report,
@@ -44,7 +45,7 @@ from server.bench.workloads import (
 from server.daemon.daemon import START_ERRORS
 from server.models.model_setup import EngineOptions
 from server.settings.flags import ENGINE_FLAGS, add_flags
-from server.settings.server_config import API_KEY_VARIABLE, ServedModel, api_key_from
+from server.settings.server_config import API_KEY_VARIABLE, api_key_from
 from server.settings.setting_types import parse_positive, parse_share
 from workers.contract.config import ExecutionConfig
 
@@ -54,141 +55,6 @@ _SETTINGS = (
     *("max_model_len", "max_running", "max_step_tokens", "block_size", "kv_cache_bytes"),
     "disable_cascade_attn",
 )
-
-
-class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What both commands have flags for: `scale` is the fraction of each case that is run, `shape`
-    a folder to use in place of the case's own."""
-
-    scale: float
-    repeat: int
-    shape: Path | None
-    json: Path | None
-    plot: Path | None
-
-
-class Runner(Protocol):
-    """An engine or a server that is ready. `model` is None where it was started elsewhere."""
-
-    model: ServedModel | None
-
-    async def warm_up(self, case: Any) -> None:
-        """Run requests like those of `case`, so that its first run is like any other.
-
-        Raises BenchError, RefusalError.
-        """
-        ...
-
-    async def measure(self, case: Any, run: int) -> Figures:
-        """The figures of run number `run`. Raises BenchError, RefusalError."""
-        ...
-
-
-Start = Callable[[Path, Any], AbstractAsyncContextManager[Runner]]
-"""Starts a runner for the cases of one shape, given its folder and the first of them."""
-
-
-def bench(options: BenchOptions, cases: Sequence[Case], start: Start) -> int:
-    """Measure `cases` on what `start` gives; the exit code.
-
-    Raises BenchError if a case is not measured, or there is no place for what is asked for.
-    """
-    command = _Command(options)
-    command.check_outputs()
-    print(command.report.machine.header(), flush=True)
-    uvloop.run(command.measure(cases, start))
-    report = command.report
-    print("\n" + table(report.cases, report.vllm_version), end="", flush=True)
-    if options.plot is not None:
-        plot(report, options.plot)
-    if lost := [case.case for case in report.cases if case.error is not None]:
-        raise BenchError(f"not measured: {', '.join(lost)}")
-    return 0
-
-
-class _Command:
-    """One call of the command. Its report grows with each case, and is saved each time: it may be
-    stopped at any time."""
-
-    def __init__(self, options: BenchOptions) -> None:
-        self._options, self._targets = options, read_targets()
-        command = shlex.join(["penstock", *sys.argv[1:]])
-        self.report = Report(command, this_machine(), self._targets.vllm_version)
-
-    def check_outputs(self) -> None:
-        """Find at the start what would fail at the end. Raises BenchError."""
-        try:
-            if (picture := self._options.plot) is not None:
-                if self._targets.vllm_version is None:
-                    raise BenchError(
-                        "--plot compares with benchmarks/targets.toml of a source checkout"
-                    )
-                drawing_library()
-                picture.touch()
-            self._save()
-        except OSError as error:
-            raise BenchError(str(error)) from None
-
-    def _save(self) -> None:
-        """Raises OSError."""
-        if self._options.json is not None:
-            text = msgspec.json.format(msgspec.json.encode(self.report))
-            self._options.json.write_bytes(text + b"\n")
-
-    async def measure(self, cases: Sequence[Case], start: Start) -> None:
-        """Report each case as soon as it is over, with one start for all cases of a shape."""
-        by_shape: defaultdict[Shape, list[Case]] = defaultdict(list)
-        for case in cases:
-            by_shape[case.shape].append(case)
-        for shape, group in by_shape.items():
-            folder, over = self._options.shape or shape_folder(shape), 0
-            try:
-                async with start(folder, group[0]) as runner:
-                    for case in group:
-                        self._add(await self._measured(case, runner))
-                        over += 1
-            except (BenchError, RefusalError, *START_ERRORS) as error:
-                for case in group[over:]:
-                    self._add(failed(case.scaled(self._options.scale), error))
-
-    def _add(self, case: CaseReport) -> None:
-        self.report.cases.append(case)
-        print(details(case), flush=True)
-        self._save()
-
-    async def _measured(self, case: Case, runner: Runner) -> CaseReport:
-        part = case.scaled(self._options.scale)
-        try:
-            await runner.warm_up(part)
-            runs = [await runner.measure(part, run) for run in range(self._options.repeat)]
-        except (BenchError, RefusalError) as error:
-            return failed(part, error)
-        engine = runner.model.execution if runner.model is not None else None
-        return measured(
-            part,
-            runs,
-            targets=self._targets,
-            notes=self._differences(case, part, engine),
-            engine={name: getattr(engine, name) for name in _SETTINGS} if engine else {},
-        )
-
-    def _differences(self, case: Case, part: Case, engine: ExecutionConfig | None) -> list[str]:
-        """How a run differs from the workload that its targets are for."""
-        found: list[str] = []
-        if part.count < case.count:
-            found.append(f"a quick look: {part.count} instead of {case.count}")
-        if self._options.shape is not None:
-            found.append(f"on shape {self._options.shape.name} instead of {case.shape}")
-        if engine is not None and engine.device_type == "cpu":
-            found.append("on a CPU")
-        elif not any(_GPU in gpu for gpu in self.report.machine.gpus):
-            found.append(f"not on an {_GPU}")
-        if engine is not None and engine.dtype != "bfloat16":
-            found.append(f"in {engine.dtype}")
-        return found
-
-
-_StructT = TypeVar("_StructT", bound=msgspec.Struct)
 
 _OFFLINE_GROUPS: dict[str, Sequence[OfflineCase]] = {
     "all-generation": GENERATION,
@@ -212,6 +78,9 @@ Measure a server over HTTP, from the first request to the last answer, after a w
 started for this (--start, with dummy weights) or a running server with OpenAI's API (--url).
 Prompts are random words of one token each. A failed request fails its case.
 """
+
+_Start = Callable[[Path, Any], AbstractAsyncContextManager[OfflineRunner | HTTPRunner]]
+"""Starts a runner for the cases of one shape, given its folder and the first of them."""
 
 
 def add_bench(parser: argparse.ArgumentParser) -> None:
@@ -270,13 +139,7 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FRACTION",
         help="run this part of each case, for a quick look not compared with goals (default: 1)",
     )
-    parser.add_argument(
-        "--repeat",
-        type=parse_positive,
-        default=1,
-        metavar="N",
-        help="run each case N times and report the medians (default: 1)",
-    )
+    _add_number(parser, "--repeat", "run each case N times and report the medians (default: 1)")
     parser.add_argument(
         "--shape",
         type=parse_shape,
@@ -323,26 +186,18 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
         help="the model's tokenizer.json (default: for generation a byte-level BPE of 32,768 "
         "entries, trained at the start; for embeddings the demo embedder's)",
     )
-    group.add_argument(
-        "--api-workers",
-        type=parse_positive,
-        default=1,
-        metavar="N",
-        help="with --start, processes that speak HTTP (default: 1)",
-    )
-    group.add_argument(
-        "--clients",
-        type=parse_positive,
-        default=1,
-        metavar="N",
-        help="processes that send the requests and receive the answers (default: 1)",
-    )
+    _add_number(group, "--api-workers", "with --start, processes that speak HTTP (default: 1)")
+    sending = "processes that send the requests and receive the answers (default: 1)"
+    _add_number(group, "--clients", sending)
+
+
+def _add_number(group: Any, flag: str, help_: str) -> None:
+    group.add_argument(flag, type=parse_positive, default=1, metavar="N", help=help_)
 
 
 def _offline(_: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    engine = _picked(options, EngineOptions)
-    start = partial(offline_runner, engine, not options.no_prefix_caching)
-    return bench(_picked(options, BenchOptions), _chosen(options), start)
+    start = partial(offline_runner, _engine_options(options), not options.no_prefix_caching)
+    return _Bench(options, start).run()
 
 
 def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -354,24 +209,113 @@ def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
             raise BenchError(str(error)) from None
         start = partial(running_server, address, options.model, clients, tokenizer)
     elif options.model is None:
-        engine = _picked(options, EngineOptions)
+        engine = _engine_options(options)
         start = partial(started_server, engine, options.api_workers, clients, tokenizer)
     else:
         parser.error("--model is only for --url")
-    return bench(_picked(options, BenchOptions), _chosen(options), start)
+    return _Bench(options, start).run()
 
 
-def _chosen(options: argparse.Namespace) -> Sequence[Any]:
-    """The named cases, groups expanded, each once, in the order given."""
-    chosen = [
-        case
-        for name in options.case
-        for case in options.groups.get(name, [options.named.get(name)])
-    ]
-    return list(dict.fromkeys(chosen))
+def _engine_options(options: argparse.Namespace) -> EngineOptions:
+    """The flags of an engine, as far as these were given."""
+    known = set(EngineOptions.__struct_fields__)
+    return EngineOptions(**{name: each for name, each in vars(options).items() if name in known})
 
 
-def _picked(options: argparse.Namespace, struct: type[_StructT]) -> _StructT:
-    """The struct whose fields are the options of their names, as far as these were given."""
-    given = vars(options)
-    return struct(**{field: given[field] for field in struct.__struct_fields__ if field in given})
+class _Bench:
+    """One call of the command. Its report grows with each case, and is saved each time: it may be
+    stopped at any time."""
+
+    def __init__(self, options: argparse.Namespace, start: _Start) -> None:
+        self._options, self._start, self._targets = options, start, read_targets()
+        command = shlex.join(["penstock", *sys.argv[1:]])
+        self._report = Report(command, this_machine(), self._targets.vllm_version)
+
+    def run(self) -> int:
+        """Measure the named cases, groups expanded, each once, in the order given; the exit code.
+
+        Raises BenchError if a case is not measured, or there is no place for what is asked for.
+        """
+        report, options = self._report, self._options
+        self._check_outputs()
+        print(report.machine.header(), flush=True)
+        named = [options.groups.get(name) or [options.named[name]] for name in options.case]
+        uvloop.run(self._measure(list(dict.fromkeys(chain.from_iterable(named)))))
+        print("\n" + table(report.cases, report.vllm_version), end="", flush=True)
+        if options.plot is not None:
+            plot(report, options.plot)
+        if lost := [case.case for case in report.cases if case.error is not None]:
+            raise BenchError(f"not measured: {', '.join(lost)}")
+        return 0
+
+    def _check_outputs(self) -> None:
+        """Find at the start what would fail at the end. Raises BenchError."""
+        try:
+            if (picture := self._options.plot) is not None:
+                if self._targets.vllm_version is None:
+                    raise BenchError(
+                        "--plot compares with benchmarks/targets.toml of a source checkout"
+                    )
+                drawing_library()
+                picture.touch()
+            self._save()
+        except OSError as error:
+            raise BenchError(str(error)) from None
+
+    def _save(self) -> None:
+        """Raises OSError."""
+        if self._options.json is not None:
+            text = msgspec.json.format(msgspec.json.encode(self._report))
+            self._options.json.write_bytes(text + b"\n")
+
+    async def _measure(self, cases: Sequence[Case]) -> None:
+        """Report each case as soon as it is over, with one start for all cases of a shape."""
+        by_shape: defaultdict[Shape, list[Case]] = defaultdict(list)
+        for case in cases:
+            by_shape[case.shape].append(case)
+        for shape, group in by_shape.items():
+            folder, over = self._options.shape or shape_folder(shape), 0
+            try:
+                async with self._start(folder, group[0]) as runner:
+                    for case in group:
+                        self._add(await self._measured(case, runner))
+                        over += 1
+            except (BenchError, RefusalError, *START_ERRORS) as error:
+                for case in group[over:]:
+                    self._add(failed(case.scaled(self._options.scale), error))
+
+    def _add(self, case: CaseReport) -> None:
+        self._report.cases.append(case)
+        print(details(case), flush=True)
+        self._save()
+
+    async def _measured(self, case: Case, runner: OfflineRunner | HTTPRunner) -> CaseReport:
+        part: Any = case.scaled(self._options.scale)
+        try:
+            await runner.warm_up(part)
+            runs = [await runner.measure(part, run) for run in range(self._options.repeat)]
+        except (BenchError, RefusalError) as error:
+            return failed(part, error)
+        engine = runner.model.execution if runner.model is not None else None
+        return measured(
+            part,
+            runs,
+            targets=self._targets,
+            notes=self._differences(case, part, engine),
+            engine={name: getattr(engine, name) for name in _SETTINGS} if engine else {},
+        )
+
+    def _differences(self, case: Case, part: Case, engine: ExecutionConfig | None) -> list[str]:
+        """How a run differs from the workload that its targets are for."""
+        found: list[str] = []
+        if part.count < case.count:
+            found.append(f"a quick look: {part.count} instead of {case.count}")
+        if self._options.shape is not None:
+            found.append(f"on shape {self._options.shape.name} instead of {case.shape}")
+        if engine is not None and engine.device_type == "cpu":
+            found.append("on a CPU")
+        elif not any(_GPU in gpu for gpu in self._report.machine.gpus):
+            found.append(f"not on an {_GPU}")
+        if engine is not None and engine.dtype != "bfloat16":
+            found.append(f"in {engine.dtype}")
+        return found

@@ -33,27 +33,6 @@ _POLL_SECONDS = 0.1
 _OK = 200
 
 
-class _Card(msgspec.Struct):
-    id: str
-
-
-class _Cards(msgspec.Struct):
-    data: list[_Card]
-
-
-async def _first_model(address: Address) -> str:
-    """The first model that a server lists. Raises BenchError if the request fails."""
-    client = HTTPClient(address)
-    try:
-        answer = await client.exchange(address.request("GET", "/v1/models"))
-        return msgspec.json.decode(answer.body, type=_Cards).data[0].id
-    except (OSError, msgspec.MsgspecError, IndexError) as error:
-        where = f"http://{address.host}:{address.port}/v1/models"
-        raise BenchError(f"{where} names no model: {error}") from None
-    finally:
-        client.close()
-
-
 @asynccontextmanager
 async def started_server(
     options: EngineOptions,
@@ -121,7 +100,17 @@ async def running_server(
     Raises BenchError if the list cannot be requested, and what `tokenizer_for` raises.
     """
     tokenizer = tokenizer_for(case, tokenizer_file)
-    yield HTTPRunner(address, name or await _first_model(address), tokenizer, clients)
+    if name is None:
+        client = HTTPClient(address)
+        try:
+            answer = await client.exchange(address.request("GET", "/v1/models"))
+            name = msgspec.convert(msgspec.json.decode(answer.body)["data"][0]["id"], str)
+        except (OSError, msgspec.MsgspecError, LookupError, TypeError) as error:
+            where = f"http://{address.host}:{address.port}/v1/models"
+            raise BenchError(f"{where} names no model: {error}") from None
+        finally:
+            client.close()
+    yield HTTPRunner(address, name, tokenizer, clients)
 
 
 class HTTPRunner:
@@ -162,7 +151,14 @@ class HTTPRunner:
         return figures | counted(before, await next_beat(self._engine), figures["seconds"])
 
     async def _run(self, case: HTTPCase, run: str) -> Figures:
-        load = self._load(case, self._requests(case, f"{SEED} {case.name} {run}"))
+        rate = case.rate if isinstance(case, HTTPGenerationCase) else None
+        load = ClientLoad(
+            address=self._address,
+            case=case,
+            requests=self._requests(case, f"{SEED} {case.name} {run}"),
+            in_flight=case.count if rate else min(case.in_flight or case.count, case.count),
+            departures=[number / rate for number in range(case.count)] if rate else [],
+        )
         async with (
             connected_clients(load, self._clients) as clients,
             Progress(case.name, "requests", len(load.requests), clients.done).shown(),
@@ -172,48 +168,23 @@ class HTTPRunner:
             raise BenchError(_errors_of(results, len(load.requests)))
         return figures_of(results)
 
-    def _load(self, case: HTTPCase, requests: list[bytes]) -> ClientLoad:
-        rate = case.rate if isinstance(case, HTTPGenerationCase) else None
-        return ClientLoad(
-            address=self._address,
-            case=case,
-            requests=requests,
-            in_flight=min(case.in_flight or case.count, case.count),
-            departures=[number / rate for number in range(case.count)] if rate else [],
-        )
-
     def _requests(self, case: HTTPCase, seed: str) -> list[bytes]:
+        body: dict[str, object] = {"model": self._name}
         if isinstance(case, HTTPEmbeddingCase):
-            return self._embeddings(case, seed)
-        texts = texts_of(self._tokenizer, self._words, case.count, case.prompt_tokens, seed)
-        body = {
-            "model": self._name,
-            "max_tokens": case.outputs,
-            "temperature": 0.0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        return [
-            self._address.request("POST", "/v1/completions", {**body, "prompt": text})
-            for text in texts
-        ]
-
-    def _embeddings(self, case: HTTPEmbeddingCase, seed: str) -> list[bytes]:
-        size = case.texts
-        texts = texts_of(self._tokenizer, self._words, case.count * size, case.tokens, seed)
-        body = {"model": self._name, "encoding_format": "base64" if case.base64 else "float"}
+            path, field, size = "/v1/embeddings", "input", case.texts
+            texts = texts_of(self._tokenizer, self._words, case.count * size, case.tokens, seed)
+            body["encoding_format"] = "base64" if case.base64 else "float"
+        else:
+            path, field, size = "/v1/completions", "prompt", 1
+            texts = texts_of(self._tokenizer, self._words, case.count, case.prompt_tokens, seed)
+            body |= {"max_tokens": case.outputs, "temperature": 0.0, "ignore_eos": True}
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
         inputs = [texts[i : i + size] if size > 1 else texts[i] for i in range(0, len(texts), size)]
-        return [
-            self._address.request("POST", "/v1/embeddings", {**body, "input": each})
-            for each in inputs
-        ]
+        return [self._address.request("POST", path, {**body, field: each}) for each in inputs]
 
 
 def _errors_of(results: Sequence[ClientResult], requests: int) -> str:
-    errors: Counter[str] = Counter()
-    for result in results:
-        errors.update(result.errors)
+    errors = sum((Counter(result.errors) for result in results), Counter[str]())
     kinds = errors.most_common(_SHOWN_ERRORS)
     shown = "; ".join(f"{count} x {message}" for message, count in kinds)
     more = len(errors) - len(kinds)

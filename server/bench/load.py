@@ -1,12 +1,16 @@
-"""Sends one client's requests to a server: all at once, a number in flight, or each at its time."""
+"""One client's load: requests are sent, then their answers are read and checked.
+
+They leave all at once, a number in flight, or each at its time. An answer is complete or not, has
+so many tokens, and pieces that arrived at their times.
+"""
 
 import asyncio
 import gc
 import time
 from collections import Counter
-from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TypeVar
 
 import msgspec
@@ -137,8 +141,10 @@ def _decoded(data: bytes, kind: type[_KindT]) -> _KindT:
 
 class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What one client sends of a run of `case`: `in_flight` of its requests at once, each followed
-    by the next as soon as its answer is complete. Where there are `departures`, each request leaves
-    at its own instead, in seconds from the start, whether or not earlier ones are answered.
+    by the next as soon as its answer is complete.
+
+    Where there are `departures`, each request leaves at its own instead, in seconds from the start,
+    whether or not earlier ones are answered: all are in flight then.
     """
 
     address: Address
@@ -200,10 +206,19 @@ class Load:
     async def run(self) -> ClientResult:
         """Send all requests; answers are looked at only when the last one is there, because that
         takes time in which the others would wait to be received."""
+        waiting = zip_longest(self._load.requests, self._load.departures)
+
+        async def one_after_another() -> None:
+            # Shared: whoever is free takes the next.
+            for request, departure in waiting:
+                if departure is not None:
+                    await asyncio.sleep(started + departure - time.perf_counter())
+                    self._late.append(time.perf_counter() - started - departure)
+                await self._exchange(request)
+
         with _no_garbage_collection():
             cpu, started = time.process_time(), time.perf_counter()
-            jobs = self._at_their_times(started) if self._load.departures else self._in_flight()
-            await asyncio.gather(*jobs)
+            await asyncio.gather(*[one_after_another() for _ in range(self._load.in_flight)])
             ended, cpu = time.perf_counter(), time.process_time() - cpu
         return ClientResult(
             started=started,
@@ -213,24 +228,6 @@ class Load:
             errors=dict(self._errors),
             late=self._late,
         )
-
-    def _in_flight(self) -> Iterable[Coroutine[object, object, None]]:
-        waiting = iter(self._load.requests)
-
-        async def one_after_another() -> None:
-            # Shared: whoever is free takes the next.
-            for request in waiting:
-                await self._exchange(request)
-
-        return [one_after_another() for _ in range(self._load.in_flight)]
-
-    def _at_their_times(self, start: float) -> Iterable[Coroutine[object, object, None]]:
-        async def leave(request: bytes, at: float) -> None:
-            await asyncio.sleep(start + at - time.perf_counter())
-            self._late.append(time.perf_counter() - start - at)
-            await self._exchange(request)
-
-        return map(leave, self._load.requests, self._load.departures)
 
     async def _exchange(self, request: bytes) -> None:
         try:

@@ -1,4 +1,10 @@
-"""One measurement: its figures, its progress line while it runs, or why there is none."""
+"""One measurement: its figures, or why there is none.
+
+Of an engine, its heartbeats tell what it counted during a run, and what each stage of its pipeline
+did: computing, waiting, sending on, or nothing. The *bubble* of a stage is the share of time in
+which it does not compute, from its first step's start to its last one's end; that of a pipeline is
+its worst stage's.
+"""
 
 import asyncio
 import time

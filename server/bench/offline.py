@@ -22,7 +22,10 @@ from server.first_error import first_error
 from server.models.model_setup import EngineOptions
 from server.settings.server_config import ServedModel
 
-_PROMPTS_A_JOB = 64
+_WARM_UP_SEED = 1
+_WARM_UP_TOKENS = 1 << 17
+_WARM_UP_OUTPUTS = 16
+_PROMPTS_A_JOB, _SEQUENCES_A_JOB = 64, 1024
 _ID_BYTES = 4
 _STOP_TOKEN = 1
 _CERTAIN = 1e4  # a bias that leaves no other token a chance
@@ -171,11 +174,6 @@ class Sequences:
             "prompt_tokens_per_s": tokens / seconds,
         }
 
-
-_WARM_UP_SEED = 1
-_WARM_UP_TOKENS = 1 << 17
-_WARM_UP_OUTPUTS = 16
-_SEQUENCES_A_JOB = 1024
 
 Work = Continuations | Sequences
 

@@ -1,4 +1,9 @@
-"""The figures beside their targets: as a table, as JSON, and as a picture."""
+"""The figures beside their targets: as a table, as JSON, and as a picture.
+
+Targets are our goals, vLLM's figures and the hardware's floors. They stand in
+`benchmarks/targets.toml` of the source checkout. An installed wheel has no such file; its reports
+show our own figures only.
+"""
 
 import importlib
 import math

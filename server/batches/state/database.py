@@ -12,50 +12,6 @@ from urllib.parse import quote
 
 from server.batches.state.disk import Reserve
 
-_TOKEN = slice(68, 72)
-"""Where SQLite keeps the `application_id`, in the first page."""
-
-
-class StateFolderError(Exception):
-    """The state folder cannot be used; one line says why."""
-
-
-class DatabaseFile:
-    """An open database file, which its daemon has marked with `token`: a backup has another mark.
-
-    A process has one of a file at most: to close a descriptor takes away SQLite's locks on the
-    same file.
-    """
-
-    def __init__(self, path: Path, token: int) -> None:
-        """Open it. Raises StateFolderError."""
-        self._path, self._token = path, token
-        self._size = 0
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise StateFolderError(f"{path} cannot be read: {error.strerror}") from None
-
-    def check(self) -> None:
-        """Look whether the file is still there, the same and whole. Raises StateFolderError."""
-        try:
-            found = self._path.stat()
-        except OSError as error:
-            raise StateFolderError(f"{self._path} cannot be found: {error.strerror}") from None
-        same = os.path.samestat(os.fstat(self._descriptor), found)
-        # Nothing that the daemon does makes it smaller.
-        if not same or found.st_size < self._size or self._mark() != self._token:
-            raise StateFolderError(f"{self._path} has been replaced or cut while the daemon runs")
-        self._size = found.st_size
-
-    def close(self) -> None:
-        """Only after SQLite has closed it."""
-        os.close(self._descriptor)
-
-    def _mark(self) -> int:
-        return int.from_bytes(os.pread(self._descriptor, _TOKEN.stop, 0)[_TOKEN])
-
-
 _BUSY_SECONDS = 30.0
 _VERSION = 1
 _SCHEMA = """
@@ -78,8 +34,14 @@ CREATE INDEX batches_of_owner ON batches (owner, created_at, id);
 """
 
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+_TOKEN = slice(68, 72)
+"""Where SQLite keeps the `application_id`, in the first page."""
 
 Row = Sequence[Any]
+
+
+class StateFolderError(Exception):
+    """The state folder cannot be used; one line says why."""
 
 
 class Change(NamedTuple):
@@ -116,17 +78,25 @@ class Database:
 
     Its methods block, for as long as a disk takes: call them in threads. They raise
     StateFolderError once the file is damaged or another one, sqlite3.Error where the disk fails.
+
+    A process has one of a file at most: to close a descriptor takes away SQLite's locks on the same
+    file.
     """
 
     def __init__(self, file: Path, token: int) -> None:
-        """Open one that `prepare` has marked with `token`. Raises StateFolderError."""
+        """Open one that `prepare` has marked with `token`: a backup has another mark. Raises
+        StateFolderError."""
         self.reserve = _reserve_of(file)
         self._turn = threading.Lock()
-        self._path, self._file = file, DatabaseFile(file, token)
+        self._path, self._token, self._size = file, token, 0
+        try:
+            self._descriptor = os.open(file, os.O_RDONLY)
+        except OSError as error:
+            raise StateFolderError(f"{file} cannot be read: {error.strerror}") from None
         try:
             self._connection = _connected(file)
         except sqlite3.Error as error:
-            self._file.close()
+            os.close(self._descriptor)
             raise StateFolderError(f"{file}: {error}") from None
 
     def rows(self, query: str, *values: object) -> list[Row]:
@@ -163,20 +133,24 @@ class Database:
             with suppress(OSError):  # until there is room for it
                 self.reserve.keep()
 
-    def probe(self) -> None:
-        """Write a page, which changes nothing."""
+    def probe(self, num_bytes: int) -> None:
+        """Find out whether so many bytes can be written, and a page, which changes nothing.
+
+        Raises OSError, or what all methods raise.
+        """
+        self.reserve.keep(num_bytes)
         self.change(Change(f"PRAGMA user_version = {_VERSION}"))
 
     def close(self) -> None:
         """No thread may use it any more."""
         with self._turn:
             self._connection.close()
-            self._file.close()
+            os.close(self._descriptor)  # only now: see the class
 
     @contextmanager
     def _in_turn(self) -> Generator[None]:
         with self._turn:
-            self._file.check()
+            self._check_file()
             try:
                 yield
             except sqlite3.DatabaseError as error:
@@ -184,6 +158,19 @@ class Database:
                 if type(error) is sqlite3.DatabaseError:
                     raise StateFolderError(f"{self._path}: {error}") from None
                 raise
+
+    def _check_file(self) -> None:
+        """Look whether the file is still there, the same and whole. Raises StateFolderError."""
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise StateFolderError(f"{self._path} cannot be found: {error.strerror}") from None
+        mark = int.from_bytes(os.pread(self._descriptor, _TOKEN.stop, 0)[_TOKEN])
+        same = os.path.samestat(os.fstat(self._descriptor), found) and mark == self._token
+        # Nothing that the daemon does makes it smaller.
+        if not same or found.st_size < self._size:
+            raise StateFolderError(f"{self._path} has been replaced or cut while the daemon runs")
+        self._size = found.st_size
 
 
 def _connected(file: Path) -> sqlite3.Connection:

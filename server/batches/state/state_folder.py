@@ -6,14 +6,15 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from server.batches.state.database import Change, Database, StateFolderError, prepare
-from server.batches.state.stored_batches import StoredBatches
+from server.batches.state.stored_batches import OVER, StoredBatches
 from server.batches.state.stored_files import StoredFiles
 
 DATABASE = "penstock.db"
+_FILE_MODE, _FOLDER_MODE = 0o600, 0o700
 
 _log = logging.getLogger("penstock")
 
@@ -24,27 +25,10 @@ class StateFolder:
 
     def __init__(self, folder: Path, token: int) -> None:
         """`token` is that of the `StateLock`. Raises StateFolderError."""
-        self._database = Database(folder / DATABASE, token)
+        self.database = Database(folder / DATABASE, token)
         self.jobs = folder / "jobs"
-        self.files = StoredFiles(self._database, folder / "files")
-        self.batches = StoredBatches(self._database)
-
-    def probe(self, num_bytes: int) -> None:
-        """Find out whether so many bytes, and changes of the database, can be written.
-
-        Raises OSError, or what `Database` says.
-        """
-        self._database.reserve.keep(num_bytes)
-        self._database.probe()
-
-    def move(self, owner: str, other: str) -> None:
-        """What was the one owner's is the other's."""
-        self._database.change(
-            *[
-                Change(f"UPDATE {table} SET owner = ? WHERE owner = ?", (other, owner))  # noqa: S608
-                for table in ("files", "batches")
-            ]
-        )
+        self.files = StoredFiles(self.database, folder / "files")
+        self.batches = StoredBatches(self.database)
 
     def tidy(self) -> None:
         """Remove what has expired, and what a killed daemon has left half done. Only while nobody
@@ -53,25 +37,22 @@ class StateFolder:
         self.files.drop_drafts()
         unknown = self.files.unknown()
         for job in self.jobs.iterdir():
-            state = self.batches.state_of(job.name)
-            if state == "over":
-                job.unlink()
-            elif state == "unknown":
+            status = self.batches.status(job.name)
+            if status is None:
                 unknown.add(job)
+            elif status in OVER:
+                job.unlink()
         if unknown:
             _log.warning(
                 "%d files in %s and %s are not in the database, and are left alone: %s, for one",
                 *(len(unknown), self.files.folder, self.jobs, min(unknown).name),
             )
         with suppress(OSError):  # until there is room for it
-            self._database.reserve.keep()
+            self.database.reserve.keep()
 
     def close(self) -> None:
         """Nobody may use it any more."""
-        self._database.close()
-
-
-_FILE_MODE, _FOLDER_MODE = 0o600, 0o700
+        self.database.close()
 
 
 class NoStateFolderError(StateFolderError):
@@ -87,37 +68,35 @@ class StateLock:
         one's of two `owners` is the second one's. Raises StateFolderError."""
         try:
             _make_private(folder)
-            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, _FILE_MODE)
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, _FILE_MODE)
         except OSError as error:
             raise NoStateFolderError(f"{folder} cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise StateFolderError(f"{folder} is another daemon's, which runs") from None
-        try:
-            self._open(folder, owners)
-        except (StateFolderError, sqlite3.Error, OSError) as error:
-            os.close(self._lock)
-            raise StateFolderError(f"{folder} cannot be used: {error}") from None
-
-    def _open(self, folder: Path, owners: Iterable[tuple[str, str]]) -> None:
-        """Raises StateFolderError, sqlite3.Error or OSError."""
-        self.token = prepare(folder / DATABASE, is_new=_is_new(folder))
-        # Kept open: other processes need no room on a full disk to begin, then.
-        self._state = StateFolder(folder, self.token)
-        try:
-            for owner, other in owners:
-                self._state.move(owner, other)
-            self._state.tidy()
-        except BaseException:
-            self._state.close()
-            raise
+        with ExitStack() as opened:
+            opened.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise StateFolderError(f"{folder} is another daemon's, which runs") from None
+            try:
+                self.token = prepare(folder / DATABASE, is_new=_is_new(folder))
+                # Kept open: other processes need no room on a full disk to begin, then.
+                state = StateFolder(folder, self.token)
+                opened.callback(state.close)
+                moves = [
+                    Change(f"UPDATE {table} SET owner = ? WHERE owner = ?", (other, owner))  # noqa: S608
+                    for owner, other in owners
+                    for table in ("files", "batches")
+                ]
+                if moves:
+                    state.database.change(*moves)
+                state.tidy()
+            except (StateFolderError, sqlite3.Error, OSError) as error:
+                raise StateFolderError(f"{folder} cannot be used: {error}") from None
+            self._opened = opened.pop_all()
 
     def release(self) -> None:
         """Another daemon may have it."""
-        self._state.close()
-        os.close(self._lock)
+        self._opened.close()
 
 
 def _make_private(folder: Path) -> None:

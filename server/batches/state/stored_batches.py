@@ -18,7 +18,8 @@ Status = Literal[
     "cancelling",
     "cancelled",
 ]
-_OPEN = "status IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
+OVER = ("failed", "completed", "expired", "cancelled")
+_OPEN = f"status NOT IN {OVER}"
 
 
 class BatchError(msgspec.Struct, frozen=True):
@@ -90,17 +91,10 @@ class StoredBatches:
         """The oldest that is not over."""
         return self._found(f"{_OPEN} ORDER BY created_at, rowid LIMIT 1")
 
-    def state_of(self, batch_id: str) -> Literal["open", "over", "unknown"]:
-        """Whether there is such a batch, and how it stands."""
-        found = self._database.rows(f"SELECT {_OPEN} FROM batches WHERE id = ?", batch_id)  # noqa: S608
-        if not found:
-            return "unknown"
-        return "open" if found[0][0] else "over"
-
-    def status(self, batch_id: str) -> Status:
-        """That of a batch which is there."""
-        ((status,),) = self._database.rows("SELECT status FROM batches WHERE id = ?", batch_id)
-        return status
+    def status(self, batch_id: str) -> Status | None:
+        """The status of any owner's batch; None if there is no such batch."""
+        found = self._database.rows("SELECT status FROM batches WHERE id = ?", batch_id)
+        return found[0][0] if found else None
 
     def cancel(self, batch_id: str, owner: str) -> StoredBatch | None:
         """A batch of this owner, which the batch process ends soon if it was not over."""

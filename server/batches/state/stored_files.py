@@ -118,21 +118,14 @@ def insertion(file: StoredFile) -> Change:
 _CHUNK = 1 << 20
 
 
-class UploadBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What one file may have, and what is left of what its owner may store, in bytes."""
-
-    max_bytes: int
-    max_lines: int
-    left_bytes: int
-
-
 class Upload:
     """Takes the contents of a file as they come. `commit` or `discard` it. Its methods block, and
     raise OSError where the disk fails."""
 
-    def __init__(self, path: Path, bounds: UploadBounds) -> None:
+    def __init__(self, path: Path, *, max_bytes: int, max_lines: int, left_bytes: int) -> None:
+        """`left_bytes` are left of what its owner may store."""
         self._path, self._draft = path, draft_of(path)
-        self._bounds = bounds
+        self._max_bytes, self._max_lines, self._left_bytes = max_bytes, max_lines, left_bytes
         descriptor = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._file = os.fdopen(descriptor, "wb", _CHUNK)
         self.num_bytes = self._num_lines = 0
@@ -142,19 +135,18 @@ class Upload:
         self.num_bytes += len(data)
         self._num_lines += data.count(b"\n")
         self.check(self.num_bytes)
-        most = self._bounds.max_lines
-        if self._num_lines > most:
-            raise RefusalError("too_large", f"file: a file has at most {most:,} lines", "file")
+        if self._num_lines > self._max_lines:
+            message = f"file: a file has at most {self._max_lines:,} lines"
+            raise RefusalError("too_large", message, "file")
         self._file.write(data)
 
     def check(self, num_bytes: int) -> None:
         """Raises RefusalError if so many are too many."""
-        bounds = self._bounds
-        if num_bytes > bounds.max_bytes:
-            message = f"file: a file has at most {bounds.max_bytes:,} bytes"
+        if num_bytes > self._max_bytes:
+            message = f"file: a file has at most {self._max_bytes:,} bytes"
             raise RefusalError("body_too_large", message, "file")
-        if num_bytes > bounds.left_bytes:
-            left = f"{bounds.left_bytes:,} bytes are left of what you may store"
+        if num_bytes > self._left_bytes:
+            left = f"{self._left_bytes:,} bytes are left of what you may store"
             raise RefusalError("quota_exceeded", f"file: {left}; delete files", "file")
 
     def commit(self) -> None:

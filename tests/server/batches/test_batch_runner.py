@@ -258,13 +258,13 @@ async def test_a_lost_engine_leaves_the_batch_for_another_time(state: StateFolde
 
 
 async def test_a_full_disk_fails_the_batch(state: StateFolder, monkeypatch) -> None:
-    from server.batches import file_job
+    from server.batches.file_job import FileJob
     from server.batches.result_log import JobFileError
 
     def full(*_: object, **__: object) -> None:
         raise JobFileError("full")
 
-    monkeypatch.setattr(file_job, "write_results", full)
+    monkeypatch.setattr(FileJob, "assemble", full)
     batch_id = begun(state, uploaded(state, line("a")))
     async with running(state, Echo()):
         batch = await over(state, batch_id)

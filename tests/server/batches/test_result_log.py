@@ -10,7 +10,7 @@ IDENTITY = JobIdentity(input_digest="ab", input_bytes=10, lines=50, options={"--
 
 
 def logged(path: Path, indices: range) -> dict[int, bytes]:
-    log = ResultLog.begun(path, IDENTITY)
+    log = ResultLog(path, IDENTITY)
     results = {index: b'{"custom_id":"%d"}' % index for index in indices}
     for index in reversed(indices):
         log.add(index, results[index])
@@ -22,7 +22,7 @@ def logged(path: Path, indices: range) -> dict[int, bytes]:
 
 def resumed(path: Path, identity: JobIdentity = IDENTITY) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
-    log = ResultLog.resumed(path, identity, found.__setitem__)
+    log = ResultLog(path, identity, found.__setitem__)
     assert {i: r for i, r in log.results() if r is not None} == found
     assert all(log.has(index) == (index in found) for index in range(identity.lines))
     log.close()
@@ -40,7 +40,7 @@ def test_results_come_back(tmp_path: Path) -> None:
 
 
 def test_what_was_not_synced_is_not_there(tmp_path: Path) -> None:
-    log = ResultLog.begun(tmp_path / "log", IDENTITY)
+    log = ResultLog(tmp_path / "log", IDENTITY)
     log.add(1, b"{}")
     log.sync()
     log.add(2, b"{}")
@@ -57,7 +57,7 @@ def test_a_torn_record_is_dropped_wherever_it_is_torn(tmp_path: Path) -> None:
         path.write_bytes(whole[:size])
         count = max(0, sum(end <= size for end in ends) - 1)
         assert resumed(path) == dict(list(reversed(results.items()))[:count])
-        again = ResultLog.resumed(path, IDENTITY, lambda *_: None)
+        again = ResultLog(path, IDENTITY, lambda *_: None)
         again.add(40, b"[40]")
         again.sync()
         again.close()
@@ -104,7 +104,7 @@ def test_a_log_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "log"
     logged(path, range(3))
     with pytest.raises(JobFileError, match="--resume"):
-        ResultLog.begun(path, IDENTITY)
+        ResultLog(path, IDENTITY)
     path.write_bytes(b"something else\n")
     with pytest.raises(JobFileError, match="no file of results"):
         resumed(path)
@@ -112,4 +112,4 @@ def test_a_log_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_found_at_once(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match="cannot be written: No such file"):
-        ResultLog.begun(tmp_path / "none" / "log", IDENTITY)
+        ResultLog(tmp_path / "none" / "log", IDENTITY)

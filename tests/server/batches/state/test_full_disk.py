@@ -79,11 +79,11 @@ def test_the_reserve_is_taken_back_once_there_is_room(state: State, disk: Path) 
     (disk / "state" / "reserve").unlink()
     filling = fill(disk)
     with pytest.raises(OSError, match="No space left"):
-        folder.probe(0)
+        folder.database.probe(0)
     filling.unlink()
     with pytest.raises(OSError, match="No space left"):
-        folder.probe(9 << 20)
-    folder.probe(0)
+        folder.database.probe(9 << 20)
+    folder.database.probe(0)
     assert (disk / "state" / "reserve").stat().st_size == RESERVE
 
 

@@ -3,13 +3,13 @@ from pathlib import Path
 import pytest
 
 from engine_core.refusal import RefusalError
-from server.batches.state.stored_files import Upload, UploadBounds
+from server.batches.state.stored_files import Upload
 
-BOUNDS = UploadBounds(max_bytes=10, max_lines=2, left_bytes=8)
+BOUNDS = {"max_bytes": 10, "max_lines": 2, "left_bytes": 8}
 
 
 def test_an_upload_is_what_was_written(tmp_path: Path) -> None:
-    upload = Upload(tmp_path / "a", BOUNDS)
+    upload = Upload(tmp_path / "a", **BOUNDS)
     upload.write(b"one\n")
     upload.write(b"two\n")
     upload.commit()
@@ -26,7 +26,7 @@ def test_an_upload_is_what_was_written(tmp_path: Path) -> None:
     ],
 )
 def test_a_bound_that_is_broken_is_named(tmp_path: Path, parts: list[bytes], code: str) -> None:
-    upload = Upload(tmp_path / "a", BOUNDS)
+    upload = Upload(tmp_path / "a", **BOUNDS)
     *good, last = parts
     for part in good:
         upload.write(part)
