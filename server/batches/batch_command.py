@@ -12,10 +12,9 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from server.batches.batch_lines import BESIDE_BODY, LineRules
 from server.batches.daemon_backend import daemon_backend
 from server.batches.engine_backend import EngineBackend, engine_backend
-from server.batches.file_job import FileJob
+from server.batches.file_job import BESIDE_BODY, FileJob, LineRules
 from server.batches.progress import Progress
 from server.batches.result_log import JobFileError, NoRoomError
 from server.batches.results import JobStoppedError

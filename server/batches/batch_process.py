@@ -21,9 +21,8 @@ import uvloop
 
 from engine_core.refusal import RefusalError
 from server.batches.answering import Backend
-from server.batches.batch_lines import BESIDE_BODY, LineError, LineRules
 from server.batches.engine_backend import engine_backend
-from server.batches.file_job import FileJob
+from server.batches.file_job import BESIDE_BODY, FileJob, LineError, LineRules
 from server.batches.result_log import JobFileError, NoRoomError
 from server.batches.results import JobStoppedError
 from server.batches.state.database import StateFolderError

@@ -16,32 +16,13 @@ import uvloop
 
 from engine_core.refusal import RefusalError
 from server.batches.http_client import Address
+from server.bench import report, workloads
 from server.bench.dummy_models import parse_shape, shape_folder, shape_names
 from server.bench.http_runner import HTTPRunner, running_server, started_server
 from server.bench.machine import this_machine
 from server.bench.measurement import BenchError
 from server.bench.offline import OfflineRunner, offline_runner
-from server.bench.report import (
-    CaseReport,
-    Report,
-    details,
-    drawing_library,
-    failed,
-    measured,
-    plot,
-    read_targets,
-    table,
-)
-from server.bench.workloads import (
-    DEGREES,
-    GENERATION,
-    HTTP,
-    PREFILL,
-    SHARING,
-    Case,
-    OfflineCase,
-    Shape,
-)
+from server.bench.workloads import Case, OfflineCase, Shape
 from server.daemon.daemon import START_ERRORS
 from server.models.model_setup import EngineOptions
 from server.settings.flags import ENGINE_FLAGS, add_flags
@@ -57,14 +38,14 @@ _SETTINGS = (
 )
 
 _OFFLINE_GROUPS: dict[str, Sequence[OfflineCase]] = {
-    "all-generation": GENERATION,
-    "all-prefill": PREFILL,
-    "all-degrees": DEGREES,
-    "all-sharing": SHARING,
+    "all-generation": workloads.GENERATION,
+    "all-prefill": workloads.PREFILL,
+    "all-degrees": workloads.DEGREES,
+    "all-sharing": workloads.SHARING,
 }
 _HTTP_GROUPS = {
-    "all-http-gen": tuple(case for case in HTTP if case.shape == "llama8b"),
-    "all-http-emb": tuple(case for case in HTTP if case.shape == "bge-base"),
+    "all-http-gen": tuple(case for case in workloads.HTTP if case.shape == "llama8b"),
+    "all-http-emb": tuple(case for case in workloads.HTTP if case.shape == "bge-base"),
 }
 
 _OFFLINE = """\
@@ -102,7 +83,11 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
 
 
 def _command(
-    commands: Any, name: str, description: str, groups: Mapping[str, Sequence[Case]], help_: str
+    commands: Any,
+    name: str,
+    description: str,
+    groups: Mapping[str, Sequence[Case]],
+    help_: str,
 ) -> argparse.ArgumentParser:
     """A command, with the flags that both commands have."""
     named = {case.name: case for group in groups.values() for case in group}
@@ -227,24 +212,24 @@ class _Bench:
     stopped at any time."""
 
     def __init__(self, options: argparse.Namespace, start: _Start) -> None:
-        self._options, self._start, self._targets = options, start, read_targets()
+        self._options, self._start, self._targets = options, start, report.read_targets()
         command = shlex.join(["penstock", *sys.argv[1:]])
-        self._report = Report(command, this_machine(), self._targets.vllm_version)
+        self._report = report.Report(command, this_machine(), self._targets.vllm_version)
 
     def run(self) -> int:
         """Measure the named cases, groups expanded, each once, in the order given; the exit code.
 
         Raises BenchError if a case is not measured, or there is no place for what is asked for.
         """
-        report, options = self._report, self._options
+        whole, options = self._report, self._options
         self._check_outputs()
-        print(report.machine.header(), flush=True)
+        print(whole.machine.header(), flush=True)
         named = [options.groups.get(name) or [options.named[name]] for name in options.case]
         uvloop.run(self._measure(list(dict.fromkeys(chain.from_iterable(named)))))
-        print("\n" + table(report.cases, report.vllm_version), end="", flush=True)
+        print("\n" + report.table(whole.cases, whole.vllm_version), end="", flush=True)
         if options.plot is not None:
-            plot(report, options.plot)
-        if lost := [case.case for case in report.cases if case.error is not None]:
+            report.plot(whole, options.plot)
+        if lost := [case.case for case in whole.cases if case.error is not None]:
             raise BenchError(f"not measured: {', '.join(lost)}")
         return 0
 
@@ -256,7 +241,7 @@ class _Bench:
                     raise BenchError(
                         "--plot compares with benchmarks/targets.toml of a source checkout"
                     )
-                drawing_library()
+                report.drawing_library()
                 picture.touch()
             self._save()
         except OSError as error:
@@ -282,22 +267,22 @@ class _Bench:
                         over += 1
             except (BenchError, RefusalError, *START_ERRORS) as error:
                 for case in group[over:]:
-                    self._add(failed(case.scaled(self._options.scale), error))
+                    self._add(report.failed(case.scaled(self._options.scale), error))
 
-    def _add(self, case: CaseReport) -> None:
+    def _add(self, case: report.CaseReport) -> None:
         self._report.cases.append(case)
-        print(details(case), flush=True)
+        print(report.details(case), flush=True)
         self._save()
 
-    async def _measured(self, case: Case, runner: OfflineRunner | HTTPRunner) -> CaseReport:
+    async def _measured(self, case: Case, runner: OfflineRunner | HTTPRunner) -> report.CaseReport:
         part: Any = case.scaled(self._options.scale)
         try:
             await runner.warm_up(part)
             runs = [await runner.measure(part, run) for run in range(self._options.repeat)]
         except (BenchError, RefusalError) as error:
-            return failed(part, error)
+            return report.failed(part, error)
         engine = runner.model.execution if runner.model is not None else None
-        return measured(
+        return report.measured(
             part,
             runs,
             targets=self._targets,

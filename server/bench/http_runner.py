@@ -13,12 +13,17 @@ from engine_core.client.engine_client import EngineClient
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.batches.http_client import Address, HTTPClient
 from server.batches.progress import Progress
-from server.bench.clients import connected_clients
 from server.bench.dummy_models import tokenizer_for, write_model
-from server.bench.load import ClientLoad, ClientResult, figures_of
+from server.bench.load import ClientLoad, ClientResult, connected_clients, figures_of
 from server.bench.measurement import BenchError, Figures, counted, next_beat
-from server.bench.random_prompts import SEED, single_token_words, texts_of
-from server.bench.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
+from server.bench.workloads import (
+    SEED,
+    HTTPCase,
+    HTTPEmbeddingCase,
+    HTTPGenerationCase,
+    single_token_words,
+    texts_of,
+)
 from server.daemon.child_commands import daemon_parts
 from server.daemon.run import START_SECONDS, running_parts
 from server.daemon.running_daemons import announce, private_folder

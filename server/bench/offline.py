@@ -15,8 +15,7 @@ from engine_core.messages import JobOptions, RowOutput, SamplingParams
 from engine_core.refusal import RefusalError
 from server.batches.progress import Progress
 from server.bench.measurement import BenchError, Figures, counted, milliseconds, next_beat
-from server.bench.random_prompts import offline_prompts, output_lengths
-from server.bench.workloads import GenerationCase, OfflineCase
+from server.bench.workloads import GenerationCase, OfflineCase, offline_prompts, output_lengths
 from server.daemon.run import RunningEngine, running_engine
 from server.first_error import first_error
 from server.models.model_setup import EngineOptions

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.batches.batch_file import write_file
 from benchmarks.batches.beside import lines, online_figures
 from server.batches.answering import Line
-from server.batches.batch_lines import LineRules, read_line
+from server.batches.file_job import LineRules, read_line
 from server.bench.workloads import GenerationCase
 
 CASE = GenerationCase(name="b", count=1, members=2, prefix=3, own=2, outputs=4)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from server.batches.answering import Answer, Backend, Line, Put
-from server.batches.batch_lines import LineRules
+from server.batches.file_job import LineRules
 from server.batches.results import Sharing
 
 RULES = LineRules(max_line_bytes=1 << 20)

@@ -17,8 +17,8 @@ from server.batches.answering import (
     answered,
     error_of,
 )
+from server.batches.batch_llm import refusal
 from server.batches.daemon_backend import in_one_line
-from server.batches.jobs import refusal
 from server.batches.results import JobStoppedError
 from server.errors import ERRORS, error_body
 from tests.patience import PATIENCE

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from server.batches.answering import Answer, Line
-from server.batches.batch_lines import (
+from server.batches.file_job import (
     LineError,
     LineRules,
     custom_id_of,

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from server.batches.batch_lines import LineError, LineRules
-from server.batches.file_job import FileJob
+from server.batches.file_job import FileJob, LineError, LineRules
 from server.batches.result_log import JobFileError
 from tests.server.batches.requests_file import RULES, Echo, line, outputs, write
 

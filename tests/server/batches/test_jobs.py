@@ -10,7 +10,7 @@ import pytest
 
 from engine_core.refusal import RefusalError
 from server.batches.answering import Answer, Backend, Line, Put
-from server.batches.jobs import Completions, Embeddings, Rerankings
+from server.batches.batch_llm import Completions, Embeddings, Rerankings
 from server.batches.results import Generated, JobStoppedError, RequestError, Sharing
 from server.errors import ERRORS, error_body
 

@@ -6,8 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from server.batches.batch_lines import LineRules
-from server.batches.file_job import LineIndex
+from server.batches.file_job import LineIndex, LineRules
 from tests.server.batches.requests_file import line
 
 MOST = 1 << 16

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from server.batches.answering import Line
-from server.batches.jobs import Completions, Options, Prompt, check_options
+from server.batches.batch_llm import Completions, Options, Prompt, check_options
 from server.batches.results import RequestError
 from server.generation.requested_grammar import grammar_of
 from server.http.body import Body

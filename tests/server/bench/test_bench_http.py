@@ -96,7 +96,7 @@ async def test_errors_of_all_clients_are_added_up(tokenizer: Tokenizer) -> None:
 async def test_a_client_that_ends_is_an_error(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.bench.clients._COMMAND", ("true",))
+    monkeypatch.setattr("server.bench.load._COMMAND", ("true",))
     with CannedServer([answer(b"")]) as server:
         runner = HTTPRunner(Address.of(server.url, None), "writer", tokenizer, clients=2)
         with pytest.raises(BenchError, match="a client's process has ended"):

@@ -16,8 +16,15 @@ from server.bench.dummy_models import (
     write_model,
 )
 from server.bench.measurement import BenchError
-from server.bench.random_prompts import offline_prompts, single_token_words, texts_of
-from server.bench.workloads import GENERATION, HTTP, PREFILL, GenerationCase
+from server.bench.workloads import (
+    GENERATION,
+    HTTP,
+    PREFILL,
+    GenerationCase,
+    offline_prompts,
+    single_token_words,
+    texts_of,
+)
 from server.demo import GENERATOR_NAME, demo_models
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.checkpoint.folder_files import read_json
