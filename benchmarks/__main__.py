@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from benchmarks.report import CaseReport, NotMeasuredError, table
-from server.bench.results.machine import Machine, this_machine
+from server.bench.machine import Machine, this_machine
 from server.demo import DemoModelMissingError
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from server.bench.cases.dummy_models import parse_shape
-from server.bench.cases.workloads import GENERATION, GenerationCase
+from server.bench.dummy_models import parse_shape
+from server.bench.workloads import GENERATION, GenerationCase
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfig
 

@@ -13,8 +13,8 @@ from benchmarks.pipeline.simulation import Run, SimulatedEngine
 from benchmarks.pipeline.step_times import BUILT_IN, StepTimes, read_step_times
 from engine_core.schedulers.cost_model import CostModel
 from engine_core.schedulers.decoder import DecoderScheduler
-from server.bench.cases.dummy_models import shape_folder
-from server.bench.cases.workloads import GenerationCase
+from server.bench.dummy_models import shape_folder
+from server.bench.workloads import GenerationCase
 from server.models.model_setup import EngineOptions, set_up_model
 from server.models.setup_error import SetupError
 from server.settings.defaults import block_size, max_running, max_step_tokens

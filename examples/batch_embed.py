@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 
-from server.batches import BatchLLM
+from server.batches.batch_llm import BatchLLM
 from server.demo import EMBEDDER_NAME, demo_models
 
 TEXTS = [

@@ -2,7 +2,7 @@
 
 import sys
 
-from server.batches import BatchLLM
+from server.batches.batch_llm import BatchLLM
 from server.batches.results import RequestError
 from server.demo import GENERATOR_NAME, demo_models
 

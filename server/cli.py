@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from server import __version__
-from server.batch_files.command.batch_flags import add_batch
+from server.batches.batch_flags import add_batch
 from server.daemon.credentials import Credentials
 from server.daemon.daemon import START_ERRORS, build_config, serve
 from server.daemon.supervisor import Hangup
@@ -36,7 +36,7 @@ from server.settings.settings import (
     api_key_from,
     flag_name,
 )
-from server.trace.command import add_trace
+from server.trace import add_trace
 
 _EXAMPLES = """\
 examples:
@@ -188,7 +188,7 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
         description="Measure the headline workloads, offline or over HTTP.",
     )
     if with_bench:
-        from server.bench.bench_flags import add_bench  # noqa: PLC0415
+        from server.bench.command import add_bench  # noqa: PLC0415
 
         add_bench(bench)
     return parser

@@ -26,7 +26,7 @@ from benchmarks.attacks.honest_client import HonestClient
 from benchmarks.attacks.target import Target
 from benchmarks.daemon.process_stats import family_of, memory_of
 from benchmarks.daemon.running_daemon import RunningDaemon, running_daemon
-from server.bench.results.machine import this_machine
+from server.bench.machine import this_machine
 
 _IDLE_SECONDS, _BEGINNING_SECONDS = 12.0, 2.0
 _STEP_SECONDS = 0.25

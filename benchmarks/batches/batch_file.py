@@ -17,14 +17,12 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.batches.engine import add_engine_flags, case_of, measured_engine
-from server.batch_files.batch_lines import LineRules
-from server.batch_files.file_job import FileJob
 from server.batches.engine_backend import engine_backend
-from server.bench.cases.random_prompts import offline_prompts
-from server.bench.cases.workloads import GenerationCase
-from server.bench.continuations import Continuations
-from server.bench.offline import timed
-from server.bench.results.measurement import Figures, Progress
+from server.batches.file_job import FileJob, LineRules
+from server.batches.progress import Progress
+from server.bench.measurement import Figures
+from server.bench.offline import Continuations, timed
+from server.bench.workloads import GenerationCase, offline_prompts
 from server.daemon.run import RunningEngine
 from server.settings.settings import ServerConfig
 

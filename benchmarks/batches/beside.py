@@ -20,9 +20,8 @@ import numpy as np
 from benchmarks.batches.engine import add_engine_flags, case_of, measured_engine
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
-from server.bench.cases.random_prompts import offline_prompts
-from server.bench.cases.workloads import GenerationCase
-from server.bench.results.measurement import Figures, milliseconds
+from server.bench.measurement import Figures, milliseconds
+from server.bench.workloads import GenerationCase, offline_prompts
 from workers.contract.token_sampling import GREEDY
 
 _OWN = GenerationCase(name="online", count=4096, own=512, outputs=128)

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.cases.dummy_models import byte_level_bpe, shape_folder, write_model
-from server.bench.cases.workloads import GENERATION, GenerationCase
+from server.bench.dummy_models import byte_level_bpe, shape_folder, write_model
+from server.bench.workloads import GENERATION, GenerationCase
 from server.daemon.run import RunningEngine, running_engine
 from server.models.model_setup import EngineOptions
 

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from engine_core.client.engine_client import EngineClient
-from server.bench.cases.dummy_models import shape_folder
-from server.bench.results.measurement import Figures, milliseconds
+from server.bench.dummy_models import shape_folder
+from server.bench.measurement import Figures, milliseconds
 from server.daemon.run import running_engine
 from server.models.model_setup import EngineOptions
 

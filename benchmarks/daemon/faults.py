@@ -23,7 +23,7 @@ import httpx
 from benchmarks.attacks.target import EMBEDDER, GENERATOR
 from benchmarks.daemon.process_stats import children_of, family_of
 from benchmarks.daemon.running_daemon import RunningDaemon, running_daemon
-from server.bench.results.machine import this_machine
+from server.bench.machine import this_machine
 
 _STALL_SECONDS, _WATCHED_SECONDS = 5, 25.0
 _SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
@@ -33,7 +33,7 @@ _PARTS = {
     "engine core": "engine_core",
     "worker": "workers",
     "template process": "server.templates.template_main",
-    "batch process": "server.batch_process.batch_main",
+    "batch process": "server.batches.batch_process",
 }
 _PROMPT = {"model": GENERATOR, "prompt": "The function", "max_tokens": 700, "ignore_eos": True}
 _CHAT = {

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.attacks.target import EMBEDDER, GENERATOR, Target
 from benchmarks.daemon.process_stats import children_of, cpu_seconds, memory_of
 from benchmarks.daemon.running_daemon import running_daemon
-from server.bench.results.machine import this_machine
+from server.bench.machine import this_machine
 from server.demo import demo_models
 
 _SAMPLE_SECONDS, _LINE_SECONDS = 5.0, 60.0

@@ -15,11 +15,11 @@ import uvloop
 from benchmarks.http.api_processes import Endpoint, running_api_processes
 from benchmarks.report import Budget, Figure
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.cases.dummy_models import shape_folder, tokenizer_for, write_model
-from server.bench.cases.workloads import HTTP, HTTPCase
-from server.bench.load.http_client import Address
-from server.bench.load.http_runner import HTTPRunner
-from server.bench.results.measurement import Figures
+from server.batches.http_client import Address
+from server.bench.dummy_models import shape_folder, tokenizer_for, write_model
+from server.bench.http_runner import HTTPRunner
+from server.bench.measurement import Figures
+from server.bench.workloads import HTTP, HTTPCase
 from server.models.devices import available_cores
 
 _TOKENS_A_SECOND = 40_000

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from server.bench.cases.workloads import GENERATION, GenerationCase
+from server.bench.workloads import GENERATION, GenerationCase
 
 CASES = {case.name: case for case in GENERATION if case.members == 1}
 """Cases without shared prefixes: measured times do not say what sharing saves."""

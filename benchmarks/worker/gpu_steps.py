@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.engine.in_memory_core import engine_config
 from benchmarks.report import Figure, NotMeasuredError
-from server.bench.cases.dummy_models import shape_folder
+from server.bench.dummy_models import shape_folder
 from server.models.model_setup import EngineOptions
 from workers.attention.backend_selection import AttentionBackendError, select_backends
 from workers.contract.config import WorkerConfig

@@ -6,6 +6,9 @@ import msgspec
 from fastapi import Request, Response
 
 from engine_core.refusal import RefusalError
+from server.batches.state.database import Page
+from server.batches.state.stored_batches import BatchError, StoredBatch
+from server.batches.state.stored_files import new_id
 from server.errors import quoted
 from server.http.body import Body, query_of
 from server.schemas.stored.batch_objects import (
@@ -19,9 +22,6 @@ from server.schemas.stored.list_queries import BatchListQuery
 from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer
 from server.service.stored import in_state, page_of, stored_of
-from server.state.database import Page
-from server.state.stored_batches import BatchError, StoredBatch
-from server.state.stored_files import new_id
 
 _WINDOW_SECONDS = 24 * 3600
 

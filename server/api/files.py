@@ -13,6 +13,8 @@ from msgspec import UNSET
 from starlette.responses import FileResponse
 
 from engine_core.refusal import RefusalError
+from server.batches.state.database import Page
+from server.batches.state.stored_files import StoredFile, Upload, new_id
 from server.errors import quoted
 from server.http.body import length_of, query_of
 from server.http.form import Form
@@ -29,9 +31,6 @@ from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer, service_of
 from server.service.stored import Stored, in_state, page_of, stored_of, storing
 from server.settings.settings import Limits
-from server.state.database import Page
-from server.state.stored_files import StoredFile, new_id
-from server.state.upload import Upload, UploadBounds
 
 _BESIDE_FILE = 2 << 20
 """More than a form has beside its file, in bytes."""
@@ -104,12 +103,13 @@ async def _upload(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[
     """Where the contents go; nothing is left of them if the block fails. Raises RefusalError."""
     with storing():
         used = await asyncio.to_thread(stored.state.files.used_bytes, stored.owner)
-        bounds = UploadBounds(
+        upload = await asyncio.to_thread(
+            Upload,
+            path,
             max_bytes=limits.max_file_size,
             max_lines=limits.max_file_lines,
             left_bytes=max(0, limits.max_stored_size - used),
         )
-        upload = await asyncio.to_thread(Upload, path, bounds)
         try:
             yield upload
         except BaseException:

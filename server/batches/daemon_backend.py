@@ -7,9 +7,8 @@ from functools import partial
 import msgspec
 
 from server.batches.answering import MAX_ANSWER_BYTES, Answer, Backend, error_of, too_long
+from server.batches.http_client import Address, AnswerTooLongError, HTTPClient
 from server.batches.results import JobStoppedError
-from server.bench.load.http_client import Address, AnswerTooLongError, HTTPClient
-from server.bench.results.measurement import BenchError
 from server.errors import ErrorBody
 
 _AT_ONCE = 64
@@ -22,7 +21,7 @@ async def daemon_backend(url: str, api_key: str | None) -> AsyncGenerator[Backen
     blocks of what they begin with. Raises ValueError for what is no address."""
     try:
         client = HTTPClient(Address.of(url, api_key), MAX_ANSWER_BYTES)
-    except BenchError as error:
+    except ValueError as error:
         raise ValueError(f"url: {error}") from None
     try:
         yield Backend(partial(_exchange, client), at_once=_AT_ONCE, sharing="by whole blocks")

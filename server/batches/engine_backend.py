@@ -1,20 +1,101 @@
 """Engines within reach: lines are answered by the HTTP API's own handlers, without a socket."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import msgspec
+from starlette.types import ASGIApp, Message
 
+from engine_core.admission.job_size import job_size
+from engine_core.client.encode_calls import EncodeCall
+from engine_core.client.engine_client import EngineClient
+from engine_core.client.pending_jobs import GenerateStream
+from engine_core.config import EngineConfig
+from engine_core.messages import Accepted, EncodeJob, GenerateJob
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.batches.answering import Backend
-from server.batches.batch_client import BatchClient
-from server.batches.in_process import exchange
+from server.batches.answering import MAX_ANSWER_BYTES, Answer, Backend, Room, too_long
 from server.daemon.application import all_endpoints, create_app
 from server.service.service import Model, Registry, Service
 from server.settings.api_keys import ClientKey
 from server.settings.settings import ServerConfig
+
+
+async def exchange(app: ASGIApp, path: str, data: bytes) -> Answer:
+    """Post to an application, as `answering.Exchange` says."""
+    to_read: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]
+    answer: list[Message] = []
+
+    async def receive() -> Message:
+        if to_read:
+            return to_read.pop()
+        # The client stays: who cancels the request cancels this task.
+        return await asyncio.get_running_loop().create_future()
+
+    async def send(message: Message) -> None:
+        answer.append(message)
+
+    await app(_scope(path, len(data)), receive, send)
+    start, *parts = answer
+    headers = dict(start["headers"])
+    request_id = headers[b"x-request-id"].decode()
+    wait = headers.get(b"retry-after")
+    body = b"".join(part.get("body", b"") for part in parts)
+    if len(body) > MAX_ANSWER_BYTES:
+        return too_long(len(body), request_id)
+    return Answer(start["status"], request_id, body, None if wait is None else float(wait))
+
+
+def _scope(path: str, size: int) -> dict[str, object]:
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(size).encode())]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": headers,
+        "client": None,
+        "server": None,
+    }
+
+
+class BatchClient(EngineClient):
+    """Sends a line's first job once there is room for it, which is held until the line is over."""
+
+    def __init__(self, engine: EngineConfig, share: float) -> None:
+        """Uses at most this `share` of what the engine takes at once."""
+        super().__init__(engine.client_endpoint)
+        self.batch = True
+        self._room = Room(
+            math.ceil(engine.max_pending_rows * share), math.ceil(engine.max_pending_tokens * share)
+        )
+        self._holders: set[asyncio.Task[Any]] = set()
+
+    async def _submit(
+        self, waiting: GenerateStream | EncodeCall, message: GenerateJob | EncodeJob
+    ) -> Accepted:
+        line = asyncio.current_task()
+        assert line is not None, "jobs are submitted in tasks"
+        if line in self._holders:
+            return await super()._submit(waiting, message)
+        self._holders.add(line)
+        line.add_done_callback(self._holders.discard)
+        size = job_size(message)
+        keep = await self._room.take(size.rows, size.tokens)
+        line.add_done_callback(lambda _: keep(0, 0))
+        accepted = await super()._submit(waiting, message)
+        sequences = message.n if isinstance(message, GenerateJob) else 1
+        keep(size.rows, sum(accepted.prompt_tokens) * sequences)
+        return accepted
+
 
 _AT_ONCE = 16_384
 _UNLIMITED = 1 << 62

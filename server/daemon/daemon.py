@@ -17,6 +17,8 @@ from typing import Any, TextIO
 
 import msgspec
 
+from server.batches.state.database import StateFolderError
+from server.batches.state.state_folder import NoStateFolderError, StateLock
 from server.daemon.credentials import Credentials
 from server.daemon.parts import PROCESS_FILE, RunningPart, daemon_parts, write_server_config
 from server.daemon.run import StartError, announce, private_folder, sweep_private_folders
@@ -37,8 +39,6 @@ from server.settings.settings import (
     state_folder,
     traces_protocol_from,
 )
-from server.state.database_file import StateFolderError
-from server.state.state_lock import NoStateFolderError, StateLock
 from workers.contract.process.log import TIME_FORMAT
 
 _BACKLOG = 2048

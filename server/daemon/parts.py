@@ -96,7 +96,7 @@ def daemon_parts(config: ServerConfig, listening_fd: int, directory: Path) -> li
         batches = Part(
             title="batch process",
             role="batch",
-            command=_command("server.batch_process.batch_main", server_file),
+            command=_command("server.batches.batch_process", server_file),
             environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
         )
         parts.append(batches)

@@ -9,9 +9,9 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from engine_core.refusal import RefusalError
+from server.batches.state.stored_files import Upload
 from server.errors import shortened
 from server.http.body import check_encoding, incoming, length_of
-from server.state.upload import Upload
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks

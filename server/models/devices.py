@@ -4,6 +4,8 @@ import ctypes
 import functools
 import math
 import os
+import shutil
+import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -58,6 +60,17 @@ def _total_memory(driver: ctypes.CDLL, ordinal: int) -> int:
     driver.cuDeviceGet(ctypes.byref(device), ordinal)
     driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
     return total.value
+
+
+def gpu_names() -> list[str]:
+    """The GPUs of this machine, each with its driver; none where nvidia-smi is absent or fails."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    query = ("--query-gpu=name,driver_version", "--format=csv,noheader")
+    run = subprocess.run([program, *query], capture_output=True, text=True, check=False)
+    lines = [] if run.returncode else run.stdout.strip().splitlines()
+    return [line.replace(", ", ", driver ", 1) for line in lines]
 
 
 def resolve_devices(name: str, stages: int) -> tuple[str, ...]:

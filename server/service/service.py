@@ -22,6 +22,7 @@ from engine_core.client.engine_client import EngineClient
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import __version__
+from server.batches.state.state_folder import StateFolder
 from server.errors import ERRORS, quoted
 from server.models.text_bound import TextBound
 from server.observe.access_log import AccessLog
@@ -33,7 +34,6 @@ from server.service.ledger import Ledger
 from server.service.token_text import TokenText
 from server.settings.api_keys import ClientKeys
 from server.settings.settings import Limits, ServedModel, ServerConfig
-from server.state.state_folder import StateFolder
 from server.templates.template_client import TemplateClient
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.reranking import UNKNOWN_TEMPLATE

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from starlette.requests import Request
 
 from engine_core.refusal import RefusalError
+from server.batches.state.database import Page, StateFolderError, UnknownItemError
+from server.batches.state.state_folder import StateFolder
 from server.errors import quoted
 from server.service.service import record_of, service_of
-from server.state.database import Page, UnknownItemError
-from server.state.database_file import StateFolderError
-from server.state.state_folder import StateFolder
 
 Item = TypeVar("Item")
 _P = ParamSpec("_P")

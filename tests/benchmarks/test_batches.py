@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks.batches.batch_file import write_file
 from benchmarks.batches.beside import lines, online_figures
-from server.batch_files.batch_lines import LineRules, read_line
 from server.batches.answering import Line
-from server.bench.cases.workloads import GenerationCase
+from server.batches.file_job import LineRules, read_line
+from server.bench.workloads import GenerationCase
 
 CASE = GenerationCase(name="b", count=1, members=2, prefix=3, own=2, outputs=4)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine_core.traced_steps import TracedStep
-from server.trace.chrome_trace import chrome_trace
+from server.trace import chrome_trace
 from workers.contract.messages import StepTimes
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib (extra `bench`)")

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from benchmarks.floors import floor_seconds
-from server.bench.cases.dummy_models import parse_shape
-from server.bench.cases.workloads import GENERATION, GenerationCase
+from server.bench.dummy_models import parse_shape
+from server.bench.workloads import GENERATION, GenerationCase
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 
 ONE = next(case for case in GENERATION if case.name == "one")

@@ -101,7 +101,7 @@ def test_the_wheel_holds_every_file_of_the_source_packages_and_no_other(wheel: P
 
 def test_bench_has_no_targets_there(penstock: Path, foreign_folder: Path) -> None:
     code = (
-        "from server.bench.results import targets as read; "
+        "from server.bench import report as read; "
         "print(read.__file__, read.read_targets() == read.Targets())"
     )
     command = [str(penstock.parent / "python"), "-P", "-c", code]

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from server.batches.state.stored_batches import BatchError, Status
 from server.schemas.stored.file_objects import KeptSeconds
 from server.schemas.stored.list_queries import ObjectList
-from server.state.stored_batches import BatchError, Status
 
 Endpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"]
 

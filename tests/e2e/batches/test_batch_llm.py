@@ -6,7 +6,7 @@ from collections.abc import Generator
 import numpy as np
 import pytest
 
-from server.batches import BatchLLM
+from server.batches.batch_llm import BatchLLM
 from server.batches.results import Generated, GenerateResult, RequestError
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from server.batches import BatchLLM
-from server.batches.jobs import Job
+from server.batches.batch_llm import BatchLLM, Job
 from server.batches.results import Generated, JobStoppedError
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import children_of, is_alive

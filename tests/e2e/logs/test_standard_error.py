@@ -165,7 +165,7 @@ def test_a_reader_that_stops_while_every_process_has_something_to_say(tmp_path: 
             assert not daemon.embeds(BAD)
             assert daemon.embeds()
         # The supervisor warns of it, and starts another.
-        (batches,) = children_of(daemon.process.pid)["server.batch_process.batch_main"]
+        (batches,) = children_of(daemon.process.pid)["server.batches.batch_process"]
         os.kill(batches, signal.SIGKILL)
         wait_until(lambda: batches not in daemon.children())
         assert daemon.embeds()

@@ -68,7 +68,7 @@ def test_a_kill_loses_no_line_and_answers_none_twice(tmp_path: Path, killed: str
         batch_id = begin(client_of(daemon), lines(400))
         wait_until(lambda: is_under_way(client_of(daemon), batch_id))
         if killed == "batch process":
-            (process,) = daemon.children()["server.batch_process.batch_main"]
+            (process,) = daemon.children()["server.batches.batch_process"]
             os.kill(process, signal.SIGSTOP)
             batch = ended(client_of(daemon), batch_id)
         else:

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.daemon import Daemon, metric, running
 from tests.e2e.stored.test_batches import begin, client_of, ended, is_under_way, lines
 from tests.patience import wait_until
-from tests.server.state.full_disk import fill, small_disk
+from tests.server.batches.state.full_disk import fill, small_disk
 
 CONNECTIONS = 8
 """Fresh ones, so that every API process answers some of them."""

@@ -259,7 +259,7 @@ def test_processes_are_named_and_light(demo: Daemon) -> None:
     children = demo.children()
     assert {name: len(pids) for name, pids in children.items()} == {
         "engine_core": 2, "workers": 2, "server.daemon.api_process": 1,
-        "server.batch_process.batch_main": 1,
+        "server.batches.batch_process": 1,
     }  # fmt: skip
     for pid in children["engine_core"] + children["server.daemon.api_process"]:
         assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()

@@ -7,11 +7,21 @@ import msgspec
 import pytest
 
 from engine_core.refusal import ErrorCode, RefusalError
-from server.batches.answering import NOT_OURS, Answer, Backend, Exchange, Line, answered, error_of
+from server.batches.answering import (
+    NOT_OURS,
+    Answer,
+    Backend,
+    Exchange,
+    Line,
+    Room,
+    answered,
+    error_of,
+)
+from server.batches.batch_llm import refusal
 from server.batches.daemon_backend import in_one_line
-from server.batches.requests import refusal
 from server.batches.results import JobStoppedError
 from server.errors import ERRORS, error_body
+from tests.patience import PATIENCE
 
 LINE = Line(0, "", "/x", b'{"a":1}')
 
@@ -155,3 +165,68 @@ def test_whatever_a_gateway_answers_is_one_line_of_json(
     assert b"\n" not in found.body
     assert isinstance(msgspec.json.decode(found.body), dict)
     assert found.is_good or error_of(found).code == NOT_OURS
+
+
+async def test_a_room_waits_until_there_is_enough_of_both() -> None:
+    room = Room(4, 100)
+    give = await room.take(1, 81)
+    give_more = await room.take(1, 9)
+    waiting = asyncio.create_task(room.take(2, 20))
+    give_more(0, 0)
+    await asyncio.sleep(0.01)
+    assert not waiting.done(), "one token short"
+    give(0, 0)
+    await asyncio.wait_for(waiting, PATIENCE)
+
+
+async def test_who_waits_is_served_in_turn() -> None:
+    room = Room(4, 100)
+    give = await room.take(4, 4)
+    order: list[int] = []
+
+    async def take(number: int, rows: int) -> None:
+        give_own = await room.take(rows, 1)
+        order.append(number)
+        give_own(0, 0)
+
+    waiting = [asyncio.create_task(take(number, rows)) for number, rows in enumerate((4, 1, 1))]
+    await asyncio.sleep(0)
+    give(0, 0)
+    await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
+    assert order == [0, 1, 2], "small ones do not overtake"
+
+
+async def test_what_is_larger_than_the_room_takes_all_of_it_and_gives_it_back() -> None:
+    room = Room(4, 100)
+    give = await room.take(5, 1000)
+    waiting = asyncio.create_task(room.take(1, 1))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    give(0, 0)
+    (await asyncio.wait_for(waiting, PATIENCE))(0, 0)
+    await asyncio.wait_for(room.take(4, 100), PATIENCE)
+
+
+async def test_who_leaves_takes_nothing() -> None:
+    room = Room(1, 1)
+    give = await room.take(1, 1)
+    waiting = asyncio.create_task(room.take(1, 1))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    give(0, 0)
+    await asyncio.wait_for(room.take(1, 1), PATIENCE)
+
+
+async def test_a_part_may_be_given_back_early() -> None:
+    room = Room(2, 10)
+    keep = await room.take(1, 10)
+    keep(1, 4)
+    keep(1, 9)  # never more than there was
+    give = await asyncio.wait_for(room.take(1, 6), PATIENCE)
+    waiting = asyncio.create_task(room.take(2, 10))
+    give(0, 0)
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    keep(0, 0)
+    await asyncio.wait_for(waiting, PATIENCE)

@@ -2,8 +2,8 @@ import msgspec
 import pytest
 
 from engine_core.refusal import ErrorCode, RefusalError
-from server.batches import BatchLLM
 from server.batches.answering import MAX_ANSWER_BYTES
+from server.batches.batch_llm import BatchLLM
 from server.batches.results import JobStoppedError, RequestError
 from server.errors import error_body
 from server.schemas.common import CompletionUsage, PromptTokensDetails

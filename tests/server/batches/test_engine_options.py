@@ -1,7 +1,6 @@
 import pytest
 
-from server.batches import BatchLLM
-from server.batches.engine_options import engine_options
+from server.batches.batch_llm import BatchLLM, engine_options
 
 
 def test_settings_are_those_of_a_model() -> None:

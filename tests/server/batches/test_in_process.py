@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from server.batches.answering import MAX_ANSWER_BYTES, Answer
-from server.batches.in_process import exchange
+from server.batches.engine_backend import exchange
 from server.errors import ErrorBody
 
 ID = "request-7"

@@ -10,8 +10,7 @@ import pytest
 
 from engine_core.refusal import RefusalError
 from server.batches.answering import Answer, Backend, Line, Put
-from server.batches.jobs import Completions, Embeddings, Rerankings
-from server.batches.requests import completion_lines
+from server.batches.batch_llm import Completions, Embeddings, Rerankings
 from server.batches.results import Generated, JobStoppedError, RequestError, Sharing
 from server.errors import ERRORS, error_body
 
@@ -54,7 +53,7 @@ def completion(body: dict[str, Any]) -> object:
 async def test_prompts_go_in_order_and_results_come_in_the_callers() -> None:
     odd: Any = [{}]
     prompts = ["dam", odd, "bad", "a", "b"]
-    backend, job = Scripted(completion), Completions(completion_lines({}, prompts, {}, {}))
+    backend, job = Scripted(completion), Completions({}, prompts, {}, {})
     results = await job.run(backend, shown=False)
     assert [body["prompt"] for body in backend.asked] == ["a", "b", "bad", "dam"]
     good = [each.text if isinstance(each, Generated) else each.code for each in results]
@@ -75,7 +74,7 @@ async def test_a_stop_leaves_what_is_done() -> None:
             return RefusalError("model_not_found", "there is no model m")
         return completion(body)
 
-    job = Completions(completion_lines({}, ["c", "a", "bad"], {}, {}))
+    job = Completions({}, ["c", "a", "bad"], {}, {})
     with pytest.raises(JobStoppedError, match="there is no model m") as raised:
         await job.run(Scripted(reply), shown=False)
     lost, done, refused = raised.value.results
@@ -89,7 +88,7 @@ async def test_an_answer_without_usage_is_no_penstocks() -> None:
         return {**completion({"prompt": ""}), "usage": None}  # pyright: ignore[reportGeneralTypeIssues]
 
     with pytest.raises(JobStoppedError, match="no penstock"):
-        await Completions(completion_lines({}, ["a"], {}, {})).run(Scripted(reply), shown=False)
+        await Completions({}, ["a"], {}, {}).run(Scripted(reply), shown=False)
 
 
 def vectors(body: dict[str, Any]) -> object:

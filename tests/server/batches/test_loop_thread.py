@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from server.batches.loop_thread import LoopThread
+from server.batches.batch_llm import LoopThread
 
 
 class InterruptedLoop:

@@ -1,15 +1,30 @@
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from server.batches.answering import Line
-from server.batches.requests import Options, Prompt, check_options, completion_lines
+from server.batches.batch_llm import Completions, Options, Prompt, check_options
 from server.batches.results import RequestError
 from server.generation.requested_grammar import grammar_of
 from server.http.body import Body
 from server.schemas.completions import CompletionRequest
+
+
+def completion_lines(
+    named: Options,
+    prompts: Sequence[Prompt],
+    sampling: Options | Sequence[Options],
+    common: Options,
+) -> list[Line | RequestError]:
+    """The line of each prompt, or why there is none."""
+    job = Completions(named, prompts, sampling, common)
+    lines = {line.index: line for line in job.lines}
+    refused = [each for each in job.results if isinstance(each, RequestError)]
+    assert len(lines) + len(refused) == len(prompts)
+    return [lines[i] if i in lines else refused.pop(0) for i in range(len(prompts))]
 
 
 def body(line: Line | RequestError) -> dict[str, Any]:

@@ -8,10 +8,15 @@ import pytest
 
 from engine_core.messages import GenerateJob
 from server import cli
-from server.bench.cases.random_prompts import offline_prompts, output_lengths
-from server.bench.cases.workloads import DEGREES, GENERATION, SHARING, GenerationCase
-from server.bench.continuations import sampling_params
-from server.bench.offline import OfflineRunner
+from server.bench.offline import OfflineRunner, sampling_params
+from server.bench.workloads import (
+    DEGREES,
+    GENERATION,
+    SHARING,
+    GenerationCase,
+    offline_prompts,
+    output_lengths,
+)
 from tests.server.bench.test_bench_offline import ON_CPU, write_shape
 from tests.server.checkpoint_folders import LLAMA
 from tests.server.fake_engine import FakeEngine

@@ -11,9 +11,9 @@ import pytest
 from engine_core.messages import Failed
 from engine_core.refusal import RefusalError
 from server import cli
-from server.bench.cases.workloads import DEGREES, GENERATION, PREFILL, SHARING, OfflineCase
+from server.bench.measurement import BenchError
 from server.bench.offline import OfflineRunner, offline_runner
-from server.bench.results.measurement import BenchError
+from server.bench.workloads import DEGREES, GENERATION, PREFILL, SHARING, OfflineCase
 from server.models.model_setup import EngineOptions
 from tests.server.checkpoint_folders import BERT, LLAMA, write_json
 from tests.server.fake_engine import FakeEngine
@@ -75,7 +75,7 @@ def test_cases_of_a_pipeline_on_one_engine(
         starts.append(folder)
         return offline_runner(options, prefix_caching, folder, case)
 
-    monkeypatch.setattr("server.bench.bench_flags.offline_runner", counted)
+    monkeypatch.setattr("server.bench.command.offline_runner", counted)
     shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 16_400})
     kept = tmp_path / "out.json"
     arguments = ["--case", "one", "skew", "--scale", "0.0015", "--shape", shape]

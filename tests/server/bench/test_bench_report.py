@@ -10,21 +10,22 @@ import pytest
 
 from engine_core.engine_state import StageTime
 from server import cli
-from server.bench.cases.workloads import GENERATION, HTTP
+from server.batches.progress import Progress
+from server.bench.machine import this_machine
+from server.bench.measurement import BenchError, Figures, milliseconds, stage_figures
 from server.bench.report import (
     CaseReport,
     Report,
+    Targets,
     details,
     drawing_library,
     failed,
     measured,
     plot,
+    read_targets,
     table,
 )
-from server.bench.results.engine_counters import stage_figures
-from server.bench.results.machine import this_machine
-from server.bench.results.measurement import BenchError, Figures, Progress, milliseconds
-from server.bench.results.targets import Targets, read_targets
+from server.bench.workloads import GENERATION, HTTP
 
 CASES = {case.name: case for case in (*GENERATION, *HTTP)}
 TARGETS = read_targets()
@@ -136,7 +137,7 @@ def test_without_targets_there_are_only_our_figures() -> None:
 def test_a_picture_needs_targets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("server.bench.commands.read_targets", Targets)
+    monkeypatch.setattr("server.bench.command.read_targets", Targets)
     file = tmp_path / "out.png"
     assert cli.main(["bench", "offline", "--case", "one", "--plot", str(file)]) == 1
     assert "--plot compares with benchmarks/targets.toml" in capsys.readouterr().err

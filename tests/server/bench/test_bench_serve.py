@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from server import cli
-from server.bench.cases.workloads import HTTPCase
-from server.bench.load.http_runner import HTTPRunner
+from server.bench.http_runner import HTTPRunner
+from server.bench.workloads import HTTPCase
 from server.daemon.run import running_daemons
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, running

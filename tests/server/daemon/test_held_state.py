@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from server.batches.state.database import Page
+from server.batches.state.state_folder import StateFolder
 from server.daemon.daemon import held_state
 from server.settings.api_keys import APIKey, GivenKey, hashed
-from server.state.database import Page
-from server.state.state_folder import StateFolder
-from tests.server.state.test_state_folder import batch, stored
+from tests.server.batches.state.test_state_folder import batch, stored
 
 OLD, NEW = "sk-old", "sk-new"
 

@@ -1,0 +1,439 @@
+"""A job from a file of requests to a file of their results, in the same order.
+
+Both have lines in OpenAI's batch format.
+"""
+
+import asyncio
+import hashlib
+import os
+import zlib
+from array import array
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Raw
+
+from server.batches.answering import Answer, Backend, Line
+from server.batches.result_log import JobFileError, JobIdentity, ResultLog, explained
+from server.batches.results import Summary
+from server.batches.state.disk import draft_of, sync_folder
+from server.errors import fault_of, quoted
+
+ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank")
+"""What a line may ask for."""
+
+BESIDE_BODY = 1 << 16
+"""Bytes of a line that are not its body."""
+
+_ONLINE_FIELDS = ("stream", "timeout", "priority")
+
+_FIRST_DEPTH, _DEPTHS, _GROWTH = 64, 40, 1.2
+DEPTHS = tuple(round(_FIRST_DEPTH * _GROWTH**i) for i in range(_DEPTHS))
+"""Where the beginnings of a prompt are hashed, in bytes of its JSON: up to 78,000, in steps that
+are a fifth of the depth. Prompts that share a beginning differ at most so much deeper."""
+
+_SKIPPED_AT_ONCE = 1 << 20
+SYNC_SECONDS = 1.0
+_LINES, _BYTES = 1024, 32 << 20
+"""Lines that are sorted together."""
+_BUFFER = 1 << 20
+
+_RawLine = tuple[int, int, int, bytes]
+"""A line as it stands in the file: its number from 1, where it begins and its size in bytes, and
+its text, of a line that is too long only the beginning."""
+
+
+class LineError(msgspec.Struct, frozen=True):
+    """Why a line is no request, or got no answer."""
+
+    code: str
+    message: str
+
+
+class LineRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What lines must keep to. With `endpoint` all have that `url`."""
+
+    max_line_bytes: int
+    endpoint: str | None = None
+
+
+class _Given(msgspec.Struct):
+    custom_id: str
+    url: str
+    body: Raw
+    method: Literal["POST"]
+
+
+class _Body(msgspec.Struct):
+    model: object = None
+    stream: object = None
+    timeout: object = None
+    priority: object = None
+
+
+class _Named(msgspec.Struct):
+    custom_id: str | None = None
+
+
+class _Prompts(msgspec.Struct):
+    messages: Raw = Raw()
+    prompt: Raw = Raw()
+    query: Raw = Raw()
+
+
+class _Response(msgspec.Struct, frozen=True):
+    status_code: int
+    request_id: str
+    body: Raw
+
+
+class _Output(msgspec.Struct, frozen=True):
+    id: str
+    custom_id: str | None
+    response: _Response | None
+    error: LineError | None = None
+
+
+_given = msgspec.json.Decoder(_Given)
+_body = msgspec.json.Decoder(_Body)
+_named = msgspec.json.Decoder(_Named)
+_prompts = msgspec.json.Decoder(_Prompts)
+_output = msgspec.json.Decoder(_Output)
+_encode = msgspec.json.Encoder().encode
+
+
+class FileJob:
+    """One job. Lines are read twice: once to find those that begin alike, then in that order.
+
+    `open` it, `run` it, then `assemble` the output and `remove` the log; or `close` it, and go on
+    another time. `summary` is kept up to date meanwhile; `model` is that of the first request.
+    """
+
+    def __init__(
+        self, source: Path, log: Path, *, rules: LineRules, options: Mapping[str, str]
+    ) -> None:
+        """`source` are the requests; `log` takes the results as they come. `options` are what the
+        results depend on besides, such as the model: a job goes on only with the same."""
+        self._source, self._log_path = source, log
+        self._rules, self._options = rules, dict(options)
+        self.summary = Summary()
+        self.model: str | None = None
+
+    async def open(self, *, resume: bool) -> None:
+        """Read all of the source, and begin the log, or go on with one if there is one (`resume`).
+
+        Raises JobFileError.
+        """
+        await asyncio.to_thread(self._open, resume)
+
+    def _open(self, resume: bool) -> None:
+        with ExitStack() as opened:
+            try:
+                self._file = opened.enter_context(self._source.open("rb"))
+                self._index = index = LineIndex(self._file, self._rules)
+            except OSError as error:
+                raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
+            self._order, self.model = index.order(), index.model
+            self.summary.requests = len(index)
+            identity = JobIdentity(
+                input_digest=index.digest,
+                input_bytes=index.num_bytes,
+                lines=len(index),
+                options=self._options,
+            )
+            resumed = self._recount if resume else None
+            self._log = ResultLog(self._log_path, identity, resumed)
+            self.summary.earlier = self.summary.done
+            opened.pop_all()
+
+    async def run(self, backend: Backend) -> None:
+        """Answer every line that has no result yet. Cancelled or not, what is done is on the disk
+        at the end.
+
+        Raises JobStoppedError if `backend` is lost, JobFileError if the log cannot be written.
+        """
+        syncing = asyncio.create_task(self._keep_synced())
+        answering = asyncio.create_task(backend.answer(self._lines(), self._put))
+        try:
+            await asyncio.wait((syncing, answering), return_when=asyncio.FIRST_COMPLETED)
+            (syncing if syncing.done() else answering).result()
+        finally:
+            for task in (syncing, answering):
+                task.cancel()
+            await asyncio.wait((syncing, answering))
+            self._log.sync()
+
+    def assemble(
+        self, output: Path, errors: Path | None = None, unfinished: LineError | None = None
+    ) -> None:
+        """Write the results to `output` in the order of the lines; with `errors` those which failed
+        go there instead. Lines without a result have `unfinished` for one, or are left out.
+
+        Each file is there as a whole or not at all. Raises JobFileError.
+        """
+        paths = [output] if errors is None else [output, errors]
+        drafts = [draft_of(path) for path in paths]
+        try:
+            with explained(drafts[0], self._log.num_bytes), ExitStack() as opened:
+                files = [opened.enter_context(draft.open("wb", _BUFFER)) for draft in drafts]
+                for index, logged in self._log.results():
+                    result = logged
+                    if result is None and unfinished is not None:
+                        result = self._output(index, self._custom_id(index), unfinished)
+                    if result is not None:
+                        is_output = errors is None or _is_good(read_output(result))
+                        files[0 if is_output else 1].write(result + b"\n")
+                for file in files:
+                    file.flush()
+                    os.fsync(file.fileno())
+            for draft, path in zip(drafts, paths, strict=True):
+                draft.replace(path)
+            sync_folder(output.parent)
+        finally:
+            for draft in drafts:
+                draft.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Forget the log: the results are elsewhere."""
+        self._file.close()
+        self._log.remove()
+
+    def close(self) -> None:
+        """Leave the log for another time."""
+        self._file.close()
+        self._log.close()
+
+    async def _keep_synced(self) -> None:
+        while True:
+            await asyncio.sleep(SYNC_SECONDS)
+            await asyncio.to_thread(self._log.sync)
+
+    def _lines(self) -> Iterator[Line]:
+        """The requests without a result, sorted."""
+        for window in _windows(self._unanswered()):
+            yield from sorted(window, key=prompt_of)
+
+    def _unanswered(self) -> Iterator[Line]:
+        """The requests without a result, those that begin alike about together. A line that is no
+        request gets its error on the way."""
+        for index in self._order.tolist():
+            if self._log.has(index):
+                continue
+            line = self._read(index)
+            if isinstance(line, Line):
+                yield line
+            else:
+                self._add(index, self._custom_id(index), line)
+
+    def _read(self, index: int) -> Line | LineError:
+        number, size = int(self._index.numbers[index]), int(self._index.sizes[index])
+        most = self._rules.max_line_bytes
+        if size > most:
+            message = f"line {number}: {size:,} bytes; a line has at most {most:,}"
+            return LineError("body_too_large", message)
+        text = self._text(index)
+        if self._index.repeated[index]:
+            known = quoted(custom_id_of(text))
+            message = f"line {number}: custom_id: {known} is that of an earlier request"
+            return LineError("duplicate_custom_id", message)
+        return read_line(index, number, text, self._rules)
+
+    def _text(self, index: int) -> bytes:
+        """A line, or the beginning of one that is too long."""
+        size = min(int(self._index.sizes[index]), self._rules.max_line_bytes)
+        return os.pread(self._file.fileno(), size, int(self._index.offsets[index]))
+
+    def _custom_id(self, index: int) -> str | None:
+        return custom_id_of(self._text(index))
+
+    def _put(self, line: Line, answer: Answer) -> None:
+        self._add(line.index, line.custom_id, answer)
+
+    def _add(self, index: int, custom_id: str | None, outcome: Answer | LineError) -> None:
+        self._log.add(index, self._output(index, custom_id, outcome))
+        self._count(outcome)
+
+    def _output(self, index: int, custom_id: str | None, outcome: Answer | LineError) -> bytes:
+        return output_line(f"batch_req_{self._index.digest[:16]}{index:08x}", custom_id, outcome)
+
+    def _recount(self, _: int, output: bytes) -> None:
+        self._count(read_output(output))
+
+    def _count(self, outcome: Answer | LineError) -> None:
+        self.summary.count(failed=not _is_good(outcome))
+        if isinstance(outcome, Answer) and outcome.is_good:
+            self.summary.add_usage(outcome.body)
+
+
+def _is_good(outcome: Answer | LineError) -> bool:
+    return isinstance(outcome, Answer) and outcome.is_good
+
+
+def _windows(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Neighbouring lines: so many of them, or bytes."""
+    window: list[Line] = []
+    size = 0
+    for line in lines:
+        window.append(line)
+        size += len(line.body)
+        if len(window) == _LINES or size >= _BYTES:
+            yield window
+            window, size = [], 0
+    yield window
+
+
+class LineIndex:
+    """All lines of a file but the blank ones, at 188 bytes each.
+
+    numbers    int64[L], from 1
+    offsets    int64[L], in bytes
+    sizes      int64[L], in bytes
+    repeated   bool[L], its `custom_id` is that of an earlier request
+    model      of the first request that names one
+    digest     of the whole file
+    num_bytes  of the whole file
+    """
+
+    def __init__(self, file: BinaryIO, rules: LineRules) -> None:
+        """Reads all of `file`, of which one line at a time is in memory. A line that is no request
+        takes its `custom_id` from no other. Raises OSError."""
+        hashed = hashlib.blake2b(digest_size=16)
+        self.numbers, self.offsets, self.sizes = array("q"), array("q"), array("q")
+        self.model: str | None = None
+        ids, self._hashes = array("Q"), array("I")
+        for number, offset, size, text in _lines(file, rules.max_line_bytes, hashed.update):
+            self.numbers.append(number)
+            self.offsets.append(offset)
+            self.sizes.append(size)
+            request = read_line(0, number, text, rules)
+            hashes: list[int] = []
+            if isinstance(request, Line):
+                self.model = self.model or request.model
+                hashes = _hashes(request)
+            ids.append(_hash_of(request.custom_id) if isinstance(request, Line) else 0)
+            self._hashes.extend(hashes + [0] * (_DEPTHS - len(hashes)))
+        self.digest = hashed.hexdigest()
+        self.num_bytes = file.tell()
+        self.repeated = _repeated(np.frombuffer(ids, np.uint64))
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def order(self) -> npt.NDArray[np.int64]:
+        """The indices of all lines, int64[L]: those that begin alike, one after another. The hashes
+        are forgotten."""
+        hashes = np.frombuffer(self._hashes, np.uint32).reshape(-1, _DEPTHS)
+        self._hashes = array("I")
+        used = hashes[:, hashes.any(axis=0)]
+        return np.lexsort(used.T[::-1]) if used.size else np.arange(len(hashes))
+
+
+def _hash_of(custom_id: str) -> int:
+    """Not 0, which is for none."""
+    digest = hashlib.blake2b(custom_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest) or 1
+
+
+def prompt_of(request: Line) -> bytes:
+    """What lines are sorted by: the text of its prompt, in JSON."""
+    given = _prompts.decode(request.body)
+    return bytes(given.messages or given.prompt or given.query)
+
+
+def _hashes(request: Line) -> list[int]:
+    """Hashes of what its prompt begins with, each of everything up to its depth. Two that are equal
+    by chance only put lines side by side."""
+    prompt = memoryview(prompt_of(request))
+    hashed = zlib.crc32(request.url.encode())
+    hashes: list[int] = []
+    start = 0
+    for end in DEPTHS:
+        if end > len(prompt):
+            break
+        hashed = zlib.crc32(prompt[start:end], hashed)
+        hashes.append(hashed)
+        start = end
+    return hashes
+
+
+def _repeated(ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Which of `ids` are there before, bool[L]; 0 is none."""
+    _, first = np.unique(ids, return_index=True)
+    repeated = ids != 0
+    repeated[first] = False
+    return repeated
+
+
+def _lines(file: BinaryIO, most: int, seen: Callable[[bytes], object]) -> Iterator[_RawLine]:
+    """The lines that are not blank, without a byte order mark; `seen` gets every byte."""
+    number = offset = 0
+    while text := file.readline(most + 1):
+        seen(text)
+        number += 1
+        size = len(text)
+        ended = text.endswith(b"\n") or size <= most
+        while not ended and (part := file.readline(_SKIPPED_AT_ONCE)):
+            seen(part)
+            size += len(part)
+            ended = part.endswith(b"\n")
+        skipped = len(BOM_UTF8) if number == 1 and text.startswith(BOM_UTF8) else 0
+        if text[skipped:].strip():
+            yield number, offset + skipped, size - skipped, text[skipped:]
+        offset += size
+
+
+def read_line(index: int, number: int, text: bytes, rules: LineRules) -> Line | LineError:
+    """The request in line `number` of a file, or why there is none."""
+    try:
+        # msgspec checks the strings that it keeps; a line is UTF-8 as a whole or not at all.
+        given = _given.decode(text.decode())
+        body = _body.decode(given.body)
+    except msgspec.ValidationError as error:
+        fault = fault_of(error)
+        subject = f"{fault.path}: " if fault.path else "a line and its body are objects: "
+        return LineError("invalid_request", f"line {number}: {subject}{fault.reason}")
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
+        return LineError("invalid_json_line", f"line {number}: not JSON: {error}")
+    endpoints = ENDPOINTS if rules.endpoint is None else (rules.endpoint,)
+    if given.url not in endpoints:
+        known = ", ".join(endpoints)
+        message = f"line {number}: url: {quoted(given.url)} is not one of {known}"
+        return LineError("invalid_url", message)
+    for field in _ONLINE_FIELDS:
+        if getattr(body, field) not in (None, False):
+            message = f"line {number}: {field}: is for requests that someone waits for"
+            return LineError("invalid_request", message)
+    model = body.model if isinstance(body.model, str) else None
+    return Line(index, given.custom_id, given.url, bytes(given.body), model)
+
+
+def custom_id_of(text: bytes) -> str | None:
+    """The `custom_id` in a line, as far as it can be read."""
+    try:
+        return _named.decode(text).custom_id
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def output_line(batch_id: str, custom_id: str | None, outcome: Answer | LineError) -> bytes:
+    """A line of the output, without its end."""
+    if isinstance(outcome, LineError):
+        return _encode(_Output(batch_id, custom_id, None, outcome))
+    response = _Response(outcome.status, outcome.request_id, Raw(outcome.body))
+    return _encode(_Output(batch_id, custom_id, response))
+
+
+def read_output(line: bytes) -> Answer | LineError:
+    """What came of the request of a line that `output_line` has made."""
+    output = _output.decode(line)
+    if output.error is not None:
+        return output.error
+    assert output.response is not None, "an output line has a response or an error"
+    response = output.response
+    return Answer(response.status_code, response.request_id, bytes(response.body))

@@ -1,0 +1,240 @@
+"""The database of the state folder: SQLite, used by all processes of one daemon."""
+
+import os
+import secrets
+import sqlite3
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from server.batches.state.disk import Reserve
+
+_BUSY_SECONDS = 30.0
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE files (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, filename TEXT NOT NULL, purpose TEXT NOT NULL,
+    bytes INTEGER NOT NULL, created_at INTEGER NOT NULL, expires_at INTEGER
+) STRICT;
+CREATE INDEX files_of_owner ON files (owner, created_at, id);
+CREATE TABLE batches (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, endpoint TEXT NOT NULL,
+    input_file_id TEXT NOT NULL, completion_window TEXT NOT NULL, metadata TEXT NOT NULL,
+    output_seconds INTEGER, status TEXT NOT NULL, model TEXT, errors TEXT NOT NULL,
+    total INTEGER NOT NULL, completed INTEGER NOT NULL, failed INTEGER NOT NULL,
+    output_file_id TEXT, error_file_id TEXT,
+    created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL, in_progress_at INTEGER,
+    finalizing_at INTEGER, completed_at INTEGER, failed_at INTEGER, expired_at INTEGER,
+    cancelling_at INTEGER, cancelled_at INTEGER
+) STRICT;
+CREATE INDEX batches_of_owner ON batches (owner, created_at, id);
+"""
+
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+_TOKEN = slice(68, 72)
+"""Where SQLite keeps the `application_id`, in the first page."""
+
+Row = Sequence[Any]
+
+
+class StateFolderError(Exception):
+    """The state folder cannot be used; one line says why."""
+
+
+class Change(NamedTuple):
+    """A statement that changes something, and its parameters."""
+
+    statement: str
+    values: Sequence[object] = ()
+
+
+def prepare(file: Path, *, is_new: bool) -> int:
+    """Check a database, which gets its tables if it is a new one, and mark it: its token.
+
+    The reserve of a full disk is given up. Raises OSError, and StateFolderError, also for one
+    without tables that is not new.
+    """
+    token = 1 + secrets.randbelow(0x7FFF_FFFF)
+    _reserve_of(file).release()
+    try:
+        with closing(_connected(file)) as connection:
+            ((found,),) = connection.execute("PRAGMA quick_check(1)")
+            if found != "ok":
+                raise sqlite3.DatabaseError(f"it is damaged: {found}")
+            _fill(connection, is_new=is_new)
+            connection.execute(f"PRAGMA application_id = {token}")
+            # The mark is looked for in the file itself, not in its log.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        raise StateFolderError(f"{file}: {error}") from None
+    return token
+
+
+class Database:
+    """One connection, which threads take in turn; other processes have their own.
+
+    Its methods block, for as long as a disk takes: call them in threads. They raise
+    StateFolderError once the file is damaged or another one, sqlite3.Error where the disk fails.
+
+    A process has one of a file at most: to close a descriptor takes away SQLite's locks on the same
+    file.
+    """
+
+    def __init__(self, file: Path, token: int) -> None:
+        """Open one that `prepare` has marked with `token`: a backup has another mark. Raises
+        StateFolderError."""
+        self.reserve = _reserve_of(file)
+        self._turn = threading.Lock()
+        self._path, self._token, self._size = file, token, 0
+        try:
+            self._descriptor = os.open(file, os.O_RDONLY)
+        except OSError as error:
+            raise StateFolderError(f"{file} cannot be read: {error.strerror}") from None
+        try:
+            self._connection = _connected(file)
+        except sqlite3.Error as error:
+            os.close(self._descriptor)
+            raise StateFolderError(f"{file}: {error}") from None
+
+    def rows(self, query: str, *values: object) -> list[Row]:
+        """What a query finds."""
+        with self._in_turn():
+            return self._connection.execute(query, values).fetchall()
+
+    def change(self, *changes: Change) -> list[Row]:
+        """Make changes in a transaction: all of them happen, or none. What the last one finds."""
+        found: list[Row] = []
+        with self._in_turn():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                for each in changes:
+                    found = self._connection.execute(*each).fetchall()
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # a full disk may have ended it
+                    self._connection.execute("ROLLBACK")
+                raise
+        return found
+
+    def free(self, *changes: Change) -> list[Row]:
+        """As `change`, where that lets something be freed: a full disk's reserve is for it."""
+        try:
+            return self.change(*changes)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _FULL:
+                raise
+        self.reserve.release()
+        try:
+            return self.change(*changes)
+        finally:
+            with suppress(OSError):  # until there is room for it
+                self.reserve.keep()
+
+    def probe(self, num_bytes: int) -> None:
+        """Find out whether so many bytes can be written, and a page, which changes nothing.
+
+        Raises OSError, or what all methods raise.
+        """
+        self.reserve.keep(num_bytes)
+        self.change(Change(f"PRAGMA user_version = {_VERSION}"))
+
+    def close(self) -> None:
+        """No thread may use it any more."""
+        with self._turn:
+            self._connection.close()
+            os.close(self._descriptor)  # only now: see the class
+
+    @contextmanager
+    def _in_turn(self) -> Generator[None]:
+        with self._turn:
+            self._check_file()
+            try:
+                yield
+            except sqlite3.DatabaseError as error:
+                # Other failures have classes of their own.
+                if type(error) is sqlite3.DatabaseError:
+                    raise StateFolderError(f"{self._path}: {error}") from None
+                raise
+
+    def _check_file(self) -> None:
+        """Look whether the file is still there, the same and whole. Raises StateFolderError."""
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise StateFolderError(f"{self._path} cannot be found: {error.strerror}") from None
+        mark = int.from_bytes(os.pread(self._descriptor, _TOKEN.stop, 0)[_TOKEN])
+        same = os.path.samestat(os.fstat(self._descriptor), found) and mark == self._token
+        # Nothing that the daemon does makes it smaller.
+        if not same or found.st_size < self._size:
+            raise StateFolderError(f"{self._path} has been replaced or cut while the daemon runs")
+        self._size = found.st_size
+
+
+def _connected(file: Path) -> sqlite3.Connection:
+    """To a file that is there. Raises sqlite3.Error."""
+    # Autocommit: transactions begin where `changes` says so.
+    connection = sqlite3.connect(
+        f"file:{quote(str(file))}?mode=rw",
+        uri=True,
+        timeout=_BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _reserve_of(database: Path) -> Reserve:
+    return Reserve(database.with_name("reserve"))
+
+
+def _fill(connection: sqlite3.Connection, *, is_new: bool) -> None:
+    """Give a new one its tables. Raises sqlite3.Error."""
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if version > _VERSION:
+        raise sqlite3.DatabaseError(f"it is of a newer release (version {version})")
+    if version == 0:
+        if not is_new:
+            raise sqlite3.DatabaseError("it has no tables, and is not a new one")
+        connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+
+
+class UnknownItemError(LookupError):
+    """A page is to begin behind an item that its owner does not have."""
+
+
+class Page:
+    """Which part of a list a client asks for: `limit` items behind that with the id `after`."""
+
+    def __init__(self, limit: int, after: str | None = None, *, newest_first: bool = True) -> None:
+        self.limit, self.after, self.newest_first = limit, after, newest_first
+
+    def rows(
+        self, database: Database, table: str, owner: str, also: str = "TRUE", *values: object
+    ) -> list[Row]:
+        """The page's items of those of `owner` that `also` finds, and the one behind it, if there
+        is one. Raises UnknownItemError."""
+        sign, order = ("<", "DESC") if self.newest_first else (">", "ASC")
+        where, values = f"owner = ? AND {also}", (owner, *values)
+        if self.after is not None:
+            last = database.rows(
+                f"SELECT created_at, id FROM {table} WHERE id = ? AND owner = ?",  # noqa: S608 (names of ours)
+                *(self.after, owner),
+            )
+            if not last:
+                raise UnknownItemError
+            where += f" AND (created_at, id) {sign} (?, ?)"
+            values = (*values, *last[0])
+        return database.rows(
+            f"SELECT * FROM {table} WHERE {where} ORDER BY created_at {order}, id {order} LIMIT ?",  # noqa: S608 (names of ours)
+            *values,
+            self.limit + 1,
+        )

@@ -1,1 +1,0 @@
-"""The workloads: their requests, and the models that they are for."""

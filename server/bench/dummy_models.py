@@ -1,0 +1,94 @@
+"""Folders of models with dummy weights: a shape, and a tokenizer for texts over HTTP."""
+
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as RawTokenizer
+
+from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
+from server.bench.workloads import HTTPCase, HTTPGenerationCase, Shape
+from server.demo import EMBEDDER_NAME, demo_models
+from workers.contract.checkpoint.folder_files import read_json
+
+_SHAPES = Path(__file__).parent / "shapes"
+_TOKENIZER_FILE = "tokenizer.json"
+_VOCABULARY_SIZE = 32_768
+_BOS_ID, _EOS_ID = 0, 1
+_SPECIAL = ["<s>", "</s>"]
+_NOT_TRAINED_ON = {"site-packages", "test", "tests"}
+
+
+def shape_folder(shape: Shape) -> Path:
+    """Where the `config.json` of a shape is."""
+    return _SHAPES / shape
+
+
+def shape_names() -> list[str]:
+    """The shapes that come with the benchmarks: those of the cases, and those of other models."""
+    return sorted(folder.name for folder in _SHAPES.iterdir() if folder.is_dir())
+
+
+def parse_shape(text: str) -> Path:
+    """The folder of a shape that comes with the benchmarks, by its name, or any other folder."""
+    return _SHAPES / text if text in shape_names() else Path(text)
+
+
+def tokenizer_for(case: HTTPCase, file: Path | None) -> Tokenizer:
+    """The tokenizer in `file`; without one, for a generator a byte-level BPE of 32,768 entries, for
+    an embedder the demo embedder's (BERT's word pieces).
+
+    Raises TokenizerError or DemoModelMissingError.
+    """
+    if file is not None:
+        if file.name != _TOKENIZER_FILE:
+            raise TokenizerError(f"{file} is not called {_TOKENIZER_FILE}")
+        return Tokenizer.load(file.parent)
+    if isinstance(case, HTTPGenerationCase):
+        return Tokenizer(byte_level_bpe())
+    return Tokenizer.load(demo_models()[EMBEDDER_NAME])
+
+
+def write_model(folder: Path, shape: Path, tokenizer: Tokenizer) -> None:
+    """A model of `shape` (a folder) with the vocabulary of `tokenizer`, in a new `folder`.
+
+    Raises ModelConfigError if the shape has no readable `config.json`.
+    """
+    config = read_json(shape, "config.json")
+    config["vocab_size"] = tokenizer.raw.get_vocab_size()
+    if "bos_token_id" in config:
+        config |= {"bos_token_id": _BOS_ID, "eos_token_id": _EOS_ID}
+    folder.mkdir()
+    (folder / "config.json").write_bytes(msgspec.json.encode(config))
+    tokenizer.raw.save(str(folder / _TOKENIZER_FILE))
+
+
+def byte_level_bpe() -> RawTokenizer:
+    """A byte-level BPE of exactly 32,768 entries, trained on the sources of Python's own library
+    (some 13 MB, 2 s): the same wherever the same Python runs. It adds no special tokens."""
+    tokenizer = RawTokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(  # pyright: ignore[reportAttributeAccessIssue]
+        add_prefix_space=False
+    )
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY_SIZE,
+        special_tokens=_SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_python_sources(), trainer)
+    # A library with few sources has too few merges.
+    missing = _VOCABULARY_SIZE - tokenizer.get_vocab_size()
+    unused = [AddedToken(f"<unused{index}>") for index in range(missing)]
+    tokenizer.add_tokens(unused)  # pyright: ignore[reportUnknownMemberType]
+    return tokenizer
+
+
+def _python_sources() -> Iterator[str]:
+    library = Path(sysconfig.get_path("stdlib"))
+    for file in sorted(library.rglob("*.py")):
+        if not _NOT_TRAINED_ON & set(file.relative_to(library).parts):
+            yield file.read_text("utf-8", "replace")

@@ -1,0 +1,198 @@
+"""Runs cases over HTTP: starts or finds the server, makes the requests, warms up, measures."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from engine_core.client.engine_client import EngineClient
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.batches.http_client import Address, HTTPClient
+from server.batches.progress import Progress
+from server.bench.dummy_models import tokenizer_for, write_model
+from server.bench.load import ClientLoad, ClientResult, connected_clients, figures_of
+from server.bench.measurement import BenchError, Figures, counted, next_beat
+from server.bench.workloads import (
+    SEED,
+    HTTPCase,
+    HTTPEmbeddingCase,
+    HTTPGenerationCase,
+    single_token_words,
+    texts_of,
+)
+from server.daemon.parts import daemon_parts
+from server.daemon.run import START_SECONDS, announce, private_folder, running_parts
+from server.models.model_setup import EngineOptions, set_up_model
+from server.settings.settings import Limits, ServedModel, ServerConfig
+
+_WARM_UP_REQUESTS = 64
+_SHOWN_ERRORS = 3
+_BACKLOG = 2048
+_POLL_SECONDS = 0.1
+_OK = 200
+
+
+@asynccontextmanager
+async def started_server(
+    options: EngineOptions,
+    api_workers: int,
+    clients: int,
+    tokenizer_file: Path | None,
+    shape: Path,
+    case: HTTPCase,
+) -> AsyncGenerator["HTTPRunner"]:
+    """A daemon of our own, on a free port, with a model of `shape`.
+
+    Raises StartError if it does not become ready, and what `tokenizer_for` and `set_up_model`
+    raise.
+    """
+    tokenizer = tokenizer_for(case, tokenizer_file)
+    with (
+        private_folder() as (directory, announcement),
+        socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG) as listener,
+    ):
+        folder = directory / "model"
+        write_model(folder, shape, tokenizer)
+        prefix = f"{directory}/0"
+        model = set_up_model(shape.name, folder, options, Limits(), prefix)
+        config = ServerConfig(
+            host="127.0.0.1", api_workers=api_workers, log_level="warning", models=(model,)
+        )
+        parts = daemon_parts(config, listener.fileno(), directory)
+        async with running_parts(parts) as running:
+            address = Address("127.0.0.1", listener.getsockname()[1])
+            # A connection must not wait in the queue of a socket that nobody here accepts from.
+            listener.close()
+            await running.until(_ready(address), START_SECONDS)
+            engine = EngineClient(model.engine.client_endpoint)
+            try:
+                await engine.start()
+                announce(announcement, [model])
+                yield HTTPRunner(address, shape.name, tokenizer, clients, model, engine)
+            finally:
+                engine.close()
+
+
+async def _ready(address: Address) -> None:
+    """Wait until the daemon at `address` is ready."""
+    client = HTTPClient(address)
+    request = address.request("GET", "/health/ready")
+    while True:
+        try:
+            if (await client.exchange(request)).status == _OK:
+                client.close()
+                return
+        except OSError:
+            pass  # nobody accepts yet
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+@asynccontextmanager
+async def running_server(
+    address: Address,
+    name: str | None,
+    clients: int,
+    tokenizer_file: Path | None,
+    _: Path,
+    case: HTTPCase,
+) -> AsyncGenerator["HTTPRunner"]:
+    """A server that was started elsewhere; the first model that it lists, if none is named.
+
+    Raises BenchError if the list cannot be requested, and what `tokenizer_for` raises.
+    """
+    tokenizer = tokenizer_for(case, tokenizer_file)
+    if name is None:
+        client = HTTPClient(address)
+        try:
+            answer = await client.exchange(address.request("GET", "/v1/models"))
+            name = msgspec.convert(msgspec.json.decode(answer.body)["data"][0]["id"], str)
+        except (OSError, msgspec.MsgspecError, LookupError, TypeError) as error:
+            where = f"http://{address.host}:{address.port}/v1/models"
+            raise BenchError(f"{where} names no model: {error}") from None
+        finally:
+            client.close()
+    yield HTTPRunner(address, name, tokenizer, clients)
+
+
+class HTTPRunner:
+    """Runs cases on one model of one server, whose `tokenizer` makes texts of exact lengths, with
+    so many `clients`. Where the server was started here, its `model` and a client of its `engine`
+    add what the engine counts."""
+
+    def __init__(
+        self,
+        address: Address,
+        name: str,
+        tokenizer: Tokenizer,
+        clients: int = 1,
+        model: ServedModel | None = None,
+        engine: EngineClient | None = None,
+    ) -> None:
+        self.model = model
+        self._engine = engine
+        self._clients = clients
+        self._address, self._name, self._tokenizer = address, name, tokenizer
+        self._words = single_token_words(tokenizer)
+
+    async def warm_up(self, case: HTTPCase) -> None:
+        """The beginning of a workload of the same lengths and other contents, as many requests as
+        will be in flight. Raises BenchError if one fails."""
+        few = min(case.count, case.in_flight or _WARM_UP_REQUESTS)
+        await self._run(msgspec.structs.replace(case, count=few), "warm-up")
+
+    async def measure(self, case: HTTPCase, run: int) -> Figures:
+        """The case once. Each `run` of each case sends other texts: no prefix is in a cache.
+
+        Raises BenchError if any request fails.
+        """
+        if self._engine is None:
+            return await self._run(case, str(run))
+        before = await next_beat(self._engine)
+        figures = await self._run(case, str(run))
+        return figures | counted(before, await next_beat(self._engine), figures["seconds"])
+
+    async def _run(self, case: HTTPCase, run: str) -> Figures:
+        rate = case.rate if isinstance(case, HTTPGenerationCase) else None
+        load = ClientLoad(
+            address=self._address,
+            case=case,
+            requests=self._requests(case, f"{SEED} {case.name} {run}"),
+            in_flight=case.count if rate else min(case.in_flight or case.count, case.count),
+            departures=[number / rate for number in range(case.count)] if rate else [],
+        )
+        async with (
+            connected_clients(load, self._clients) as clients,
+            Progress(case.name, "requests", len(load.requests), clients.done).shown(),
+        ):
+            results = await clients.run()
+        if any(result.errors for result in results):
+            raise BenchError(_errors_of(results, len(load.requests)))
+        return figures_of(results)
+
+    def _requests(self, case: HTTPCase, seed: str) -> list[bytes]:
+        body: dict[str, object] = {"model": self._name}
+        if isinstance(case, HTTPEmbeddingCase):
+            path, field, size = "/v1/embeddings", "input", case.texts
+            texts = texts_of(self._tokenizer, self._words, case.count * size, case.tokens, seed)
+            body["encoding_format"] = "base64" if case.base64 else "float"
+        else:
+            path, field, size = "/v1/completions", "prompt", 1
+            texts = texts_of(self._tokenizer, self._words, case.count, case.prompt_tokens, seed)
+            body |= {"max_tokens": case.outputs, "temperature": 0.0, "ignore_eos": True}
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        inputs = [texts[i : i + size] if size > 1 else texts[i] for i in range(0, len(texts), size)]
+        return [self._address.request("POST", path, {**body, field: each}) for each in inputs]
+
+
+def _errors_of(results: Sequence[ClientResult], requests: int) -> str:
+    errors = sum((Counter(result.errors) for result in results), Counter[str]())
+    kinds = errors.most_common(_SHOWN_ERRORS)
+    shown = "; ".join(f"{count} x {message}" for message, count in kinds)
+    more = len(errors) - len(kinds)
+    return f"{errors.total()} of {requests} requests failed: {shown}" + (
+        f"; and {more} other errors" if more > 0 else ""
+    )

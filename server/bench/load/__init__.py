@@ -1,1 +1,0 @@
-"""The load over HTTP: a lean client, the requests of a case, the answers' tokens and times."""

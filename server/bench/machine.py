@@ -1,0 +1,98 @@
+"""The machine and the versions: figures mean nothing without them."""
+
+import os
+import platform
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from server.models.devices import available_cores, gpu_names
+
+SOURCE = Path(__file__).parents[2]
+"""The source checkout, or where the wheel is installed."""
+
+_PACKAGES = (
+    *("torch", "triton", "flash-attn-4", "flash-attn", "flashinfer-python", "xformers"),
+    *("transformers", "pyzmq", "msgspec", "uvicorn", "uvloop", "tokenizers"),
+)
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """Date, commit, hardware and versions. `load` is the load average of the last minute, before
+    anything was started: on a quiet machine it is near zero. `gpus` are names with drivers."""
+
+    date: str
+    commit: str
+    cpu: str
+    cores: int
+    memory_gb: float
+    gpus: list[str]
+    system: str
+    load: float
+    versions: dict[str, str]
+
+    def header(self) -> str:
+        """Two lines for people."""
+        noisy = " (noisy: something else was running)" if self.load > 0.5 else ""
+        versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        gpus = "".join(f"{gpu}, " for gpu in self.gpus)
+        return (
+            f"{self.date}, commit {self.commit}, {gpus}{self.cpu}, {self.cores} cores, "
+            f"{self.memory_gb:.0f} GB, load {self.load:.1f}{noisy}\n{self.system}, {versions}\n"
+        )
+
+
+def this_machine() -> Machine:
+    """This machine, now."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        commit=_commit(),
+        cpu=_cpu(),
+        cores=available_cores(),
+        memory_gb=memory / 1e9,
+        gpus=gpu_names(),
+        system=f"{platform.system()} {platform.release()}",
+        load=os.getloadavg()[0],
+        versions=_versions(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    """The versions of the installed packages."""
+    found = {"Python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str:
+    """The short commit, marked where the working tree differs from it."""
+    commit = _output_of("git", "-C", str(SOURCE), "rev-parse", "--short", "HEAD")
+    if not commit:
+        return "unknown"
+    changed = _output_of("git", "-C", str(SOURCE), "status", "--porcelain")
+    return commit + (" with changes" if changed else "")
+
+
+def _output_of(command: str, *arguments: str) -> str:
+    """A command's output; empty if it is not installed or fails."""
+    program = shutil.which(command)
+    if program is None:
+        return ""
+    run = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    return "" if run.returncode else run.stdout.strip()
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

@@ -1,1 +1,0 @@
-"""What a measurement gives: figures, what they are compared with, the machine that it ran on."""

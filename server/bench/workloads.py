@@ -1,0 +1,339 @@
+"""The headline workloads: cases, and the prompts of each, token ids or texts of a number of tokens.
+
+Prompts are drawn from `random.Random(SEED)`: the same on every machine and with every server.
+"""
+
+import math
+import random
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Literal, Self
+
+import msgspec
+
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.bench.measurement import BenchError
+from workers.contract.token_sampling import GREEDY, TokenSampling
+
+Shape = Literal["llama8b", "bge-base", "xlmr-large", "qwen3-reranker-0.6b"]
+
+
+SEED = 123
+_SHUFFLE_SEED = 7
+_LARGEST_ID = 20_000
+_WORD = re.compile(r"[a-z]{2,}")
+_ID_BYTES = 4
+_CHECKED_AT_ONCE = 1024
+"""Texts: a tokenizer's results take some 100 bytes a token."""
+_SPACE_MARKS = "Ġ▁"
+"""How vocabularies write the space before a word."""
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload: `count` requests, groups or sequences, on a model of `shape`.
+
+    Reports show its `headlines`, and the goals of these.
+    """
+
+    name: str
+    count: int
+    headlines: tuple[str, ...]
+    shape: Shape
+
+    @property
+    def what(self) -> str:
+        """The workload in words."""
+        raise AssertionError("a case is one of the kinds below")
+
+    def scaled(self, scale: float) -> Self:
+        """The same with that fraction of its count, at least 1."""
+        return msgspec.structs.replace(self, count=max(1, math.ceil(self.count * scale)))
+
+
+class OfflineCase(Case, frozen=True, kw_only=True):
+    """Token ids: `count` groups of `members` prompts of `prefix` tokens that the group shares and
+    `own` tokens; group after group or `shuffled`. The first group of every `long_every` has prompts
+    of `long_own` tokens of their own instead (0: none has).
+
+    A group may have `documents`, each with a prefix of `document` more tokens and members of its
+    own. Own parts have up to `most_own` tokens, if that is given.
+    """
+
+    members: int = 1
+    prefix: int = 0
+    documents: int = 1
+    document: int = 0
+    own: int
+    most_own: int = 0
+    shuffled: bool = False
+    long_every: int = 0
+    long_own: int = 0
+
+    def own_of(self, group: int) -> int:
+        """The mean number of tokens of its own that a prompt of this group has."""
+        if self.long_every and group % self.long_every == 0:
+            return self.long_own
+        return (self.own + self.most_own) // 2 if self.most_own else self.own
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The mean length of a prompt, over all of them."""
+        own = sum(map(self.own_of, range(self.count))) // self.count
+        return self.prefix + self.document + own
+
+
+class GenerationCase(OfflineCase, frozen=True, kw_only=True):
+    """Offline generation: each prompt is continued by exactly `outputs` tokens. With `most_outputs`
+    rows end by a stop token, `outputs` tokens long in the mean and at most so many."""
+
+    outputs: int
+    most_outputs: int = 0
+    sampling: TokenSampling = GREEDY
+    headlines: tuple[str, ...] = ("requests_per_s",)
+    shape: Shape = "llama8b"
+
+    @property
+    def what(self) -> str:
+        if self.long_every:
+            prompts = f"{self.own} in, every {self.long_every}th {self.long_own}"
+            return f"{self.count} x ({prompts}, {self.outputs} out)"
+        if not self.prefix:
+            return f"{self.count} x ({self.own} in, {self.outputs} out)"
+        order = "shuffled" if self.shuffled else "group after group"
+        groups = f"{self.count} groups x {self.members}"
+        if self.document:
+            groups = f"{self.count} groups x {self.documents} of {self.document} x {self.members}"
+        own = f"{self.own} to {self.most_own}" if self.most_own else f"{self.own}"
+        outputs = f"1 to {self.most_outputs}" if self.most_outputs else f"{self.outputs}"
+        return f"{groups}: {self.prefix} shared + {own} own in, {outputs} out, {order}"
+
+
+class EncodeCase(OfflineCase, frozen=True, kw_only=True):
+    """Offline prefill: each prompt becomes a vector or a score."""
+
+    headlines: tuple[str, ...] = ("sequences_per_s",)
+
+    @property
+    def what(self) -> str:
+        if not self.prefix:
+            return f"{self.count} x {self.own} tokens"
+        return f"{self.count} groups x {self.members}: {self.prefix} shared + {self.own} own tokens"
+
+
+class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
+    """Streaming completions: `count` texts of `prompt_tokens`, each continued by `outputs`.
+
+    With a `rate`, so many requests a second at even intervals; otherwise `in_flight` at once, each
+    followed by the next when it has ended (None: all at once).
+    """
+
+    prompt_tokens: int
+    outputs: int
+    in_flight: int | None = None
+    rate: float | None = None
+    headlines: tuple[str, ...] = ("requests_per_s",)
+    shape: Shape = "llama8b"
+
+    @property
+    def what(self) -> str:
+        load = f"{self.count} x ({self.prompt_tokens} in, {self.outputs} out)"
+        if self.rate is not None:
+            return f"{load}, {self.rate:g} a second"
+        return f"{load}, " + (
+            "all at once" if not self.in_flight else f"{self.in_flight} in flight"
+        )
+
+
+class HTTPEmbeddingCase(Case, frozen=True, kw_only=True, tag=True):
+    """Embeddings: `count` requests of `texts` texts of `tokens` (special tokens come on top),
+    `in_flight` at once; vectors come back in base64 or as JSON numbers."""
+
+    texts: int
+    tokens: int
+    in_flight: int = 256
+    base64: bool = False
+    headlines: tuple[str, ...] = ("requests_per_s",)
+    shape: Shape = "bge-base"
+
+    @property
+    def what(self) -> str:
+        form = "base64" if self.base64 else "JSON numbers"
+        each = f"{self.count} x ({self.texts} x {self.tokens} tokens)"
+        return f"{each}, {self.in_flight} in flight, {form}"
+
+
+HTTPCase = HTTPGenerationCase | HTTPEmbeddingCase
+
+_SHARING_PROMPTS = 6400
+
+
+def _groups_of(members: int, name: str, *, shuffled: bool = True) -> GenerationCase:
+    """Prompts of which so many at a time share most of theirs."""
+    return GenerationCase(
+        name=name,
+        count=_SHARING_PROMPTS // members,
+        members=members,
+        prefix=2000,
+        own=200,
+        outputs=100,
+        shuffled=shuffled,
+    )
+
+
+GENERATION = (
+    GenerationCase(name="one", count=1, own=128, outputs=256, headlines=("output_tokens_per_s",)),
+    GenerationCase(name="dec", count=256, own=128, outputs=512, headlines=("output_tokens_per_s",)),
+    GenerationCase(name="rand", count=2048, own=512, outputs=256),
+    _groups_of(16, "b16"),
+    _groups_of(16, "b16s", shuffled=False),
+    _groups_of(400, "b400"),
+    GenerationCase(name="long32k", count=1, own=32_000, outputs=1, headlines=("seconds",)),
+    GenerationCase(name="skew", count=1024, own=256, long_every=64, long_own=16_000, outputs=128),
+)
+
+DEGREES = tuple(
+    _groups_of(members, f"degree-{members}") for members in (1, 2, 4, 8, 16, 32, 64, 128, 400)
+)
+"""`b16` with groups of other sizes. In `degree-1` no two prompts share anything."""
+
+SHARING: tuple[OfflineCase, ...] = (
+    # BatchLLM (arXiv:2412.03594; vLLM RFC 12080 has its script) samples so, and lets outputs end by
+    # themselves. How long those are is not published: here their lengths are exponential.
+    msgspec.structs.replace(
+        _groups_of(16, "batchllm"),
+        most_outputs=400,
+        sampling=TokenSampling(temperature=0.01, top_p=0.1),
+    ),
+    GenerationCase(name="prefix16k", count=1, members=16, prefix=16_000, own=200, outputs=100),
+    GenerationCase(
+        name="nested",
+        count=8,
+        prefix=1000,
+        documents=8,
+        document=1000,
+        members=8,
+        own=64,
+        most_own=200,
+        outputs=100,
+        shuffled=True,
+    ),
+    # A query with its template before each of its documents.
+    EncodeCase(
+        name="rerank100", shape="qwen3-reranker-0.6b", count=80, members=100, prefix=200, own=300
+    ),
+)
+
+PREFILL = (
+    EncodeCase(name="emb512", shape="bge-base", count=8192, own=512),
+    EncodeCase(name="emb128", shape="bge-base", count=16_384, own=128),
+    EncodeCase(name="emb32", shape="bge-base", count=16_384, own=32),
+    EncodeCase(name="rer512", shape="xlmr-large", count=8192, own=512),
+    EncodeCase(name="rer128", shape="xlmr-large", count=16_384, own=128),
+    EncodeCase(name="rer32", shape="xlmr-large", count=16_384, own=32),
+)
+
+
+def _lists_of_texts(name: str, count: int, tokens: int) -> HTTPEmbeddingCase:
+    return HTTPEmbeddingCase(
+        name=name,
+        count=count,
+        texts=32,
+        tokens=tokens,
+        in_flight=32,
+        base64=True,
+        headlines=("sequences_per_s",),
+    )
+
+
+HTTP: tuple[HTTPCase, ...] = (
+    HTTPGenerationCase(name="http-gen-burst", count=512, prompt_tokens=512, outputs=128),
+    HTTPGenerationCase(
+        name="http-gen-16",
+        count=512,
+        prompt_tokens=512,
+        outputs=128,
+        rate=16,
+        headlines=("ttft_p50_ms", "ttft_p99_ms", "tpot_mean_ms"),
+    ),
+    HTTPGenerationCase(
+        name="http-gen-32x32", count=3000, prompt_tokens=32, outputs=32, in_flight=256
+    ),
+    HTTPEmbeddingCase(name="http-emb-1x32", count=20_000, texts=1, tokens=32),
+    HTTPEmbeddingCase(name="http-emb-1x256", count=16_000, texts=1, tokens=256),
+    _lists_of_texts("http-emb-32x128", count=2000, tokens=128),
+    _lists_of_texts("http-emb-32x510", count=640, tokens=510),
+)
+
+
+def offline_prompts(case: OfflineCase, seed: int = SEED) -> list[bytes]:
+    """Token ids (int32 bytes) of each prompt, uniform from 1 to 20000, in order of submission."""
+    drawn = random.Random(seed)  # noqa: S311 (a workload, not a secret)
+    prompts = list(_grouped(case, drawn))
+    if case.shuffled:
+        random.Random(_SHUFFLE_SEED).shuffle(prompts)  # noqa: S311
+    return prompts
+
+
+def output_lengths(case: GenerationCase, count: int) -> list[int]:
+    """How many tokens each of `count` prompts is continued by. Where these differ, they are
+    exponential, rounded up and cut to `most_outputs`."""
+    if not case.most_outputs:
+        return [case.outputs] * count
+    drawn = random.Random(SEED)  # noqa: S311
+    lengths = [math.ceil(drawn.expovariate(1 / case.outputs)) for _ in range(count)]
+    return [min(max(1, length), case.most_outputs) for length in lengths]
+
+
+def _grouped(case: OfflineCase, drawn: random.Random) -> Iterator[bytes]:
+    for group in range(case.count):
+        prefix = _ids(drawn, case.prefix)
+        for _ in range(case.documents):
+            document = prefix + _ids(drawn, case.document)
+            for _ in range(case.members):
+                varied = drawn.randint(case.own, case.most_own) if case.most_own else 0
+                yield document + _ids(drawn, varied or case.own_of(group))
+
+
+def _ids(drawn: random.Random, count: int) -> bytes:
+    """What `drawn.randint(1, _LARGEST_ID)` would give, in a fifth of the time."""
+    ids = array("i")
+    bits = _LARGEST_ID.bit_length()
+    while left := count - len(ids):
+        some = [drawn.getrandbits(bits) for _ in range(left)]
+        ids.extend([number + 1 for number in some if number < _LARGEST_ID])
+    return ids.tobytes()
+
+
+def single_token_words(tokenizer: Tokenizer) -> list[str]:
+    """The lower-case words that are one token each behind a space, sorted.
+
+    Raises BenchError if the vocabulary has none.
+    """
+    vocabulary = tokenizer.raw.get_vocab(with_added_tokens=False)
+    pieces = {token.lstrip(_SPACE_MARKS) for token in vocabulary}
+    words = sorted(word for word in pieces if _WORD.fullmatch(word))
+    texts = [f" {word}" for word in words]
+    encoded = tokenizer.encode(texts, add_special_tokens=False)
+    single = [word for word, ids in zip(words, encoded, strict=True) if len(ids) == _ID_BYTES]
+    if not single:
+        raise BenchError("the tokenizer has no lower-case words that are one token each")
+    return single
+
+
+def texts_of(
+    tokenizer: Tokenizer, words: Sequence[str], count: int, tokens: int, seed: int | str = SEED
+) -> list[str]:
+    """`count` texts of random `words`, each exactly `tokens` tokens long (special ones on top).
+
+    Raises BenchError where words that follow each other do not stay one token each.
+    """
+    drawn = random.Random(seed)  # noqa: S311
+    texts = ["".join(f" {word}" for word in drawn.choices(words, k=tokens)) for _ in range(count)]
+    for start in range(0, count, _CHECKED_AT_ONCE):
+        some = texts[start : start + _CHECKED_AT_ONCE]
+        for text, ids in zip(some, tokenizer.encode(some, add_special_tokens=False), strict=True):
+            if len(ids) != tokens * _ID_BYTES:
+                found = len(ids) // _ID_BYTES
+                raise BenchError(f"a text of {tokens} words has {found} tokens: {text[:60]}...")
+    return texts

@@ -1,1 +1,0 @@
-"""`penstock trace`: the steps of a running daemon as a picture of its pipeline."""

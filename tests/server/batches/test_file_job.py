@@ -1,0 +1,118 @@
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from server.batches.file_job import FileJob, LineError, LineRules
+from server.batches.result_log import JobFileError
+from tests.server.batches.requests_file import RULES, Echo, line, outputs, write
+
+
+def job_of(source: Path, rules: LineRules = RULES, **options: str) -> FileJob:
+    return FileJob(source, source.with_name("log"), rules=rules, options=options)
+
+
+async def test_results_are_in_the_order_of_the_lines(tmp_path: Path) -> None:
+    texts = [f"{'abc'[number % 3] * 500} {number}" for number in range(60)]
+    source = write(tmp_path, *[line(str(n), text) for n, text in enumerate(texts)])
+    job, backend = job_of(source), Echo()
+    await job.open(resume=False)
+    await job.run(backend)
+    asked = [int(custom_id) % 3 for custom_id in backend.asked]
+    assert sum(one != other for one, other in pairwise(asked)) == 2
+    job.assemble(tmp_path / "out")
+    assert [each["custom_id"] for each in outputs(tmp_path / "out")] == [str(n) for n in range(60)]
+    assert (job.summary.requests, job.summary.completed, job.summary.failed) == (60, 60, 0)
+    job.remove()
+    assert not (tmp_path / "log").exists()
+
+
+async def test_lines_are_asked_for_in_the_order_of_their_texts(tmp_path: Path) -> None:
+    """However they differ: documents of 50 letters behind instructions of 1,000 are too short for
+    the hashes of the first pass."""
+    texts = [f"{'x' * 1000}{chr(97 + number % 7) * 50}{number:03}" for number in range(600)]
+    job = job_of(write(tmp_path, *[line(text[1000:], text) for text in texts]))
+    await job.open(resume=False)
+    await job.run(backend := Echo())
+    assert backend.asked == sorted(backend.asked)
+    job.close()
+
+
+async def test_bad_lines_have_their_errors_in_their_places(tmp_path: Path) -> None:
+    rules = LineRules(max_line_bytes=1000)
+    lines = [line("a"), b"nonsense\n", b"\n", line("a"), line("b", "x" * 1000), line("c")]
+    source = write(tmp_path, *lines)
+    job = job_of(source, rules)
+    await job.open(resume=False)
+    await job.run(backend := Echo())
+    job.assemble(tmp_path / "out")
+    found = outputs(tmp_path / "out")
+    codes = ("invalid_json_line", "duplicate_custom_id", "body_too_large")
+    for each, code in zip(found, (None, *codes, None), strict=True):
+        assert each["error"] is None if code is None else code in str(each["error"])
+    assert sorted(backend.asked) == ["a", "c"]
+    assert len({str(each["id"]) for each in found}) == 5
+    assert (job.summary.completed, job.summary.failed) == (2, 3)
+    job.assemble(tmp_path / "good", tmp_path / "bad")
+    assert [len(outputs(tmp_path / name)) for name in ("good", "bad")] == [2, 3]
+    job.close()
+
+
+async def test_a_cancelled_job_goes_on(tmp_path: Path) -> None:
+    source = write(tmp_path, *[line(str(number)) for number in range(40)])
+    job = job_of(source)
+    await job.open(resume=False)
+    running = asyncio.create_task(job.run(Echo(lambda done: stop.set() if done == 9 else None)))
+    stop = asyncio.Event()
+    await stop.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    done = job.summary.done
+    assert 9 <= done < 40
+    job.assemble(tmp_path / "out")
+    assert len(outputs(tmp_path / "out")) == done
+    late = LineError("batch_expired", "too late")
+    job.assemble(tmp_path / "out", tmp_path / "errors", late)
+    assert len(outputs(tmp_path / "errors")) == 40 - done
+    job.close()
+
+    with pytest.raises(JobFileError, match="--resume"):
+        await job_of(source).open(resume=False)
+    again, backend = job_of(source), Echo()
+    await again.open(resume=True)
+    assert again.summary.done == done
+    await again.run(backend)
+    assert len(backend.asked) == 40 - done
+    again.assemble(tmp_path / "out")
+    assert [each["custom_id"] for each in outputs(tmp_path / "out")] == list(map(str, range(40)))
+    again.remove()
+
+
+async def test_another_input_or_model_is_refused(tmp_path: Path) -> None:
+    source = write(tmp_path, line("a"))
+    job = job_of(source, model="one")
+    await job.open(resume=False)
+    job.close()
+    with pytest.raises(JobFileError, match="model is two, and was one"):
+        await job_of(source, model="two").open(resume=True)
+    write(tmp_path, line("a"), line("b"))
+    with pytest.raises(JobFileError, match="the input has changed: it has 2 lines"):
+        await job_of(source, model="one").open(resume=True)
+
+
+async def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JobFileError, match="cannot be read: No such file"):
+        await job_of(tmp_path / "none").open(resume=False)
+    with pytest.raises(JobFileError, match="cannot be read: Is a directory"):
+        await job_of(tmp_path).open(resume=False)
+
+
+async def test_an_empty_file_has_an_empty_output(tmp_path: Path) -> None:
+    job = job_of(write(tmp_path))
+    await job.open(resume=False)
+    await job.run(Echo())
+    job.assemble(tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b""
+    job.remove()

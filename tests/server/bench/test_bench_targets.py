@@ -1,0 +1,96 @@
+"""What each stage of a pipeline did during a run."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine_core.engine_state import StageTime
+from server.bench.measurement import is_rate, stage_figures, stage_lines, unit_of
+from server.bench.report import PIPELINE_HEADLINES, Target, Targets, for_gpus, read_targets
+from server.bench.workloads import GENERATION, HTTP, PREFILL
+
+
+def time(busy: float, waiting: float, transfer: float, idle: float) -> StageTime:
+    return StageTime(busy_s=busy, waiting_s=waiting, transfer_s=transfer, idle_s=idle)
+
+
+BEFORE = [time(5, 1, 2, 3), time(4, 3, 2, 1)]
+AFTER = [time(14, 1.5, 2.3, 3.2), time(13.5, 3.2, 2.1, 1.2)]
+
+
+def test_shares_are_of_the_time_between_two_heartbeats() -> None:
+    figures = stage_figures(BEFORE, AFTER)
+    seconds = [figures["stage_0_seconds"], figures["stage_1_seconds"]]
+    assert seconds == pytest.approx([10, 10])
+    assert [
+        figures[f"stage_0_{name}_share"] for name in ("busy", "waiting", "transfer", "idle")
+    ] == (pytest.approx([0.9, 0.05, 0.03, 0.02]))
+    assert figures["stage_1_busy_share"] == pytest.approx(0.95)
+
+
+def test_the_bubble_is_that_of_the_worst_stage() -> None:
+    assert stage_figures(BEFORE, AFTER)["bubble_share"] == pytest.approx(0.1)
+
+
+def test_there_are_none_of_one_stage_or_without_a_step() -> None:
+    assert stage_figures(BEFORE[:1], AFTER[:1]) == {}
+    assert stage_figures(BEFORE, BEFORE) == {}
+
+
+def test_a_line_a_stage() -> None:
+    assert list(stage_lines(stage_figures(BEFORE, AFTER))) == [
+        "stage 0: busy 90.0%, waiting 5.0%, transfer 3.0%, idle 2.0% of 10.00 s",
+        "stage 1: busy 95.0%, waiting 2.0%, transfer 1.0%, idle 2.0% of 10.00 s",
+    ]
+    assert list(stage_lines({"seconds": 1.0})) == []
+
+
+def test_the_source_checkout_has_a_goal_for_every_headline_and_nothing_else() -> None:
+    """But for the rate of `skew`, whose goal are its bubbles."""
+    targets = read_targets()
+    headlines = {case.name: set(case.headlines) for case in (*GENERATION, *PREFILL, *HTTP)}
+    headlines["skew"] = set(PIPELINE_HEADLINES)
+    headlines["rand"] |= PIPELINE_HEADLINES
+    assert {name: set(case) for name, case in targets.cases.items()} == headlines
+    for case in targets.cases.values():
+        assert all(target.goal for target in case.values())
+        assert all(case[name].vllm for name in case.keys() - PIPELINE_HEADLINES)
+
+
+def test_an_installed_wheel_has_none(tmp_path: Path) -> None:
+    assert read_targets(tmp_path / "benchmarks" / "targets.toml") == Targets()
+
+
+def test_a_misspelled_key_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "targets.toml"
+    file.write_text('vllm_version = "1"\n[cases.one.seconds]\ngaol = [1.0]\n')
+    with pytest.raises(msgspec.ValidationError, match="gaol"):
+        read_targets(file)
+
+
+def test_a_figure_without_a_target(tmp_path: Path) -> None:
+    file = tmp_path / "targets.toml"
+    file.write_text('vllm_version = "1"\n[cases.one.seconds]\ngoal = [2]\n')
+    targets = read_targets(file)
+    assert targets.of("one", "seconds") == Target(goal=(2.0,))
+    assert targets.of("one", "requests_per_s") == targets.of("two", "seconds") == Target()
+
+
+def test_targets_by_gpus() -> None:
+    assert [for_gpus((1.0, 2.0), gpus) for gpus in (1, 2, 3, 4)] == [1.0, 2.0, None, None]
+
+
+@pytest.mark.parametrize(
+    ("figure", "unit", "rate"),
+    [
+        ("output_tokens_per_s", "tok/s", True),
+        ("requests_per_s", "req/s", True),
+        ("sequences_per_s", "seq/s", True),
+        ("ttft_p50_ms", "ms", False),
+        ("seconds", "s", False),
+        ("idle_share", "", False),
+    ],
+)
+def test_a_figure_ends_with_its_unit(figure: str, unit: str, rate: bool) -> None:
+    assert (unit_of(figure), is_rate(figure)) == (unit, rate)

@@ -1,0 +1,301 @@
+"""`penstock trace`: which daemon and models it means, and how it fails."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from engine_core.client import trace_client
+from engine_core.messages import ToCore
+from engine_core.traced_steps import Trace, TracedStep, TracedSteps
+from server import cli, trace
+from server.daemon.run import RunningDaemon
+from server.trace import chrome_trace
+from tests.server.support import served_model
+from workers.contract.messages import StepTimes
+
+
+def traced_steps(number: int, start_us: int) -> TracedStep:
+    return TracedStep(
+        step=number,
+        rows=1,
+        tokens=1,
+        prompt_tokens=0,
+        context_tokens=9,
+        continued=True,
+        times=[StepTimes(start_us=start_us, busy_us=5)],
+    )
+
+
+class Engine:
+    """An engine core in a thread, which answers traces with step 0, of before, and steps 1 and 2;
+    a silent one with nothing."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.asked: list[float] = []
+        self.silent = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.bind(endpoint)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._socket.close(0)
+        self._context.term()
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            if self._socket.poll(10):
+                client, frame = self._socket.recv_multipart()
+                message = msgspec.msgpack.decode(frame, type=ToCore)
+                assert isinstance(message, Trace)
+                self.asked.append(message.seconds)
+                if not self.silent:
+                    self._answer(client)
+
+    def _answer(self, client: bytes) -> None:
+        now = time.monotonic_ns() // 1000
+        steps = [traced_steps(0, now - 10_000_000), traced_steps(1, now), traced_steps(2, now + 10)]
+        for message in (TracedSteps(steps[:2], over=False), TracedSteps(steps[2:], over=True)):
+            self._socket.send_multipart([client, msgspec.msgpack.encode(message)])
+
+
+class Machine:
+    """The daemons that run: each serves `writer`, which is also called `chat`, and `ranker`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.daemons: list[RunningDaemon] = []
+        self.engines: dict[str, Engine] = {}
+        self._folder = folder
+
+    def start(self, pid: int) -> None:
+        models = [
+            served_model(name, "generate", self._folder, self._endpoint(pid, name), vocab_size=9)
+            for name in ("writer", "ranker")
+        ]
+        models[0] = msgspec.structs.replace(models[0], aliases=("chat",))
+        self.daemons.append(RunningDaemon(pid, tuple(models)))
+        for model in models:
+            endpoint = model.engine.client_endpoint
+            self.engines[f"{pid}.{model.name}"] = Engine(endpoint)
+
+    def _endpoint(self, pid: int, name: str) -> str:
+        return f"ipc://{self._folder}/{pid}.{name}"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    monkeypatch.setattr(trace, "running_daemons", lambda: machine.daemons)
+    monkeypatch.chdir(tmp_path)
+    yield machine
+    for engine in machine.engines.values():
+        engine.close()
+
+
+def steps_of(file: Path) -> dict[str, list[int]]:
+    """The steps of each process of a trace."""
+    events = json.loads(file.read_bytes())["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    return {
+        name: [e["args"]["step"] for e in events if e["name"] == "decode" and e["pid"] == process]
+        for process, name in names.items()
+    }
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.main(["trace", *arguments]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_all_models_of_the_only_daemon(machine: Machine, capsys) -> None:
+    machine.start(11)
+    assert cli.main(["trace"]) == 0
+    assert steps_of(Path("trace.json")) == {"writer": [1, 2], "ranker": [1, 2]}
+    assert capsys.readouterr().err == "wrote trace.json: 2 steps of writer, 2 steps of ranker\n"
+    assert [engine.asked for engine in machine.engines.values()] == [[5.0], [5.0]]
+
+
+def test_one_model_by_any_of_its_names_of_one_daemon_of_two(machine: Machine) -> None:
+    machine.start(11)
+    machine.start(12)
+    arguments = "--pid 12 --seconds 0.5 --model chat -o chat.json"
+    assert cli.main(["trace", *arguments.split()]) == 0
+    assert steps_of(Path("chat.json")) == {"writer": [1, 2]}
+    asked = {name: engine.asked for name, engine in machine.engines.items()}
+    assert asked == {"11.writer": [], "11.ranker": [], "12.writer": [0.5], "12.ranker": []}
+
+
+def test_which_daemon_is_meant(machine: Machine, capsys) -> None:
+    assert "no daemon of yours runs here" in error_of(capsys)
+    machine.start(11)
+    machine.start(12)
+    assert "name one with --pid: 11, 12" in error_of(capsys)
+    assert "--pid 13: no daemon of yours; those that run here: 11, 12" in error_of(
+        capsys, "--pid", "13"
+    )
+    assert not Path("trace.json").exists()
+
+
+def test_an_unknown_model(machine: Machine, capsys) -> None:
+    machine.start(11)
+    line = error_of(capsys, "--model", "chat", "--model", "other")
+    assert line.endswith("--model other: the daemon serves writer, chat, ranker")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "60.5", "nan", "soon"])
+def test_seconds_out_of_range(seconds: str, capsys) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["trace", "--seconds", seconds])
+    assert exit_.value.code == 2
+    assert f"argument --seconds: {seconds}: " in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_known_before_the_trace(machine: Machine, capsys) -> None:
+    machine.start(11)
+    Path("folder").mkdir()
+    assert "cannot write folder: Is a directory" in error_of(capsys, "-o", "folder")
+    assert "cannot write no/t.json: No such file or directory" in error_of(
+        capsys, "-o", "no/t.json"
+    )
+    assert all(engine.asked == [] for engine in machine.engines.values())
+
+
+@pytest.mark.parametrize("before", [None, "an older trace"])
+def test_an_engine_that_does_not_answer_leaves_the_file_as_it_was(
+    machine: Machine, capsys, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.setattr(trace_client, "_ANSWER_SECONDS", 0.2)
+    machine.start(11)
+    machine.engines["11.ranker"].silent = True
+    if before is not None:
+        Path("trace.json").write_text(before)
+    assert "the engine of ranker does not answer" in error_of(capsys)
+    assert (Path("trace.json").read_text() if Path("trace.json").exists() else None) == before
+
+
+def test_ctrl_c(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.start(11)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trace, "trace_engines", interrupted)
+    assert cli.main(["trace"]) == 130
+    assert not Path("trace.json").exists()
+
+
+def traced(
+    step: int,
+    times: list[StepTimes],
+    *,
+    tokens: int = 4,
+    prompt_tokens: int = 0,
+    continued: bool = True,
+) -> TracedStep:
+    return TracedStep(
+        step=step,
+        rows=4,
+        tokens=tokens,
+        prompt_tokens=prompt_tokens,
+        context_tokens=100,
+        continued=continued,
+        times=times,
+    )
+
+
+def times(start: int, wait: int, busy: int, transfer: int) -> StepTimes:
+    return StepTimes(start_us=start, wait_us=wait, busy_us=busy, transfer_us=transfer)
+
+
+STEPS = [
+    traced(7, [times(1000, 0, 300, 20), times(900, 450, 310, 5)], tokens=30, prompt_tokens=30),
+    traced(8, [times(1320, 0, 200, 20), times(1665, 0, 200, 0)], tokens=34, prompt_tokens=30),
+    traced(9, [times(1600, 0, 50, 20), times(1865, 10, 60, 5)]),
+    traced(10, [times(9000, 0, 50, 20), times(9000, 90, 60, 5)], continued=False),
+]
+
+
+def events(steps: dict[str, list[TracedStep]], **devices: list[str]) -> list[dict[str, Any]]:
+    return json.loads(chrome_trace(steps, devices))["traceEvents"]
+
+
+def slices(found: list[dict[str, Any]], stage: int) -> list[dict[str, Any]]:
+    return [event for event in found if event["ph"] == "X" and event["tid"] == stage]
+
+
+def test_a_process_a_model_and_a_track_a_stage() -> None:
+    found = events({"a": STEPS, "b": []}, a=["cuda:0", "cuda:1"], b=["cpu"])
+    names = [(e["pid"], e["tid"], e["args"]["name"]) for e in found if e["ph"] == "M"]
+    assert names == [
+        (1, 0, "a"),
+        (1, 0, "stage 0 (cuda:0)"),
+        (1, 1, "stage 1 (cuda:1)"),
+        (2, 0, "b"),
+        (2, 0, "stage 0 (cpu)"),
+    ]
+    assert {event["pid"] for event in found if event["ph"] == "X"} == {1}
+
+
+def test_a_stages_slices_are_what_it_did() -> None:
+    found = events({"a": STEPS}, a=["cpu", "cpu"])
+    assert [(s["name"], s["ts"], s["dur"], s["args"]["step"]) for s in slices(found, 1)] == [
+        ("waiting", 900, 450, 7),
+        ("prefill", 1350, 310, 7),
+        ("transfer", 1660, 5, 7),
+        ("mixed", 1665, 200, 8),
+        ("waiting", 1865, 10, 9),
+        ("decode", 1875, 60, 9),
+        ("transfer", 1935, 5, 9),
+        # There were no requests before step 10: that is no idle time.
+        ("waiting", 9000, 90, 10),
+        ("decode", 9090, 60, 10),
+        ("transfer", 9150, 5, 10),
+    ]
+    idle = [(s["ts"], s["dur"], s["args"]["step"]) for s in slices(found, 0) if s["name"] == "idle"]
+    assert idle == [(1540, 60, 9)]
+
+
+def test_a_step_that_seems_to_begin_before_the_end_of_the_one_before() -> None:
+    steps = [traced(1, [times(1000, 0, 300, 20)]), traced(2, [times(1310, 5, 200, 20)])]
+    track = slices(events({"a": steps}, a=["cuda:0"]), 0)
+    assert [(s["name"], s["ts"], s["dur"]) for s in track] == [
+        ("decode", 1000, 300),
+        ("transfer", 1300, 20),
+        ("waiting", 1320, 0),
+        ("decode", 1320, 195),
+        ("transfer", 1515, 20),
+    ]
+
+
+def test_slices_of_a_track_do_not_overlap_and_kinds_have_colours_of_their_own() -> None:
+    found = events({"a": STEPS}, a=["cpu", "cpu"])
+    for stage in (0, 1):
+        for before, after in pairwise(slices(found, stage)):
+            assert before["ts"] + before["dur"] <= after["ts"]
+    colours = {event["name"]: event["cname"] for event in found if event["ph"] == "X"}
+    assert len(set(colours.values())) == len(colours) == 6
+
+
+def test_a_slice_says_what_its_step_was() -> None:
+    found = events({"a": STEPS}, a=["cpu", "cpu"])
+    mixed = next(event for event in found if event["name"] == "mixed")
+    assert mixed["args"] == {
+        "step": 8,
+        "rows": 4,
+        "tokens": 34,
+        "prompt_tokens": 30,
+        "context_tokens": 100,
+    }
