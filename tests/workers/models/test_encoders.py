@@ -68,6 +68,7 @@ def ours_of(folder: Path, tiny: TinyModel, num_stages: int = 1) -> list[torch.Te
     head = encoder_head(worker_config(folder, task=task).execution, stages.models[-1])
     with torch.inference_mode():
         scores = head(step, torch.cat(states)).fields["logits"]
+    assert isinstance(scores, torch.Tensor)
     return list(scores.split(1))
 
 
