@@ -4,14 +4,14 @@ import os
 from collections import deque
 from typing import Generic, TypeVar
 
-Item = TypeVar("Item")
+MailT = TypeVar("MailT")
 
 
-class Mailbox(Generic[Item]):
+class Mailbox(Generic[MailT]):
     """Any thread puts items; one thread takes them, once the descriptor is readable."""
 
     def __init__(self) -> None:
-        self._items: deque[Item] = deque()
+        self._items: deque[MailT] = deque()
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def __del__(self) -> None:
@@ -21,12 +21,12 @@ class Mailbox(Generic[Item]):
         """Readable while there are items to take."""
         return self._event
 
-    def put(self, *items: Item) -> None:
+    def put(self, *items: MailT) -> None:
         """Add items in one go."""
         self._items.extend(items)
         os.eventfd_write(self._event, len(items))
 
-    def take(self) -> list[Item]:
+    def take(self) -> list[MailT]:
         """All items put since the last call, in that order."""
         try:
             count = os.eventfd_read(self._event)

@@ -6,13 +6,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
-ItemT = TypeVar("ItemT", bound=Hashable)
+QueuedT = TypeVar("QueuedT", bound=Hashable)
 
 _OVERDUE: Final = -sys.float_info.max
 """Before every priority."""
 
 
-class PriorityQueue(Generic[ItemT]):
+class PriorityQueue(Generic[QueuedT]):
     """An ordered set by (priority, arrival), lower priorities first.
 
     What has waited longer than `max_wait` seconds goes before them all: so no priority makes it
@@ -23,25 +23,25 @@ class PriorityQueue(Generic[ItemT]):
     def __init__(self, max_wait: float, clock: Callable[[], float]) -> None:
         self.num_tokens = 0
         self._max_wait, self._clock = max_wait, clock
-        self._since: OrderedDict[ItemT, float] = OrderedDict()  # of those not overdue, ascending
-        self._groups: dict[float, OrderedDict[ItemT, int]] = {}
+        self._since: OrderedDict[QueuedT, float] = OrderedDict()  # of those not overdue, ascending
+        self._groups: dict[float, OrderedDict[QueuedT, int]] = {}
         self._priorities: list[float] = []  # the keys of `_groups`, ascending
-        self._priority_of: dict[ItemT, float] = {}
-        self._own_priorities: dict[ItemT, float] = {}  # of those that are overdue
+        self._priority_of: dict[QueuedT, float] = {}
+        self._own_priorities: dict[QueuedT, float] = {}  # of those that are overdue
         self._group_tokens: Counter[float] = Counter()
 
     def __len__(self) -> int:
         return len(self._priority_of)
 
-    def __iter__(self) -> Iterator[ItemT]:
+    def __iter__(self) -> Iterator[QueuedT]:
         for priority in self._priorities:
             yield from self._groups[priority]
 
-    def groups(self) -> list[Collection[ItemT]]:
+    def groups(self) -> list[Collection[QueuedT]]:
         """The items of each priority, the lowest first."""
         return [self._groups[priority].keys() for priority in self._priorities]
 
-    def tokens_of(self, item: ItemT) -> int:
+    def tokens_of(self, item: QueuedT) -> int:
         """The tokens that it counts."""
         return self._groups[self._priority_of[item]][item]
 
@@ -49,7 +49,7 @@ class PriorityQueue(Generic[ItemT]):
         """The tokens of the items that begin before a new one of `priority`."""
         return sum([tokens for other, tokens in self._group_tokens.items() if other <= priority])
 
-    def add(self, item: ItemT, priority: float, tokens: int) -> None:
+    def add(self, item: QueuedT, priority: float, tokens: int) -> None:
         """A new item: behind all others of its priority."""
         self._insert(item, priority, tokens)
         self._since[item] = self._clock()
@@ -65,7 +65,7 @@ class PriorityQueue(Generic[ItemT]):
             self._insert(item, _OVERDUE, self.remove(item))
             self._own_priorities[item] = priority
 
-    def wait_on(self, item: ItemT) -> int:
+    def wait_on(self, item: QueuedT) -> int:
         """An item has got a part of what it waits for, and counts no tokens now: it goes behind
         all others of its priority, and is not overdue. Returns the tokens that it counted."""
         tokens = self.tokens_of(item)
@@ -80,7 +80,7 @@ class PriorityQueue(Generic[ItemT]):
         self._since.move_to_end(item)
         return tokens
 
-    def recount(self, item: ItemT, tokens: int) -> None:
+    def recount(self, item: QueuedT, tokens: int) -> None:
         """An item counts this many tokens from now on."""
         priority = self._priority_of[item]
         group = self._groups[priority]
@@ -89,7 +89,7 @@ class PriorityQueue(Generic[ItemT]):
         self._group_tokens[priority] += change
         self.num_tokens += change
 
-    def remove(self, item: ItemT) -> int:
+    def remove(self, item: QueuedT) -> int:
         """`item` leaves the queue. Returns the tokens that it counted."""
         priority = self._priority_of.pop(item)
         if self._since.pop(item, None) is None:
@@ -103,7 +103,7 @@ class PriorityQueue(Generic[ItemT]):
             del self._priorities[bisect_left(self._priorities, priority)]
         return tokens
 
-    def _insert(self, item: ItemT, priority: float, tokens: int) -> None:
+    def _insert(self, item: QueuedT, priority: float, tokens: int) -> None:
         if priority not in self._groups:
             self._groups[priority] = OrderedDict()
             insort(self._priorities, priority)
