@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.requests.request import Request, Status
+from engine_core.schedulers.request import Request, Status
 from engine_core.structured.matcher import MaskFiller
 from workers.contract.messages import StepMask
 

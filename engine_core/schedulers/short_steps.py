@@ -5,20 +5,16 @@ from collections.abc import Callable
 from itertools import accumulate, takewhile
 from operator import attrgetter
 
-from engine_core.job import Job, JobKind
+from engine_core.loop.jobs import Job, JobKind
+from engine_core.loop.reports import StepWork
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.cost_model import CostModel, StepWork
+from engine_core.schedulers.cost_model import CostModel
+from engine_core.schedulers.online_traffic import STEP_SECONDS, UNLIMITED, OnlineTraffic
 from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, tile_tokens
-from engine_core.schedulers.requests.classes import RequestClasses
-from engine_core.schedulers.requests.online_traffic import (
-    STEP_SECONDS,
-    UNLIMITED,
-    OnlineTraffic,
-)
-from engine_core.schedulers.requests.request import Request
-from engine_core.schedulers.requests.request_queue import RequestQueue
-from engine_core.schedulers.requests.row_shares import RowShares
-from engine_core.schedulers.requests.running import RunningRequests
+from engine_core.schedulers.queues import RequestClasses, RequestQueue
+from engine_core.schedulers.request import Request
+from engine_core.schedulers.row_shares import RowShares
+from engine_core.schedulers.running import RunningRequests
 from workers.contract.config import ExecutionConfig
 
 _LEAST_SHARE = 32

@@ -4,11 +4,10 @@ import asyncio
 import math
 from typing import Any
 
-from engine_core.admission.job_size import job_size
-from engine_core.client.encode_calls import EncodeCall
 from engine_core.client.engine_client import EngineClient
-from engine_core.client.pending_jobs import GenerateStream
+from engine_core.client.pending_jobs import EncodeCall, GenerateStream
 from engine_core.config import EngineConfig
+from engine_core.loop.admission import job_size
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
 from server.batches.room import Room
 

@@ -5,7 +5,7 @@ import hmac
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
+from engine_core.messages import NO_KEY, KeyShare
 from server.settings.api_keys import ALL_KEYS, APIKey
 
 _SCHEME = b"bearer "

@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from engine_core.job_timing import JobTiming
+from engine_core.messages import JobTiming
 from engine_core.refusal import ErrorCode
 from server.keys.client_keys import ANYBODY, ClientKey
 from server.schemas.common import FinishReason

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from engine_core.traced_steps import TracedStep
+from engine_core.messages import TracedStep
 from workers.contract.messages import StepTimes
 
 _COLOURS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from engine_core.client.trace_client import NoAnswerError, trace_engines
-from engine_core.traced_steps import MAX_TRACE_SECONDS
+from engine_core.messages import MAX_TRACE_SECONDS
 from server.command_error import CommandError
 from server.daemon.running_daemons import RunningDaemon, running_daemons
 from server.settings.server_config import ServedModel

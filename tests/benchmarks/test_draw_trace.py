@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.traced_steps import TracedStep
+from engine_core.messages import TracedStep
 from server.trace.chrome_trace import chrome_trace
 from workers.contract.messages import StepTimes
 

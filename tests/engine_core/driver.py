@@ -5,15 +5,14 @@ from collections import deque
 
 import numpy as np
 
-from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job
-from engine_core.messages import GenerateJob, RowOutput, SamplingParams
-from engine_core.outbox import Outbox
+from engine_core.loop.jobs import Job
+from engine_core.loop.outbox import Outbox
+from engine_core.messages import GenerateJob, KeyShare, RowOutput, SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients, CostModel
 from engine_core.schedulers.decoder import DecoderScheduler
-from engine_core.schedulers.requests.batch_queue import BatchQueue
-from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.queues import BatchQueue
+from engine_core.schedulers.request import Request
 from tests.engine_core.configs import execution_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
 

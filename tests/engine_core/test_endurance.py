@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from engine_core.admission.budget import InFlight
+from engine_core.loop.admission import InFlight
 from engine_core.messages import Abort, EndRow, GenerateJob, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
 from tests.engine_core.fake_transport import Engine

@@ -1,4 +1,4 @@
-"""A worker's heartbeat, to its engine core (`engine_core/executor/watch.py`).
+"""A worker's heartbeat, to its engine core (`engine_core/executor/stage_link.py`).
 
 A thread sends it, so that it continues however long a step takes: how long a step may take is the
 engine core's to judge. (`workers/contract/supervision.py` has the other heartbeat, to the daemon.)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.engine_state import Beat, StageTime
+from engine_core.messages import Beat, StageTime
 from server.bench.results.measurement import BenchError, Figures
 
 _SHARES = ("busy", "waiting", "transfer", "idle")

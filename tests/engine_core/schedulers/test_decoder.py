@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
 from engine_core.messages import GenerateJob, SamplingParams
-from engine_core.schedulers.requests.request import Request, Status
+from engine_core.schedulers.request import Request, Status
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.simulated_model import next_token, reference
 

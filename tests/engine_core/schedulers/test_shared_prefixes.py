@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from engine_core.messages import SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
-from engine_core.schedulers.requests.request import UNSHARED, Request
+from engine_core.schedulers.kv_cache import KVCacheManager
+from engine_core.schedulers.request import UNSHARED, Request
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from tests.engine_core.driver import Driver, prompt_of
 

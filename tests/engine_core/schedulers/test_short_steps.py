@@ -6,12 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
+from engine_core.loop.reports import StepWork
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.cost_model import Coefficients, StepWork
-from engine_core.schedulers.requests.online_traffic import STEP_SECONDS
-from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.cost_model import Coefficients
+from engine_core.schedulers.online_traffic import STEP_SECONDS
+from engine_core.schedulers.request import Request
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.simulated_model import reference
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.job_timing import JobTiming
+from engine_core.messages import JobTiming
 from server.metrics.request_record import RequestRecord
 from server.request_tracing.phases import Phase, attributes, failed, phases
 

@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
-from engine_core.traced_steps import TracedStep
+from engine_core.messages import TracedStep
 from server.trace.chrome_trace import chrome_trace
 from workers.contract.messages import StepTimes
 

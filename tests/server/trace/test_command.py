@@ -11,8 +11,7 @@ import pytest
 import zmq
 
 from engine_core.client import trace_client
-from engine_core.messages import ToCore
-from engine_core.traced_steps import Trace, TracedStep, TracedSteps
+from engine_core.messages import ToCore, Trace, TracedStep, TracedSteps
 from server import cli
 from server.daemon.running_daemons import RunningDaemon
 from server.trace import command

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.engine_state import StageTime
+from engine_core.messages import StageTime
 from server.bench.results.engine_counters import stage_figures, stage_lines
 
 
