@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from engine_core.config import EngineConfig
-from engine_core.executor.stage_link import (
+from engine_core.executor.base import (
     CHECK_SECONDS,
     CHECKS_A_BEAT,
     Capacity,

@@ -13,7 +13,7 @@ import msgspec
 from benchmarks.engine.stopwatch import Stopwatch
 from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
-from engine_core.executor.stage_link import Capacity, WorkerLostError
+from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import ToCore
 from engine_core.schedulers.base import Scheduler
 from engine_core.tokenization.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ it), or what is left of its share of the GPU (`workers/stage/kv_budget.py` measu
 import logging
 from collections.abc import Sequence
 
-from engine_core.executor.stage_link import WorkerLostError
+from engine_core.executor.base import WorkerLostError
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import WorkerLoaded
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from engine_core.core import EngineCore
-from engine_core.executor.stage_link import Capacity, WorkerLostError
+from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import Beat, EngineInfo, FromCore, Outputs, ToCore, TracedSteps
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows import workflow_for
