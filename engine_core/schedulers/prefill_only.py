@@ -17,11 +17,11 @@ from engine_core.loop.jobs import Job, JobKind
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.reports import StepWork
 from engine_core.messages import KeyShare, Usage
-from engine_core.schedulers.batches import EncodeBatch, build_encode_step
+from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.cost_model import CostModel, starting_coefficients
-from engine_core.schedulers.online_traffic import STEP_SECONDS, UNLIMITED, OnlineTraffic
 from engine_core.schedulers.prompt_budget import StepTime, efficient_tokens
 from engine_core.schedulers.results import EncodeOutput, job_results, requests_token_states
+from engine_core.schedulers.short_steps import STEP_SECONDS, UNLIMITED, OnlineTraffic
 from engine_core.schedulers.waiting import KeyQueue, PriorityQueue, WaitingQueue
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import EncodeStep
@@ -251,7 +251,7 @@ class StepBudget:
         self._costs = costs
         self._step_time = StepTime(config, costs) if config.num_stages > 1 else None
         self._waiting = [0] * len(JobKind)  # tokens of each kind
-        self._traffic = OnlineTraffic(lambda kind: self._waiting[kind] > 0, clock)
+        self._traffic = OnlineTraffic(self._waiting, clock)
         self._limited: int = UNLIMITED
         # Of whole jobs: their tokens, and what these take in units of `EncoderRows.costs`.
         self._whole_tokens = self._whole_costs = 0
@@ -413,7 +413,7 @@ class PrefillOnlyScheduler:
         return True
 
     def build(self, batch: EncodeBatch) -> EncodeStep:
-        return build_encode_step(batch)
+        return batch.message()
 
     def masks(self, outbox: Outbox) -> tuple[()]:
         return ()  # nothing is sampled

@@ -5,7 +5,6 @@ equal: a token late in a long prompt attends to all before it.
 """
 
 import math
-from dataclasses import dataclass
 
 from engine_core.schedulers.cost_model import CostModel
 from workers.contract.config import ExecutionConfig
@@ -100,7 +99,10 @@ class PromptBudget:
         self._taken = False
         self._seconds = math.inf
         self._spent = 0.0
-        self._limit: _TimeLimit | None = None
+        # Of prompts that are limited: seconds and tokens left, tokens of each.
+        self._costs: CostModel | None = None
+        self._seconds_left = 0.0
+        self._tile = self._least = self._each = 0
         if step_time is not None:
             self._seconds = step_time.of(step_time.cost_model.coefficients.token * pending)
 
@@ -111,19 +113,20 @@ class PromptBudget:
             return 0
         return self._tokens // _LEFT_BY_LONG_PROMPTS
 
-    def limit(self, tokens: float) -> None:
-        """At most so many tokens more."""
-        self._tokens = int(min(self._tokens, tokens))
-
     def within(self, seconds: float, costs: CostModel, tile: int, each: int) -> None:
         """About so many seconds more for prompts that are limited, but a few tokens in any case,
         and so many of each; all of the step's tokens fill tiles of so many."""
-        self._limit = _TimeLimit(costs, max(0.0, seconds), tile, self._others, each)
+        self._costs, self._tile, self._each = costs, tile, each
+        self._seconds_left, self._least = max(0.0, seconds), _LEAST_IN_ANY_CASE
 
     def chunk(self, start: int, stop: int, *, limited: bool = False) -> int:
         """How many of the positions [start, stop) that are left of a prompt this step takes."""
         length = self._even_chunk(start, stop)
-        return min(length, self._limit.length(start)) if limited and self._limit else length
+        if not limited or self._costs is None:
+            return length
+        fitting = self._others + self._costs.chunk_length(start, self._seconds_left)
+        full = round(fitting / self._tile) * self._tile
+        return min(length, max(full - self._others, self._least, self._each))
 
     def _even_chunk(self, start: int, stop: int) -> int:
         left = stop - start
@@ -150,30 +153,7 @@ class PromptBudget:
         self._taken = True
         if self._time is not None:
             self._spent += self._time.cost_model.chunk_seconds(start, length)
-        if self._limit is not None:
-            self._limit.take(start, length, limited)
-
-
-@dataclass(slots=True)
-class _TimeLimit:
-    """About so many `seconds`: what makes the step's tokens, of which there are `others`, full
-    tiles. And `least` tokens even where these take longer, `each` of a prompt."""
-
-    costs: CostModel
-    seconds: float
-    tile: int
-    others: int
-    each: int
-    least: int = _LEAST_IN_ANY_CASE
-
-    def length(self, start: int) -> int:
-        """How many positions of a prompt fit, from `start` on."""
-        length = self.costs.chunk_length(start, self.seconds)
-        full = round((self.others + length) / self.tile) * self.tile
-        return max(full - self.others, self.least, self.each)
-
-    def take(self, start: int, length: int, limited: bool) -> None:
-        """So many positions from `start` on are taken."""
-        self.seconds = max(0.0, self.seconds - self.costs.chunk_seconds(start, length))
-        self.least = max(0, self.least - length * limited)
-        self.others += length
+        if self._costs is not None:
+            spent = self._costs.chunk_seconds(start, length)
+            self._seconds_left = max(0.0, self._seconds_left - spent)
+            self._least = max(0, self._least - length * limited)

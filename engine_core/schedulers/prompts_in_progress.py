@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Final
 
+from engine_core.loop.jobs import JobKind
 from engine_core.schedulers.cached_prefix import LEAST_COPIED, cached_prefix, scope_of
 from engine_core.schedulers.kv_cache import KVCacheManager, common_tokens
 from engine_core.schedulers.request import Request, Status
@@ -35,8 +36,8 @@ class PromptsInProgress:
         self._waiting: dict[Request, dict[Request, int]] = {}
         self._leaders: dict[Request, Request] = {}
         self._for_one_step: dict[Request, int] = {}
-        self.num_tokens = self.num_regular_tokens = 0
-        """Those of the requests that wait, and of the regular ones among them."""
+        self.tokens = [0] * len(JobKind)
+        """Those of the requests that wait, of each kind."""
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -77,13 +78,12 @@ class PromptsInProgress:
     def _wait(self, request: Request, leader: Request, shared: int) -> None:
         self._waiting.setdefault(leader, {})[request] = shared
         self._leaders[request] = leader
-        self.num_tokens += len(request.tokens)
-        self.num_regular_tokens += len(request.tokens) * request.is_regular
+        self.tokens[request.kind] += len(request.tokens)
 
-    def promoted(self, request: Request) -> None:
-        """Note that a surplus request, if it waits, is a regular one now."""
-        if request in self._leaders:
-            self.num_regular_tokens += len(request.tokens)
+    def promote(self, request: Request) -> None:
+        """Note that a surplus request that waits becomes a regular one."""
+        self.tokens[request.kind] -= len(request.tokens)
+        self.tokens[JobKind.SMALL] += len(request.tokens)
 
     def computed(self, request: Request, stop: int) -> Iterator[Resumed]:
         """Note that a running request is computed up to `stop`. Yields who waited for no more, the
@@ -113,8 +113,7 @@ class PromptsInProgress:
         """Remove a request that waits. Returns how many tokens of another it waited for."""
         self._for_one_step.pop(request, None)
         leader = self._leaders.pop(request)
-        self.num_tokens -= len(request.tokens)
-        self.num_regular_tokens -= len(request.tokens) * request.is_regular
+        self.tokens[request.kind] -= len(request.tokens)
         waiting = self._waiting[leader]
         shared = waiting.pop(request)
         if not waiting:

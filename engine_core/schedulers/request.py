@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from engine_core.loop.jobs import Job
+from engine_core.loop.jobs import Job, JobKind
 from engine_core.messages import SamplingParams
 from engine_core.schedulers.kv_cache import BlockHash, KVCacheManager
 from workers.contract.messages import SlotInit
@@ -48,7 +48,8 @@ class Request:
     barred         int32, tokens that must not come before `params.min_tokens` others
     salt           part of its blocks' hashes: only requests with the same one share blocks
     priority       waiting requests with a lower one begin first
-    surplus        beyond the share of its job or key: it gives way to rows that are not
+    kind           of this row: LARGE is surplus, beyond the share of its job or key, so that it
+                   gives way to others; BATCH is of the batch band
     scored_by      the row of its job that scores its prompt, after which it begins
     slot           its slot while it runs
     submitted      positions whose computation has been sent out
@@ -79,7 +80,7 @@ class Request:
     barred: bytes = b""
     salt: bytes = b""
     priority: float = 0
-    surplus: bool = False
+    kind: JobKind = field(init=False)
     scored_by: Request | None = None
     status: Status = Status.WAITING
     slot: int = -1
@@ -101,15 +102,11 @@ class Request:
 
     def __post_init__(self) -> None:
         self.prompt_len = len(self.tokens)
+        self.kind = JobKind.BATCH if self.job.is_batch else JobKind.SMALL
         stops = self.params.stop_token_ids
         # A grammar allows end tokens only where its text may end: there they are never ignored.
         ignore_eos = self.params.ignore_eos and self.matcher is None
         self.stops = stops if ignore_eos else stops | self.params.eos_token_ids
-
-    @property
-    def is_regular(self) -> bool:
-        """True for a row that gives way to no other class."""
-        return not (self.surplus or self.job.is_batch)
 
     @property
     def constrained(self) -> bool:

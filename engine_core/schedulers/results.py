@@ -1,6 +1,6 @@
 """A decode step's results become known tokens, registered blocks, updates and ends."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 
 import numpy as np
@@ -34,11 +34,11 @@ def confirm_rows(
     finite logits fails its whole job. A request whose text is complete by its grammar ends.
     """
     tokens = iter(np.frombuffer(output.tokens, np.int32).tolist())
-    sampled = _rows_of(output.sampled)
-    scored_rows = _ScoredRows(output.scored)
+    sampled = _slices(output.sampled, repeat(1))
+    scored_rows = _slices(output.scored, [len(targets) for targets in batch.scored if targets])
     ended = Status.ENDED
     for request, samples, targets in zip(batch.requests, batch.samples, batch.scored, strict=True):
-        scored = scored_rows.next(len(targets)) if targets else None
+        scored = next(scored_rows) if targets else None
         request.in_flight -= 1
         if not samples:
             if scored is not None and request.status is not ended:
@@ -126,37 +126,22 @@ def _announce(
         request.scored += len(scored.chosen) // _ITEM
 
 
-def _rows_of(logprobs: Logprobs | None) -> Iterator[Logprobs | None]:
-    """One entry a sampled row; None for every row where the step reports none."""
+def _slices(logprobs: Logprobs | None, counts: Iterable[int]) -> Iterator[Logprobs | None]:
+    """One after the other so many positions; None each time where the step reports none."""
     if logprobs is None:
-        return repeat(None)
-    return (_slice(logprobs, row, row + 1) for row in range(len(logprobs.chosen) // _ITEM))
-
-
-class _ScoredRows:
-    """Hands out a step's scored positions row by row."""
-
-    def __init__(self, scored: Logprobs | None) -> None:
-        self._scored = scored
-        self._next = 0
-
-    def next(self, count: int) -> Logprobs | None:
-        """The next `count` positions; None where there are none."""
-        if self._scored is None or count == 0:
-            return None
-        start, self._next = self._next, self._next + count
-        return _slice(self._scored, start, self._next)
-
-
-def _slice(logprobs: Logprobs, start: int, stop: int) -> Logprobs:
-    wide = logprobs.width * _ITEM
-    return Logprobs(
-        width=logprobs.width,
-        chosen=logprobs.chosen[start * _ITEM : stop * _ITEM],
-        top_ids=logprobs.top_ids[start * wide : stop * wide],
-        top=logprobs.top[start * wide : stop * wide],
-        ranks=logprobs.ranks[start * _ITEM : stop * _ITEM],
-    )
+        yield from repeat(None)
+        return
+    start, wide = 0, logprobs.width * _ITEM
+    for count in counts:
+        stop = start + count
+        yield Logprobs(
+            width=logprobs.width,
+            chosen=logprobs.chosen[start * _ITEM : stop * _ITEM],
+            top_ids=logprobs.top_ids[start * wide : stop * wide],
+            top=logprobs.top[start * wide : stop * wide],
+            ranks=logprobs.ranks[start * _ITEM : stop * _ITEM],
+        )
+        start = stop
 
 
 EncodeOutput = EmbedOutput | EmbedSparseOutput | ClassifyOutput

@@ -13,8 +13,8 @@ from itertools import chain
 
 from engine_core.loop.jobs import Job, JobKey, JobKind
 from engine_core.messages import KeyShare
-from engine_core.schedulers.online_traffic import REMEMBERED
 from engine_core.schedulers.request import Request
+from engine_core.schedulers.short_steps import REMEMBERED
 
 _JOBS_AT_LEAST = 8
 """So many jobs can have all slots, if each has enough rows."""
@@ -42,7 +42,11 @@ class _JobRows:
     unmade: Iterator[Request]
     open: dict[int, Request] = field(default_factory=dict[int, Request])
     surplus: dict[Request, None] = field(default_factory=dict[Request, None])
-    regular: int = 0
+
+    @property
+    def regular(self) -> int:
+        """How many open rows of a client's job are not surplus."""
+        return len(self.open) - len(self.surplus)
 
 
 class RowShares:
@@ -82,7 +86,8 @@ class RowShares:
         state = self._jobs.pop(job.key, None)
         if state is None:
             return []
-        state.key.regular -= state.regular
+        if not job.is_batch:
+            state.key.regular -= state.regular
         self._left(state)
         return list(state.open.values())
 
@@ -97,7 +102,6 @@ class RowShares:
         if request in state.surplus:
             self._take(state, request)
         elif not job.is_batch:
-            state.regular -= 1
             state.key.regular -= 1
             promoted = self._promote(state)
         made = self._make(job, state)
@@ -110,16 +114,14 @@ class RowShares:
         request = next(state.unmade, None)
         if request is None:
             return None
+        if not job.is_batch:
+            if self._has_room(state):
+                state.key.regular += 1
+            else:
+                self._turn(job, JobKind.LARGE)
+                request.kind = JobKind.LARGE
+                state.surplus[request] = state.key.lacking[state] = None
         state.open[request.row] = request
-        if job.is_batch:
-            return request
-        if self._has_room(state):
-            state.regular += 1
-            state.key.regular += 1
-        else:
-            self._turn(job, JobKind.LARGE)
-            request.surplus = True
-            state.surplus[request] = state.key.lacking[state] = None
         return request
 
     def _key_rows(self, share: KeyShare) -> _KeyRows:
@@ -150,7 +152,6 @@ class RowShares:
             if self._has_room(candidate):
                 request = next(iter(candidate.surplus))
                 self._take(candidate, request)
-                candidate.regular += 1
                 candidate.key.regular += 1
                 return request
         return None

@@ -85,7 +85,12 @@ class Driver:
     @property
     def batch_queue(self) -> BatchQueue:
         """That of the scheduler's batch band."""
-        return self.scheduler._classes.batch
+        return self.scheduler._waiting.batch
+
+    @property
+    def running_batch(self) -> list[int]:
+        """The jobs of the batch band's rows that run, as they began."""
+        return [each.job.message.id for each in self.scheduler._running if each.job.is_batch]
 
     def submit(self) -> bool:
         assert len(self.batches) <= self.max_depth
@@ -128,16 +133,20 @@ class Driver:
     def assert_ordered(self) -> None:
         """Running requests, then waiting ones, are in order of arrival: no younger request ever
         overtakes an older one."""
-        requests = (*self.scheduler._running, *self.scheduler._classes.regular.waiting)
+        requests = (*self.scheduler._running, *self.scheduler._waiting.regular.waiting)
         order = [request.job.message.id for request in requests]
         assert order == sorted(order)
 
     def assert_sums(self) -> None:
         """The scheduler's running sums equal the sums over its requests. A waiting request counts
         the tokens that it had when it was queued: two more may be confirmed after a preemption."""
-        running, waiting = self.scheduler._running, self.scheduler._classes.regular.waiting
-        left = [len(request.tokens) - request.submitted for request in running.prompts]
-        assert running.unsubmitted == sum(left)
+        running, waiting = self.scheduler._running, self.scheduler._waiting.regular.waiting
+        rows, unsubmitted = [0, 0, 0], [0, 0, 0]
+        for request in running:
+            rows[request.kind] += 1
+        for request in running.prompts:
+            unsubmitted[request.kind] += len(request.tokens) - request.submitted
+        assert (running.rows, running.unsubmitted) == (rows, unsubmitted)
         generating = [r.submitted for r in running if r not in running.prompts]
         assert running.contexts == sum(generating)
         counted = [waiting.tokens_of(request) for request in waiting]
@@ -149,12 +158,11 @@ class Driver:
         usage = self.scheduler.usage()
         assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
         queue = self.batch_queue
-        assert (queue.num_tokens, queue._growth, len(queue)) == (0, 0, 0)
-        assert [*queue._open, *queue.running] == []
+        assert (queue.num_tokens, queue._growth, len(queue), queue._expected) == (0, 0, 0, {})
         progress = self.scheduler._in_progress
         assert [progress._entries, progress._sorted, progress._waiting] == [{}, {}, {}]
         assert [progress._leaders, progress._for_one_step] == [{}, {}]
-        assert (progress.num_tokens, progress.num_regular_tokens) == (0, 0)
+        assert progress.tokens == [0, 0, 0]
         assert not self.scheduler._shared._prefixes
         self.assert_sums()
         self.scheduler.kv.check_integrity()

@@ -8,7 +8,7 @@ from engine_core.loop.admission import QueueBound
 from engine_core.messages import EncodeJob, Outputs
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.cost_model import Coefficients
-from engine_core.schedulers.online_traffic import STEP_SECONDS
+from engine_core.schedulers.short_steps import STEP_SECONDS
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.schedulers.test_prefill_only import A, Steps
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from engine_core.loop.jobs import Job, JobKind
 from engine_core.messages import GenerateJob, KeyShare, SamplingParams
 from engine_core.schedulers.cost_model import Coefficients
-from engine_core.schedulers.online_traffic import REMEMBERED, STEP_SECONDS
 from engine_core.schedulers.request import Request
 from engine_core.schedulers.row_shares import RowShares
+from engine_core.schedulers.short_steps import REMEMBERED, STEP_SECONDS
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.simulated_model import reference
 
@@ -40,7 +40,7 @@ class Clock:
 
 
 def regular(rows: list[Request]) -> int:
-    return sum(not row.surplus for row in rows)
+    return sum(row.kind is JobKind.SMALL for row in rows)
 
 
 def test_a_job_has_an_eighth_of_the_slots_and_a_key_less_than_all() -> None:
@@ -84,7 +84,7 @@ def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObje
             continue
         promoted, made = shares.ended(request)
         if promoted is not None:
-            promoted.surplus = False
+            promoted.kind = JobKind.SMALL
         alive += [made] if made is not None else []
         for job in {other.job for other in alive}:
             own = [other for other in alive if other.job is job]
@@ -224,13 +224,16 @@ def test_a_surplus_row_takes_up_a_share_while_it_waits_for_a_prompt() -> None:
     waiting = driver.scheduler._in_progress
     while not waiting:
         driver.step()
-    assert [(row.surplus, row in waiting) for row in rows[1:]] == [
+    assert [(row.kind is JobKind.LARGE, row in waiting) for row in rows[1:]] == [
         (False, False),
         (True, True),
         (True, True),
     ]
     driver.scheduler.abort(job, row=0)
-    assert [(row.surplus, row in waiting) for row in rows[2:]] == [(False, True), (True, True)]
+    assert [(row.kind is JobKind.LARGE, row in waiting) for row in rows[2:]] == [
+        (False, True),
+        (True, True),
+    ]
     assert driver.scheduler.usage().waiting == 2
     driver.drain()
     for row in (1, 2, 3):

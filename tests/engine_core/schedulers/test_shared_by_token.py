@@ -152,7 +152,7 @@ def test_what_waits_in_a_batch_is_not_before_a_request_of_a_client() -> None:
         driver.add(number, _PROMPTS[number], 3, batch=True)
     while not driver.scheduler._in_progress:
         driver.step()
-    running = driver.scheduler._running.unsubmitted
+    running = sum(driver.scheduler._running.unsubmitted)
     assert driver.scheduler.tokens_before(0) == running
     assert driver.scheduler.queued_tokens > running
     driver.add(9, _PROMPTS[0], 3)
