@@ -309,6 +309,14 @@ class EngineMetric(NamedTuple):
     text: str
 
 
+def _gauge(name: str, text: str) -> EngineMetric:
+    return EngineMetric("gauge", name, text)
+
+
+def _counter(name: str, text: str) -> EngineMetric:
+    return EngineMetric("counter", name, text)
+
+
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Tokens of a step: the bounds of `Beat.step_sizes`, those of vLLM's `iteration_tokens_total`."""
 
@@ -316,33 +324,25 @@ STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 class Usage(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """The scheduler's part."""
 
-    running: Annotated[int, EngineMetric("gauge", "running_rows", "Rows in a slot.")]
-    waiting: Annotated[int, EngineMetric("gauge", "waiting_rows", "Rows that wait for a slot.")]
-    kv_blocks_used: Annotated[int, EngineMetric("gauge", "kv_blocks_used", "KV blocks in use.")] = 0
-    kv_blocks_total: Annotated[int, EngineMetric("gauge", "kv_blocks", "KV blocks there are.")] = 0
+    running: Annotated[int, _gauge("running_rows", "Rows in a slot.")]
+    waiting: Annotated[int, _gauge("waiting_rows", "Rows that wait for a slot.")]
+    kv_blocks_used: Annotated[int, _gauge("kv_blocks_used", "KV blocks in use.")] = 0
+    kv_blocks_total: Annotated[int, _gauge("kv_blocks", "KV blocks there are.")] = 0
     kv_blocks_peak: Annotated[
         int,
-        EngineMetric(
-            "gauge",
+        _gauge(
             "kv_blocks_peak",
             "Most KV blocks in use at once, since the start or the cache's last reset.",
         ),
     ] = 0
     queried_tokens: Annotated[
-        int,
-        EngineMetric(
-            "counter", "prefix_queried_tokens", "Prompt tokens looked up in the prefix cache."
-        ),
+        int, _counter("prefix_queried_tokens", "Prompt tokens looked up in the prefix cache.")
     ] = 0
     cached_tokens: Annotated[
-        int, EngineMetric("counter", "cached_tokens", "Prompt tokens from the prefix cache.")
+        int, _counter("cached_tokens", "Prompt tokens from the prefix cache.")
     ] = 0
-    generated_tokens: Annotated[
-        int, EngineMetric("counter", "generated_tokens", "Sampled tokens.")
-    ] = 0
-    preemptions: Annotated[
-        int, EngineMetric("counter", "preemptions", "Rows that gave their KV blocks back.")
-    ] = 0
+    generated_tokens: Annotated[int, _counter("generated_tokens", "Sampled tokens.")] = 0
+    preemptions: Annotated[int, _counter("preemptions", "Rows that gave their KV blocks back.")] = 0
 
 
 class StageTime(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -350,28 +350,21 @@ class StageTime(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     passed is its rate; what is missing from 1 is time in which there were no requests."""
 
     busy_s: Annotated[
-        float,
-        EngineMetric("counter", "busy_seconds", "Time in the stage's own layers and its head."),
+        float, _counter("busy_seconds", "Time in the stage's own layers and its head.")
     ]
     waiting_s: Annotated[
         float,
-        EngineMetric(
-            "counter",
+        _counter(
             "waiting_seconds",
             "Time that a stage with a step waited for the stage before, for tokens or for a mask.",
         ),
     ]
     transfer_s: Annotated[
-        float,
-        EngineMetric("counter", "transfer_seconds", "Time to send activations or results on."),
+        float, _counter("transfer_seconds", "Time to send activations or results on.")
     ]
     idle_s: Annotated[
         float,
-        EngineMetric(
-            "counter",
-            "idle_seconds",
-            "Time that the stage had no step, though there were requests.",
-        ),
+        _counter("idle_seconds", "Time that the stage had no step, though there were requests."),
     ]
 
 
@@ -386,27 +379,18 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="beat
     stages: list[StageTime]
     expected_wait_s: Annotated[
         float,
-        EngineMetric(
-            "gauge",
-            "expected_wait_seconds",
-            "How long a request that comes now would wait until it begins.",
+        _gauge(
+            "expected_wait_seconds", "How long a request that comes now would wait until it begins."
         ),
     ]
-    stalled_s: Annotated[
-        float, EngineMetric("gauge", "stalled_seconds", "Age of the oldest step in flight.")
-    ]
-    steps: Annotated[int, EngineMetric("counter", "steps", "Steps.")]
-    step_tokens: Annotated[
-        int, EngineMetric("counter", "step_tokens", "Tokens that steps computed.")
-    ]
-    steps_in_flight: Annotated[
-        int, EngineMetric("gauge", "steps_in_flight", "Steps submitted and not finished.")
-    ]
+    stalled_s: Annotated[float, _gauge("stalled_seconds", "Age of the oldest step in flight.")]
+    steps: Annotated[int, _counter("steps", "Steps.")]
+    step_tokens: Annotated[int, _counter("step_tokens", "Tokens that steps computed.")]
+    steps_in_flight: Annotated[int, _gauge("steps_in_flight", "Steps submitted and not finished.")]
     last_step_age_s: Annotated[
-        float,
-        EngineMetric("gauge", "last_step_age_seconds", "Time since a step finished, or the start."),
+        float, _gauge("last_step_age_seconds", "Time since a step finished, or the start.")
     ]
-    prompt_tokens: Annotated[int, EngineMetric("counter", "prompt_tokens", "Prompt tokens.")]
+    prompt_tokens: Annotated[int, _counter("prompt_tokens", "Prompt tokens.")]
     step_sizes: list[int]
     """Steps by their size: of at most STEP_SIZES[i] tokens and more than the size before; the last
     entry counts all larger ones."""

@@ -258,19 +258,12 @@ class StageWatch:
         self._age = self._age + 1 if oldest == self._oldest else 0
         self._oldest = oldest
         self._silent = [count + 1 for count in self._silent]
-        if oldest is None:
-            self._check_idle()
-        else:
-            self._check_step(oldest)
-
-    def _check_idle(self) -> None:
         most = max(self._silent)
-        if self._age >= _SILENT_TICKS and most > _SILENT_TICKS:
-            why = f"no heartbeat for {SILENT_BEATS * BEAT_SECONDS:g} s"
-            raise WorkerLostError(self._stands_still(self._silent.index(most), why))
-
-    def _check_step(self, oldest: int) -> None:
-        if self._age >= self._stall_ticks:
+        if oldest is None:
+            if self._age >= _SILENT_TICKS and most > _SILENT_TICKS:
+                why = f"no heartbeat for {SILENT_BEATS * BEAT_SECONDS:g} s"
+                raise WorkerLostError(self._stands_still(self._silent.index(most), why))
+        elif self._age >= self._stall_ticks:
             why = f"step {oldest} has not ended in {self._stall_timeout:g} s ({self._setting})"
             raise WorkerLostError(self._stands_still(self._culprit(oldest), why))
 

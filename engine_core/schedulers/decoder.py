@@ -14,13 +14,18 @@ from engine_core.loop.outbox import Outbox
 from engine_core.loop.reports import StepWork
 from engine_core.messages import KeyShare, Usage
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.cached_prefix import cached_prefix, share_computed, share_text
 from engine_core.schedulers.cost_model import CostModel, starting_coefficients
 from engine_core.schedulers.kv_cache import KVCacheManager
 from engine_core.schedulers.masks import StepMasks
 from engine_core.schedulers.micro_batches import MicroBatches
+from engine_core.schedulers.prefixes import (
+    PromptsInProgress,
+    Resumed,
+    cached_prefix,
+    share_computed,
+    share_text,
+)
 from engine_core.schedulers.prompt_budget import PromptBudget, StepTime
-from engine_core.schedulers.prompts_in_progress import PromptsInProgress, Resumed
 from engine_core.schedulers.queues import RequestQueue, WaitingRequests
 from engine_core.schedulers.request import Request, Status
 from engine_core.schedulers.results import confirm_rows, fail_off_grammar, num_sampled
@@ -103,7 +108,7 @@ class DecoderScheduler:
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
         begun = sum(self._running.unsubmitted) - self._running.unsubmitted[JobKind.LARGE]
         begun += self._in_progress.tokens[JobKind.SMALL]
-        return begun + self._waiting.regular.waiting.tokens_before(priority, key)
+        return begun + self._waiting.regular.tokens_before(priority, key)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         if row is None:
@@ -230,11 +235,11 @@ class DecoderScheduler:
     def _make_room(self) -> None:
         """Preempt rows of the batch band, then surplus ones, for all regular requests that the next
         step could begin. A row of a later kind never takes anything from another."""
-        running, arrivals = self._running, self._waiting.regular
-        if not arrivals or not any(running.rows[JobKind.LARGE :]):
+        running, waiting = self._running, self._waiting.regular
+        if not waiting or not any(running.rows[JobKind.LARGE :]):
             return
         blocks, tokens = 0, self._max_tokens - running.tokens_before(JobKind.LARGE)
-        for slots, request in enumerate(arrivals.first(tokens), 1):
+        for slots, request in enumerate(waiting.arrivals(tokens), 1):
             held = self.kv.num_held(cached_prefix(self.kv, request).blocks)
             blocks += self.kv.blocks_for(len(request.tokens)) - held
             while len(running.free_slots) < slots or self.kv.num_free < blocks:
@@ -334,7 +339,7 @@ class DecoderScheduler:
 
     def _enter(self, request: Request) -> None:
         self._constrained += request.constrained
-        self._waiting.of(request).add(request)
+        self._waiting.of(request).append(request)
 
     def _promote(self, request: Request) -> None:
         """A surplus row is a regular one from now on."""
@@ -344,7 +349,7 @@ class DecoderScheduler:
             self._in_progress.promote(request)
         else:
             self._waiting.surplus.remove(request)
-            self._waiting.regular.add(request)
+            self._waiting.regular.append(request)
         request.kind = JobKind.SMALL
 
     def _preempt(self, request: Request) -> None:

@@ -89,17 +89,6 @@ class ChildBlocks:
             tokens = tokens[: count * ID_BYTES]
         return NO_MATCH
 
-    def check_integrity(self) -> None:
-        """Raise AssertionError unless every place of a block has it, and nothing else is there."""
-        listed = {(place, *each) for place, own in self._children.items() for each in own}
-        kept = {
-            (place, tokens, block)
-            for block, places in self._places.items()
-            for place, tokens in places.items()
-        }
-        assert listed == kept, "a block is not where its tokens are"
-        assert all(own == sorted(own) for own in self._children.values()), "children are not sorted"
-
     def _discard(self, block: int, place: tuple[BlockHash, Scope], tokens: bytes) -> None:
         children = self._children[place]
         del children[bisect_left(children, (tokens, block))]
@@ -113,7 +102,7 @@ _DIGEST_BYTES = 16
 class KVCacheManager:
     """Reference-counted blocks with least-recently-used eviction of cached, unreferenced ones.
 
-    Invariants (see `check_integrity`): a block is either free (no references, in the eviction
+    Invariants: a block is either free (no references, in the eviction
     queue) or held; a hash names at most one block, and that block's content.
     """
 
@@ -232,15 +221,6 @@ class KVCacheManager:
         self._least_free = len(self._free)
         for block in self._free:
             self._forget(block)
-
-    def check_integrity(self) -> None:
-        """Raise AssertionError if an invariant is broken. For tests: reads every block."""
-        for block, references in enumerate(self._references):
-            assert references >= 0, f"block {block} has {references} references"
-            assert (references == 0) == (block in self._free), f"block {block} is lost"
-        for block_hash, block in self._block_of.items():
-            assert self._hash_of[block] == block_hash, f"block {block} is registered twice"
-        self.children.check_integrity()
 
     def _pop_free(self) -> int:
         block, _ = self._free.popitem(last=False)

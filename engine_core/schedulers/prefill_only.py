@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +89,8 @@ class EncoderRows:
         by_tokens = bisect_right(offsets, offsets[start] + tokens, lo=start)
         return min(by_cost, by_tokens) - 1 - start
 
+
+IntT = TypeVar("IntT", np.uint8, np.int32)
 
 _MOST_MISFITS = 32
 
@@ -200,27 +203,23 @@ class RowPacker:
 
     def batch(self, step: int) -> EncodeBatch:
         """The step as flat arrays."""
+        jobs = [job for job, _ in self._parts]
+        unpooled = [job.message.tokenization.unpooled for job in jobs]
         return EncodeBatch(
             step=step,
             tokens=np.concatenate(self._tokens),
             lens=np.concatenate(self._lens),
             token_types=self._token_types(),
             parts=self._parts,
-            token_states=self._token_states(),
-            unpooled_lens=self._unpooled_lens(),
+            token_states=self._of_rows(list(map(requests_token_states, jobs)), np.uint8),
+            unpooled_lens=self._of_rows(unpooled, np.int32),
         )
 
-    def _token_states(self) -> npt.NDArray[np.uint8]:
-        flags = [(requests_token_states(job), len(rows)) for job, rows in self._parts]
-        if not any(flag for flag, _ in flags):
-            return np.empty(0, np.uint8)
-        return np.concatenate([np.full(count, flag, np.uint8) for flag, count in flags])
-
-    def _unpooled_lens(self) -> npt.NDArray[np.int32]:
-        lens = [(job.message.tokenization.unpooled, len(rows)) for job, rows in self._parts]
-        if not any(unpooled for unpooled, _ in lens):
-            return np.empty(0, np.int32)
-        return np.concatenate([np.full(count, unpooled, np.int32) for unpooled, count in lens])
+    def _of_rows(self, of_jobs: list[int], dtype: type[IntT]) -> npt.NDArray[IntT]:
+        """The number of each row's job, in the order of `_parts`; empty where all are 0."""
+        if not any(of_jobs):
+            return np.empty(0, dtype)
+        return np.repeat(np.array(of_jobs, dtype), [len(rows) for _, rows in self._parts])
 
     def _token_types(self) -> npt.NDArray[np.uint8]:
         if not any(map(len, self._types)):
@@ -251,7 +250,7 @@ class StepBudget:
         self._costs = costs
         self._step_time = StepTime(config, costs) if config.num_stages > 1 else None
         self._waiting = [0] * len(JobKind)  # tokens of each kind
-        self._traffic = OnlineTraffic(self._waiting, clock)
+        self.traffic = OnlineTraffic(self._waiting, clock)
         self._limited: int = UNLIMITED
         # Of whole jobs: their tokens, and what these take in units of `EncoderRows.costs`.
         self._whole_tokens = self._whole_costs = 0
@@ -260,7 +259,7 @@ class StepBudget:
         """A job waits, from its first row on."""
         if not job.is_batch and rows.num_tokens > self._short_tokens:
             job.kind = JobKind.LARGE
-        self._traffic.seen(job.kind)
+        self.traffic.seen(job.kind)
         self._waiting[job.kind] += rows.num_tokens
         if self._step_time is not None or job.is_batch:
             rows.weigh(self._costs.coefficients.attended / self._costs.coefficients.token)
@@ -276,10 +275,6 @@ class StepBudget:
         self._whole_tokens -= rows.num_tokens
         self._whole_costs -= rows.costs[-1]
 
-    def answered(self, kind: JobKind) -> None:
-        """A job of this kind has waited until now."""
-        self._traffic.seen(kind)
-
     def observe(self, work: StepWork, seconds: float) -> None:
         """A step of this work has taken the slowest stage `seconds`; 0 if that is unknown."""
         pipelined, limited = self._step_time is not None, self._limited != UNLIMITED
@@ -289,7 +284,7 @@ class StepBudget:
     def next_step(self) -> float:
         """How much the next step takes, in units of `EncoderRows.costs`: what so many tokens of the
         jobs that wait take on average, so that rows of one length fill a step to the brim."""
-        self._limited = self._traffic.first_limited()
+        self._limited = self.traffic.first_limited()
         tokens: float = self.max_tokens
         if self._limited == JobKind.LARGE:
             tokens = self._short_tokens
@@ -421,7 +416,7 @@ class PrefillOnlyScheduler:
     def update(self, batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> None:
         self._running_rows -= len(batch.lens)
         for kind in {job.kind for job in batch.begun}:
-            self._budget.answered(kind)
+            self._budget.traffic.seen(kind)
         for job, num_rows, part in job_results(batch, output):
             if job.ended:
                 continue

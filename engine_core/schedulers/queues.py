@@ -8,43 +8,34 @@ from collections.abc import Callable, Iterator
 
 from engine_core.loop.jobs import JobKind
 from engine_core.messages import NO_KEY
-from engine_core.schedulers.cached_prefix import Claim, cached_prefix, claim_from_cache
 from engine_core.schedulers.kv_cache import KVCacheManager, common_tokens
-from engine_core.schedulers.prompts_in_progress import LEAST_SHARED
+from engine_core.schedulers.prefixes import LEAST_SHARED, Claim, cached_prefix, claim_from_cache
 from engine_core.schedulers.request import Request
 from engine_core.schedulers.waiting import WaitingQueue
 from workers.contract.config import ExecutionConfig
 
 
-class RequestQueue:
+class RequestQueue(WaitingQueue[Request]):
     """API keys take turns; first come, first served in each, priority by priority."""
 
     def __init__(self, kv: KVCacheManager, max_wait: float, clock: Callable[[], float]) -> None:
+        super().__init__(max_wait, clock)
         self._kv = kv
-        self.waiting: WaitingQueue[Request] = WaitingQueue(max_wait, clock)
 
-    def __len__(self) -> int:
-        return len(self.waiting)
-
-    @property
-    def num_tokens(self) -> int:
-        """Prompt tokens that are to be computed for those that wait, about."""
-        return self.waiting.num_tokens
-
-    def add(self, request: Request) -> None:
-        """Append a new request."""
-        self.waiting.add(request, request.job.message.key, request.priority, len(request.tokens))
+    def append(self, request: Request) -> None:
+        """A new request waits."""
+        self.add(request, request.job.message.key, request.priority, len(request.tokens))
 
     def put_back(self, request: Request, shared: int) -> None:
         """Put a request before all others, which was preempted, or whose turn had come and which
         has waited for `shared` tokens of another."""
         del shared
-        self.waiting.put_back(request, len(request.tokens))
+        self.put_first(request, len(request.tokens))
 
-    def first(self, tokens: float) -> Iterator[Request]:
+    def arrivals(self, tokens: float) -> Iterator[Request]:
         """Those that begin next, in order, while so many prompt tokens last."""
-        self.waiting.promote_overdue()
-        for request in self.waiting:
+        self.promote_overdue()
+        for request in self:
             if tokens <= 0 or request.in_flight:
                 return
             yield request
@@ -52,18 +43,14 @@ class RequestQueue:
 
     def next(self) -> Request | None:
         """Return the request that begins next, or None if none may."""
-        self.waiting.promote_overdue()
-        request = self.waiting.first()
+        self.promote_overdue()
+        request = self.first()
         return None if request is None or request.in_flight else request
 
     def take(self, request: Request) -> None:
         """Remove a request because its turn has come: its key is charged."""
-        self.waiting.given(request, len(request.tokens))
-        self.waiting.remove(request)
-
-    def remove(self, request: Request) -> None:
-        """Remove a request that has ended."""
-        self.waiting.remove(request)
+        self.given(request, len(request.tokens))
+        self.remove(request)
 
     def claim(self, request: Request) -> Claim | None:
         """Take the blocks with which a request begins; None if too few are free."""
@@ -85,12 +72,12 @@ class BatchQueue(RequestQueue):
         self._growth = 0  # blocks that those which run are still expected to need
         self._ended = self._output = 0  # rows that have come to their own end, and their tokens
 
-    def add(self, request: Request) -> None:
-        self.waiting.add(request, NO_KEY, 0, len(request.tokens) - self._shared_with_last(request))
+    def append(self, request: Request) -> None:
+        self.add(request, NO_KEY, 0, len(request.tokens) - self._shared_with_last(request))
         self._newest = request
 
     def put_back(self, request: Request, shared: int) -> None:
-        self.waiting.put_back(request, len(request.tokens) - shared)
+        self.put_first(request, len(request.tokens) - shared)
 
     def claim(self, request: Request) -> Claim | None:
         found = cached_prefix(self._kv, request)

@@ -11,8 +11,8 @@ from engine_core.loop.outbox import Outbox
 from engine_core.messages import EncodedRows, EncodeJob, Finish, RowOutput
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.batches import DecodeBatch, EncodeBatch
-from engine_core.schedulers.cached_prefix import share_computed
 from engine_core.schedulers.kv_cache import KVCacheManager
+from engine_core.schedulers.prefixes import share_computed
 from engine_core.schedulers.request import Request, Status
 from workers.contract.messages import (
     ClassifyOutput,

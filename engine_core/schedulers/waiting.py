@@ -178,12 +178,6 @@ class WaitingQueue(Generic[ItemT]):
         """The queues of the keys, the one whose turn it is first."""
         return [self._queues[key.number] for key in self._turns.in_order()]
 
-    def tokens_of(self, item: ItemT) -> int:
-        """The tokens that it counts."""
-        if item in self._preempted:
-            return self._preempted[item]
-        return self._queue_of[item].items.tokens_of(item)
-
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
         """The tokens of the items that begin before a new one of `priority` and of `key`; None: as
         if all were of one key. While what a key has is served, others get what their weights are
@@ -215,7 +209,7 @@ class WaitingQueue(Generic[ItemT]):
         self._queue_of[item] = queue
         self.num_tokens += tokens
 
-    def put_back(self, item: ItemT, tokens: int) -> None:
+    def put_first(self, item: ItemT, tokens: int) -> None:
         """An item whose turn had come: before all others, which began later or have not begun."""
         self._preempted[item] = tokens
         self._preempted.move_to_end(item, last=False)
@@ -236,17 +230,15 @@ class WaitingQueue(Generic[ItemT]):
         others of its priority, and is not overdue."""
         self.num_tokens -= self._queue_of[item].items.wait_on(item)
 
-    def remove(self, item: ItemT) -> int:
-        """`item` leaves the queue. Returns the tokens that it counted."""
+    def remove(self, item: ItemT) -> None:
+        """`item` leaves the queue."""
         if item in self._preempted:
-            tokens = self._preempted.pop(item)
-        else:
-            queue = self._queue_of.pop(item)
-            tokens = queue.items.remove(item)
-            if not queue.items:
-                self._turns.end(queue.key)
-        self.num_tokens -= tokens
-        return tokens
+            self.num_tokens -= self._preempted.pop(item)
+            return
+        queue = self._queue_of.pop(item)
+        self.num_tokens -= queue.items.remove(item)
+        if not queue.items:
+            self._turns.end(queue.key)
 
     def _empty_queue(self, key: KeyShare) -> KeyQueue[ItemT]:
         """That of a key without items, whose weight may be another than before."""

@@ -13,7 +13,9 @@ from engine_core.schedulers.cost_model import Coefficients, CostModel
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.queues import BatchQueue
 from engine_core.schedulers.request import Request
+from engine_core.schedulers.waiting import ItemT, WaitingQueue
 from tests.engine_core.configs import execution_config
+from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
 
 
@@ -133,14 +135,14 @@ class Driver:
     def assert_ordered(self) -> None:
         """Running requests, then waiting ones, are in order of arrival: no younger request ever
         overtakes an older one."""
-        requests = (*self.scheduler._running, *self.scheduler._waiting.regular.waiting)
+        requests = (*self.scheduler._running, *self.scheduler._waiting.regular)
         order = [request.job.message.id for request in requests]
         assert order == sorted(order)
 
     def assert_sums(self) -> None:
         """The scheduler's running sums equal the sums over its requests. A waiting request counts
         the tokens that it had when it was queued: two more may be confirmed after a preemption."""
-        running, waiting = self.scheduler._running, self.scheduler._waiting.regular.waiting
+        running, waiting = self.scheduler._running, self.scheduler._waiting.regular
         rows, unsubmitted = [0, 0, 0], [0, 0, 0]
         for request in running:
             rows[request.kind] += 1
@@ -149,7 +151,7 @@ class Driver:
         assert (running.rows, running.unsubmitted) == (rows, unsubmitted)
         generating = [r.submitted for r in running if r not in running.prompts]
         assert running.contexts == sum(generating)
-        counted = [waiting.tokens_of(request) for request in waiting]
+        counted = [counted_tokens(waiting, request) for request in waiting]
         assert waiting.num_tokens == sum(counted)
         for request, tokens in zip(waiting, counted, strict=True):
             assert 0 <= len(request.tokens) - tokens <= 2
@@ -165,7 +167,14 @@ class Driver:
         assert progress.tokens == [0, 0, 0]
         assert not self.scheduler._shared._prefixes
         self.assert_sums()
-        self.scheduler.kv.check_integrity()
+        check_blocks(self.scheduler.kv)
+
+
+def counted_tokens(queue: WaitingQueue[ItemT], item: ItemT) -> int:
+    """The tokens that an item counts in the sum of those that wait."""
+    if item in queue._preempted:
+        return queue._preempted[item]
+    return queue._queue_of[item].items.tokens_of(item)
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:

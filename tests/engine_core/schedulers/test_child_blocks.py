@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core.schedulers.kv_cache import NO_MATCH, ChildBlocks, common_tokens
+from tests.engine_core.integrity import check_children
 
 _tokens = st.lists(st.sampled_from([0, 1, 255, 256, 1 << 30]), max_size=6)
 
@@ -33,7 +34,7 @@ def test_the_longest_match(children: list[list[int]], wanted: list[int], gone: s
         found.add(block, b"other parent", "scope", ids(wanted))
     for block in gone:
         found.forget(block)
-    found.check_integrity()
+    check_children(found)
     left = {block: own for block, own in enumerate(children) if block not in gone}
     block, count = found.longest(b"parent", None, ids(wanted))
     assert count == max((common(own, wanted) for own in left.values()), default=0)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core.schedulers.kv_cache import KVCacheManager
+from tests.engine_core.integrity import check_blocks
 
 
 def tokens(*values: int) -> "array[int]":
@@ -65,7 +66,7 @@ def test_integrity_check_sees_a_double_release() -> None:
     kv.release(blocks)
     kv.release(blocks)
     with pytest.raises(AssertionError):
-        kv.check_integrity()
+        check_blocks(kv)
 
 
 @given(st.data())
@@ -92,10 +93,10 @@ def test_random_sequences_keep_every_invariant(data: st.DataObject) -> None:
                     content[block] = sequence[: 2 * (index + 1)]
                     kv.register(block, hashes[index])
                 held.append(shared + fresh)
-        kv.check_integrity()
+        check_blocks(kv)
     for blocks in held:
         kv.release(blocks)
-    kv.check_integrity()
+    check_blocks(kv)
     assert kv.num_free == 6
 
 
@@ -114,7 +115,7 @@ def test_a_reset_forgets_what_nobody_holds() -> None:
     kv.reset()
     assert kv.match(hashes) == []
     assert kv.num_free == 4
-    kv.check_integrity()
+    check_blocks(kv)
 
 
 def test_the_peak_is_what_was_held_at_once() -> None:

@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine_core.driver import Driver, prompt_of
+from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import reference
 
 _PREFIX = 18
@@ -141,7 +142,7 @@ def test_no_arrival_waits_beside_a_row_of_the_batch(ahead: int, data: st.DataObj
         prompt = prompt_of(data.draw(st.integers(1, 40), "prompt"), seed=job)
         driver.add(job, prompt, 9)
         expected[job] = reference(prompt, 9)
-        driver.scheduler.kv.check_integrity()
+        check_blocks(driver.scheduler.kv)
     driver.drain()
     assert {job: driver.text(job) for job in expected} == expected
     driver.assert_idle()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from engine_core.messages import NO_KEY, KeyShare
 from engine_core.schedulers.waiting import WaitingQueue
+from tests.engine_core.driver import counted_tokens
 
 GREEDY, HONEST, HEAVY = KeyShare(1), KeyShare(2), KeyShare(3, 3.0)
 KEYS = (GREEDY, HONEST, HEAVY)
@@ -21,7 +22,7 @@ def queue_of() -> WaitingQueue[str]:
 def begin(queue: WaitingQueue[str]) -> str:
     """The first begins, as in a scheduler."""
     item = next(iter(queue))
-    queue.given(item, queue.tokens_of(item))
+    queue.given(item, counted_tokens(queue, item))
     queue.remove(item)
     return item
 
@@ -61,7 +62,7 @@ def test_turns_are_by_tokens_and_weights() -> None:
     tokens: Counter[str] = Counter()
     for _ in range(700):
         item = next(iter(queue))
-        tokens[item[0]] += queue.tokens_of(item)
+        tokens[item[0]] += counted_tokens(queue, item)
         begin(queue)
     assert tokens["2"] / tokens["1"] == pytest.approx(1, rel=0.05)
     assert tokens["3"] / tokens["1"] == pytest.approx(3, rel=0.05)
@@ -74,7 +75,7 @@ def test_what_was_preempted_comes_before_all_keys() -> None:
     begun = [begin(queue), begin(queue)]
     queue.add("honest", HONEST, -1, 10)
     for item in reversed(begun):
-        queue.put_back(item, 11)
+        queue.put_first(item, 11)
     assert list(queue) == ["first", "second", "honest"]
     assert (len(queue), queue.num_tokens, queue.tokens_before(-5, HEAVY)) == (3, 32, 22)
     assert [begin(queue) for _ in range(3)] == ["first", "second", "honest"]
