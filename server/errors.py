@@ -17,7 +17,7 @@ The errors of the project, by the moment at which they end something:
         PipelineError               workers.links.transport
         SymmetricMemoryError        workers.links.transport
         StreamCounterError          workers.links.stream_counters
-        WorkerLostError             engine_core.executor.stage_link
+        WorkerLostError             engine_core.executor.base
     a request
         RefusalError                engine_core.refusal       an answer, by the table below
 """
