@@ -22,7 +22,6 @@ from engine_core.messages import (
 from engine_core.refusal import RefusalError
 
 FloatArray = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int32]
 ResultT = TypeVar("ResultT")
 
 _UPDATE_BYTES, _ALTERNATIVE_BYTES = 512, 8

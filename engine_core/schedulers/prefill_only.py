@@ -56,11 +56,6 @@ class EncoderRows:
         self.costs = list(accumulate(costs, initial=0))
 
     @property
-    def first_tokens(self) -> int:
-        """Tokens of the first row."""
-        return self.offsets[1]
-
-    @property
     def num_tokens(self) -> int:
         """Tokens of all rows."""
         return self.offsets[-1]
@@ -350,11 +345,11 @@ class PrefillOnlyScheduler:
     def add(self, job: Job, rows: EncoderRows) -> None:
         self._budget.add(job, rows)
         if job.is_batch:
-            self._waiting_batch.add(job, 0, rows.first_tokens)
+            self._waiting_batch.add(job, 0, rows.next_tokens)
         else:
             # Of one priority small jobs go before large ones.
             place = 2 * job.message.priority + (job.kind is JobKind.LARGE)
-            self._waiting.add(job, job.message.key, place, rows.first_tokens)
+            self._waiting.add(job, job.message.key, place, rows.next_tokens)
         self._rows[job] = rows
         self._waiting_rows += rows.num_left
 

@@ -182,7 +182,9 @@ class PromptsInProgress:
         leader, shared = self._most_shared(request)
         if leader is None or shared < LEAST_SHARED:
             return False
-        is_stranger = _is_stranger(request, leader)
+        # Neither of one job with the other, nor both of the batch band.
+        both_batch = request.job.is_batch and leader.job.is_batch
+        is_stranger = request.job is not leader.job and not both_batch
         if is_stranger and request.has_waited:
             return False
         saved = shared - cached_prefix(self._kv, request).length
@@ -270,9 +272,3 @@ class PromptsInProgress:
         if is_stranger:
             return max(LEAST_SHARED, self._fixed_tokens())
         return LEAST_COPIED if request.job.is_batch else LEAST_SHARED
-
-
-def _is_stranger(request: Request, leader: Request) -> bool:
-    """Neither of one job with the other, nor both of the batch band."""
-    related = request.job is leader.job or (request.job.is_batch and leader.job.is_batch)
-    return not related

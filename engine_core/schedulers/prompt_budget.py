@@ -46,6 +46,11 @@ def efficient_tokens(config: ExecutionConfig) -> int:
     return min(_LEAST_TOKENS[config.device_type], config.max_step_tokens)
 
 
+def _full_tiles(tokens: int, tile: int) -> int:
+    """About as many tokens of a step, none of which a device computes in vain."""
+    return round(tokens / tile) * tile
+
+
 class StepTime:
     """The common time of a pipeline's steps, in seconds above a step's fixed cost."""
 
@@ -59,7 +64,7 @@ class StepTime:
         parts = max(2, config.num_stages / 2) if self._decodes else 1
         self._most_tokens = config.max_step_tokens / parts
         self._least_tokens = efficient_tokens(config)
-        self._multiple = tile_tokens(config)
+        self.tile = tile_tokens(config)
 
     def of(self, work: float) -> float:
         """The prompts' part of each step while prompts of `work` seconds are computed.
@@ -75,10 +80,6 @@ class StepTime:
             even = max(even, math.sqrt(work * costs.coefficients.step / (self._stages - 1)))
         most = costs.coefficients.token * self._most_tokens
         return max(min(even, most), costs.chunk_seconds(0, self._least_tokens))
-
-    def full_tiles(self, tokens: int) -> int:
-        """About as many tokens of a step, none of which a device computes in vain."""
-        return round(tokens / self._multiple) * self._multiple
 
     def rounds(self, tokens: int) -> float:
         """How often prompts of so many tokens fill every stage."""
@@ -125,7 +126,7 @@ class PromptBudget:
         if not limited or self._costs is None:
             return length
         fitting = self._others + self._costs.chunk_length(start, self._seconds_left)
-        full = round(fitting / self._tile) * self._tile
+        full = _full_tiles(fitting, self._tile)
         return min(length, max(full - self._others, self._least, self._each))
 
     def _even_chunk(self, start: int, stop: int) -> int:
@@ -138,8 +139,8 @@ class PromptBudget:
         room = self._seconds - self._spent
         if self._taken and (room <= 0 or self._tokens < min(left, _MIN_CHUNK)):
             return 0
-        length = costs.chunk_length(start, room)
-        length = max(self._time.full_tiles(self._others + length) - self._others, _MIN_CHUNK)
+        full = _full_tiles(self._others + costs.chunk_length(start, room), self._time.tile)
+        length = max(full - self._others, _MIN_CHUNK)
         if left <= length + _LAST_CHUNK:
             return min(left, self._tokens)
         if self._taken and room < costs.chunk_seconds(0, _MIN_CHUNK):

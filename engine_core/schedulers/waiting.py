@@ -203,7 +203,10 @@ class WaitingQueue(Generic[ItemT]):
         """A new item: behind all others of its key and priority."""
         queue = self._queues.get(key.number)
         if queue is None or not queue.items:
-            queue = self._empty_queue(key)
+            # The weight may be another than before.
+            if queue is None or queue.key != key:
+                items: PriorityQueue[ItemT] = PriorityQueue(self._max_wait, self._clock)
+                queue = self._queues[key.number] = KeyQueue(key, items)
             self._turns.begin(key)
         queue.items.add(item, priority, tokens)
         self._queue_of[item] = queue
@@ -239,11 +242,3 @@ class WaitingQueue(Generic[ItemT]):
         self.num_tokens -= queue.items.remove(item)
         if not queue.items:
             self._turns.end(queue.key)
-
-    def _empty_queue(self, key: KeyShare) -> KeyQueue[ItemT]:
-        """That of a key without items, whose weight may be another than before."""
-        queue = self._queues.get(key.number)
-        if queue is None or queue.key != key:
-            items: PriorityQueue[ItemT] = PriorityQueue(self._max_wait, self._clock)
-            queue = self._queues[key.number] = KeyQueue(key, items)
-        return queue

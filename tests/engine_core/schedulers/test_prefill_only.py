@@ -163,7 +163,7 @@ def test_every_row_runs_once_in_steps_of_the_budget(jobs: list[tuple[list[int], 
         places = [(job.message.priority, job.kind) for job in queue]
         assert places == sorted(places)
         assert {*queue} == {*rows}
-        new = [rows[job].first_tokens for job in queue if not rows[job].cursor]
+        new = [rows[job].next_tokens for job in queue if not rows[job].cursor]
         assert queue.num_tokens == sum(new)
     ran = sorted(row for rows in steps.order for row in rows)
     assert ran == [(job, row) for job, (lens, _) in enumerate(jobs) for row in range(len(lens))]

@@ -87,7 +87,7 @@ def test_none_are_sent_if_they_are_not_wanted() -> None:
 
 
 def row(tokens: list[int]) -> Request:
-    job: Any = SimpleNamespace(moments=SimpleNamespace(cached=0), key=None)
+    job: Any = SimpleNamespace(moments=SimpleNamespace(cached=0), key=None, is_batch=False)
     params = SamplingParams(max_tokens=1)
     return Request(job, 0, params, array("i", tokens), max_len=len(tokens) + 1, seed=0)
 

@@ -172,7 +172,7 @@ def test_clients_that_leave_while_a_mask_is_owed_leave_nothing_behind(
             engine.clients.put(A, coming.popleft())
         engine.executor.allowed = draw.randrange(2)
         engine.iterate()
-        owed = [request for mask in scheduler._masks._owed for request in mask.requests]
+        owed = [request for _, requests in scheduler._masks._owed for request in requests]
         if owed and draw.randrange(5) == 0:
             leaving = draw.choice(owed).job.message.id
             left.add(leaving)
