@@ -31,7 +31,7 @@ _LAST_CHUNK = _MIN_CHUNK // 2
 _LEFT_BY_LONG_PROMPTS = 8
 """A prompt of several steps leaves one in so many of a step's tokens."""
 
-_LEAST_IN_ANY_CASE = 32
+_LEAST_OF_ALL = 32
 """Tokens of prompts that a step takes of what waits behind a limit on its time, however little of
 it is left: so that all go on."""
 
@@ -114,11 +114,13 @@ class PromptBudget:
             return 0
         return self._tokens // _LEFT_BY_LONG_PROMPTS
 
-    def within(self, seconds: float, costs: CostModel, tile: int, each: int) -> None:
-        """About so many seconds more for prompts that are limited, but a few tokens in any case,
-        and so many of each; all of the step's tokens fill tiles of so many."""
+    def within(
+        self, seconds: float, costs: CostModel, tile: int, each: int, least: int = _LEAST_OF_ALL
+    ) -> None:
+        """About so many seconds more for prompts that are limited, but the `least` tokens in any
+        case, and so many of each; all of the step's tokens fill tiles of so many."""
         self._costs, self._tile, self._each = costs, tile, each
-        self._seconds_left, self._least = max(0.0, seconds), _LEAST_IN_ANY_CASE
+        self._seconds_left, self._least = max(0.0, seconds), least
 
     def chunk(self, start: int, stop: int, *, limited: bool = False) -> int:
         """How many of the positions [start, stop) that are left of a prompt this step takes."""
