@@ -14,8 +14,8 @@ from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
 from engine_core.executor.base import WorkerLostError
 from engine_core.executor.stage_link import StageLink
+from engine_core.loop.transport import ClientSocket
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
-from engine_core.transport import ClientSocket
 from engine_core.workflows import workflow_for
 from workers.contract.model_config import ModelConfigError
 from workers.contract.process.log import open_log

@@ -14,8 +14,6 @@ from typing import Any
 
 import msgspec
 
-from engine_core.admission.budget import Budget
-from engine_core.admission.queue_bound import QueueBound
 from engine_core.config import EngineConfig
 from engine_core.executor.base import (
     CHECK_SECONDS,
@@ -24,7 +22,12 @@ from engine_core.executor.base import (
     Executor,
     WorkerLostError,
 )
-from engine_core.job import Job, JobKey
+from engine_core.loop.admission import Budget, QueueBound
+from engine_core.loop.jobs import Job, JobKey
+from engine_core.loop.outbox import Outbox
+from engine_core.loop.pace import Pacer
+from engine_core.loop.reports import Statistics, Tracer
+from engine_core.loop.transport import Clients, Pollable, Sources
 from engine_core.messages import (
     Abort,
     EncodeJob,
@@ -33,15 +36,10 @@ from engine_core.messages import (
     Hello,
     ResetCache,
     ToCore,
+    Trace,
 )
-from engine_core.outbox import Outbox
-from engine_core.pace import Pacer
 from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
-from engine_core.reports.statistics import Statistics
-from engine_core.reports.tracer import Tracer
-from engine_core.traced_steps import Trace
-from engine_core.transport import Clients, Pollable, Sources
 from engine_core.workflows.base import Preprocessor, Workflow
 from workers.contract.messages import StageReport, StepOutput
 

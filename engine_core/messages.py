@@ -6,20 +6,19 @@ by a `RowOutput` with a `finish`, by its entry in an `EncodedRows`, or with all 
 A client chooses the ids of its jobs; two clients may use the same.
 """
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal, NamedTuple, get_type_hints
 
 import msgspec
 
-from engine_core.engine_state import Beat
-from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
-from engine_core.job_timing import JobTiming
 from engine_core.refusal import ErrorCode
-from engine_core.traced_steps import Trace
 from workers.contract.config import Task
-from workers.contract.messages import Logprobs
+from workers.contract.messages import Logprobs, StepTimes
 from workers.contract.token_sampling import TokenSampling
 
 Finish = Literal["stop", "length", "abort"]
+
+
 GrammarKind = Literal["json_schema", "loose_json_schema", "regex", "choice"]
 
 
@@ -68,6 +67,16 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     stop_token_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+
+
+class KeyShare(msgspec.Struct, array_like=True, frozen=True):
+    """Its number, 0 where there are no others, and its weight beside others."""
+
+    number: int = 0
+    weight: float = 1.0
+
+
+NO_KEY = KeyShare()
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
@@ -157,6 +166,16 @@ class ResetCache(msgspec.Struct, array_like=True, frozen=True, tag="reset_cache"
     """Forget every cached prefix that no running row uses: later prompts are computed anew."""
 
 
+MAX_TRACE_SECONDS = 60.0
+
+
+class Trace(msgspec.Struct, array_like=True, frozen=True, tag="trace"):
+    """Send the times of all steps that end in the next `seconds`, at most MAX_TRACE_SECONDS. The
+    answer is a `TracedSteps` a second."""
+
+    seconds: float
+
+
 class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
     """The model of a ready engine. `vector_size` is 0 for a generator, and the size of the
     vocabulary for sparse vectors; `hidden_size` is that of a token state."""
@@ -233,6 +252,22 @@ class EncodedRows(msgspec.Struct, array_like=True, frozen=True):
     counts: bytes = b""
 
 
+class JobTiming(msgspec.Struct, array_like=True, frozen=True):
+    """Seconds from one moment of a job to the next.
+
+    tokenize  from its arrival until its texts are tokenized and its grammar is compiled
+    queue     until a step begins to compute its first row
+    prefill   until the first token of a generate job, or the last row of an encode job
+    cached    tokens of its prompts that were found in the prefix cache, summed over its rows
+    """
+
+    id: int
+    tokenize: float
+    queue: float
+    prefill: float
+    cached: int
+
+
 class Outputs(msgspec.Struct, array_like=True, frozen=True, tag="outputs"):
     """All updates for one client: at most one message a step."""
 
@@ -243,5 +278,160 @@ class Outputs(msgspec.Struct, array_like=True, frozen=True, tag="outputs"):
     timings: list[JobTiming] = []
 
 
+class TracedStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """A step that every stage has done, in these `times` by stage.
+
+    `prompt_tokens` of its tokens are not those of decode rows; `context_tokens` is the sum of its
+    rows' lengths up to then. `continued`: there was a job ever since the step before was submitted.
+    """
+
+    step: int
+    rows: int
+    tokens: int
+    prompt_tokens: int
+    context_tokens: int
+    continued: bool
+    times: list[StepTimes]
+
+
+class TracedSteps(msgspec.Struct, array_like=True, frozen=True, tag="traced"):
+    """Steps since the last such message; `over` if there are no more to come."""
+
+    steps: list[TracedStep]
+    over: bool
+
+
+class EngineMetric(NamedTuple):
+    """How a field is shown. `name` comes after `penstock_engine_`; counters are since start."""
+
+    kind: Literal["gauge", "counter"]
+    name: str
+    text: str
+
+
+def _gauge(name: str, text: str) -> EngineMetric:
+    return EngineMetric("gauge", name, text)
+
+
+def _counter(name: str, text: str) -> EngineMetric:
+    return EngineMetric("counter", name, text)
+
+
+STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Tokens of a step: the bounds of `Beat.step_sizes`, those of vLLM's `iteration_tokens_total`."""
+
+
+class Usage(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """The scheduler's part."""
+
+    running: Annotated[int, _gauge("running_rows", "Rows in a slot.")]
+    waiting: Annotated[int, _gauge("waiting_rows", "Rows that wait for a slot.")]
+    kv_blocks_used: Annotated[int, _gauge("kv_blocks_used", "KV blocks in use.")] = 0
+    kv_blocks_total: Annotated[int, _gauge("kv_blocks", "KV blocks there are.")] = 0
+    kv_blocks_peak: Annotated[
+        int,
+        _gauge(
+            "kv_blocks_peak",
+            "Most KV blocks in use at once, since the start or the cache's last reset.",
+        ),
+    ] = 0
+    queried_tokens: Annotated[
+        int, _counter("prefix_queried_tokens", "Prompt tokens looked up in the prefix cache.")
+    ] = 0
+    cached_tokens: Annotated[
+        int, _counter("cached_tokens", "Prompt tokens from the prefix cache.")
+    ] = 0
+    generated_tokens: Annotated[int, _counter("generated_tokens", "Sampled tokens.")] = 0
+    preemptions: Annotated[int, _counter("preemptions", "Rows that gave their KV blocks back.")] = 0
+
+
+class StageTime(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """What one stage has done since its start, in seconds. The share of each in the time that has
+    passed is its rate; what is missing from 1 is time in which there were no requests."""
+
+    busy_s: Annotated[
+        float, _counter("busy_seconds", "Time in the stage's own layers and its head.")
+    ]
+    waiting_s: Annotated[
+        float,
+        _counter(
+            "waiting_seconds",
+            "Time that a stage with a step waited for the stage before, for tokens or for a mask.",
+        ),
+    ]
+    transfer_s: Annotated[
+        float, _counter("transfer_seconds", "Time to send activations or results on.")
+    ]
+    idle_s: Annotated[
+        float,
+        _counter("idle_seconds", "Time that the stage had no step, though there were requests."),
+    ]
+
+
+class Beat(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="beat"):
+    """The loop's heartbeat, once a second to every client.
+
+    Times are in seconds. `expected_wait_s` is for a job of priority 0; 0 while it is unknown.
+    `admitted_rows` and `admitted_tokens` are those of all jobs that have not ended.
+    """
+
+    usage: Usage
+    stages: list[StageTime]
+    expected_wait_s: Annotated[
+        float,
+        _gauge(
+            "expected_wait_seconds", "How long a request that comes now would wait until it begins."
+        ),
+    ]
+    stalled_s: Annotated[float, _gauge("stalled_seconds", "Age of the oldest step in flight.")]
+    steps: Annotated[int, _counter("steps", "Steps.")]
+    step_tokens: Annotated[int, _counter("step_tokens", "Tokens that steps computed.")]
+    steps_in_flight: Annotated[int, _gauge("steps_in_flight", "Steps submitted and not finished.")]
+    last_step_age_s: Annotated[
+        float, _gauge("last_step_age_seconds", "Time since a step finished, or the start.")
+    ]
+    prompt_tokens: Annotated[int, _counter("prompt_tokens", "Prompt tokens.")]
+    step_sizes: list[int]
+    """Steps by their size: of at most STEP_SIZES[i] tokens and more than the size before; the last
+    entry counts all larger ones."""
+    admitted_rows: int
+    admitted_tokens: int
+
+
 ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow | ResetCache | Trace
+
+
 FromCore = EngineInfo | Outputs | Beat
+
+
+def _fields(kind: type[Usage] | type[Beat] | type[StageTime]) -> dict[str, EngineMetric]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        field: metadata
+        for field, hint in hints.items()
+        for metadata in getattr(hint, "__metadata__", ())
+    }
+
+
+_USAGE, _BEAT, _STAGE = _fields(Usage), _fields(Beat), _fields(StageTime)
+
+
+ENGINE_METRICS = (*_USAGE.values(), *_BEAT.values())
+
+
+STAGE_METRICS = tuple(_STAGE.values())
+"""One value a stage."""
+
+
+def metric_values(beat: Beat) -> Iterator[float]:
+    """The values of ENGINE_METRICS, in its order."""
+    for field in _USAGE:
+        yield getattr(beat.usage, field)
+    for field in _BEAT:
+        yield getattr(beat, field)
+
+
+def stage_values(stage: StageTime) -> Iterator[float]:
+    """The values of STAGE_METRICS, in its order."""
+    for field in _STAGE:
+        yield getattr(stage, field)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from engine_core.client.trace_client import NoAnswerError, trace_engines
-from engine_core.traced_steps import MAX_TRACE_SECONDS, TracedStep
+from engine_core.messages import MAX_TRACE_SECONDS, TracedStep
 from server.daemon.run import RunningDaemon, running_daemons
 from server.errors import CommandError
 from server.settings.settings import ServedModel

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import zmq
 
-from engine_core.job_timing import JobTiming
+from engine_core.loop.transport import ClientSocket
 from engine_core.messages import (
     Accepted,
     EncodedRows,
@@ -27,11 +27,11 @@ from engine_core.messages import (
     EngineInfo,
     GenerateJob,
     Hello,
+    JobTiming,
     Outputs,
     RowOutput,
     ToCore,
 )
-from engine_core.transport import ClientSocket
 from workers.contract.config import Task
 from workers.contract.supervision import exit_with_parent
 

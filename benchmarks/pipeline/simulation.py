@@ -13,12 +13,12 @@ import numpy as np
 
 from benchmarks.pipeline.loads import Load
 from benchmarks.pipeline.step_times import StepTimes
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
+from engine_core.loop.outbox import Outbox
 from engine_core.messages import GenerateJob, SamplingParams
-from engine_core.outbox import Outbox
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
-from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.request import Request
 from workers.contract.messages import GenerateOutput
 
 _TOKEN = 5

@@ -23,7 +23,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.templates.conversations import CONVERSATIONS, JSON, REASONING_WORD, words_of
-from engine_core.fair_queuing.key_share import NO_KEY
+from engine_core.messages import NO_KEY
 from engine_core.refusal import RefusalError
 from server.generation.chat.conversation import ChatOptions, conversation
 from server.schemas.chat import ChatMessage

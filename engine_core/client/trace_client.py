@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 import zmq
 
-from engine_core.traced_steps import Trace, TracedStep, TracedSteps
+from engine_core.messages import Trace, TracedStep, TracedSteps
 
 MOST_STEPS = 100_000
 """Of one engine. A trace of more would be too large for any viewer."""

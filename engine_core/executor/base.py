@@ -6,12 +6,13 @@ It computes nothing itself: the workers do.
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
-from engine_core.transport import Pollable
+from engine_core.loop.transport import Pollable
 from workers.contract.messages import StageReport, StepInput, StepMask, StepOutput
 from workers.contract.supervision import BEAT_SECONDS
 
 CHECK_SECONDS = 0.25
 """Seconds between two calls of `Executor.check`: how late a stage that stands still is noticed."""
+
 
 CHECKS_A_BEAT = round(BEAT_SECONDS / CHECK_SECONDS)
 

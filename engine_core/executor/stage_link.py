@@ -11,14 +11,14 @@ from typing import NoReturn, TypeVar
 
 import msgspec
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from engine_core.config import EngineConfig
-from engine_core.executor.base import Capacity, WorkerLostError
+from engine_core.executor.base import CHECK_SECONDS, CHECKS_A_BEAT, Capacity, WorkerLostError
 from engine_core.executor.capacity import kv_blocks
-from engine_core.executor.losses import Losses
 from engine_core.executor.partition import stage_shares
-from engine_core.executor.watch import StageWatch
-from engine_core.transport import Pollable, is_readable, open_router
+from engine_core.loop.transport import Pollable, is_readable, open_router
+from workers.contract.config import ExecutionConfig
 from workers.contract.messages import (
     AllocateKV,
     FromWorker,
@@ -33,13 +33,22 @@ from workers.contract.messages import (
     WorkerLoaded,
     WorkerReady,
 )
+from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
 
 log = logging.getLogger(__name__)
+
+
 StartMessage = WorkerConnected | WorkerLoaded | WorkerReady
+
+
 StageT = TypeVar("StageT", WorkerConnected, WorkerLoaded, WorkerReady)
+
 
 _CAUSE_SECONDS = 0.2
 """From the first sign of a loss until it is answered, if its cause remains unknown."""
+
+
+_SILENT_TICKS = SILENT_BEATS * CHECKS_A_BEAT
 
 
 class StageLink:
@@ -155,3 +164,121 @@ class StageLink:
         if isinstance(message, WorkerBeat):
             self._losses.connected(message.stage, frame.get(zmq.SRCFD))
         return message
+
+
+class Losses:
+    """What is known of the stages that are lost.
+
+    A process that is killed says nothing. The kernel closes its connection, which ZMQ reports by
+    its file descriptor; a neighbour may find its own link to that stage broken before.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], model: str) -> None:
+        """Watches the connections of `socket`; call before it is bound."""
+        self.monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket = socket
+        self._model = model
+        self._stages: dict[int, int] = {}  # file descriptor -> stage
+        self._gone: list[int] = []
+        self._failures: dict[int, WorkerFailed] = {}
+
+    def connected(self, stage: int, descriptor: int) -> None:
+        """A connection of `stage` has this file descriptor."""
+        self._stages[descriptor] = stage
+
+    def failed(self, failure: WorkerFailed) -> None:
+        """A stage has sent its last words."""
+        self._failures.setdefault(failure.stage, failure)
+
+    def unreachable(self, stage: int) -> None:
+        """Nothing can be sent to `stage`, and maybe to others that went before."""
+        self.read()
+        self._gone.append(stage)
+
+    def read(self) -> None:
+        """Take notice of the connections that have been closed."""
+        while is_readable(self.monitor):
+            descriptor = recv_monitor_message(self.monitor)["value"]
+            if descriptor in self._stages:
+                self._gone.append(self._stages[descriptor])
+
+    def cause(self) -> str | None:
+        """Why the model is lost; None if all that is known may be a consequence of something
+        else."""
+        for failure in self._failures.values():
+            if not failure.neighbour_lost:
+                return _said(failure)
+        silent = [stage for stage in self._gone if stage not in self._failures]
+        return f"worker {silent[0]} of {self._model} has gone" if silent else None
+
+    def guess(self) -> str:
+        """Like `cause`, if that remains unknown."""
+        words = next(iter(self._failures.values()), None)
+        return _said(words) if words is not None else f"a worker of {self._model} has gone"
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._socket.disable_monitor()
+        self.monitor.close(0)
+
+
+def _said(failure: WorkerFailed) -> str:
+    return f"stage {failure.stage}: {failure.message}"
+
+
+class StageWatch:
+    """Counts calls of `tick`, not seconds of a clock: the time for which this process was itself
+    stopped, perhaps with the whole machine, does not count as any stage's silence."""
+
+    def __init__(self, execution: ExecutionConfig, stall_timeout: float) -> None:
+        """A step may take `stall_timeout` seconds; with 0 nothing is watched."""
+        num_stages = execution.num_stages
+        self._name = execution.name
+        self._setting = execution.setting("stall_timeout")
+        self._stall_timeout = stall_timeout
+        self._stall_ticks = math.ceil(stall_timeout / CHECK_SECONDS)
+        self._silent = [0] * num_stages  # ticks since the last heartbeat
+        self._last_steps = [-1] * num_stages  # the last step each has done its share of
+        self._oldest: int | None = None
+        self._age = 0  # ticks for which `_oldest` has been the same
+
+    def heard(self, beat: WorkerBeat) -> None:
+        """A heartbeat has come."""
+        self._silent[beat.stage] = 0
+        self._last_steps[beat.stage] = beat.last_finished_step
+
+    def tick(self, oldest: int | None) -> None:
+        """Called every CHECK_SECONDS with the oldest step in flight.
+
+        Raises WorkerLostError, naming the stage that stands still. While a step is in flight
+        silence means nothing: a stage may be busy, or in a debugger.
+        """
+        if not self._stall_timeout:
+            return
+        self._age = self._age + 1 if oldest == self._oldest else 0
+        self._oldest = oldest
+        self._silent = [count + 1 for count in self._silent]
+        most = max(self._silent)
+        if oldest is None:
+            if self._age >= _SILENT_TICKS and most > _SILENT_TICKS:
+                why = f"no heartbeat for {SILENT_BEATS * BEAT_SECONDS:g} s"
+                raise WorkerLostError(self._stands_still(self._silent.index(most), why))
+        elif self._age >= self._stall_ticks:
+            why = f"step {oldest} has not ended in {self._stall_timeout:g} s ({self._setting})"
+            raise WorkerLostError(self._stands_still(self._culprit(oldest), why))
+
+    def _culprit(self, oldest: int) -> int:
+        """The stage that stands still at step `oldest`.
+
+        That is the stage that has been silent since the step became the oldest. If none has, it is
+        the first stage that has not launched its part of the step. If all have, it is the last
+        stage, whose device has not computed the result.
+        """
+        most = max(self._silent)
+        if most >= max(self._age, 2 * CHECKS_A_BEAT):  # one that beats has half of that
+            return self._silent.index(most)
+        behind = [stage for stage, step in enumerate(self._last_steps) if step < oldest]
+        return behind[0] if behind else len(self._last_steps) - 1
+
+    def _stands_still(self, stage: int, why: str) -> str:
+        return f"worker {stage} of {self._name} stands still: {why}"

@@ -9,10 +9,8 @@ import weakref
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
-from engine_core.fair_queuing.blocking_queue import BlockingQueue
-from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.mailbox import Mailbox
-from engine_core.messages import Grammar, GrammarKind
+from engine_core.loop.fair_queue import BlockingQueue, Mailbox
+from engine_core.messages import Grammar, GrammarKind, KeyShare
 from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
 from engine_core.structured.grammar import Compile, CompiledGrammar

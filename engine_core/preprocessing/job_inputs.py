@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
+from engine_core.messages import KeyShare
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.long_item import LongItem
 from engine_core.tokenization.text_pieces import TextPieces, tokenize_pieces

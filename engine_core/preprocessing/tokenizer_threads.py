@@ -5,9 +5,8 @@ import threading
 import weakref
 from itertools import groupby
 
-from engine_core.fair_queuing.fair_queue import FairQueue
-from engine_core.job import Job
-from engine_core.mailbox import Mailbox
+from engine_core.loop.fair_queue import FairQueue, Mailbox
+from engine_core.loop.jobs import Job
 from engine_core.preprocessing.job_inputs import JobInputs, Text, WholeText, length_of
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.text_slicer import SLICE_CHARACTERS

@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-from engine_core.engine_state import Usage
-from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job
-from engine_core.outbox import Outbox
-from engine_core.schedulers.cost_model import StepWork
+from engine_core.loop.jobs import Job
+from engine_core.loop.outbox import Outbox
+from engine_core.loop.reports import StepWork
+from engine_core.messages import KeyShare, Usage
 from workers.contract.messages import StepInput, StepMask
 
 RowsT_contra = TypeVar("RowsT_contra", contravariant=True)

@@ -1,16 +1,20 @@
 """The rows of one step, chosen by a scheduler."""
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from engine_core.job import Job
-from engine_core.schedulers.cost_model import StepWork
-from engine_core.schedulers.requests.request import Request
-from workers.contract.messages import SlotInit
+from engine_core.loop.jobs import Job
+from engine_core.loop.reports import StepWork
+from engine_core.schedulers.request import Request
+from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
 
 _NOTHING = range(0)
+_FROM_SLOT = array("i", [-1])
+_NO_TARGET = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +98,53 @@ class DecodeBatch:
             self.updates += (request.slot, index, block)
         request.blocks += blocks
 
+    def message(self, masked: bytes, groups: Sequence[int]) -> DecodeStep:
+        """Build what every stage gets: rows in order, with -1 for tokens sampled in their slot.
+
+        `masked` and `groups`, which are flat, are those of `DecodeStep`.
+        """
+        return DecodeStep(
+            step=self.step,
+            tokens=self._tokens(),
+            query_lens=_int32(self.lens),
+            slots=_int32([request.slot for request in self.requests]),
+            starts=_int32(self.starts),
+            sample=bytes(self.samples),
+            block_updates=_int32(self.updates),
+            block_copies=_int32(self.copies),
+            groups=_int32(groups),
+            inits=self.inits,
+            after=self.after,
+            targets=self._targets(),
+            masked=masked,
+        )
+
+    def _tokens(self) -> bytes:
+        decodes = self.num_decodes
+        chunks = [
+            _FROM_SLOT if start >= request.resident_from else request.tokens[start : start + length]
+            for request, start, length in zip(
+                self.requests[decodes:], self.starts[decodes:], self.lens[decodes:], strict=True
+            )
+        ]
+        return b"".join([_FROM_SLOT.tobytes() * decodes, *chunks])
+
+    def _targets(self) -> bytes:
+        """For each scored position the prompt token after it; empty if the step scores nothing."""
+        if not self.num_scored:
+            return b""
+        targets = np.full(self.num_tokens, _NO_TARGET, np.int32)
+        offset = 0
+        for request, start, length, scored in zip(
+            self.requests, self.starts, self.lens, self.scored, strict=True
+        ):
+            if scored:
+                first = offset + scored.start - start
+                following = request.tokens[scored.start + 1 : scored.stop + 1]
+                targets[first : first + len(scored)] = following
+            offset += length
+        return targets.tobytes()
+
 
 @dataclass(slots=True, eq=False)
 class EncodeBatch:
@@ -127,3 +178,18 @@ class EncodeBatch:
     def num_states(self) -> npt.NDArray[np.int32]:
         """How many token states each row gets: int32[R]."""
         return self.lens * self.token_states if len(self.token_states) else np.zeros_like(self.lens)
+
+    def message(self) -> EncodeStep:
+        """Build what every stage gets: the arrays as they are."""
+        return EncodeStep(
+            step=self.step,
+            tokens=self.tokens.tobytes(),
+            query_lens=self.lens.tobytes(),
+            token_types=self.token_types.tobytes(),
+            token_states=self.token_states.tobytes(),
+            unpooled_lens=self.unpooled_lens.tobytes(),
+        )
+
+
+def _int32(values: Sequence[int]) -> bytes:
+    return array("i", values).tobytes()

@@ -3,34 +3,33 @@
 import math
 from typing import NamedTuple
 
+from engine_core.loop.reports import StepWork
 from workers.contract.model_config import ModelConfig
 
 _WEIGHT_BYTES = 2
+
+
 _FLOPS, _BYTES_PER_SECOND = 600e12, 4e12
 """Rates of a large GPU. They only say how the parts of a step compare until steps are measured."""
 
+
 _FORGET = 0.99
 """Weight of what is known, after each step: about the last 100 steps count."""
+
+
 _STAY = 0.02
 """Weight of the coefficients as they are, in steps: what the load does not tell apart stays."""
+
+
 _OUTLIER = 3.0
 """Deviations of more than so many usual ones count less, in proportion."""
+
+
 _SWEEPS = 2
+
+
 _LEAST_FACTOR = 1e-6
 """The least coefficient, in units of where it started: so that every work takes time."""
-
-
-class StepWork(NamedTuple):
-    """What makes up a step's time.
-
-    tokens    of all rows
-    attended  pairs of a prompt token and a token that it attends to
-    contexts  tokens that decode rows attend to, over all of them
-    """
-
-    tokens: int
-    attended: float = 0.0
-    contexts: int = 0
 
 
 class Coefficients(NamedTuple):

@@ -4,34 +4,40 @@ There is no prefill phase and no decode phase: a step computes some of the token
 not yet submitted, of any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from engine_core.engine_state import Usage
-from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job
-from engine_core.outbox import Outbox
+from engine_core.loop.jobs import Job, JobKind
+from engine_core.loop.outbox import Outbox
+from engine_core.loop.reports import StepWork
+from engine_core.messages import KeyShare, Usage
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.chunked_prefill import ChunkedPrefill
-from engine_core.schedulers.confirm import confirm_rows, fail_off_grammar, num_sampled
-from engine_core.schedulers.cost_model import CostModel, StepWork, starting_coefficients
-from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
+from engine_core.schedulers.cost_model import CostModel, starting_coefficients
+from engine_core.schedulers.kv_cache import KVCacheManager
 from engine_core.schedulers.masks import StepMasks
 from engine_core.schedulers.micro_batches import MicroBatches
-from engine_core.schedulers.preemption import Preemption
-from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, efficient_tokens
-from engine_core.schedulers.requests.cached_prefix import share_computed, share_text
-from engine_core.schedulers.requests.classes import RequestClasses
-from engine_core.schedulers.requests.prompts_in_progress import PromptsInProgress, Resumed
-from engine_core.schedulers.requests.request import Request, Status
-from engine_core.schedulers.requests.row_shares import RowShares
-from engine_core.schedulers.requests.running import RunningRequests
+from engine_core.schedulers.prefixes import (
+    PromptsInProgress,
+    Resumed,
+    cached_prefix,
+    share_computed,
+    share_text,
+)
+from engine_core.schedulers.prompt_budget import PromptBudget, StepTime
+from engine_core.schedulers.queues import RequestQueue, WaitingRequests
+from engine_core.schedulers.request import Request, Status
+from engine_core.schedulers.results import confirm_rows, fail_off_grammar, num_sampled
+from engine_core.schedulers.row_shares import RowShares
+from engine_core.schedulers.running import RunningRequests
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from engine_core.schedulers.short_steps import ShortSteps
-from engine_core.schedulers.step_builder import build_decode_step
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, StepMask
+
+_MOST_HELD = 128
+"""Requests of a kind that a step looks at in vain: thousands may wait for one prompt."""
 
 
 class DecoderScheduler:
@@ -54,40 +60,38 @@ class DecoderScheduler:
         self._costs = cost_model or CostModel(starting_coefficients(config.model))
         self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None
         self._ahead = config.steps_ahead > 0
-        self.kv = KVCacheManager(num_blocks, config.block_size)
-        self._preemptions = self._generated_tokens = 0
         self._max_tokens = config.max_step_tokens
+        self.kv = KVCacheManager(num_blocks, config.block_size)
         self._running = RunningRequests(config.max_running)
-        self._shared = SharedPrefixes(self.kv, self._running, not config.disable_cascade_attn)
-        self._micro_batches = MicroBatches(config, self._step_time, self._shared)
-        self._classes = RequestClasses(self.kv, config, efficient_tokens(config), clock)
+        self._waiting = WaitingRequests(self.kv, config, clock)
         self._in_progress = PromptsInProgress(self.kv, self._costs.fixed_tokens)
-        self._preemption = Preemption(self.kv, self._running, self._classes, self._preempt)
         self._rows = RowShares(config.max_running, clock)
         self._short_steps = ShortSteps(
-            config, self._running, self._classes, self._rows, self._costs, self._step_time, clock
-        )
-        self._prefill = ChunkedPrefill(
-            self.kv,
+            config,
             self._running,
-            self._classes,
-            self._shared,
-            self._in_progress,
-            self._short_steps,
-            self._micro_batches,
+            self._waiting,
+            self._rows.num_jobs,
+            self._costs,
+            self._step_time,
+            clock,
         )
+        self._shared = SharedPrefixes(self.kv, self._running, not config.disable_cascade_attn)
+        self._micro_batches = MicroBatches(config, self._step_time, self._shared)
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = self._step = 0
+        self._preemptions = self._generated_tokens = 0
+        # Prompt tokens of all requests that have begun, and how many of them were cached.
+        self._queried_tokens = self._cached_tokens = 0
 
     def usage(self) -> Usage:
         return Usage(
             running=len(self._running),
-            waiting=len(self._classes) + len(self._in_progress),
+            waiting=len(self._waiting) + len(self._in_progress),
             kv_blocks_used=self.kv.num_blocks - self.kv.num_free,
             kv_blocks_total=self.kv.num_blocks,
             kv_blocks_peak=self.kv.peak,
-            queried_tokens=self._prefill.queried_tokens,
-            cached_tokens=self._prefill.cached_tokens,
+            queried_tokens=self._queried_tokens,
+            cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
             preemptions=self._preemptions,
         )
@@ -98,13 +102,13 @@ class DecoderScheduler:
 
     @property
     def queued_tokens(self) -> int:
-        waiting = self._classes.num_tokens + self._in_progress.num_tokens
-        return self._running.unsubmitted + waiting
+        waiting = self._waiting.tokens_before() + sum(self._in_progress.tokens)
+        return sum(self._running.unsubmitted) + waiting
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
-        begun = self._running.unsubmitted_beside(self._classes.surplus.running)
-        begun += self._in_progress.num_regular_tokens
-        return begun + self._classes.regular.waiting.tokens_before(priority, key)
+        begun = sum(self._running.unsubmitted) - self._running.unsubmitted[JobKind.LARGE]
+        begun += self._in_progress.tokens[JobKind.SMALL]
+        return begun + self._waiting.regular.tokens_before(priority, key)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         if row is None:
@@ -117,19 +121,18 @@ class DecoderScheduler:
     def schedule(self, oldest: DecodeBatch | None) -> DecodeBatch | None:
         batch = DecodeBatch(self._step)
         running = self._running
-        limited = self._short_steps.decide()
-        startable = self.queued_tokens if running.free_slots else running.unsubmitted
+        self._short_steps.decide()
+        startable = self.queued_tokens if running.free_slots else sum(running.unsubmitted)
         # More micro-batches of short steps would only keep clients waiting.
-        self._micro_batches.decide(running.generating, 0 if limited else startable)
+        prompt_tokens = 0 if self._short_steps.limited else startable
+        self._micro_batches.decide(running.generating, prompt_tokens)
         ahead_of = oldest.step if oldest is not None and self._ahead else -1
         # A row of the oldest step keeps the first stage waiting if that step has stages before it:
         # so it is the choice of last resort until all micro-batches are in flight.
         full = self._step - ahead_of >= self._micro_batches.count
         self._add_decodes(batch, ahead_of if full else -1)
         if self.has_prompts():
-            room, others = self._max_tokens - batch.num_tokens, batch.num_tokens
-            budget = PromptBudget(room, self.queued_tokens, self._step_time, others)
-            self._prefill.add(batch, budget)
+            self._add_prompts(batch)
         if not batch.requests and not full:
             self._add_decodes(batch, ahead_of)
         # What is copied is copied first: later steps may write there.
@@ -155,7 +158,7 @@ class DecoderScheduler:
 
     def build(self, batch: DecodeBatch) -> DecodeStep:
         masked = self._masks.owe(batch) if self._constrained else b""
-        return build_decode_step(batch, masked, self._shared.groups(batch))
+        return batch.message(masked, self._shared.groups(batch))
 
     def masks(self, outbox: Outbox) -> Iterator[StepMask]:
         for mask, failed in self._masks.compute():
@@ -167,8 +170,8 @@ class DecoderScheduler:
     def update(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> None:
         self._share(batch)
         for request in self._confirm(batch, output, outbox):
-            if request.job.is_batch:
-                self._classes.batch.finished(request)
+            if request.kind is JobKind.BATCH:
+                self._waiting.batch.finished(request)
             self._end(request)
             if request.job.ended:
                 self.abort(request.job)
@@ -179,7 +182,7 @@ class DecoderScheduler:
         return confirm_rows(batch, output, self.kv, outbox)
 
     def _share(self, batch: DecodeBatch) -> None:
-        """What a step has computed of prompts may be copied; who waited for it does so no more."""
+        """Let prompts be copied as far as a step has computed them; resume who waited for that."""
         for row in range(batch.num_decodes, len(batch.requests)):
             request, stop = batch.requests[row], batch.starts[row] + batch.lens[row]
             if request.status is Status.RUNNING:
@@ -189,7 +192,9 @@ class DecoderScheduler:
 
     def _resume(self, requests: Iterable[Resumed]) -> None:
         for request, shared in requests:
-            self._classes.of(request).put_back(request, shared)
+            self._waiting.of(request).put_back(request, shared)
+
+    # Rows that generate.
 
     def _add_decodes(self, batch: DecodeBatch, oldest_step: int) -> None:
         """Add one token of each generating request that can go on. A pipeline divides these
@@ -202,7 +207,7 @@ class DecoderScheduler:
             if request.submitted < len(request.blocks) * size or self._grow(batch, request)
         ]
         # Now that rows have grown: what is freed for arrivals is left for them.
-        self._preemption.for_arrivals(self._max_tokens)
+        self._make_room()
         if self._preemptions > preempted:
             ready = [request for request in ready if request.status is Status.RUNNING]
         first, ready = self._short_steps.split(ready)
@@ -212,17 +217,146 @@ class DecoderScheduler:
         self._running.contexts += batch.num_decodes
 
     def _grow(self, batch: DecodeBatch, request: Request) -> bool:
-        """Allocate the block of the request's next position. False if it is not in this step: no
-        block is free, or the request was preempted for an older one."""
+        """Allocate the block of the request's next position. False if it is not in this step: it
+        was preempted for an older one, or no block is free and it would be the first to give way,
+        or a token of it is unresolved, so that it may be about to end."""
         if request.status is not Status.RUNNING:
             return False
         while (blocks := self.kv.allocate(1)) is None:
-            if not self._preemption.for_growth(request):
+            other = self._running.first_to_give_way
+            if request.unresolved or other is request:
                 return False
+            self._preempt(other)
         batch.assign_blocks(request, blocks)
-        if request.job.is_batch:
-            self._classes.batch.grown(request)
+        if request.kind is JobKind.BATCH:
+            self._waiting.batch.grown(request)
         return True
+
+    def _make_room(self) -> None:
+        """Preempt rows of the batch band, then surplus ones, for all regular requests that the next
+        step could begin. A row of a later kind never takes anything from another."""
+        running, waiting = self._running, self._waiting.regular
+        if not waiting or not any(running.rows[JobKind.LARGE :]):
+            return
+        blocks, tokens = 0, self._max_tokens - running.tokens_before(JobKind.LARGE)
+        for slots, request in enumerate(waiting.arrivals(tokens), 1):
+            held = self.kv.num_held(cached_prefix(self.kv, request).blocks)
+            blocks += self.kv.blocks_for(len(request.tokens)) - held
+            while len(running.free_slots) < slots or self.kv.num_free < blocks:
+                if not any(running.rows[JobKind.LARGE :]):
+                    return
+                self._preempt(running.first_to_give_way)
+
+    # Chunks of prompts.
+
+    def _add_prompts(self, batch: DecodeBatch) -> None:
+        """Add chunks of prompts while slots, blocks and budget last, kind by kind."""
+        room, others = self._max_tokens - batch.num_tokens, batch.num_tokens
+        budget = PromptBudget(room, self.queued_tokens, self._step_time, others)
+        for kind in JobKind:
+            if not self._add_prompts_of(kind, batch, budget):
+                return
+
+    def _add_prompts_of(self, kind: JobKind, batch: DecodeBatch, budget: PromptBudget) -> bool:
+        """Add those that have begun, oldest first; then waiting requests begin, in order. Short
+        ones do so before a prompt of several steps goes on, and prompts that give way go on last.
+        False if a request has to wait."""
+        queue = self._waiting.queues[kind]
+        prompts = [request for request in self._running.prompts if request.kind is kind]
+        if not prompts and not queue:
+            return True
+        self._short_steps.limit(budget, batch, kind)
+        prompts.sort(key=self._short_steps.gives_way)
+        if prompts and (most := budget.left_by(len(prompts[0].tokens) - prompts[0].submitted)):
+            self._begin_all(queue, batch, budget, most)
+        for request in prompts:
+            if not self._length(request, request.submitted, budget):
+                return False
+            self._add_chunk(batch, request, budget)
+        return self._begin_all(queue, batch, budget)
+
+    def _begin_all(
+        self, queue: RequestQueue, batch: DecodeBatch, budget: PromptBudget, most: float = math.inf
+    ) -> bool:
+        """Begin waiting requests, of at most so many tokens. False if one has to wait."""
+        held = 0
+        while queue:
+            request = queue.next() if self._running.free_slots else None
+            if request is None or not self._length(request, 0, budget):
+                return False
+            if self._in_progress.holds(request, batch.step):
+                queue.take(request)
+                held += 1
+                if held == _MOST_HELD:
+                    return False
+                continue
+            most -= len(request.tokens)
+            if most < 0 or not self._begin(queue, batch, request):
+                return False
+            self._add_chunk(batch, request, budget)
+        return True
+
+    def _length(self, request: Request, start: int, budget: PromptBudget) -> int:
+        """How many of its known tokens this step can take from `start` on."""
+        limited = self._short_steps.gives_way(request)
+        return budget.chunk(start, len(request.tokens), limited=limited)
+
+    def _begin(self, queue: RequestQueue, batch: DecodeBatch, request: Request) -> bool:
+        """Give a waiting request a slot and its known tokens' blocks. False if too few are free."""
+        if (claim := queue.claim(request)) is None:
+            return False
+        self._running.begin(request, claim.start)
+        batch.inits.append(request.slot_init())
+        batch.assign_blocks(request, claim.blocks)
+        self._shared.enter(request, claim.shared)
+        batch.copies += claim.copy
+        batch.begun.append(request.job)
+        request.begin(claim.start, claim.shared)
+        queue.take(request)
+        if request.kind is JobKind.BATCH:
+            self._waiting.batch.begun(request)
+        self._in_progress.begin(request)
+        if not request.announced:
+            self._cached_tokens += request.cached
+            self._queried_tokens += len(request.tokens)
+        return True
+
+    def _add_chunk(self, batch: DecodeBatch, request: Request, budget: PromptBudget) -> None:
+        """Add the next chunk of the request's known tokens.
+
+        Its full blocks are registered now: any later request, even in the same step, may read them,
+        because each layer writes the keys and values of all rows before it attends.
+        """
+        start, stop = request.submitted, len(request.tokens)
+        # There was time for the first token of a prompt; one behind a cached prefix takes longer.
+        length = max(1, self._length(request, start, budget))
+        budget.take(start, length, limited=self._short_steps.gives_way(request))
+        batch.add(request, start, length, start + length == stop)
+        self._running.chunk_submitted(request, length)
+        request.register_blocks(self.kv, start + length)
+
+    # Requests come, wait again, and end.
+
+    def _enter(self, request: Request) -> None:
+        self._constrained += request.constrained
+        self._waiting.of(request).append(request)
+
+    def _promote(self, request: Request) -> None:
+        """A surplus row is a regular one from now on."""
+        if request.status is Status.RUNNING:
+            self._running.promote(request)
+        elif request in self._in_progress:
+            self._in_progress.promote(request)
+        else:
+            self._waiting.surplus.remove(request)
+            self._waiting.regular.append(request)
+        request.kind = JobKind.SMALL
+
+    def _preempt(self, request: Request) -> None:
+        self._preemptions += 1
+        self._release(request)
+        request.wait_again()
+        self._waiting.of(request).put_back(request, 0)
 
     def _end(self, request: Request) -> bool:
         """The request is over: release its slot and blocks. False if it was over already.
@@ -239,34 +373,24 @@ class DecoderScheduler:
             if request in self._in_progress:
                 self._in_progress.forget(request)
             else:
-                self._classes.of(request).remove(request)
+                self._waiting.of(request).remove(request)
         request.status = Status.ENDED
         self._constrained -= request.constrained
-        self._short_steps.ending(request.job)
+        self._short_steps.traffic.seen(request.job.kind)
         promoted, made = self._rows.ended(request)
         if promoted is not None:
-            self._classes.promote(promoted, held=promoted in self._in_progress)
-            self._in_progress.promoted(promoted)
+            self._promote(promoted)
         if made is not None:
             self._enter(made)
         return True
-
-    def _enter(self, request: Request) -> None:
-        self._constrained += request.constrained
-        self._classes.of(request).add(request)
-
-    def _preempt(self, request: Request) -> None:
-        self._preemptions += 1
-        self._release(request)
-        request.wait_again()
-        self._classes.of(request).put_back(request, 0)
 
     def _release(self, request: Request) -> None:
         """Give back the slot and the blocks of a running request."""
         self._resume(self._in_progress.leave(request))
         share_text(self.kv, request)
         self._running.leave(request)
-        self._classes.of(request).left(request)
+        if request.kind is JobKind.BATCH:
+            self._waiting.batch.left(request)
         self._shared.leave(request)
         self.kv.release(request.blocks)
         request.blocks = []

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.requests.request import Request, Status
+from engine_core.schedulers.request import Request, Status
 from engine_core.structured.matcher import MaskFiller
 from workers.contract.messages import StepMask
-
-
-@dataclass(frozen=True, slots=True)
-class _OwedMask:
-    """A step that still waits for its mask, and its constrained requests that sample."""
-
-    step: int
-    requests: list[Request]
-
-    @property
-    def ready(self) -> bool:
-        """Every request has all its tokens, except the one that this step samples."""
-        return all(request.unresolved == 1 for request in self.requests)
 
 
 class StepMasks:
@@ -42,7 +28,8 @@ class StepMasks:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_words = -(-vocab_size // 32)
         self._filler = MaskFiller()
-        self._owed: deque[_OwedMask] = deque()
+        # Steps that wait for their masks, and their constrained requests that sample.
+        self._owed: deque[tuple[int, list[Request]]] = deque()
 
     def owe(self, batch: DecodeBatch) -> bytes:
         """`batch` is submitted. Returns `DecodeStep.masked`."""
@@ -50,18 +37,18 @@ class StepMasks:
         requests = [request for request in sampled if request.constrained]
         if not requests:
             return b""
-        self._owed.append(_OwedMask(batch.step, requests))
+        self._owed.append((batch.step, requests))
         return bytes([request.constrained for request in sampled])
 
     def compute(self) -> Iterator[tuple[StepMask, list[Request]]]:
         """The masks that can be computed now, in the order of their steps, each with the requests
         that cannot go on."""
-        while self._owed and self._owed[0].ready:
-            yield self._fill(self._owed.popleft())
+        # Ready: every request has all its tokens, except the one that this step samples.
+        while self._owed and all(request.unresolved == 1 for request in self._owed[0][1]):
+            yield self._fill(*self._owed.popleft())
 
-    def _fill(self, owed: _OwedMask) -> tuple[StepMask, list[Request]]:
+    def _fill(self, step: int, requests: list[Request]) -> tuple[StepMask, list[Request]]:
         """Requests that have ended, or fail now, may sample any token: nobody reads it."""
-        requests = owed.requests
         open_ones = [(i, r) for i, r in enumerate(requests) if r.status is not Status.ENDED]
         matchers = [(i, r.matcher) for i, r in open_ones if r.matcher is not None]
         words = max([matcher.words for _, matcher in matchers], default=self._vocab_words)
@@ -72,4 +59,4 @@ class StepMasks:
             if r.limits is not None and not r.limits.restrict(bits[i], r.tokens, r.prompt_len):
                 failed.add(i)
         bits[list(failed)] = 0xFFFFFFFF
-        return StepMask(owed.step, bits.tobytes()), [requests[i] for i in sorted(failed)]
+        return StepMask(step, bits.tobytes()), [requests[i] for i in sorted(failed)]

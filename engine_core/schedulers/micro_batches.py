@@ -6,7 +6,7 @@ from itertools import accumulate
 from operator import attrgetter
 
 from engine_core.schedulers.prompt_budget import StepTime
-from engine_core.schedulers.requests.request import UNSHARED, Request
+from engine_core.schedulers.request import UNSHARED, Request
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from workers.contract.config import ExecutionConfig, max_micro_batches
 

@@ -5,7 +5,6 @@ equal: a token late in a long prompt attends to all before it.
 """
 
 import math
-from dataclasses import dataclass
 
 from engine_core.schedulers.cost_model import CostModel
 from workers.contract.config import ExecutionConfig
@@ -32,7 +31,7 @@ _LAST_CHUNK = _MIN_CHUNK // 2
 _LEFT_BY_LONG_PROMPTS = 8
 """A prompt of several steps leaves one in so many of a step's tokens."""
 
-_LEAST_IN_ANY_CASE = 32
+_LEAST_OF_ALL = 32
 """Tokens of prompts that a step takes of what waits behind a limit on its time, however little of
 it is left: so that all go on."""
 
@@ -45,6 +44,11 @@ def tile_tokens(config: ExecutionConfig) -> int:
 def efficient_tokens(config: ExecutionConfig) -> int:
     """So many tokens of a step are worth its fixed cost."""
     return min(_LEAST_TOKENS[config.device_type], config.max_step_tokens)
+
+
+def _full_tiles(tokens: int, tile: int) -> int:
+    """About as many tokens of a step, none of which a device computes in vain."""
+    return round(tokens / tile) * tile
 
 
 class StepTime:
@@ -60,7 +64,7 @@ class StepTime:
         parts = max(2, config.num_stages / 2) if self._decodes else 1
         self._most_tokens = config.max_step_tokens / parts
         self._least_tokens = efficient_tokens(config)
-        self._multiple = tile_tokens(config)
+        self.tile = tile_tokens(config)
 
     def of(self, work: float) -> float:
         """The prompts' part of each step while prompts of `work` seconds are computed.
@@ -76,10 +80,6 @@ class StepTime:
             even = max(even, math.sqrt(work * costs.coefficients.step / (self._stages - 1)))
         most = costs.coefficients.token * self._most_tokens
         return max(min(even, most), costs.chunk_seconds(0, self._least_tokens))
-
-    def full_tiles(self, tokens: int) -> int:
-        """About as many tokens of a step, none of which a device computes in vain."""
-        return round(tokens / self._multiple) * self._multiple
 
     def rounds(self, tokens: int) -> float:
         """How often prompts of so many tokens fill every stage."""
@@ -100,7 +100,10 @@ class PromptBudget:
         self._taken = False
         self._seconds = math.inf
         self._spent = 0.0
-        self._limit: _TimeLimit | None = None
+        # Of prompts that are limited: seconds and tokens left, tokens of each.
+        self._costs: CostModel | None = None
+        self._seconds_left = 0.0
+        self._tile = self._least = self._each = 0
         if step_time is not None:
             self._seconds = step_time.of(step_time.cost_model.coefficients.token * pending)
 
@@ -111,19 +114,22 @@ class PromptBudget:
             return 0
         return self._tokens // _LEFT_BY_LONG_PROMPTS
 
-    def limit(self, tokens: float) -> None:
-        """At most so many tokens more."""
-        self._tokens = int(min(self._tokens, tokens))
-
-    def within(self, seconds: float, costs: CostModel, tile: int, each: int) -> None:
-        """About so many seconds more for prompts that are limited, but a few tokens in any case,
-        and so many of each; all of the step's tokens fill tiles of so many."""
-        self._limit = _TimeLimit(costs, max(0.0, seconds), tile, self._others, each)
+    def within(
+        self, seconds: float, costs: CostModel, tile: int, each: int, least: int = _LEAST_OF_ALL
+    ) -> None:
+        """About so many seconds more for prompts that are limited, but the `least` tokens in any
+        case, and so many of each; all of the step's tokens fill tiles of so many."""
+        self._costs, self._tile, self._each = costs, tile, each
+        self._seconds_left, self._least = max(0.0, seconds), least
 
     def chunk(self, start: int, stop: int, *, limited: bool = False) -> int:
         """How many of the positions [start, stop) that are left of a prompt this step takes."""
         length = self._even_chunk(start, stop)
-        return min(length, self._limit.length(start)) if limited and self._limit else length
+        if not limited or self._costs is None:
+            return length
+        fitting = self._others + self._costs.chunk_length(start, self._seconds_left)
+        full = _full_tiles(fitting, self._tile)
+        return min(length, max(full - self._others, self._least, self._each))
 
     def _even_chunk(self, start: int, stop: int) -> int:
         left = stop - start
@@ -135,8 +141,8 @@ class PromptBudget:
         room = self._seconds - self._spent
         if self._taken and (room <= 0 or self._tokens < min(left, _MIN_CHUNK)):
             return 0
-        length = costs.chunk_length(start, room)
-        length = max(self._time.full_tiles(self._others + length) - self._others, _MIN_CHUNK)
+        full = _full_tiles(self._others + costs.chunk_length(start, room), self._time.tile)
+        length = max(full - self._others, _MIN_CHUNK)
         if left <= length + _LAST_CHUNK:
             return min(left, self._tokens)
         if self._taken and room < costs.chunk_seconds(0, _MIN_CHUNK):
@@ -150,30 +156,7 @@ class PromptBudget:
         self._taken = True
         if self._time is not None:
             self._spent += self._time.cost_model.chunk_seconds(start, length)
-        if self._limit is not None:
-            self._limit.take(start, length, limited)
-
-
-@dataclass(slots=True)
-class _TimeLimit:
-    """About so many `seconds`: what makes the step's tokens, of which there are `others`, full
-    tiles. And `least` tokens even where these take longer, `each` of a prompt."""
-
-    costs: CostModel
-    seconds: float
-    tile: int
-    others: int
-    each: int
-    least: int = _LEAST_IN_ANY_CASE
-
-    def length(self, start: int) -> int:
-        """How many positions of a prompt fit, from `start` on."""
-        length = self.costs.chunk_length(start, self.seconds)
-        full = round((self.others + length) / self.tile) * self.tile
-        return max(full - self.others, self.least, self.each)
-
-    def take(self, start: int, length: int, limited: bool) -> None:
-        """So many positions from `start` on are taken."""
-        self.seconds = max(0.0, self.seconds - self.costs.chunk_seconds(start, length))
-        self.least = max(0, self.least - length * limited)
-        self.others += length
+        if self._costs is not None:
+            spent = self._costs.chunk_seconds(start, length)
+            self._seconds_left = max(0.0, self._seconds_left - spent)
+            self._least = max(0, self._least - length * limited)

@@ -11,8 +11,8 @@ from operator import attrgetter
 import numpy as np
 
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
-from engine_core.schedulers.requests.request import UNSHARED, Request
+from engine_core.schedulers.kv_cache import KVCacheManager
+from engine_core.schedulers.request import UNSHARED, Request
 
 _shared_block = attrgetter("shared_block")
 

@@ -1,25 +1,42 @@
-"""How much of a step the batch band and large jobs take: beside requests of clients, what fills a
+"""How much of a step the batch band and large jobs take beside requests of clients: what fills a
 short time."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from itertools import accumulate, takewhile
 from operator import attrgetter
+from typing import Final
 
-from engine_core.job import Job, JobKind
+from engine_core.loop.jobs import JobKind
+from engine_core.loop.reports import StepWork
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.cost_model import CostModel, StepWork
-from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, tile_tokens
-from engine_core.schedulers.requests.classes import RequestClasses
-from engine_core.schedulers.requests.online_traffic import (
-    STEP_SECONDS,
-    UNLIMITED,
-    OnlineTraffic,
+from engine_core.schedulers.cost_model import CostModel
+from engine_core.schedulers.prompt_budget import (
+    PromptBudget,
+    StepTime,
+    efficient_tokens,
+    tile_tokens,
 )
-from engine_core.schedulers.requests.request import Request
-from engine_core.schedulers.requests.request_queue import RequestQueue
-from engine_core.schedulers.requests.row_shares import RowShares
-from engine_core.schedulers.requests.running import RunningRequests
+from engine_core.schedulers.queues import WaitingRequests
+from engine_core.schedulers.request import Request
+from engine_core.schedulers.running import RunningRequests
 from workers.contract.config import ExecutionConfig
+
+STEP_SECONDS = 20e-3
+"""What a step with work of lower kinds is filled to beside online traffic. A request that arrives
+waits for one, and each token of those that run takes one. Batches lose little: of an 8B model an
+H100 computes 512 tokens in 12 ms, and 1,024 in 24."""
+
+BATCH_SECONDS = 60e-3
+"""What prompts of batches fill a step to without online traffic, unless fewer tokens are worth no
+step: who comes then waits for such steps. An H100 computes 2,560 tokens of an 8B model meanwhile,
+and of more no more a second."""
+
+REMEMBERED = 5.0
+"""Seconds. Who has just been answered may well ask again, and would find a long step running."""
+
+UNLIMITED: Final = len(JobKind)
+"""In place of the first kind that is limited."""
 
 _LEAST_SHARE = 32
 """A row in so many of the slots goes on in any step, however long what clients wait for takes."""
@@ -27,68 +44,90 @@ _LEAST_SHARE = 32
 _age = attrgetter("last_step")
 
 
+class OnlineTraffic:
+    """Jobs that others give way to: present, or until a moment ago."""
+
+    def __init__(self, present: Sequence[int], clock: Callable[[], float]) -> None:
+        """`present` counts what there is of each kind, at any time; `clock` is in seconds."""
+        self._present, self._clock = present, clock
+        self._last = [-math.inf] * len(JobKind)
+
+    def seen(self, kind: JobKind) -> None:
+        """Note that a job of this kind has been there until now."""
+        self._last[kind] = self._clock()
+
+    def first_limited(self) -> int:
+        """The first kind that is there and gives way to one before it; `UNLIMITED` if none does."""
+        since = self._clock() - REMEMBERED
+        online = False
+        for kind in JobKind:
+            present = self._present[kind] > 0
+            if present and online:
+                return kind
+            online = online or present or self._last[kind] > since
+        return UNLIMITED
+
+
 class ShortSteps:
-    """Limits what steps take of batches while there is a job of a client, or was a moment ago; and
-    of large jobs, which have surplus rows, while there is a small one: of their regular rows the
-    prompts, of the others all."""
+    """Bounds what a step takes of batches and of large jobs while smaller jobs are present.
+
+    A job counts as present until `REMEMBERED` seconds after its last row. Batches are bound beside
+    any job of a client, large jobs beside a small one: their surplus rows wholly, their regular
+    rows while their prompts are computed. Without any the prompts of batches are bound, too, to a
+    longer time.
+    """
 
     def __init__(
         self,
         config: ExecutionConfig,
         running: RunningRequests,
-        classes: RequestClasses,
-        rows: RowShares,
+        waiting: WaitingRequests,
+        num_jobs: Sequence[int],
         costs: CostModel,
         step_time: StepTime | None,
         clock: Callable[[], float],
     ) -> None:
-        """A single stage has no `step_time`."""
-        self._running, self._classes, self._rows = running, classes, rows
+        """`num_jobs` counts the jobs of each kind; a single stage has no `step_time`."""
+        self._running, self._waiting, self._num_jobs = running, waiting, num_jobs
         self._costs, self._step_time = costs, step_time
-        self._tile = tile_tokens(config)
+        self._tile, self._efficient = tile_tokens(config), efficient_tokens(config)
         self._least_rows = max(1, config.max_running // _LEAST_SHARE)
-        self._traffic = OnlineTraffic(lambda kind: rows.num_jobs[kind] > 0, clock)
+        self.traffic = OnlineTraffic(num_jobs, clock)
         self._first_limited: int = UNLIMITED
 
     @property
     def present(self) -> bool:
         """There are jobs that give way."""
-        return any(self._rows.num_jobs[JobKind.LARGE :])
+        return any(self._num_jobs[JobKind.LARGE :])
 
     @property
     def limited(self) -> bool:
         """The next step limits something."""
         return self._first_limited != UNLIMITED
 
-    def ending(self, job: Job) -> None:
-        """Note that a row of a job ends."""
-        self._traffic.seen(job.kind)
-
-    def decide(self) -> bool:
+    def decide(self) -> None:
         """Choose, for the next step, whether there is a limit."""
-        self._first_limited = self._traffic.first_limited() if self.present else UNLIMITED
-        return self.limited
+        self._first_limited = self.traffic.first_limited() if self.present else UNLIMITED
 
     def gives_way(self, request: Request) -> bool:
         """What the next step takes of its prompt is limited."""
-        return request.job.kind >= self._first_limited
+        return request.job.kind >= min(self._first_limited, JobKind.BATCH)
 
     def fit(self, max_tokens: int) -> bool:
         """All that wait could begin with the next step of so many tokens, and leave room for one
         that arrives: rows that are limited give way."""
-        late = self._classes.running_from(self._first_limited)
-        slots = len(self._running.free_slots) + len(late)
-        tokens = sum(self._running.beside(late))
-        return self._classes.fit(slots, max_tokens - tokens, self._first_limited)
+        limited, running = self._first_limited, self._running
+        slots = len(running.free_slots) + sum(running.rows[limited:])
+        return self._waiting.fit(slots, max_tokens - running.tokens_before(limited), limited)
 
     def split(self, ready: list[Request]) -> tuple[list[Request], list[Request]]:
         """Generating requests that are in the next step in any case, and those that are limited.
         Where there is no limit, all are alike."""
         if not self.limited:
             return [], ready
-        late = self._classes.running_from(self._first_limited)
-        first = [request for request in ready if request not in late]
-        return first, [request for request in ready if request in late]
+        limited = self._first_limited
+        first = [request for request in ready if request.kind < limited]
+        return first, [request for request in ready if request.kind >= limited]
 
     def fitting(self, rows: list[Request], first: list[Request], max_tokens: int) -> list[Request]:
         """As many limited generating `rows`, which have waited longest, as fit beside the `first`
@@ -96,9 +135,8 @@ class ShortSteps:
         if not self.limited or not rows:
             return rows
         _, token, _, context = self._costs.coefficients
-        classes, limited = self._classes, self._first_limited
-        prompts = self._running.unsubmitted_beside(classes.running_from(limited))
-        prompts += classes.tokens_before(limited)
+        prompts = sum(self._running.unsubmitted[: self._first_limited])
+        prompts += self._waiting.tokens_before(self._first_limited)
         room = max_tokens - len(first)
         prompts = min(prompts, room)
         work = StepWork(len(first), contexts=sum(row.submitted + 1 for row in first))
@@ -108,13 +146,17 @@ class ShortSteps:
         count = min(sum(1 for _ in takewhile(left.__ge__, times)), room - prompts)
         return rows[: max(count, min(self._least_rows, max_tokens // 8), 1)]
 
-    def limit(self, budget: PromptBudget, batch: DecodeBatch, queue: RequestQueue) -> None:
-        """Limit what prompts of one class that give way may add to the step."""
+    def limit(self, budget: PromptBudget, batch: DecodeBatch, kind: int) -> None:
+        """Limit what prompts of one kind of rows that give way may add to the step."""
+        if not self.limited and kind != JobKind.BATCH:
+            return
+        before = self._costs.seconds(batch.work)
         if self.limited:
-            left = STEP_SECONDS - self._costs.seconds(batch.work)
             # Regular rows keep their place: one that could not begin would hold up those behind it.
-            each = 1 if queue is self._classes.regular else 0
-            budget.within(left, self._costs, self._tile, each)
+            each = 1 if kind == JobKind.SMALL else 0
+            budget.within(STEP_SECONDS - before, self._costs, self._tile, each)
+        else:
+            budget.within(BATCH_SECONDS - before, self._costs, self._tile, 0, self._efficient)
 
     def _prompt_seconds(self, tokens: int) -> float:
         """What so many prompt tokens of clients add to the next step."""

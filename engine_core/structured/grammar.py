@@ -14,9 +14,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.messages import Grammar
-from engine_core.panics import as_exception
 from engine_core.structured.grammar_error import GrammarError
 from engine_core.structured.schema_compiler import SchemaCompiler
+from engine_core.tokenization.panics import as_exception
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 from workers.contract.config import ExecutionConfig
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-from engine_core.panics import as_exception
+from engine_core.tokenization.panics import as_exception
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")

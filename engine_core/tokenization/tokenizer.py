@@ -12,9 +12,9 @@ from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from engine_core.panics import as_exception
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
+from engine_core.tokenization.panics import as_exception
 from engine_core.tokenization.pipeline.byte_level import longest_token
 from engine_core.tokenization.pipeline.continuation import continuing
 from engine_core.tokenization.pipeline.growth import check_growth

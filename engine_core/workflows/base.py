@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from engine_core.executor.base import Capacity
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
 from engine_core.messages import Accepted, EncodeJob, EngineInfo, GenerateJob
 from engine_core.preprocessing.job_inputs import JobInputs, Text
 from engine_core.refusal import RefusalError

@@ -12,14 +12,14 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from engine_core.loop.outbox import Outbox
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
-from engine_core.outbox import Outbox
 from engine_core.preprocessing.job_inputs import JobInputs, Text
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
-from engine_core.schedulers.encoded_rows import confirm_encoded_rows
-from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.request import Request
+from engine_core.schedulers.results import confirm_encoded_rows
 from engine_core.tokenization.text_pieces import TextPieces
 from engine_core.workflows.base import Workflow
 from engine_core.workflows.encode import EncodeProcessor, encode_workflow

@@ -14,8 +14,7 @@ from engine_core.preprocessing.job_inputs import JobInputs, Text
 from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.base import Scheduler
-from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
-from engine_core.schedulers.requests.encoder_rows import EncoderRows
+from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.base import Operation, RequestProcessor, Workflow

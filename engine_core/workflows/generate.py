@@ -10,14 +10,14 @@ from itertools import chain
 import msgspec
 import numpy as np
 
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
 from engine_core.preprocessing.compiler_threads import CompilerThreads
 from engine_core.preprocessing.job_inputs import JobInputs, Text
 from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.decoder import DecoderScheduler
-from engine_core.schedulers.requests.request import Request, row_seed
+from engine_core.schedulers.request import Request, row_seed
 from engine_core.structured.grammar import CompiledGrammar, compiler_for
 from engine_core.structured.matcher import Matcher
 from engine_core.structured.token_limits import TokenLimits

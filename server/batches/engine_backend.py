@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message
 
-from engine_core.admission.job_size import job_size
-from engine_core.client.encode_calls import EncodeCall
 from engine_core.client.engine_client import EngineClient
-from engine_core.client.pending_jobs import GenerateStream
+from engine_core.client.pending_jobs import EncodeCall, GenerateStream
 from engine_core.config import EngineConfig
+from engine_core.loop.admission import job_size
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.batches.answering import MAX_ANSWER_BYTES, Answer, Backend, Room, too_long

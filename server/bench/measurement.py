@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.engine_state import Beat, StageTime
+from engine_core.messages import Beat, StageTime
 from server.errors import CommandError
 
 Figures = dict[str, float]

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from starlette.requests import Request
 
-from engine_core.client.encode_calls import Encoded
+from engine_core.client.pending_jobs import Encoded
 from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.schemas.common import Usage

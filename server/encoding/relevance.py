@@ -3,8 +3,7 @@
 import msgspec
 from starlette.requests import Request
 
-from engine_core.client.encode_calls import Encoded
-from engine_core.client.pending_jobs import FloatArray
+from engine_core.client.pending_jobs import Encoded, FloatArray
 from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.encoding.encode import count_usage, encode

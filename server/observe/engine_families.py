@@ -15,7 +15,7 @@ from prometheus_client.core import (
 )
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.engine_state import (
+from engine_core.messages import (
     ENGINE_METRICS,
     STAGE_METRICS,
     STEP_SIZES,

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from engine_core.job_timing import JobTiming
+from engine_core.messages import JobTiming
 from engine_core.refusal import ErrorCode
 from server.schemas.common import FinishReason
 from server.settings.api_keys import ANYBODY, ClientKey

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from fastapi import Request, Response
 
-from engine_core.client.encode_calls import Encoded
+from engine_core.client.pending_jobs import Encoded
 from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.encoding.embedding_plan import embedding_plan, planned_vectors

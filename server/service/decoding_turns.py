@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from engine_core.fair_queuing.fair_queue import FairQueue
-from engine_core.fair_queuing.key_share import KeyShare
+from engine_core.loop.fair_queue import FairQueue
+from engine_core.messages import KeyShare
 
 LARGE_BYTES = 256 << 10
 """Bodies of more take turns. Of one full of small objects that is 8 ms; 8 MiB are 0.2 s."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
+from engine_core.messages import NO_KEY, KeyShare
 
 ALL_KEYS = "all"
 """In place of the names of all keys."""

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from engine_core.client.pending_jobs import Outcome
-from engine_core.fair_queuing.fair_queue import FairQueue
-from engine_core.fair_queuing.key_share import KeyShare
+from engine_core.loop.fair_queue import FairQueue
+from engine_core.messages import KeyShare
 from engine_core.refusal import RefusalError
 from server.tasks import lasting_task
 from server.templates.process_handle import ProcessEndedError, ProcessHandle

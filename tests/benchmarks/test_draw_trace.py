@@ -6,16 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib import colors, image
 
-from engine_core.traced_steps import TracedStep
+from benchmarks.draw_trace import COLOURS, default_window, read_tracks
+from engine_core.messages import TracedStep
 from server.trace import chrome_trace
 from workers.contract.messages import StepTimes
 
 pytest.importorskip("matplotlib", reason="pictures need matplotlib (extra `bench`)")
 
-from matplotlib import colors, image
-
-from benchmarks.draw_trace import COLOURS, default_window, read_tracks
 
 STEPS = 100
 STEP_US = 1000

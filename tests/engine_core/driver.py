@@ -5,16 +5,17 @@ from collections import deque
 
 import numpy as np
 
-from engine_core.fair_queuing.key_share import KeyShare
-from engine_core.job import Job
-from engine_core.messages import GenerateJob, RowOutput, SamplingParams
-from engine_core.outbox import Outbox
+from engine_core.loop.jobs import Job
+from engine_core.loop.outbox import Outbox
+from engine_core.messages import GenerateJob, KeyShare, RowOutput, SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients, CostModel
 from engine_core.schedulers.decoder import DecoderScheduler
-from engine_core.schedulers.requests.batch_queue import BatchQueue
-from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.queues import BatchQueue
+from engine_core.schedulers.request import Request
+from engine_core.schedulers.waiting import ItemT, WaitingQueue
 from tests.engine_core.configs import execution_config
+from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
 
 
@@ -86,7 +87,12 @@ class Driver:
     @property
     def batch_queue(self) -> BatchQueue:
         """That of the scheduler's batch band."""
-        return self.scheduler._classes.batch
+        return self.scheduler._waiting.batch
+
+    @property
+    def running_batch(self) -> list[int]:
+        """The jobs of the batch band's rows that run, as they began."""
+        return [each.job.message.id for each in self.scheduler._running if each.job.is_batch]
 
     def submit(self) -> bool:
         assert len(self.batches) <= self.max_depth
@@ -129,19 +135,23 @@ class Driver:
     def assert_ordered(self) -> None:
         """Running requests, then waiting ones, are in order of arrival: no younger request ever
         overtakes an older one."""
-        requests = (*self.scheduler._running, *self.scheduler._classes.regular.waiting)
+        requests = (*self.scheduler._running, *self.scheduler._waiting.regular)
         order = [request.job.message.id for request in requests]
         assert order == sorted(order)
 
     def assert_sums(self) -> None:
         """The scheduler's running sums equal the sums over its requests. A waiting request counts
         the tokens that it had when it was queued: two more may be confirmed after a preemption."""
-        running, waiting = self.scheduler._running, self.scheduler._classes.regular.waiting
-        left = [len(request.tokens) - request.submitted for request in running.prompts]
-        assert running.unsubmitted == sum(left)
+        running, waiting = self.scheduler._running, self.scheduler._waiting.regular
+        rows, unsubmitted = [0, 0, 0], [0, 0, 0]
+        for request in running:
+            rows[request.kind] += 1
+        for request in running.prompts:
+            unsubmitted[request.kind] += len(request.tokens) - request.submitted
+        assert (running.rows, running.unsubmitted) == (rows, unsubmitted)
         generating = [r.submitted for r in running if r not in running.prompts]
         assert running.contexts == sum(generating)
-        counted = [waiting.tokens_of(request) for request in waiting]
+        counted = [counted_tokens(waiting, request) for request in waiting]
         assert waiting.num_tokens == sum(counted)
         for request, tokens in zip(waiting, counted, strict=True):
             assert 0 <= len(request.tokens) - tokens <= 2
@@ -150,15 +160,21 @@ class Driver:
         usage = self.scheduler.usage()
         assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
         queue = self.batch_queue
-        assert (queue.num_tokens, queue._growth, len(queue)) == (0, 0, 0)
-        assert [*queue._open, *queue.running] == []
+        assert (queue.num_tokens, queue._growth, len(queue), queue._expected) == (0, 0, 0, {})
         progress = self.scheduler._in_progress
         assert [progress._entries, progress._sorted, progress._waiting] == [{}, {}, {}]
         assert [progress._leaders, progress._for_one_step] == [{}, {}]
-        assert (progress.num_tokens, progress.num_regular_tokens) == (0, 0)
+        assert progress.tokens == [0, 0, 0]
         assert not self.scheduler._shared._prefixes
         self.assert_sums()
-        self.scheduler.kv.check_integrity()
+        check_blocks(self.scheduler.kv)
+
+
+def counted_tokens(queue: WaitingQueue[ItemT], item: ItemT) -> int:
+    """The tokens that an item counts in the sum of those that wait."""
+    if item in queue._preempted:
+        return queue._preempted[item]
+    return queue._queue_of[item].items.tokens_of(item)
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:

@@ -10,11 +10,9 @@ import msgspec
 import numpy as np
 
 from engine_core.core import EngineCore
-from engine_core.engine_state import Beat
 from engine_core.executor.base import Capacity, WorkerLostError
-from engine_core.messages import EngineInfo, FromCore, Outputs, ToCore
+from engine_core.messages import Beat, EngineInfo, FromCore, Outputs, ToCore, TracedSteps
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.traced_steps import TracedSteps
 from engine_core.workflows import workflow_for
 from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline

@@ -3,9 +3,9 @@
 from array import array
 from functools import cache
 
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
 from engine_core.messages import Failed, GenerateJob, Grammar, SamplingParams
-from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.request import Request
 from engine_core.structured.grammar import GrammarCompiler
 from engine_core.structured.matcher import Matcher
 from tests.engine_core.driver import Driver

@@ -5,10 +5,11 @@ import gc
 import numpy as np
 import pytest
 
-from engine_core.admission.budget import InFlight
+from engine_core.loop.admission import InFlight
 from engine_core.messages import Abort, EndRow, GenerateJob, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
 from tests.engine_core.fake_transport import Engine
+from tests.engine_core.integrity import check_blocks
 
 CLIENT = b"client"
 BLOCKS = 24
@@ -71,7 +72,7 @@ def test_ten_thousand_requests_leave_nothing_behind(word_tokenizer, stages: int)
     assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
     assert usage.cached_tokens > 0
     assert usage.preemptions > 0
-    scheduler.kv.check_integrity()
+    check_blocks(scheduler.kv)
     assert not any(scheduler._rows.num_jobs)
     assert not scheduler._running.prompts
     assert not engine.core._in_flight

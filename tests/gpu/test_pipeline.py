@@ -20,9 +20,8 @@ import torch
 from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.client.trace_client import trace_engines
-from engine_core.messages import RowOutput, SamplingParams
+from engine_core.messages import RowOutput, SamplingParams, TracedStep
 from engine_core.refusal import RefusalError
-from engine_core.traced_steps import TracedStep
 from server.daemon.run import RunningEngine, running_model
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.settings import Limits

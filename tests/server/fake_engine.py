@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import zmq
 
-from engine_core.engine_state import STEP_SIZES, Beat, StageTime, Usage
-from engine_core.job_timing import JobTiming
 from engine_core.messages import (
+    STEP_SIZES,
     Abort,
     Accepted,
+    Beat,
     EncodedRows,
     EncodeJob,
     EndRow,
@@ -23,13 +23,16 @@ from engine_core.messages import (
     FromCore,
     GenerateJob,
     Hello,
+    JobTiming,
     Outputs,
     ResetCache,
     RowOutput,
+    StageTime,
     ToCore,
+    Trace,
+    Usage,
 )
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.traced_steps import Trace
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs
 

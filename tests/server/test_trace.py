@@ -13,8 +13,7 @@ import pytest
 import zmq
 
 from engine_core.client import trace_client
-from engine_core.messages import ToCore
-from engine_core.traced_steps import Trace, TracedStep, TracedSteps
+from engine_core.messages import ToCore, Trace, TracedStep, TracedSteps
 from server import cli, trace
 from server.daemon.run import RunningDaemon
 from server.trace import chrome_trace

@@ -11,6 +11,7 @@ import pytest
 
 import server.demo
 from engine_core.messages import SamplingParams
+from tests.engine_core.integrity import check_blocks
 from tests.workers.checkpoints import save_llama
 from tests.workers.inline_engine import InlineEngine, Mutation, Sampled, Way, unchanged
 from tests.workers.mutations import MUTATIONS
@@ -204,7 +205,7 @@ def check_prefix_cache(lesson: Lesson, way: Way, report: Callable[[str], None]) 
         assert engine.scheduler.usage().cached_tokens - before == hits
         report(f"{hits} tokens cached: {comparison}")
         comparison.check()
-    engine.scheduler.kv.check_integrity()
+    check_blocks(engine.scheduler.kv)
 
 
 def _cacheable(prompt: Sequence[int], way: Way) -> int:

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 import torch
 
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
+from engine_core.loop.outbox import Outbox
 from engine_core.messages import GenerateJob, SamplingParams
-from engine_core.outbox import Outbox
 from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
-from engine_core.schedulers.requests.request import Request, Status
+from engine_core.schedulers.request import Request, Status
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
 from tests.engine_core.configs import execution_config

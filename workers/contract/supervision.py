@@ -3,7 +3,7 @@
 There are two watches. The daemon's supervisor (`server/daemon/supervisor.py`) watches engine cores,
 API processes and the batch process, whose `Heartbeat` goes to it. An engine core watches its
 workers, which send it `WorkerBeat` messages instead (`workers/stage/worker.py`,
-`engine_core/executor/watch.py`).
+`engine_core/executor/stage_link.py`).
 
 A child's standard input is a socket, on which it sends its heartbeats. The supervisor holds the
 other end and never writes to it; the kernel closes it when the supervisor dies, however it dies.

@@ -16,9 +16,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from engine_core.client.circuit_breaker import CircuitBreaker
-from engine_core.client.engine_client import EngineClient
-from engine_core.fair_queuing.key_share import KeyShare
+from engine_core.client.engine_client import CircuitBreaker, EngineClient
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -30,6 +28,7 @@ from engine_core.messages import (
     GenerateJob,
     Hello,
     JobOptions,
+    KeyShare,
     Outputs,
     RowOutput,
     SamplingParams,

@@ -8,8 +8,7 @@ from dataclasses import astuple
 
 import pytest
 
-from engine_core.client.circuit_breaker import CircuitBreaker
-from engine_core.client.engine_client import EngineClient
+from engine_core.client.engine_client import CircuitBreaker, EngineClient
 from engine_core.client.pending_jobs import GenerateStream, Outcome
 from engine_core.messages import SamplingParams
 from engine_core.refusal import RefusalError

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_core.client import encode_calls
-from engine_core.job import Job
+from engine_core.client import pending_jobs
+from engine_core.loop.jobs import Job
+from engine_core.loop.outbox import Outbox
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -17,10 +18,8 @@ from engine_core.messages import (
     Outputs,
     SamplingParams,
 )
-from engine_core.outbox import Outbox
 from engine_core.refusal import RefusalError
-from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
-from engine_core.schedulers.requests.encoder_rows import EncoderRows
+from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from engine_core.workflows import workflow_for
 from tests.engine_core.client.test_engine_client import connected
 from tests.engine_core.configs import MODEL, execution_config
@@ -106,7 +105,7 @@ async def test_entries_are_put_together_by_item(tmp_path: Path) -> None:
 
 
 async def test_a_job_of_too_many_entries_is_aborted(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(encode_calls, "MAX_SPARSE_ENTRIES", 3)
+    monkeypatch.setattr(pending_jobs, "MAX_SPARSE_ENTRIES", 3)
     async with connected(tmp_path, "embed_sparse") as (client, script):
         call = asyncio.create_task(client.encode(texts=["a", "b", "c"]))
         job = await script.job()

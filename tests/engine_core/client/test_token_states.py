@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_core.client import encode_calls
-from engine_core.job import Job
+from engine_core.client import pending_jobs
+from engine_core.loop.jobs import Job
+from engine_core.loop.outbox import Outbox
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -15,11 +16,9 @@ from engine_core.messages import (
     EncodeJob,
     Outputs,
 )
-from engine_core.outbox import Outbox
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.batches import EncodeBatch
-from engine_core.schedulers.prefill_only.scheduler import PrefillOnlyScheduler
-from engine_core.schedulers.requests.encoder_rows import EncoderRows
+from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from engine_core.workflows.encode import WORKFLOWS, EncodeProcessor
 from tests.engine_core.client.test_engine_client import connected
 from tests.engine_core.configs import execution_config
@@ -109,7 +108,7 @@ async def test_states_are_placed_by_item(tmp_path: Path) -> None:
 async def test_a_job_of_too_many_states_is_aborted_before_it_runs(
     tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(encode_calls, "MAX_STATE_NUMBERS", 11)
+    monkeypatch.setattr(pending_jobs, "MAX_STATE_NUMBERS", 11)
     async with connected(tmp_path) as (client, script):
         call = asyncio.create_task(client.encode(texts=["a", "b"], token_states=True))
         job = await script.job()

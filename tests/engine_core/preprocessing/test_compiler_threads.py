@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
-from engine_core.job import Job
-from engine_core.messages import GenerateJob, Grammar, SamplingParams
+from engine_core.loop.jobs import Job
+from engine_core.messages import NO_KEY, GenerateJob, Grammar, KeyShare, SamplingParams
 from engine_core.preprocessing import compiler_threads
 from engine_core.preprocessing.compiler_threads import CompilerThreads
 from engine_core.preprocessing.job_inputs import JobInputs

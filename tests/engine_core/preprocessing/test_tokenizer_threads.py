@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import PostProcessor, RobertaProcessing, TemplateProcessing
 
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
 from engine_core.messages import EncodeJob, GenerateJob, SamplingParams, Tokenization
 from engine_core.preprocessing.job_inputs import Text
 from engine_core.preprocessing.tokenizer_threads import TokenizerThreads

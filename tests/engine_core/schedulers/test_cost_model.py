@@ -6,12 +6,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from engine_core.schedulers.cost_model import (
-    Coefficients,
-    CostModel,
-    StepWork,
-    starting_coefficients,
-)
+from engine_core.loop.reports import StepWork
+from engine_core.schedulers.cost_model import Coefficients, CostModel, starting_coefficients
 from tests.engine_core.configs import MODEL
 
 LLAMA_8B = msgspec.structs.replace(

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
 from engine_core.messages import GenerateJob, SamplingParams
-from engine_core.schedulers.requests.request import Request, Status
+from engine_core.schedulers.request import Request, Status
 from tests.engine_core.driver import Driver, prompt_of
+from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import next_token, reference
 
 
@@ -351,7 +352,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
             chosen = data.draw(st.sampled_from(sorted(jobs)))
             if driver.scheduler.abort(jobs[chosen][0]):
                 aborted.add(chosen)
-        driver.scheduler.kv.check_integrity()
+        check_blocks(driver.scheduler.kv)
         driver.assert_ordered()
         driver.assert_sums()
     driver.drain()

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.admission.queue_bound import QueueBound
+from engine_core.loop.admission import QueueBound
 from engine_core.messages import EncodeJob, Outputs
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.cost_model import Coefficients
-from engine_core.schedulers.requests.online_traffic import STEP_SECONDS
+from engine_core.schedulers.short_steps import STEP_SECONDS
 from tests.engine_core.fake_transport import Engine
-from tests.engine_core.schedulers.prefill_only.test_scheduler import A, Steps
+from tests.engine_core.schedulers.test_prefill_only import A, Steps
 
 COSTS = Coefficients(step=2e-3, token=1e-4, attended=1e-6, context=0.0)
 """20 ms hold 138 tokens in rows of 30, and a step 1,024 tokens."""

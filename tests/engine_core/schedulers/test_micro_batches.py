@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from engine_core.schedulers.requests.request import UNSHARED
+from engine_core.schedulers.request import UNSHARED
 from tests.engine_core.driver import Driver, prompt_of
 
 _GROUPS, _DEGREE, _SLOTS = 36, 12, 200

@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine_core.driver import Driver, prompt_of
+from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import reference
 
 _PREFIX = 18
@@ -45,7 +46,6 @@ def assert_texts(driver: Driver, prompts: dict[int, list[int]], max_tokens: int)
 @pytest.mark.parametrize("rows", [8, 1000])
 def test_an_arrival_behind_running_rows_is_in_the_next_step(rows: int, stages: int) -> None:
     driver = Driver(rows * 20, stages=stages, max_running=rows, max_step_tokens=4096)
-    driver.batch_queue._step_tokens = 4096  # a large device: rows begin at once
     prompts = dict(enumerate(add_batch(driver, rows + 8, max_tokens=30)))
     run_until_slots_are_taken(driver)
     prompts[9999] = prompt_of(50, seed=7)
@@ -85,11 +85,7 @@ def test_the_youngest_gives_way_and_its_prefix_stays_cached() -> None:
     run_until_slots_are_taken(driver)
     driver.add(100, prompt_of(9, seed=100), 40)
     assert 100 in rows_of_next_step(driver)
-    assert [request.job.message.id for request in driver.batch_queue.running] == [
-        0,
-        1,
-        2,
-    ]
+    assert driver.running_batch == [0, 1, 2]
     driver.scheduler.abort(driver.submitted[-1].begun[0])
     while 3 not in rows_of_next_step(driver):
         pass
@@ -110,7 +106,7 @@ def test_what_is_cached_takes_no_row_of_its_blocks() -> None:
     driver.add(100, common, 30)
     rows_of_next_step(driver)
     rows_of_next_step(driver)
-    assert driver.batch_queue.running
+    assert driver.running_batch
     for job in range(101, 111):
         prompts[job] = [*common, job % 50]
         driver.add(job, prompts[job], 30)
@@ -136,17 +132,17 @@ def test_no_arrival_waits_beside_a_row_of_the_batch(ahead: int, data: st.DataObj
     expected = {
         job: reference(prompt, 9) for job, prompt in enumerate(add_batch(driver, 16, max_tokens=9))
     }
-    arrivals = driver.scheduler._classes.regular
+    arrivals = driver.scheduler._waiting.regular
     for job in range(100, 100 + data.draw(st.integers(1, 12), "arrivals")):
         for _ in range(data.draw(st.integers(0, 4), "steps")):
             if not driver.submit() and driver.batches:
                 driver.finish()
-            elif arrivals and arrivals.next() and driver.batch_queue.running:
+            elif arrivals and arrivals.next() and driver.running_batch:
                 assert driver.submitted[-1].num_tokens == step
         prompt = prompt_of(data.draw(st.integers(1, 40), "prompt"), seed=job)
         driver.add(job, prompt, 9)
         expected[job] = reference(prompt, 9)
-        driver.scheduler.kv.check_integrity()
+        check_blocks(driver.scheduler.kv)
     driver.drain()
     assert {job: driver.text(job) for job in expected} == expected
     driver.assert_idle()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from engine_core.messages import SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.kv_cache.kv_cache_manager import KVCacheManager
-from engine_core.schedulers.requests.request import UNSHARED, Request
+from engine_core.schedulers.kv_cache import KVCacheManager
+from engine_core.schedulers.request import UNSHARED, Request
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from tests.engine_core.driver import Driver, prompt_of
 
@@ -87,7 +87,7 @@ def test_none_are_sent_if_they_are_not_wanted() -> None:
 
 
 def row(tokens: list[int]) -> Request:
-    job: Any = SimpleNamespace(moments=SimpleNamespace(cached=0), key=None)
+    job: Any = SimpleNamespace(moments=SimpleNamespace(cached=0), key=None, is_batch=False)
     params = SamplingParams(max_tokens=1)
     return Request(job, 0, params, array("i", tokens), max_len=len(tokens) + 1, seed=0)
 

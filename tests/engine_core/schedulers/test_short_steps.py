@@ -6,12 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
+from engine_core.loop.reports import StepWork
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.cost_model import Coefficients, StepWork
-from engine_core.schedulers.requests.online_traffic import STEP_SECONDS
-from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.cost_model import Coefficients
+from engine_core.schedulers.request import Request
+from engine_core.schedulers.short_steps import STEP_SECONDS
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.simulated_model import reference
 
@@ -21,9 +22,7 @@ LEAST = 32
 
 
 def driver_of(stages: int = 1, max_running: int = 64, max_step_tokens: int = 1024) -> Driver:
-    driver = Driver(4000 * stages, stages, max_running, max_step_tokens, costs=COSTS)
-    driver.batch_queue._step_tokens = 1024  # a large device: prompts are not metered
-    return driver
+    return Driver(4000 * stages, stages, max_running, max_step_tokens, costs=COSTS)
 
 
 def add_batch(

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.admission.budget import InFlight
-from engine_core.messages import Abort, GenerateJob, Grammar, SamplingParams
+from engine_core.loop.admission import InFlight
+from engine_core.messages import Abort, GenerateJob, Grammar, SamplingParams, Trace, TracedSteps
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.structured.grammar import GrammarCompiler
 from engine_core.structured.matcher import Matcher
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.traced_steps import Trace, TracedSteps
 from engine_core.workflows.generate import DecoderPreprocessor
 from tests.engine_core.configs import MODEL
 from tests.engine_core.fake_transport import Engine
@@ -173,7 +172,7 @@ def test_clients_that_leave_while_a_mask_is_owed_leave_nothing_behind(
             engine.clients.put(A, coming.popleft())
         engine.executor.allowed = draw.randrange(2)
         engine.iterate()
-        owed = [request for mask in scheduler._masks._owed for request in mask.requests]
+        owed = [request for _, requests in scheduler._masks._owed for request in requests]
         if owed and draw.randrange(5) == 0:
             leaving = draw.choice(owed).job.message.id
             left.add(leaving)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
 from engine_core.messages import Grammar, SamplingParams
 from tests.engine_core.driver import prompt_of
 from tests.engine_core.grammars import END, GRAMMARS, matches, reference_within

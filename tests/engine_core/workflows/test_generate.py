@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
-from engine_core.schedulers.requests.request import Request
+from engine_core.schedulers.request import Request
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.workflows.generate import MAX_PROMPT_SCORES, DecoderProcessor
 from tests.engine_core.configs import execution_config

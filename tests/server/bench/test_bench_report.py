@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_core.engine_state import StageTime
+from engine_core.messages import StageTime
 from server import cli
 from server.batches.progress import Progress
 from server.bench.machine import this_machine

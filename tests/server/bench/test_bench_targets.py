@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine_core.engine_state import StageTime
+from engine_core.messages import StageTime
 from server.bench.measurement import is_rate, stage_figures, stage_lines, unit_of
 from server.bench.report import PIPELINE_HEADLINES, Target, Targets, for_gpus, read_targets
 from server.bench.workloads import GENERATION, HTTP, PREFILL

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.job import Job
+from engine_core.loop.jobs import Job
 from engine_core.messages import EncodeJob
 from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.engine_state import STEP_SIZES, Beat, StageTime, Usage
+from engine_core.messages import STEP_SIZES, Beat, StageTime, Usage
 from server.observe.engine_families import Engines, add_admitted, engine_metrics
 from server.service.service import Registry
 from tests.server.support import served_model

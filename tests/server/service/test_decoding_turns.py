@@ -4,7 +4,7 @@ import asyncio
 import time
 from itertools import pairwise
 
-from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
+from engine_core.messages import NO_KEY, KeyShare
 from server.service.decoding_turns import DecodingTurns
 
 SECONDS = 0.02

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from benchmarks.daemon.process_stats import cpu_seconds
-from engine_core.fair_queuing.key_share import KeyShare
+from engine_core.messages import KeyShare
 from server.service.ledger import REQUEST_BYTES
 from server.settings.settings import Limits
 from tests.e2e.daemon import children_of, is_alive

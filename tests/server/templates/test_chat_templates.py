@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from engine_core.fair_queuing.key_share import NO_KEY
+from engine_core.messages import NO_KEY
 from engine_core.refusal import RefusalError
 from server.templates.jinja import compile_template, render
 from server.templates.protocol import ChatTemplate, Conversation, frame

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine_core.fair_queuing.key_share import NO_KEY, KeyShare
+from engine_core.messages import NO_KEY, KeyShare
 from engine_core.refusal import RefusalError
 from server.templates import template_client
 from server.templates.protocol import ChatTemplate, Conversation, frame

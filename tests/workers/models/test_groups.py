@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from engine_core.messages import SamplingParams
+from tests.engine_core.integrity import check_blocks
 from tests.workers.checkpoints import LLAMA, save_llama
 from tests.workers.inline_engine import InlineEngine, Sampled, Way
 from workers.attention.backends.dense import paged_plan
@@ -46,7 +47,7 @@ def texts(folder: Path, way: Way, rows: list[list[int]], shared: int = 0) -> Tex
     engine.generate(rows, _PARAMS, judge, batch=shared > 0)
     usage = engine.scheduler.usage()
     assert usage.kv_blocks_used == 0
-    engine.scheduler.kv.check_integrity()
+    check_blocks(engine.scheduler.kv)
     assert usage.preemptions or usage.cached_tokens >= shared * (len(rows) - 1)
     return found
 

@@ -1,0 +1,1 @@
+"""What the loop is made of: jobs, admission, queues that keys share, pace, updates, reports."""

@@ -1,0 +1,231 @@
+"""The bound on work in flight: rows and tokens of all jobs that are admitted and not finished.
+
+Neither one job nor one API key takes the whole of it. A job counts an eighth of each at most,
+however large it is, and all large ones together leave an eighth to small ones. An API key, where
+there are several, has half of each at most. A job's rows beyond what it may count are made when
+others of it have ended.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine_core.loop.jobs import Job
+from engine_core.messages import EncodeJob, GenerateJob
+from engine_core.refusal import RefusalError
+
+
+class JobSize(NamedTuple):
+    """Rows of a job, the tokens `sent` and the `tokens` of all rows.
+
+    Both are from above: a token has at least one byte, an id has four."""
+
+    rows: int
+    sent: int
+    tokens: int
+
+
+def job_size(message: GenerateJob | EncodeJob) -> JobSize:
+    """Count a job as engines admit it, and as their clients keep room for it."""
+    text_bytes = sum(len(text.encode()) for text in message.texts)
+    sent = text_bytes + sum(len(ids) // 4 for ids in message.ids)
+    items = len(message.texts) + len(message.ids)
+    if isinstance(message, GenerateJob):
+        return JobSize(items * message.n, sent, sent * message.n)
+    return JobSize(items, sent, sent + _query_bytes(message.query, items))
+
+
+def _query_bytes(query: str | list[str] | None, items: int) -> int:
+    """A query counts once for every pair that it is part of."""
+    if query is None:
+        return 0
+    if isinstance(query, str):
+        return len(query.encode()) * items
+    return sum(len(text.encode()) for text in query)
+
+
+_JOBS_AT_LEAST, _KEYS_AT_LEAST = 8, 2
+_SMALL = 64
+"""A job is small that counts at most this part."""
+
+
+@dataclass(slots=True)
+class InFlight:
+    """How many jobs there are, and what they count."""
+
+    jobs: int = 0
+    rows: int = 0
+    tokens: int = 0
+
+
+class Budget:
+    """Rows and tokens in flight. Text counts its bytes until it has been tokenized. Jobs of the
+    batch band count all that they have."""
+
+    def __init__(self, max_rows: int, max_tokens: int) -> None:
+        self._max_rows, self._max_tokens = max_rows, max_tokens
+        self._rows_of_one = max(1, max_rows // _JOBS_AT_LEAST)
+        self._tokens_of_one = max_tokens // _JOBS_AT_LEAST
+        self._all = InFlight()
+        self._keys: dict[int, InFlight] = {}
+        self._changed: set[Job] = set()  # what they count is to be looked at again
+
+    @property
+    def held(self) -> InFlight:
+        """All that is in flight."""
+        self._count_changed()
+        return self._all
+
+    def admit(self, client: bytes, message: GenerateJob | EncodeJob) -> Job:
+        """Admit a whole job. Raises RefusalError: `too_large` if it could never fit, `overloaded`
+        if it does not fit now."""
+        rows, sent, cost = job_size(message)
+        if rows < 1:
+            raise RefusalError("invalid_request", "the request has no items")
+        if rows > self._max_rows or cost > self._max_tokens:
+            raise RefusalError(
+                "too_large",
+                f"the request has {rows} rows and up to {cost} tokens; this server takes at most "
+                f"{self._max_rows} rows and {self._max_tokens} tokens at once",
+            )
+        job, counted = Job(client, message, rows, cost), (rows, cost)
+        if not job.is_batch:
+            job.share, counted = self._rows_of_one, self._share(rows, cost, sent)
+        self._count_changed()
+        self._check_room(_key_of(message), *counted)
+        self._count(job, *counted, begun=1)
+        return job
+
+    def correct(self, job: Job, tokens: int) -> None:
+        """Replace the estimate of a job's tokens by their count."""
+        job.cost = tokens
+        self._changed.add(job)
+
+    def rows_ended(self, job: Job) -> None:
+        """Some rows of a job are over: it counts what is open, from the next admission on."""
+        self._changed.add(job)
+
+    def release(self, job: Job) -> None:
+        """The job has ended: give back its rows and tokens."""
+        self._changed.discard(job)
+        self._count(job, 0, 0, begun=-1)
+
+    def _share(self, rows: int, tokens: int, sent: int = 0) -> tuple[int, int]:
+        """What a job of so many rows and tokens counts; `sent` of them are held as they came,
+        until they are tokenized."""
+        if rows <= self._rows_of_one and tokens <= self._tokens_of_one:
+            return rows, tokens
+        return min(rows, self._rows_of_one), min(tokens, max(sent, self._tokens_of_one))
+
+    def _check_room(self, key: int, rows: int, tokens: int) -> None:
+        """Raises RefusalError `overloaded` where there is no room for a job that counts so much.
+        Its key has room for its first one whatever its size, which would never fit better."""
+        large = rows * _SMALL > self._max_rows or tokens * _SMALL > self._max_tokens
+        part = 1 - 1 / _JOBS_AT_LEAST if large and self._all.jobs else 1.0
+        if not self._is_within(part, self._all, rows, tokens):
+            raise RefusalError("overloaded", "the server is at capacity; try again later")
+        own = self._keys.get(key)
+        if key and own and not self._is_within(1 / _KEYS_AT_LEAST, own, rows, tokens):
+            reason = "this API key has as much in flight as one may have; try again later"
+            raise RefusalError("overloaded", reason)
+
+    def _is_within(self, part: float, held: InFlight, rows: int, tokens: int) -> bool:
+        return (
+            held.rows + rows <= self._max_rows * part
+            and held.tokens + tokens <= self._max_tokens * part
+        )
+
+    def _count_changed(self) -> None:
+        # Not with every step: that would cost a third of what a row costs besides.
+        for job in self._changed:
+            left = job.open_rows, job.cost * job.open_rows // job.num_rows
+            self._count(job, *(left if job.is_batch else self._share(*left)))
+        self._changed.clear()
+
+    def _count(self, job: Job, rows: int, tokens: int, begun: int = 0) -> None:
+        """The job counts so much from now on."""
+        key = _key_of(job.message)
+        own = self._keys.setdefault(key, InFlight())
+        for held in (self._all, own):
+            held.jobs += begun
+            held.rows += rows - job.counted_rows
+            held.tokens += tokens - job.counted_tokens
+        if not own.jobs:
+            del self._keys[key]
+        job.counted_rows, job.counted_tokens = rows, tokens
+
+
+def _key_of(message: GenerateJob | EncodeJob) -> int:
+    """The key whose bound a job counts in. Lines of batches are in none: their client keeps to a
+    part of the engine, of which the key's other requests shall have theirs."""
+    return 0 if message.batch else message.key.number
+
+
+_WINDOW_WITHOUT_BOUND, _LEAST_WINDOW = 30.0, 1.0  # seconds
+_TRUSTED = 0.1
+"""The share of the window that must have been measured before the rate is used: the first steps of
+a burst may be short, or wait for a kernel to be compiled."""
+
+
+class _Step(NamedTuple):
+    """A step in flight: when it was submitted, how many prompt tokens left the queue with it, and
+    whether the rate includes it, because other tokens kept waiting."""
+
+    submitted: float
+    tokens: int
+    measured: bool
+
+
+class QueueBound:
+    """Measures how many prompt tokens leave the queue in a second, over steps during which others
+    waited, and refuses jobs whose expected wait is too long.
+
+    The weight of a step falls to 1/e within a window of `max_seconds` of such steps. A row at the
+    end of a full queue waits about that long, so the rate is the one that it has seen itself. Times
+    are in seconds, of any one clock.
+    """
+
+    def __init__(self, model: str, max_seconds: float) -> None:
+        """`max_seconds` bounds the expected wait; 0 refuses nothing."""
+        self._model, self._max_seconds = model, max_seconds
+        self._window = max(max_seconds or _WINDOW_WITHOUT_BOUND, _LEAST_WINDOW)
+        self._tokens = self._seconds = 0.0
+        self._steps: deque[_Step] = deque()
+        self._queued = 0  # prompt tokens, after the newest step
+        self._last_finish = -math.inf
+
+    def step_submitted(self, now: float, before: int, after: int) -> None:
+        """A step was submitted. `before` and `after` are the prompt tokens queued before and after
+        it was scheduled."""
+        self._steps.append(_Step(now, before - after, after > 0 or self._queued > 0))
+        self._queued = after
+
+    def step_finished(self, now: float) -> None:
+        """The oldest step in flight has finished."""
+        step = self._steps.popleft()
+        seconds = now - max(step.submitted, self._last_finish)
+        self._last_finish = now
+        if step.measured:
+            kept = math.exp(-seconds / self._window)
+            self._tokens = self._tokens * kept + step.tokens
+            self._seconds = self._seconds * kept + seconds
+
+    def expected_wait(self, tokens: int) -> float:
+        """Seconds until `tokens` prompt tokens have left the queue; 0 while no rate is known."""
+        if self._seconds < _TRUSTED * self._window or self._tokens <= 0:
+            return 0.0
+        return tokens * self._seconds / self._tokens
+
+    def admit(self, tokens: int) -> None:
+        """Raises RefusalError `overloaded` for a job behind `tokens` queued prompt tokens if its
+        expected wait is too long. A job that need not queue is never refused."""
+        wait = self.expected_wait(tokens)
+        if 0 < self._max_seconds < wait:
+            raise RefusalError(
+                "overloaded",
+                f"model {self._model} is overloaded: a request that comes now would wait about "
+                f"{wait:.3g} s, more than the {self._max_seconds:g} s that this server allows; "
+                "try again later",
+                retry_after=wait,
+            )

@@ -1,0 +1,155 @@
+"""A queue in which API keys take turns, however much each of them asks for."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Collection, Hashable
+from typing import Generic, TypeVar
+
+from engine_core.messages import KeyShare
+
+
+class KeyTurns:
+    """The virtual times of the keys that wait, and of those that have waited beside them."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, KeyShare] = {}
+        self._times: dict[int, float] = {}
+
+    def begin(self, key: KeyShare) -> None:
+        """It waits from now on."""
+        least = min((self._times[other] for other in self._waiting), default=0.0)
+        self._times[key.number] = max(self._times.get(key.number, 0.0), least)
+        self._waiting[key.number] = key
+
+    def end(self, key: KeyShare) -> None:
+        """It waits for nothing more."""
+        del self._waiting[key.number]
+        if not self._waiting:
+            self._times.clear()
+
+    def count(self, key: KeyShare, amount: float) -> None:
+        """It is given so much, while it waits."""
+        self._times[key.number] += amount / key.weight
+
+    def time_of(self, key: KeyShare) -> float:
+        """The virtual time of a key that waits."""
+        return self._times[key.number]
+
+    def waiting(self) -> Collection[KeyShare]:
+        """The keys that wait, the one that has waited longest first."""
+        return self._waiting.values()
+
+    def first(self) -> KeyShare:
+        """The key whose turn it is; of two whose times are the same, the one that has waited
+        longer. Raises ValueError if none waits."""
+        if len(self._waiting) == 1:
+            return next(iter(self.waiting()))
+        return min(self.waiting(), key=self.time_of)
+
+    def in_order(self) -> list[KeyShare]:
+        """The keys that wait, the one whose turn it is first."""
+        return sorted(self.waiting(), key=self.time_of)
+
+
+ItemT = TypeVar("ItemT", bound=Hashable)
+
+
+class FairQueue(Generic[ItemT]):
+    """First come, first served for each key; keys take turns by their weights, an item a turn."""
+
+    def __init__(self) -> None:
+        self._turns = KeyTurns()
+        self._of_key: dict[int, dict[ItemT, None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._of_key)
+
+    def put(self, item: ItemT, key: KeyShare) -> None:
+        """Behind all others of its key."""
+        if key.number not in self._of_key:
+            self._of_key[key.number] = {}
+            self._turns.begin(key)
+        self._of_key[key.number][item] = None
+
+    def take(self) -> ItemT:
+        """The next one. Raises ValueError if there is none."""
+        key = self._turns.first()
+        item = next(iter(self._of_key[key.number]))
+        self._turns.count(key, 1)
+        self.discard(item, key)
+        return item
+
+    def discard(self, item: ItemT, key: KeyShare) -> bool:
+        """It waits no more. Returns whether it did."""
+        items = self._of_key.get(key.number, {})
+        if item not in items:
+            return False
+        del items[item]
+        if not items:
+            del self._of_key[key.number]
+            self._turns.end(key)
+        return True
+
+
+PutT = TypeVar("PutT", bound=Hashable)
+
+
+class BlockingQueue(Generic[PutT]):
+    """API keys take turns. Any thread may put and get."""
+
+    def __init__(self) -> None:
+        self._items: FairQueue[PutT] = FairQueue()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def put(self, item: PutT, key: KeyShare) -> None:
+        """Behind all others of its key."""
+        with self._changed:
+            self._items.put(item, key)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Nothing is put from now on."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def get(self) -> PutT | None:
+        """The next one, as soon as there is one; None once the queue is closed and empty."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._closed)
+            return self._items.take() if self._items else None
+
+
+MailT = TypeVar("MailT")
+
+
+class Mailbox(Generic[MailT]):
+    """Any thread puts items; one thread takes them, once the descriptor is readable."""
+
+    def __init__(self) -> None:
+        self._items: deque[MailT] = deque()
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def __del__(self) -> None:
+        os.close(self._event)
+
+    def fileno(self) -> int:
+        """Readable while there are items to take."""
+        return self._event
+
+    def put(self, *items: MailT) -> None:
+        """Add items in one go."""
+        self._items.extend(items)
+        os.eventfd_write(self._event, len(items))
+
+    def take(self) -> list[MailT]:
+        """All items put since the last call, in that order."""
+        try:
+            count = os.eventfd_read(self._event)
+        except BlockingIOError:
+            return []
+        # Only as many as the descriptor counts: taking an item before its count is written would
+        # leave the descriptor readable with nothing to take.
+        return [self._items.popleft() for _ in range(count)]

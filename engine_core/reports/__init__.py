@@ -1,1 +1,0 @@
-"""What an engine core reports: counters for its heartbeat, the times of its steps."""

@@ -1,0 +1,236 @@
+"""Allocates, shares and releases the blocks of the paged KV cache; finds blocks by their tokens.
+
+A block holds the keys and values of `block_size` consecutive tokens of one sequence. A full block
+is identified by the hash of its tokens chained to the hash of the block before it (as in vLLM's
+automatic prefix caching), so equal prefixes share blocks. Each chain begins with a secret of this
+process: no client can aim at another's block. Where prompts part within a block, `ChildBlocks`
+finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from operator import itemgetter
+from typing import Final
+
+import numpy as np
+
+BlockHash = bytes
+Scope = Hashable
+"""Among whom parts of blocks are shared: a key, a job, the batch band."""
+
+ID_BYTES: Final = 4
+NO_MATCH: Final = (-1, 0)
+
+_tokens = itemgetter(0)
+
+
+def common_tokens(one: bytes, other: bytes) -> int:
+    """How many tokens two sequences of int32 begin with alike."""
+    most = min(len(one), len(other)) // ID_BYTES
+    if not most:
+        return 0
+    different = np.frombuffer(one, np.int32, most) != np.frombuffer(other, np.int32, most)
+    first = int(different.argmax())
+    return first if different[first] else most
+
+
+class ChildBlocks:
+    """Blocks by their parent, the hash of all before them, and by scope.
+
+    They are sorted by their tokens (int32 bytes, of full blocks and of others), so that of all that
+    begin like a prompt, one of the two beside its place does so for longest. Only tokens whose
+    positions are computed are in it.
+    """
+
+    def __init__(self) -> None:
+        self._children: dict[tuple[BlockHash, Scope], list[tuple[bytes, int]]] = {}
+        self._places: dict[int, dict[tuple[BlockHash, Scope], bytes]] = {}
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._places
+
+    def add(self, block: int, parent: BlockHash, scope: Scope, tokens: bytes) -> None:
+        """`block` holds these tokens behind `parent`: more than when it was added before."""
+        place, places = (parent, scope), self._places.setdefault(block, {})
+        if (fewer := places.get(place)) is not None:
+            self._discard(block, place, fewer)
+        places[place] = tokens
+        insort(self._children.setdefault(place, []), (tokens, block))
+
+    def forget(self, block: int) -> None:
+        """`block` is about to hold something else."""
+        for place, tokens in self._places.pop(block, {}).items():
+            self._discard(block, place, tokens)
+
+    def longest(self, parent: BlockHash, scope: Scope, tokens: bytes) -> tuple[int, int]:
+        """The block that begins with most of `tokens`, and how many these are, or `NO_MATCH`."""
+        children = self._children.get((parent, scope), [])
+        place = bisect_left(children, (tokens,))
+        beside = children[max(0, place - 1) : place + 1]
+        found = [(common_tokens(own, tokens), block) for own, block in beside]
+        count, block = max(found, default=(0, -1))
+        return (block, count) if count else NO_MATCH
+
+    def longest_whole(self, parent: BlockHash, scope: Scope, tokens: bytes) -> tuple[int, int]:
+        """Find likewise, of the blocks that `tokens` go on from with all that they hold."""
+        children = self._children.get((parent, scope), [])
+        while place := bisect_right(children, tokens, key=_tokens):
+            own, block = children[place - 1]
+            count = common_tokens(own, tokens)
+            if count * ID_BYTES == len(own):
+                return block, count
+            # What `tokens` go on from, this neighbour does, too.
+            tokens = tokens[: count * ID_BYTES]
+        return NO_MATCH
+
+    def _discard(self, block: int, place: tuple[BlockHash, Scope], tokens: bytes) -> None:
+        children = self._children[place]
+        del children[bisect_left(children, (tokens, block))]
+        if not children:
+            del self._children[place]
+
+
+_DIGEST_BYTES = 16
+
+
+class KVCacheManager:
+    """Reference-counted blocks with least-recently-used eviction of cached, unreferenced ones.
+
+    Invariants: a block is either free (no references, in the eviction
+    queue) or held; a hash names at most one block, and that block's content.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._secret = secrets.token_bytes(32)
+        self._unsalted = self._root(b"")
+        self._references = [0] * num_blocks
+        self._hash_of: list[BlockHash | None] = [None] * num_blocks
+        self._block_of: dict[BlockHash, int] = {}
+        self.children = ChildBlocks()
+        # Evicted from the left: blocks without content first, then the least recently used.
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._least_free = num_blocks
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that could be allocated now, cached content included."""
+        return len(self._free)
+
+    @property
+    def peak(self) -> int:
+        """The most blocks that were held at once, since the start or the last `reset`."""
+        return self.num_blocks - min(self._least_free, len(self._free))
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold `num_tokens` positions."""
+        return -(-num_tokens // self.block_size)
+
+    def hash_blocks(
+        self, tokens: array[int], known: Sequence[BlockHash] = (), salt: bytes = b""
+    ) -> list[BlockHash]:
+        """The chained hash of every full block of `tokens`, of which `known` are the first.
+
+        Sequences of different `salt` have no hash in common.
+        """
+        hashes, size = list(known), self.block_size
+        parent = self.parent_of(len(hashes), hashes, salt)
+        for start in range(len(hashes) * size, len(tokens) - size + 1, size):
+            content = parent + tokens[start : start + size].tobytes()
+            parent = hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+            hashes.append(parent)
+        return hashes
+
+    def parent_of(self, index: int, hashes: Sequence[BlockHash], salt: bytes) -> BlockHash:
+        """The hash of all before block number `index` of a sequence with these `hashes`."""
+        if index:
+            return hashes[index - 1]
+        return self._root(salt) if salt else self._unsalted
+
+    def _root(self, salt: bytes) -> BlockHash:
+        """What comes before the first block. The salt is hashed by itself: else tokens could pass
+        for a part of it."""
+        return hashlib.blake2b(salt, key=self._secret, digest_size=_DIGEST_BYTES).digest()
+
+    def match(self, hashes: Iterable[BlockHash]) -> list[int]:
+        """The blocks of the longest cached prefix. They may be evicted until `touch`."""
+        blocks: list[int] = []
+        for block_hash in hashes:
+            block = self._block_of.get(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def touch(self, blocks: Iterable[int]) -> None:
+        """Take one reference on each cached block: none of them is evicted until `release`."""
+        for block in blocks:
+            if self._references[block] == 0:
+                del self._free[block]
+            self._references[block] += 1
+
+    def num_held(self, blocks: Iterable[int]) -> int:
+        """How many of these cached blocks something holds: `touch` takes the others only from those
+        that are free."""
+        return sum(self._references[block] > 0 for block in blocks)
+
+    def held_by_others(self, blocks: Sequence[int]) -> int:
+        """How many of the first `blocks` of a sequence, which holds them, something else holds,
+        too: the last of these is one that it does."""
+        references = self._references
+        # Who holds a block holds those before it, or rarely copies of them.
+        return bisect_left(range(len(blocks)), True, key=lambda i: references[blocks[i]] < 2)
+
+    def allocate(self, count: int) -> list[int] | None:
+        """`count` blocks with one reference each and no content; None if too few are free."""
+        if count > len(self._free):
+            return None
+        return [self._pop_free() for _ in range(count)]
+
+    def register(self, block: int, block_hash: BlockHash) -> None:
+        """`block` holds (or, in stream order, will hold) the content of `block_hash`.
+
+        The first block with a content keeps its hash; a second copy gets none.
+        """
+        if block_hash not in self._block_of and self._hash_of[block] is None:
+            self._block_of[block_hash] = block
+            self._hash_of[block] = block_hash
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Give up one reference on each block of a sequence; blocks without any become free.
+
+        The end of the sequence is evicted first: its beginning is likelier to be shared.
+        """
+        self._least_free = min(self._least_free, len(self._free))
+        for block in reversed(blocks):
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                self._free[block] = None
+                if self._hash_of[block] is None and block not in self.children:
+                    self._free.move_to_end(block, last=False)
+
+    def reset(self) -> None:
+        """Forget the content of every free block; blocks in use stay shared."""
+        self._least_free = len(self._free)
+        for block in self._free:
+            self._forget(block)
+
+    def _pop_free(self) -> int:
+        block, _ = self._free.popitem(last=False)
+        self._forget(block)
+        self._references[block] = 1
+        return block
+
+    def _forget(self, block: int) -> None:
+        self.children.forget(block)
+        block_hash = self._hash_of[block]
+        if block_hash is not None:
+            del self._block_of[block_hash]
+            self._hash_of[block] = None

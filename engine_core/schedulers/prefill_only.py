@@ -1,0 +1,443 @@
+"""Batching for encoders: every row runs once, whole, and nothing is kept between steps.
+
+A job is a struct of arrays; its items are rows, never objects.
+"""
+
+import math
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.loop.jobs import Job, JobKind
+from engine_core.loop.outbox import Outbox
+from engine_core.loop.reports import StepWork
+from engine_core.messages import KeyShare, Usage
+from engine_core.schedulers.batches import EncodeBatch
+from engine_core.schedulers.cost_model import CostModel, starting_coefficients
+from engine_core.schedulers.prompt_budget import StepTime, efficient_tokens
+from engine_core.schedulers.results import EncodeOutput, job_results, requests_token_states
+from engine_core.schedulers.short_steps import STEP_SECONDS, UNLIMITED, OnlineTraffic
+from engine_core.schedulers.waiting import KeyQueue, PriorityQueue, WaitingQueue
+from workers.contract.config import ExecutionConfig
+from workers.contract.messages import EncodeStep
+
+
+@dataclass(slots=True, eq=False)
+class EncoderRows:
+    """N sequences of a job: row i is tokens[offsets[i]:offsets[i + 1]]; rows from `cursor` on are
+    not submitted yet. `tokens` int32[T], `token_types` uint8[T] or empty, `lens` int32[N] and
+    `numbers` int32[N], those of the rows.
+
+    `offsets` is a list of N + 1 integers: steps read few at a time, and a list is faster for that.
+    `costs` are the same sums of what each row takes, in tokens of a short row.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    token_types: npt.NDArray[np.uint8]
+    lens: npt.NDArray[np.int32]
+    numbers: npt.NDArray[np.int32] = field(init=False)
+    offsets: list[int] = field(init=False)
+    costs: list[int] = field(init=False)
+    cursor: int = 0
+
+    def __post_init__(self) -> None:
+        self.numbers = np.arange(len(self.lens), dtype=np.int32)
+        self.costs = self.offsets = [0, *np.cumsum(self.lens).tolist()]
+
+    def weigh(self, attended: float) -> None:
+        """A token that attends to N others takes 1 + `attended` · N."""
+        costs = [int(tokens * (1 + attended * tokens)) for tokens in self.lens.tolist()]
+        self.costs = list(accumulate(costs, initial=0))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all rows."""
+        return self.offsets[-1]
+
+    @property
+    def next_tokens(self) -> int:
+        """Tokens of the first row that is not submitted."""
+        return self.offsets[self.cursor + 1] - self.offsets[self.cursor]
+
+    @property
+    def next_cost(self) -> int:
+        """What that row takes."""
+        return self.costs[self.cursor + 1] - self.costs[self.cursor]
+
+    @property
+    def num_left(self) -> int:
+        """Rows that are not submitted yet."""
+        return len(self.lens) - self.cursor
+
+    def fitting(self, cost: float, tokens: int) -> int:
+        """How many of the next rows take no more than `cost`, and have no more than `tokens`."""
+        start, costs, offsets = self.cursor, self.costs, self.offsets
+        if costs is offsets:
+            return bisect_right(costs, costs[start] + min(cost, tokens), lo=start) - 1 - start
+        by_cost = bisect_right(costs, costs[start] + cost, lo=start)
+        by_tokens = bisect_right(offsets, offsets[start] + tokens, lo=start)
+        return min(by_cost, by_tokens) - 1 - start
+
+
+IntT = TypeVar("IntT", np.uint8, np.int32)
+
+_MOST_MISFITS = 32
+
+
+class RowPacker:
+    """Fills one step, slice by slice of the jobs' arrays.
+
+    A step has a row of a large job, however much small jobs of its priority ask for: so it never
+    starves.
+    """
+
+    def __init__(self, budget: float, max_tokens: int, rows: Mapping[Job, EncoderRows]) -> None:
+        """`budget` is in units of `EncoderRows.costs`."""
+        self.left, self._tokens_left = budget, max_tokens
+        self._misfits = 0
+        self._has_large = False
+        self.taken: dict[Job, int] = {}  # tokens of each job in the step
+        self._rows = rows
+        self._tokens: list[npt.NDArray[np.int32]] = []
+        self._types: list[npt.NDArray[np.uint8]] = []
+        self._lens: list[npt.NDArray[np.int32]] = []
+        self._parts: list[tuple[Job, npt.NDArray[np.int32]]] = []
+
+    def fill(self, queues: Sequence[KeyQueue[Job]]) -> None:
+        """Give every key what its weight is of the budget left, then the remainder to the first."""
+        if len(queues) > 1:
+            whole, total = self.left, sum(queue.key.weight for queue in queues)
+            for queue in queues:
+                share = min(whole * queue.key.weight / total, self.left)
+                others = self.left - share
+                self.left = share
+                self._fill_from(queue)
+                self.left += others
+        for queue in queues:
+            self._fill_from(queue)
+
+    def fill_one_by_one(self, jobs: Collection[Job], budget: float) -> None:
+        """Give one job after the other what it takes of a new budget, and at least the next row of
+        the first."""
+        first = next(iter(jobs))
+        least = self._rows[first].next_cost
+        self.left, self._misfits = max(budget, least), 0
+        for job in jobs if budget >= least else (first,):
+            if self._is_over():
+                return
+            self._add_rows(job, self._rows[job], self.left)
+
+    def _fill_from(self, queue: KeyQueue[Job]) -> None:
+        groups = queue.items.groups()
+        large = None if self._has_large else self._large_behind_small(groups)
+        if large is not None:
+            small, *groups = groups
+            reserved = min(large.next_tokens, self._tokens_left)
+            self._tokens_left -= reserved
+            self._fill_evenly(small)
+            self._tokens_left += reserved
+            self.left = max(self.left, large.next_cost)
+            self._has_large = True
+        for equals in groups:
+            self._fill_evenly(equals)
+
+    def _large_behind_small(self, groups: Sequence[Collection[Job]]) -> EncoderRows | None:
+        """The large job whose turn it is, if small jobs of its priority go first."""
+        if len(groups) < 2:
+            return None
+        first, second = (next(iter(group)) for group in groups[:2])
+        same = first.message.priority == second.message.priority
+        return self._rows[second] if same and second.kind is JobKind.LARGE else None
+
+    def _fill_evenly(self, jobs: Collection[Job]) -> None:
+        """Give every job an even share of the budget left, then the remainder to the first. Ends
+        once many did not fit: thousands may wait."""
+        self._misfits = 0
+        for limit in (self.left / len(jobs), self.left):
+            for job in jobs:
+                if self._is_over():
+                    return
+                self._add_rows(job, self._rows[job], limit)
+
+    @property
+    def work(self) -> StepWork:
+        """That for the rows so far."""
+        squares = sum(float(np.square(lens, dtype=np.float64).sum()) for lens in self._lens)
+        return StepWork(sum(map(len, self._tokens)), squares)
+
+    def _is_over(self) -> bool:
+        return self.left <= 0 or self._misfits == _MOST_MISFITS
+
+    def _add_rows(self, job: Job, rows: EncoderRows, limit: float) -> None:
+        """Add the job's next rows: up to `limit`, and at least one row if it fits the budget
+        left (or if the step is still empty)."""
+        count = rows.fitting(min(limit, self.left), self._tokens_left)
+        if count == 0:
+            if not rows.num_left:
+                return
+            if self._parts and not rows.fitting(self.left, self._tokens_left):
+                self._misfits += 1
+                return
+            count = 1
+        start, stop = rows.cursor, rows.cursor + count
+        rows.cursor = stop
+        first, last = rows.offsets[start], rows.offsets[stop]
+        self._tokens.append(rows.tokens[first:last])
+        self._types.append(rows.token_types[first:last])
+        self._lens.append(rows.lens[start:stop])
+        self._parts.append((job, rows.numbers[start:stop]))
+        self.left -= rows.costs[stop] - rows.costs[start]
+        self._tokens_left -= last - first
+        self.taken[job] = self.taken.get(job, 0) + last - first
+
+    def batch(self, step: int) -> EncodeBatch:
+        """The step as flat arrays."""
+        jobs = [job for job, _ in self._parts]
+        unpooled = [job.message.tokenization.unpooled for job in jobs]
+        return EncodeBatch(
+            step=step,
+            tokens=np.concatenate(self._tokens),
+            lens=np.concatenate(self._lens),
+            token_types=self._token_types(),
+            parts=self._parts,
+            token_states=self._of_rows(list(map(requests_token_states, jobs)), np.uint8),
+            unpooled_lens=self._of_rows(unpooled, np.int32),
+        )
+
+    def _of_rows(self, of_jobs: list[int], dtype: type[IntT]) -> npt.NDArray[IntT]:
+        """The number of each row's job, in the order of `_parts`; empty where all are 0."""
+        if not any(of_jobs):
+            return np.empty(0, dtype)
+        return np.repeat(np.array(of_jobs, dtype), [len(rows) for _, rows in self._parts])
+
+    def _token_types(self) -> npt.NDArray[np.uint8]:
+        if not any(map(len, self._types)):
+            return np.empty(0, np.uint8)
+        filled = [
+            types if len(types) else np.zeros(len(tokens), np.uint8)
+            for types, tokens in zip(self._types, self._tokens, strict=True)
+        ]
+        return np.concatenate(filled)
+
+
+class StepBudget:
+    """A single stage's step takes all that fit; the steps of a pipeline are filled to a common
+    time: a job is divided by its whole size, never by what is left.
+
+    Beside small jobs of clients, or a moment after one, steps are short: filled to 20 ms, or to as
+    many tokens as are worth a step. Who comes then waits for little. Jobs of the batch band make
+    way for all jobs of clients like that.
+    """
+
+    def __init__(
+        self, config: ExecutionConfig, costs: CostModel, clock: Callable[[], float]
+    ) -> None:
+        """`clock` is in seconds."""
+        # A bidirectional row cannot be cut, so a step holds at least the longest one.
+        self.max_tokens = config.largest_step_tokens
+        self._least_tokens = efficient_tokens(config)
+        self._costs = costs
+        self._step_time = StepTime(config, costs) if config.num_stages > 1 else None
+        self._waiting = [0] * len(JobKind)  # tokens of each kind
+        self.traffic = OnlineTraffic(self._waiting, clock)
+        self._limited: int = UNLIMITED
+        # Of whole jobs: their tokens, and what these take in units of `EncoderRows.costs`.
+        self._whole_tokens = self._whole_costs = 0
+
+    def add(self, job: Job, rows: EncoderRows) -> None:
+        """A job waits, from its first row on."""
+        if not job.is_batch and rows.num_tokens > self._short_tokens:
+            job.kind = JobKind.LARGE
+        self.traffic.seen(job.kind)
+        self._waiting[job.kind] += rows.num_tokens
+        if self._step_time is not None or job.is_batch:
+            rows.weigh(self._costs.coefficients.attended / self._costs.coefficients.token)
+        self._whole_tokens += rows.num_tokens
+        self._whole_costs += rows.costs[-1]
+
+    def submitted(self, job: Job, tokens: int) -> None:
+        """So many tokens of a job wait no more."""
+        self._waiting[job.kind] -= tokens
+
+    def leave(self, rows: EncoderRows) -> None:
+        """Nothing of a job waits any more."""
+        self._whole_tokens -= rows.num_tokens
+        self._whole_costs -= rows.costs[-1]
+
+    def observe(self, work: StepWork, seconds: float) -> None:
+        """A step of this work has taken the slowest stage `seconds`; 0 if that is unknown."""
+        pipelined, limited = self._step_time is not None, self._limited != UNLIMITED
+        if pipelined or limited or self._waiting[JobKind.BATCH] or not self._costs.measured:
+            self._costs.observe(work, seconds)
+
+    def next_step(self) -> float:
+        """How much the next step takes, in units of `EncoderRows.costs`: what so many tokens of the
+        jobs that wait take on average, so that rows of one length fill a step to the brim."""
+        self._limited = self.traffic.first_limited()
+        tokens: float = self.max_tokens
+        if self._limited == JobKind.LARGE:
+            tokens = self._short_tokens
+        if self._step_time is None:
+            return tokens
+        token = self._costs.coefficients.token
+        tokens = min(tokens, self._step_time.of(self._whole_tokens * token) / token)
+        return tokens * self._whole_costs / self._whole_tokens
+
+    def left_for_batch(self, work: StepWork, left: float) -> float:
+        """The same for jobs of the batch band, behind the `work` of others, which leaves so much
+        of the step. A single stage's step takes all that fit, if it need not be short."""
+        if self._step_time is None:
+            left = math.inf
+        if self._limited == UNLIMITED:
+            return left
+        seconds = STEP_SECONDS - self._costs.seconds(work)
+        return min(left, seconds / self._costs.coefficients.token)
+
+    def is_open(self) -> bool:
+        """A job that arrived now could join the next step."""
+        return sum(self._waiting[: self._limited]) < self.max_tokens
+
+    @property
+    def _short_tokens(self) -> int:
+        tokens = int(STEP_SECONDS / self._costs.coefficients.token)
+        return min(max(tokens, self._least_tokens), self.max_tokens)
+
+
+class PrefillOnlyScheduler:
+    """The API keys that wait share a step's budget by their weights. A key's jobs of the lowest
+    priority value go first; later priorities fill the rest of its share. A job that has had
+    no row for `max_priority_wait` seconds goes before them all, for one step.
+
+    Of one priority, small jobs go before large ones, which take what is left: so no job waits for
+    many steps of others that need many. Jobs of one size and priority get even shares; what they
+    leave goes to those that have waited longest for a row. `StepBudget` says how large a step is.
+
+    Jobs of the batch band take what all others leave, one after the other. A row of them is in
+    every step that has the tokens for it.
+    """
+
+    def __init__(
+        self,
+        config: ExecutionConfig,
+        num_blocks: int,
+        clock: Callable[[], float] = time.monotonic,
+        cost_model: CostModel | None = None,
+    ) -> None:
+        del num_blocks  # an encoder has no KV cache
+        self._depth = config.num_stages + config.steps_ahead
+        costs = cost_model or CostModel(starting_coefficients(config.model))
+        self._budget = StepBudget(config, costs, clock)
+        self._waiting: WaitingQueue[Job] = WaitingQueue(config.max_priority_wait, clock)
+        self._waiting_batch: PriorityQueue[Job] = PriorityQueue(math.inf, clock)
+        self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
+        self._waiting_rows = self._running_rows = 0
+        self._step = 0
+
+    def usage(self) -> Usage:
+        return Usage(running=self._running_rows, waiting=self._waiting_rows)
+
+    def add(self, job: Job, rows: EncoderRows) -> None:
+        self._budget.add(job, rows)
+        if job.is_batch:
+            self._waiting_batch.add(job, 0, rows.next_tokens)
+        else:
+            # Of one priority small jobs go before large ones.
+            place = 2 * job.message.priority + (job.kind is JobKind.LARGE)
+            self._waiting.add(job, job.message.key, place, rows.next_tokens)
+        self._rows[job] = rows
+        self._waiting_rows += rows.num_left
+
+    @property
+    def queued_tokens(self) -> int:
+        """The first rows of jobs that have not begun: a job's further rows share steps with it."""
+        return self._waiting.num_tokens + self._waiting_batch.num_tokens
+
+    def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
+        return self._waiting.tokens_before(2 * priority + 1, key)
+
+    def abort(self, job: Job, row: int | None = None) -> int:
+        del row  # an encode job ends only whole
+        if (rows := self._rows.get(job)) is not None:
+            self._waiting_rows -= rows.num_left
+            self._budget.submitted(job, rows.num_tokens - rows.offsets[rows.cursor])
+            self._leave(job, rows)
+        return job.open_rows
+
+    def reset_cache(self) -> None:
+        """Nothing is kept between steps."""
+
+    def schedule(self, oldest: EncodeBatch | None) -> EncodeBatch | None:
+        del oldest  # rows depend on no result of another step
+        if not self._waiting_rows:
+            return None
+        self._waiting.promote_overdue()
+        packer = RowPacker(self._budget.next_step(), self._budget.max_tokens, self._rows)
+        packer.fill(self._waiting.in_turn())
+        for jobs in self._waiting_batch.groups():
+            left = self._budget.left_for_batch(packer.work, packer.left)
+            packer.fill_one_by_one(jobs, left)
+        batch = packer.batch(self._step)
+        self._step += 1
+        self._waiting_rows -= len(batch.lens)
+        self._running_rows += len(batch.lens)
+        for job, tokens in packer.taken.items():
+            self._submitted(job, tokens)
+        return batch
+
+    def depth(self) -> int:
+        return self._depth
+
+    def observe(self, work: StepWork, seconds: float) -> None:
+        self._budget.observe(work, seconds)
+
+    def is_open(self) -> bool:
+        return self._budget.is_open()
+
+    def has_prompts(self) -> bool:
+        return True
+
+    def build(self, batch: EncodeBatch) -> EncodeStep:
+        return batch.message()
+
+    def masks(self, outbox: Outbox) -> tuple[()]:
+        return ()  # nothing is sampled
+
+    def update(self, batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> None:
+        self._running_rows -= len(batch.lens)
+        for kind in {job.kind for job in batch.begun}:
+            self._budget.traffic.seen(kind)
+        for job, num_rows, part in job_results(batch, output):
+            if job.ended:
+                continue
+            if part is not None:
+                outbox.encoded(job, part, num_rows)
+            else:
+                outbox.fail_not_finite(job)
+                self.abort(job)
+
+    def _submitted(self, job: Job, tokens: int) -> None:
+        """So many tokens of a job are in a step."""
+        rows = self._rows[job]
+        self._budget.submitted(job, tokens)
+        if not job.is_batch:
+            self._waiting.given(job, tokens)
+        if rows.num_left == 0:
+            self._leave(job, rows)
+        elif job.is_batch:
+            self._waiting_batch.recount(job, 0)
+        else:
+            self._waiting.wait_on(job)
+
+    def _leave(self, job: Job, rows: EncoderRows) -> None:
+        self._queue_of(job).remove(job)
+        self._budget.leave(rows)
+        del self._rows[job]
+
+    def _queue_of(self, job: Job) -> WaitingQueue[Job] | PriorityQueue[Job]:
+        return self._waiting_batch if job.is_batch else self._waiting

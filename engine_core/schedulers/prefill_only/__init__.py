@@ -1,1 +1,0 @@
-"""The scheduler of models that only read: which rows are encoded together."""

@@ -1,0 +1,274 @@
+"""Prefixes that requests find in the KV cache when they begin, and leave there for others.
+
+Whole blocks are shared by all requests of one salt as soon as a step with them is submitted. Parts
+of blocks are copied, once their positions are computed: only within one API key; without keys only
+within one job or the batch band, or by whoever continues a whole text that was computed before. A
+client that guesses another's prompt token by token would else see by `cached_tokens` when it is
+right.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Final, NamedTuple
+
+from engine_core.loop.jobs import Job, JobKind
+from engine_core.schedulers.kv_cache import NO_MATCH, KVCacheManager, Scope, common_tokens
+from engine_core.schedulers.request import Request, Status
+
+LEAST_COPIED: Final = 2
+"""One token, as the first of all texts, is not worth the copy of a block."""
+
+_LEAST_CONTINUED: Final = 64
+"""Nobody guesses a text of more tokens than this."""
+
+_BATCH: Final = "batch band"
+_ENDED: Final = "ended texts"
+
+
+class CachedPrefix(NamedTuple):
+    """The longest prefix that a request may share, of `length` tokens.
+
+    They are in whole `blocks` and, if it is not -1, in the first part of the block `source`."""
+
+    blocks: list[int]
+    source: int
+    length: int
+
+
+class Claim(NamedTuple):
+    """The blocks of all known tokens of a request that begins.
+
+    The first `start` positions are in the cache: `shared` whole blocks of others, and what the step
+    copies, (from, to), into the next one before its own work. The block it is copied from is held
+    until the step is built.
+    """
+
+    blocks: list[int]
+    shared: int
+    start: int
+    copy: tuple[int, int] | tuple[()] = ()
+
+
+def scope_of(job: Job) -> Scope:
+    """Name those who share parts of blocks with a job. A job of one row without a key has None."""
+    if number := job.message.key.number:
+        return number
+    if job.is_batch:
+        return _BATCH
+    return job.key if job.num_rows > 1 else None
+
+
+def cached_prefix(kv: KVCacheManager, request: Request) -> CachedPrefix:
+    """Look up the known tokens of a request in the cache. The last of them is never in it, because
+    the next token is sampled from its logits."""
+    request.hashes = kv.hash_blocks(request.tokens, request.hashes, request.salt)
+    if request.awaits_scores:
+        return CachedPrefix([], -1, 0)
+    size, most = kv.block_size, len(request.tokens) - 1
+    blocks = kv.match(request.hashes[: most // size])
+    whole = len(blocks) * size
+    rest = request.tokens[whole : min(whole + size, most)].tobytes()
+    source, count = _match_within(kv, request, len(blocks), rest)
+    return CachedPrefix(blocks, source, whole + count)
+
+
+def claim_from_cache(kv: KVCacheManager, request: Request, found: CachedPrefix) -> Claim | None:
+    """Take the blocks of all known tokens of a request, sharing those `found`. None if too few are
+    free."""
+    shared, source, length = found
+    needed = kv.blocks_for(len(request.tokens)) - len(shared)
+    kv.touch(shared)
+    if source >= 0:
+        kv.touch([source])
+        if (fresh := kv.allocate(needed)) is not None:
+            return Claim(shared + fresh, len(shared), length, (source, fresh[0]))
+        kv.release([source])
+    if (fresh := kv.allocate(needed)) is not None:
+        return Claim(shared + fresh, len(shared), len(shared) * kv.block_size)
+    kv.release(shared)
+    return None
+
+
+def share_computed(kv: KVCacheManager, request: Request, stop: int) -> None:
+    """Let others copy the positions of a request before `stop`, which are computed."""
+    scope = scope_of(request.job)
+    if scope is not None:
+        for index in range(request.indexed, kv.blocks_for(stop)):
+            _share_block(kv, request, index, scope, stop)
+        request.indexed = stop // kv.block_size
+
+
+def share_text(kv: KVCacheManager, request: Request) -> None:
+    """Let others continue what a request that stops running has computed, while it is cached."""
+    stop = len(request.tokens) - 1  # the newest token has no position yet
+    if stop < request.resident_from:
+        return
+    share_computed(kv, request, stop)
+    index, rest = divmod(stop, kv.block_size)
+    if rest and stop > _LEAST_CONTINUED and not request.job.message.key.number:
+        _share_block(kv, request, index, _ENDED, stop)
+
+
+def _share_block(kv: KVCacheManager, request: Request, index: int, scope: Scope, stop: int) -> None:
+    size = kv.block_size
+    tokens = request.tokens[index * size : min(stop, (index + 1) * size)].tobytes()
+    parent = kv.parent_of(index, request.hashes, request.salt)
+    kv.children.add(request.blocks[index], parent, scope, tokens)
+
+
+def _match_within(kv: KVCacheManager, request: Request, index: int, rest: bytes) -> tuple[int, int]:
+    """The block that begins with most of `rest`, and how many tokens these are."""
+    parent = kv.parent_of(index, request.hashes, request.salt)
+    scope = scope_of(request.job)
+    found = NO_MATCH if scope is None else kv.children.longest(parent, scope, rest)
+    if not request.job.message.key.number:
+        continued = kv.children.longest_whole(parent, _ENDED, rest)
+        if continued[1] > found[1] and index * kv.block_size + continued[1] > _LEAST_CONTINUED:
+            found = continued
+    return found if found[1] >= LEAST_COPIED else NO_MATCH
+
+
+LEAST_SHARED: Final = 16
+"""Tokens that two prompts begin with alike which are worth looking at."""
+
+
+Resumed = tuple[Request, int]
+"""One that waits for others no more, and how many tokens of another it has waited for."""
+
+
+class PromptsInProgress:
+    """Prompts of running requests that are not all computed, sorted by their tokens, by salt.
+
+    The one that begins like a newcomer's for longest is beside its place.
+    Rows of one job, and of the batch band, wait until what they share is computed, and rows that
+    repeat scores of their prompt until another has all of them. Any other row does so where that
+    saves more tokens than a step computes in its fixed time, and for one step.
+    """
+
+    def __init__(self, kv: KVCacheManager, fixed_tokens: Callable[[], float]) -> None:
+        """A step computes `fixed_tokens` in its fixed time."""
+        self._kv, self._fixed_tokens = kv, fixed_tokens
+        self._numbers = count()
+        self._sorted: dict[bytes, list[tuple[bytes, int, Request]]] = {}  # by salt
+        self._entries: dict[Request, tuple[bytes, int, Request]] = {}
+        self._waiting: dict[Request, dict[Request, int]] = {}
+        self._leaders: dict[Request, Request] = {}
+        self._for_one_step: dict[Request, int] = {}
+        self.tokens = [0] * len(JobKind)
+        """Those of the requests that wait, of each kind."""
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._leaders)
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._leaders
+
+    def begin(self, request: Request) -> None:
+        """Enter a request whose known tokens are computed from now on."""
+        if len(request.tokens) - request.submitted < LEAST_SHARED:
+            return
+        entry = self._entries[request] = (request.tokens.tobytes(), next(self._numbers), request)
+        insort(self._sorted.setdefault(request.salt, []), entry)
+
+    def holds(self, request: Request, step: int) -> bool:
+        """Decide if a request whose turn has come, with this step, waits. If so, `computed`,
+        `step_over` or `leave` returns it."""
+        scorer = request.scored_by
+        if scorer is not None and scorer.awaits_scores and scorer.status is not Status.ENDED:
+            self._wait(request, scorer, len(request.tokens))
+            return True
+        leader, shared = self._most_shared(request)
+        if leader is None or shared < LEAST_SHARED:
+            return False
+        # Neither of one job with the other, nor both of the batch band.
+        both_batch = request.job.is_batch and leader.job.is_batch
+        is_stranger = request.job is not leader.job and not both_batch
+        if is_stranger and request.has_waited:
+            return False
+        saved = shared - cached_prefix(self._kv, request).length
+        if saved < self._least_saved(request, is_stranger=is_stranger):
+            return False
+        self._wait(request, leader, shared)
+        if is_stranger:
+            request.has_waited = True
+            self._for_one_step[request] = step
+        return True
+
+    def _wait(self, request: Request, leader: Request, shared: int) -> None:
+        self._waiting.setdefault(leader, {})[request] = shared
+        self._leaders[request] = leader
+        self.tokens[request.kind] += len(request.tokens)
+
+    def promote(self, request: Request) -> None:
+        """Note that a surplus request that waits becomes a regular one."""
+        self.tokens[request.kind] -= len(request.tokens)
+        self.tokens[JobKind.SMALL] += len(request.tokens)
+
+    def computed(self, request: Request, stop: int) -> Iterator[Resumed]:
+        """Note that a running request is computed up to `stop`. Yields who waited for no more, the
+        last one first."""
+        if stop >= request.resident_from:
+            yield from self.leave(request)
+            return
+        waiting = self._waiting.get(request, {})
+        yield from self._released([each for each, shared in waiting.items() if shared <= stop])
+
+    def step_over(self, step: int) -> Iterator[Resumed]:
+        """Note that a step is computed. Yields who waited only for that."""
+        return self._released([each for each, at in self._for_one_step.items() if at <= step])
+
+    def leave(self, request: Request) -> Iterator[Resumed]:
+        """Remove a request of which nothing is computed any more. Yields who waited for it, last
+        ones first."""
+        entry = self._entries.pop(request, None)
+        if entry is not None:
+            own = self._sorted[request.salt]
+            del own[bisect_left(own, entry)]
+            if not own:
+                del self._sorted[request.salt]
+        return self._released(list(self._waiting.get(request, {})))
+
+    def forget(self, request: Request) -> int:
+        """Remove a request that waits. Returns how many tokens of another it waited for."""
+        self._for_one_step.pop(request, None)
+        leader = self._leaders.pop(request)
+        self.tokens[request.kind] -= len(request.tokens)
+        waiting = self._waiting[leader]
+        shared = waiting.pop(request)
+        if not waiting:
+            del self._waiting[leader]
+        return shared
+
+    def _released(self, requests: list[Request]) -> Iterator[Resumed]:
+        return ((request, self.forget(request)) for request in reversed(requests))
+
+    def _most_shared(self, request: Request) -> tuple[Request | None, int]:
+        """The prompt in progress with which it can share most, and how many tokens."""
+        own = self._sorted.get(request.salt)
+        if own is None or request.awaits_scores:
+            return None, 0
+        tokens = request.tokens[:-1].tobytes()
+        place = bisect_left(own, (tokens,))
+        return max(
+            (
+                (leader, self._shareable(request, leader, common_tokens(prompt, tokens)))
+                for prompt, _, leader in own[max(0, place - 1) : place + 1]
+            ),
+            key=lambda found: found[1],
+        )
+
+    def _shareable(self, request: Request, leader: Request, common: int) -> int:
+        """Of tokens that both begin with: whole blocks only, where nobody may copy parts."""
+        scope = scope_of(request.job)
+        if scope is not None and scope == scope_of(leader.job):
+            return common
+        return common - common % self._kv.block_size
+
+    def _least_saved(self, request: Request, *, is_stranger: bool) -> float:
+        """Tokens that are worth waiting for: of a batch, which loses nothing by it, the fewest that
+        are copied."""
+        if is_stranger:
+            return max(LEAST_SHARED, self._fixed_tokens())
+        return LEAST_COPIED if request.job.is_batch else LEAST_SHARED

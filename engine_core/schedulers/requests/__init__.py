@@ -1,1 +1,0 @@
-"""The rows of jobs for a causal model: what each holds, and which wait and run."""

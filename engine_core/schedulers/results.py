@@ -1,0 +1,243 @@
+"""A decode step's results become known tokens, registered blocks, updates and ends."""
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_core.loop.jobs import Job
+from engine_core.loop.outbox import Outbox
+from engine_core.messages import EncodedRows, EncodeJob, Finish, RowOutput
+from engine_core.refusal import RefusalError
+from engine_core.schedulers.batches import DecodeBatch, EncodeBatch
+from engine_core.schedulers.kv_cache import KVCacheManager
+from engine_core.schedulers.prefixes import share_computed
+from engine_core.schedulers.request import Request, Status
+from workers.contract.messages import (
+    ClassifyOutput,
+    EmbedOutput,
+    EmbedSparseOutput,
+    GenerateOutput,
+    Logprobs,
+)
+
+_ITEM = 4  # bytes of an int32 or float32
+
+
+def confirm_rows(
+    batch: DecodeBatch, output: GenerateOutput, kv: KVCacheManager, outbox: Outbox
+) -> Iterator[Request]:
+    """Advance every request of `batch` by its result; yields the requests that are over.
+
+    Results of requests that ended while the step was in flight are ignored. A request without
+    finite logits fails its whole job. A request whose text is complete by its grammar ends.
+    """
+    tokens = iter(np.frombuffer(output.tokens, np.int32).tolist())
+    sampled = _slices(output.sampled, repeat(1))
+    scored_rows = _slices(output.scored, [len(targets) for targets in batch.scored if targets])
+    ended = Status.ENDED
+    for request, samples, targets in zip(batch.requests, batch.samples, batch.scored, strict=True):
+        scored = next(scored_rows) if targets else None
+        request.in_flight -= 1
+        if not samples:
+            if scored is not None and request.status is not ended:
+                _announce(request, -1, None, None, scored, outbox)
+            continue
+        token, logprobs = next(tokens), next(sampled)
+        request.unresolved -= 1
+        if request.status is ended:
+            continue
+        if token < 0:
+            outbox.fail_not_finite(request.job)
+            yield request
+            continue
+        matcher = request.matcher
+        if matcher is not None and not matcher.accept(token):
+            fail_off_grammar(request, outbox)
+            yield request
+            continue
+        finish = _advance(request, token, kv)
+        if matcher is not None and matcher.complete and finish != "stop":
+            # No end token was sampled, so the last token is text: it is sent before the end.
+            _announce(request, token, None, logprobs, scored, outbox)
+            token, finish, logprobs, scored = -1, "stop", None, None
+        _announce(request, token, finish, logprobs, scored, outbox)
+        if finish is not None:
+            yield request
+
+
+def num_sampled(batch: DecodeBatch) -> int:
+    """How many tokens a step has sampled for requests that go on."""
+    ended = Status.ENDED
+    rows = zip(batch.requests, batch.samples, strict=True)
+    return sum([samples and request.status is not ended for request, samples in rows])
+
+
+def fail_off_grammar(request: Request, outbox: Outbox) -> None:
+    """The request cannot go on within its grammar, or its limits: its job fails whole."""
+    if request.limits is not None:
+        message = "`allowed_token_ids` and `bad_words` leave no token that may come next"
+        error = RefusalError("invalid_request", message)
+    else:
+        message = (
+            "the text cannot be continued within its grammar, which may have grown too complex"
+        )
+        error = RefusalError("row_failed", message)
+    outbox.fail(request.job, error)
+
+
+def _advance(request: Request, token: int, kv: KVCacheManager) -> Finish | None:
+    """Append a confirmed token and register the block that it completes. Returns why the request
+    ends, None if it goes on."""
+    tokens = request.tokens
+    known = len(tokens)
+    if known >= request.max_len:
+        return "length"  # max_tokens is 0: only the prompt was requested
+    tokens.append(token)
+    # The new token's own position is not computed yet, so a block is complete one token later.
+    if known // kv.block_size > request.registered and request.status is Status.RUNNING:
+        request.hashes = kv.hash_blocks(tokens, request.hashes, request.salt)
+        request.register_blocks(kv, known)
+        share_computed(kv, request, known)
+    if token in request.stops:
+        return "stop"
+    return "length" if known + 1 >= request.max_len else None
+
+
+def _announce(
+    request: Request,
+    token: int,
+    finish: Finish | None,
+    sampled: Logprobs | None,
+    scored: Logprobs | None,
+    outbox: Outbox,
+) -> None:
+    job = request.job
+    if sampled is not None and request.params.logprobs is None:
+        sampled = None
+    if len(request.tokens) == request.prompt_len:
+        token, sampled = -1, None
+    cached = 0 if request.announced else request.cached
+    output = RowOutput(job.message.id, request.row, token, finish, sampled, scored, cached)
+    outbox.row(job, output, first=not request.announced)
+    request.announced = True
+    if scored is not None:
+        request.scored += len(scored.chosen) // _ITEM
+
+
+def _slices(logprobs: Logprobs | None, counts: Iterable[int]) -> Iterator[Logprobs | None]:
+    """One after the other so many positions; None each time where the step reports none."""
+    if logprobs is None:
+        yield from repeat(None)
+        return
+    start, wide = 0, logprobs.width * _ITEM
+    for count in counts:
+        stop = start + count
+        yield Logprobs(
+            width=logprobs.width,
+            chosen=logprobs.chosen[start * _ITEM : stop * _ITEM],
+            top_ids=logprobs.top_ids[start * wide : stop * wide],
+            top=logprobs.top[start * wide : stop * wide],
+            ranks=logprobs.ranks[start * _ITEM : stop * _ITEM],
+        )
+        start = stop
+
+
+EncodeOutput = EmbedOutput | EmbedSparseOutput | ClassifyOutput
+
+_IntArray = npt.NDArray[np.int32]
+
+
+def job_results(
+    batch: EncodeBatch, output: EncodeOutput
+) -> Iterator[tuple[Job, int, EncodedRows | None]]:
+    """For each job of the batch how many of its rows have finished, and their results; None in
+    place of results that are not all finite."""
+    vectors = _vectors_by_row(batch, output)
+    states = None
+    if isinstance(output, EmbedOutput) and len(batch.token_states):
+        states = _Vectors(output.states, len(batch.lens), batch.num_states)
+    first = 0
+    for job, rows in batch.parts:
+        last = first + len(rows)
+        own = states if states is not None and requests_token_states(job) else vectors
+        yield job, len(rows), own.of_rows(job, rows, first, last)
+        first = last
+
+
+class _Vectors:
+    """A step's vectors float32[V, D]: one for each of R rows, or `counts` int32[R] of each."""
+
+    def __init__(self, data: bytes, num_rows: int, counts: _IntArray | None = None) -> None:
+        self._counts = counts
+        self._ends = range(num_rows + 1) if counts is None else [0, *np.cumsum(counts).tolist()]
+        numbers = np.frombuffer(data, np.float32)
+        # Sparse vectors may all be empty.
+        width = len(numbers) // max(self._ends[-1], 1)
+        self._vectors = numbers.reshape(self._ends[-1], width)
+        self._finite = bool(np.isfinite(numbers).all())
+
+    def of_rows(self, job: Job, rows: _IntArray, first: int, last: int) -> EncodedRows | None:
+        """What the job gets for its `rows`, which are `first` to `last` - 1 of the step; None if
+        they are not all finite."""
+        own = self._vectors[self._ends[first] : self._ends[last]]
+        if not self._finite and not np.isfinite(own).all():
+            return None
+        counts = b"" if self._counts is None else self._counts[first:last].tobytes()
+        return EncodedRows(job.message.id, rows.tobytes(), own.tobytes(), counts)
+
+
+def requests_token_states(job: Job) -> bool:
+    """The job's rows end with the states of their tokens, not with pooled vectors."""
+    return isinstance(job.message, EncodeJob) and job.message.token_states
+
+
+def _vectors_by_row(batch: EncodeBatch, output: EncodeOutput) -> _Vectors:
+    """The step's vectors, logits or sparse entries."""
+    if isinstance(output, EmbedSparseOutput):
+        counts = np.frombuffer(output.counts, np.int32)
+        return _Vectors(output.entries, len(counts), counts)
+    data = output.vectors if isinstance(output, EmbedOutput) else output.logits
+    return _Vectors(data, len(batch.lens))
+
+
+def confirm_encoded_rows(
+    batch: DecodeBatch, output: EmbedOutput | ClassifyOutput, outbox: Outbox
+) -> Iterator[Request]:
+    """Answer the rows of a decode step that embeds or scores, each by its last token; yields the
+    requests that are over.
+
+    As `confirm_rows`: results of requests that have ended are ignored, and one that is not finite
+    fails its whole job.
+    """
+    vectors = _last_vectors(output, sum(batch.samples))
+    finite: list[bool] = np.atleast_1d(np.isfinite(vectors).all(axis=1)).tolist()
+    indices = iter(range(len(vectors)))
+    over: dict[Job, list[tuple[Request, int]]] = {}
+    for request, samples in zip(batch.requests, batch.samples, strict=True):
+        request.in_flight -= 1
+        if not samples:
+            continue
+        index = next(indices)
+        request.unresolved -= 1
+        if request.status is Status.ENDED:
+            continue
+        over.setdefault(request.job, []).append((request, index))
+        if not finite[index]:
+            outbox.fail_not_finite(request.job)
+    for job, rows in over.items():
+        if not job.ended:
+            numbers = np.array([request.row for request, _ in rows], np.int32)
+            own = vectors[[index for _, index in rows]]
+            part = EncodedRows(job.message.id, numbers.tobytes(), own.tobytes())
+            outbox.encoded(job, part, len(rows))
+        for request, _ in rows:
+            yield request
+
+
+def _last_vectors(output: EmbedOutput | ClassifyOutput, rows: int) -> npt.NDArray[np.float32]:
+    """[rows, D]"""
+    data = output.vectors if isinstance(output, EmbedOutput) else output.logits
+    numbers = np.frombuffer(data, np.float32)
+    return numbers.reshape(rows, len(numbers) // max(rows, 1))

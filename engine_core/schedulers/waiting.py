@@ -1,0 +1,244 @@
+"""The requests or jobs that wait, in the order in which they begin: by API key, priority, age."""
+
+import heapq
+import sys
+from bisect import bisect_left, insort
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterator
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from engine_core.loop.fair_queue import KeyTurns
+from engine_core.messages import KeyShare
+
+QueuedT = TypeVar("QueuedT", bound=Hashable)
+
+_OVERDUE: Final = -sys.float_info.max
+"""Before every priority."""
+
+
+class PriorityQueue(Generic[QueuedT]):
+    """An ordered set by (priority, arrival), lower priorities first.
+
+    What has waited longer than `max_wait` seconds goes before them all: so no priority makes it
+    wait for ever. Each item counts some prompt tokens, those that it held when it was added. Adding
+    and removing cost a look-up wherever an item stands; sums are kept.
+    """
+
+    def __init__(self, max_wait: float, clock: Callable[[], float]) -> None:
+        self.num_tokens = 0
+        self._max_wait, self._clock = max_wait, clock
+        self._since: OrderedDict[QueuedT, float] = OrderedDict()  # of those not overdue, ascending
+        self._groups: dict[float, OrderedDict[QueuedT, int]] = {}
+        self._priorities: list[float] = []  # the keys of `_groups`, ascending
+        self._priority_of: dict[QueuedT, float] = {}
+        self._own_priorities: dict[QueuedT, float] = {}  # of those that are overdue
+        self._group_tokens: Counter[float] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._priority_of)
+
+    def __iter__(self) -> Iterator[QueuedT]:
+        for priority in self._priorities:
+            yield from self._groups[priority]
+
+    def groups(self) -> list[Collection[QueuedT]]:
+        """The items of each priority, the lowest first."""
+        return [self._groups[priority].keys() for priority in self._priorities]
+
+    def tokens_of(self, item: QueuedT) -> int:
+        """The tokens that it counts."""
+        return self._groups[self._priority_of[item]][item]
+
+    def tokens_before(self, priority: int) -> int:
+        """The tokens of the items that begin before a new one of `priority`."""
+        return sum([tokens for other, tokens in self._group_tokens.items() if other <= priority])
+
+    def add(self, item: QueuedT, priority: float, tokens: int) -> None:
+        """A new item: behind all others of its priority."""
+        self._insert(item, priority, tokens)
+        self._since[item] = self._clock()
+
+    def promote_overdue(self) -> None:
+        """What has waited too long goes before every priority from now on."""
+        limit = self._clock() - self._max_wait
+        while self._since:
+            item, since = next(iter(self._since.items()))
+            if since > limit:
+                return
+            priority = self._priority_of[item]
+            self._insert(item, _OVERDUE, self.remove(item))
+            self._own_priorities[item] = priority
+
+    def wait_on(self, item: QueuedT) -> int:
+        """An item has got a part of what it waits for, and counts no tokens now: it goes behind
+        all others of its priority, and is not overdue. Returns the tokens that it counted."""
+        tokens = self.tokens_of(item)
+        if (own := self._own_priorities.get(item)) is not None:
+            self.remove(item)
+            self.add(item, own, 0)
+            return tokens
+        if tokens:
+            self.recount(item, 0)
+        self._groups[self._priority_of[item]].move_to_end(item)
+        self._since[item] = self._clock()
+        self._since.move_to_end(item)
+        return tokens
+
+    def recount(self, item: QueuedT, tokens: int) -> None:
+        """An item counts this many tokens from now on."""
+        priority = self._priority_of[item]
+        group = self._groups[priority]
+        change = tokens - group[item]
+        group[item] = tokens
+        self._group_tokens[priority] += change
+        self.num_tokens += change
+
+    def remove(self, item: QueuedT) -> int:
+        """`item` leaves the queue. Returns the tokens that it counted."""
+        priority = self._priority_of.pop(item)
+        if self._since.pop(item, None) is None:
+            del self._own_priorities[item]
+        group = self._groups[priority]
+        tokens = group.pop(item)
+        self._group_tokens[priority] -= tokens
+        self.num_tokens -= tokens
+        if not group:
+            del self._groups[priority], self._group_tokens[priority]
+            del self._priorities[bisect_left(self._priorities, priority)]
+        return tokens
+
+    def _insert(self, item: QueuedT, priority: float, tokens: int) -> None:
+        if priority not in self._groups:
+            self._groups[priority] = OrderedDict()
+            insort(self._priorities, priority)
+        self._groups[priority][item] = tokens
+        self._priority_of[item] = priority
+        self._group_tokens[priority] += tokens
+        self.num_tokens += tokens
+
+
+ItemT = TypeVar("ItemT", bound=Hashable)
+
+
+class KeyQueue(NamedTuple, Generic[ItemT]):
+    """What waits of one API key."""
+
+    key: KeyShare
+    items: PriorityQueue[ItemT]
+
+
+class WaitingQueue(Generic[ItemT]):
+    """Keys take turns by their weights, in prompt tokens; the items of each go by priority, then by
+    age. So a priority concerns the requests of its own key alone.
+
+    Preempted items come before all keys, in the order in which they had begun: so nothing makes
+    them start over for ever. Their key was charged for them when they began.
+    """
+
+    def __init__(self, max_wait: float, clock: Callable[[], float]) -> None:
+        """What has waited `max_wait` seconds goes before every priority of its key."""
+        self.num_tokens = 0
+        self._max_wait, self._clock = max_wait, clock
+        self._turns = KeyTurns()
+        # Those of keys that wait for nothing now are kept empty: to make one takes microseconds.
+        self._queues: dict[int, KeyQueue[ItemT]] = {}
+        self._queue_of: dict[ItemT, KeyQueue[ItemT]] = {}
+        self._preempted: OrderedDict[ItemT, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._queue_of) + len(self._preempted)
+
+    def __iter__(self) -> Iterator[ItemT]:
+        """As they begin, if no other comes."""
+        yield from self._preempted
+        queues = [self._queues[key.number] for key in self._turns.waiting()]
+        heads = [
+            (self._turns.time_of(queue.key), place, queue, iter(queue.items))
+            for place, queue in enumerate(queues)
+        ]
+        heapq.heapify(heads)
+        while heads:
+            time, place, queue, items = heads[0]
+            if (item := next(items, None)) is None:
+                heapq.heappop(heads)
+                continue
+            later = time + queue.items.tokens_of(item) / queue.key.weight
+            heapq.heapreplace(heads, (later, place, queue, items))
+            yield item
+
+    def first(self) -> ItemT | None:
+        """The one that begins next; None if none waits."""
+        if self._preempted:
+            return next(iter(self._preempted))
+        if not self._queue_of:
+            return None
+        return next(iter(self._queues[self._turns.first().number].items))
+
+    def in_turn(self) -> list[KeyQueue[ItemT]]:
+        """The queues of the keys, the one whose turn it is first."""
+        return [self._queues[key.number] for key in self._turns.in_order()]
+
+    def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
+        """The tokens of the items that begin before a new one of `priority` and of `key`; None: as
+        if all were of one key. While what a key has is served, others get what their weights are
+        beside its own, as long as they have it."""
+        if not self.num_tokens:
+            return 0
+        first = sum(self._preempted.values())
+        if key is None:
+            queues = self._queues.values()
+            return first + sum(queue.items.tokens_before(priority) for queue in queues)
+        own = self._queues.get(key.number)
+        tokens = 0 if own is None else own.items.tokens_before(priority)
+        if own is not None and len(self._queues) == 1:
+            return first + tokens
+        beside = sum(
+            min(queue.items.num_tokens, int(tokens * queue.key.weight / key.weight))
+            for queue in self._queues.values()
+            if queue is not own
+        )
+        return first + tokens + beside
+
+    def add(self, item: ItemT, key: KeyShare, priority: float, tokens: int) -> None:
+        """A new item: behind all others of its key and priority."""
+        queue = self._queues.get(key.number)
+        if queue is None or not queue.items:
+            # The weight may be another than before.
+            if queue is None or queue.key != key:
+                items: PriorityQueue[ItemT] = PriorityQueue(self._max_wait, self._clock)
+                queue = self._queues[key.number] = KeyQueue(key, items)
+            self._turns.begin(key)
+        queue.items.add(item, priority, tokens)
+        self._queue_of[item] = queue
+        self.num_tokens += tokens
+
+    def put_first(self, item: ItemT, tokens: int) -> None:
+        """An item whose turn had come: before all others, which began later or have not begun."""
+        self._preempted[item] = tokens
+        self._preempted.move_to_end(item, last=False)
+        self.num_tokens += tokens
+
+    def promote_overdue(self) -> None:
+        """What has waited too long goes before every priority of its key from now on."""
+        for queue in self._queues.values():
+            queue.items.promote_overdue()
+
+    def given(self, item: ItemT, tokens: int) -> None:
+        """So many tokens of it are in a step: its key has had them. It waits still."""
+        if (queue := self._queue_of.get(item)) is not None:
+            self._turns.count(queue.key, tokens)
+
+    def wait_on(self, item: ItemT) -> None:
+        """An item has got a part of what it waits for: it counts no tokens now, goes behind all
+        others of its priority, and is not overdue."""
+        self.num_tokens -= self._queue_of[item].items.wait_on(item)
+
+    def remove(self, item: ItemT) -> None:
+        """`item` leaves the queue."""
+        if item in self._preempted:
+            self.num_tokens -= self._preempted.pop(item)
+            return
+        queue = self._queue_of.pop(item)
+        self.num_tokens -= queue.items.remove(item)
+        if not queue.items:
+            self._turns.end(queue.key)

@@ -1,0 +1,25 @@
+"""What holds of a KV cache between any two calls."""
+
+from engine_core.schedulers.kv_cache import ChildBlocks, KVCacheManager
+
+
+def check_blocks(kv: KVCacheManager) -> None:
+    """Raise AssertionError if an invariant is broken: reads every block."""
+    for block, references in enumerate(kv._references):
+        assert references >= 0, f"block {block} has {references} references"
+        assert (references == 0) == (block in kv._free), f"block {block} is lost"
+    for block_hash, block in kv._block_of.items():
+        assert kv._hash_of[block] == block_hash, f"block {block} is registered twice"
+    check_children(kv.children)
+
+
+def check_children(children: ChildBlocks) -> None:
+    """Raise AssertionError unless every place of a block has it, and nothing else is there."""
+    listed = {(place, *each) for place, own in children._children.items() for each in own}
+    kept = {
+        (place, tokens, block)
+        for block, places in children._places.items()
+        for place, tokens in places.items()
+    }
+    assert listed == kept, "a block is not where its tokens are"
+    assert all(own == sorted(own) for own in children._children.values()), "children are not sorted"

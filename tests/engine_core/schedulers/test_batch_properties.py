@@ -1,0 +1,80 @@
+"""Random trees of prompts, in the batch band and alone: whatever happens, each row gets the text
+that it would get alone, and no block is lost."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine_core.loop.jobs import Job
+from engine_core.schedulers.cost_model import Coefficients
+from tests.engine_core.driver import Driver, prompt_of
+from tests.engine_core.integrity import check_blocks
+from tests.engine_core.simulated_model import reference
+
+_STOPS = frozenset({7, 11})
+_SLOW = Coefficients(step=5e-3, token=1.5e-3, attended=1e-5, context=1e-5)
+"""Beside other requests, a step holds about nine tokens of the batch band."""
+
+
+def _trees(data: st.DataObject) -> list[tuple[list[int], list[list[int]]]]:
+    """Groups of prompts as (prefix, own parts): nested prefixes, duplicates, prompts that are the
+    prefix of others, own parts of one token."""
+    root = prompt_of(40)
+    groups: list[tuple[list[int], list[list[int]]]] = []
+    for _ in range(data.draw(st.integers(1, 4), "groups")):
+        prefix = root[: data.draw(st.integers(0, 30), "prefix")]
+        prefix += prompt_of(data.draw(st.sampled_from([0, 0, 3, 9]), "branch"), seed=1)
+        owns = st.integers(1, 14).flatmap(
+            lambda size: st.sampled_from([root[:size], prompt_of(size, 2), [5] * size])
+        )
+        groups.append((prefix, data.draw(st.lists(owns, min_size=1, max_size=5), "own parts")))
+    return groups
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_any_tree_gives_the_reference_texts(stages: int, data: st.DataObject) -> None:
+    driver = Driver(
+        num_blocks=data.draw(st.sampled_from([17, 22, 40, 200]), "blocks"),
+        stages=stages,
+        max_running=data.draw(st.sampled_from([2, 5, 16]), "slots"),
+        max_step_tokens=data.draw(st.sampled_from([8, 24, 64]), "step"),
+        steps_ahead=data.draw(st.integers(0, 1), "ahead"),
+        costs=data.draw(st.sampled_from([None, _SLOW]), "costs"),
+    )
+    waiting: list[tuple[bool, list[int]]] = []
+    for prefix, owns in _trees(data):
+        waiting += [(True, prefix + own) for own in owns]
+    alone = data.draw(st.lists(st.integers(1, 40), max_size=3), "alone")
+    waiting += [(False, prompt_of(size, 3)) for size in alone]
+    order = data.draw(st.permutations(range(len(waiting))), "order")
+    expected: dict[int, list[int]] = {}
+    jobs: dict[int, Job] = {}
+    aborted: set[int] = set()
+    for number in order:
+        batch, prompt = waiting[number]
+        tokens = data.draw(st.sampled_from([1, 2, 9, 14]), "max_tokens")
+        expected[number] = reference(prompt, tokens, _STOPS)
+        key = data.draw(st.integers(0, 2), "key")
+        jobs[number] = driver.add(
+            number, prompt, tokens, batch=batch, key=key, eos_token_ids=_STOPS
+        )
+        for _ in range(data.draw(st.integers(0, 3), "steps")):
+            if not driver.submit() and driver.batches:
+                driver.finish()
+        if data.draw(st.integers(0, 7), "abort") == 0:
+            victim = data.draw(st.sampled_from(sorted(jobs)), "victim")
+            driver.scheduler.abort(jobs[victim])
+            aborted.add(victim)
+        check_blocks(driver.scheduler.kv)
+    driver.drain()
+    for number, text in expected.items():
+        finishes = [row.finish for row in driver.outputs.get(number, []) if row.finish]
+        if number in aborted:
+            assert driver.text(number) == text[: len(driver.text(number))]
+            assert len(finishes) <= 1
+        else:
+            assert driver.text(number) == text
+            assert len(finishes) == 1
+    driver.assert_idle()

@@ -1,0 +1,135 @@
+"""The KV manager alone: allocation, sharing, eviction."""
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_core.schedulers.kv_cache import KVCacheManager
+from tests.engine_core.integrity import check_blocks
+
+
+def tokens(*values: int) -> "array[int]":
+    return array("i", values)
+
+
+def test_hashes_cover_full_blocks_and_depend_on_all_before() -> None:
+    kv = KVCacheManager(4, 2)
+    hashes = kv.hash_blocks(tokens(1, 2, 3, 4, 5))
+    assert len(hashes) == 2
+    assert kv.hash_blocks(tokens(9, 2, 3, 4))[1] != hashes[1]
+    assert not set(kv.hash_blocks(tokens(1, 2, 3, 4), salt=b"tenant")) & set(hashes)
+    assert kv.hash_blocks(tokens(1, 2, 3, 4, 5, 6), hashes)[:2] == hashes
+
+
+def test_hashes_are_keyed_by_process_secret() -> None:
+    assert KVCacheManager(1, 1).hash_blocks(tokens(1)) != KVCacheManager(1, 1).hash_blocks(
+        tokens(1)
+    )
+
+
+def test_allocate_takes_nothing_when_too_few_are_free() -> None:
+    kv = KVCacheManager(3, 2)
+    assert kv.allocate(4) is None
+    assert kv.num_free == 3
+
+
+def test_cached_blocks_survive_release_until_memory_is_needed() -> None:
+    kv = KVCacheManager(2, 2)
+    hashes = kv.hash_blocks(tokens(1, 2, 3, 4))
+    blocks = kv.allocate(2)
+    assert blocks is not None
+    for block, block_hash in zip(blocks, hashes, strict=True):
+        kv.register(block, block_hash)
+    kv.release(blocks)
+    assert kv.num_free == 2
+    assert kv.match(hashes) == blocks
+    assert kv.allocate(1) == [blocks[1]], "the end of a sequence is evicted first"
+    assert kv.match(hashes) == blocks[:1]
+
+
+def test_content_has_one_name() -> None:
+    kv = KVCacheManager(2, 2)
+    (block_hash,) = kv.hash_blocks(tokens(1, 2))
+    first, second = kv.allocate(2) or []
+    kv.register(first, block_hash)
+    kv.register(second, block_hash)
+    assert kv.match([block_hash]) == [first]
+    kv.release([second])
+    assert kv.allocate(1) == [second], "an anonymous block is reused before any cached one"
+
+
+def test_integrity_check_sees_a_double_release() -> None:
+    kv = KVCacheManager(1, 2)
+    blocks = kv.allocate(1) or []
+    kv.release(blocks)
+    kv.release(blocks)
+    with pytest.raises(AssertionError):
+        check_blocks(kv)
+
+
+@given(st.data())
+def test_random_sequences_keep_every_invariant(data: st.DataObject) -> None:
+    """Sequences over two tokens come and go; a match must always name its own content."""
+    kv = KVCacheManager(6, 2)
+    content: dict[int, list[int]] = {}
+    held: list[list[int]] = []
+    for _ in range(data.draw(st.integers(1, 25))):
+        if held and data.draw(st.booleans()):
+            kv.release(held.pop(data.draw(st.integers(0, len(held) - 1))))
+        else:
+            sequence = data.draw(st.lists(st.integers(0, 1), min_size=2, max_size=8))
+            hashes = kv.hash_blocks(tokens(*sequence))
+            shared = kv.match(hashes)
+            for index, block in enumerate(shared):
+                assert content[block] == sequence[: 2 * (index + 1)]
+            kv.touch(shared)
+            fresh = kv.allocate(len(hashes) - len(shared))
+            if fresh is None:
+                kv.release(shared)
+            else:
+                for index, block in enumerate(fresh, len(shared)):
+                    content[block] = sequence[: 2 * (index + 1)]
+                    kv.register(block, hashes[index])
+                held.append(shared + fresh)
+        check_blocks(kv)
+    for blocks in held:
+        kv.release(blocks)
+    check_blocks(kv)
+    assert kv.num_free == 6
+
+
+def test_a_reset_forgets_what_nobody_holds() -> None:
+    kv = KVCacheManager(4, 2)
+    hashes = kv.hash_blocks(tokens(1, 2, 3, 4, 5, 6))
+    blocks = kv.allocate(3)
+    assert blocks is not None
+    for block, block_hash in zip(blocks, hashes, strict=True):
+        kv.register(block, block_hash)
+    kv.release(blocks[1:])
+    kv.reset()
+    assert kv.match(hashes) == blocks[:1], "the first is held"
+    kv.release(blocks[:1])
+    assert kv.match(hashes) == blocks[:1], "and known until the next reset"
+    kv.reset()
+    assert kv.match(hashes) == []
+    assert kv.num_free == 4
+    check_blocks(kv)
+
+
+def test_the_peak_is_what_was_held_at_once() -> None:
+    kv = KVCacheManager(8, 2)
+    assert kv.peak == 0
+    first, second = kv.allocate(3), kv.allocate(2)
+    assert first is not None
+    assert second is not None
+    kv.release(first)
+    assert kv.peak == 5
+    third = kv.allocate(1)
+    assert third is not None
+    assert kv.peak == 5
+    kv.reset()
+    assert kv.peak == 3
+    kv.release(second + third)
+    assert kv.peak == 3

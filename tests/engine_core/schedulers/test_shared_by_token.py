@@ -1,0 +1,222 @@
+"""Prompts that begin alike share what they share to the token, and only with whom they may."""
+
+import random
+from array import array
+
+import pytest
+
+from engine_core.loop.jobs import Job
+from engine_core.messages import GenerateJob, KeyShare, SamplingParams
+from engine_core.schedulers.cost_model import Coefficients
+from engine_core.schedulers.kv_cache import common_tokens
+from engine_core.schedulers.request import Request
+from tests.engine_core.driver import Driver, prompt_of
+from tests.engine_core.simulated_model import reference
+
+_COMMON = prompt_of(250, seed=1)
+_PROMPTS = [[*_COMMON, 40 + at, at] for at in range(6)]
+
+
+def driver_of_128() -> Driver:
+    return Driver(num_blocks=100, max_step_tokens=1024, block_size=128)
+
+
+def add_list(driver: Driver, prompts: list[list[int]], key: int = 0, number: int = 0) -> Job:
+    """One job of these prompts."""
+    params = SamplingParams(max_tokens=3)
+    job = Job(b"client", GenerateJob(number, params=params, key=KeyShare(key)), len(prompts), 0)
+    rows = [
+        Request(job, row, params, array("i", prompt), max_len=len(prompt) + 3, seed=0)
+        for row, prompt in enumerate(prompts)
+    ]
+    driver.scheduler.add(job, rows)
+    return job
+
+
+@pytest.mark.parametrize("key", [0, 1])
+def test_prompts_of_one_list(key: int) -> None:
+    driver = driver_of_128()
+    add_list(driver, _PROMPTS, key)
+    driver.drain()
+    assert driver.scheduler.usage().cached_tokens == 5 * 250
+    texts = {row: [] for row in range(6)}
+    for output in driver.outputs[0]:
+        texts[output.row].append(output.token)
+    assert texts == {row: reference(prompt, 3) for row, prompt in enumerate(_PROMPTS)}
+    driver.assert_idle()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_prompts_of_one_key(at_once: bool) -> None:
+    driver = driver_of_128()
+    for number, prompt in enumerate(_PROMPTS):
+        driver.add(number, prompt, 3, key=7)
+        if not at_once:
+            driver.drain()
+    driver.drain()
+    cached = driver.scheduler.usage().cached_tokens
+    # Whole blocks are shared within a step: nobody waits a step for the rest of one.
+    assert cached == 5 * 250 if not at_once else cached >= 5 * 128
+    for number, prompt in enumerate(_PROMPTS):
+        assert driver.text(number) == reference(prompt, 3)
+    driver.assert_idle()
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 2), (0, 1), (1, 0)])
+@pytest.mark.parametrize("guessed", [100, 127, 130, 200, 249, 252])
+def test_others_share_whole_blocks_only(guessed: int, first: int, second: int) -> None:
+    """However much a stranger guesses of a prompt, `cached` says no more than whole blocks do."""
+    driver = driver_of_128()
+    driver.add(0, _PROMPTS[0], 3, key=first)
+    driver.drain()
+    driver.add(1, [*_PROMPTS[0][:guessed], 1, 2, 3], 3, key=second)
+    driver.drain()
+    assert driver.outputs[1][0].cached == guessed // 128 * 128
+
+
+def test_salts_share_nothing() -> None:
+    driver = driver_of_128()
+    driver.add(0, _PROMPTS[0], 3, key=1, salt=b"a")
+    driver.drain()
+    driver.add(1, _PROMPTS[0], 3, key=1, salt=b"b")
+    driver.drain()
+    assert driver.outputs[1][0].cached == 0
+
+
+@pytest.mark.parametrize("length", [40, 100])
+def test_a_conversation_goes_on_where_it_ended(length: int) -> None:
+    """Without keys, if it is too long to be guessed."""
+    driver = driver_of_128()
+    prompt = prompt_of(length, seed=4)
+    driver.add(0, prompt, 20)
+    driver.drain()
+    text = [*prompt, *driver.text(0)]
+    driver.add(1, [*text, *prompt_of(9, seed=5)], 3)
+    driver.drain()
+    driver.add(2, [*text[:-3], 1, 2, 3], 3)
+    driver.drain()
+    assert driver.outputs[1][0].cached == (length + 19 if length + 19 > 64 else 0)
+    assert driver.outputs[2][0].cached == 0, "it parts from the text before that ends"
+    assert driver.text(1) == reference([*text, *prompt_of(9, seed=5)], 3)
+
+
+@pytest.mark.parametrize(("fixed", "waits"), [(0.02, True), (0.2, False)])
+def test_an_online_prompt_waits_where_that_saves_more_than_a_steps_fixed_time(
+    fixed: float, waits: bool
+) -> None:
+    """250 tokens take 25 ms. The second prompt comes beside the first, which is not computed."""
+    costs = Coefficients(step=fixed, token=1e-4, attended=0.0, context=0.0)
+    driver = Driver(100, max_step_tokens=1024, block_size=500, costs=costs)
+    for number in (0, 1):
+        driver.add(number, _PROMPTS[number], 3, key=7)
+    first = driver.step()
+    assert len(first.requests) == (1 if waits else 2)
+    driver.drain()
+    assert driver.scheduler.usage().cached_tokens == (250 if waits else 0)
+    driver.assert_idle()
+
+
+def test_an_online_prompt_waits_for_one_step_at_most() -> None:
+    costs = Coefficients(step=1e-3, token=1e-4, attended=0.0, context=0.0)
+    driver = Driver(400, max_step_tokens=64, steps_ahead=0, costs=costs)
+    long = prompt_of(600, seed=3)
+    driver.add(0, long, 1)
+    driver.add(1, [*long[:599], 7], 1)
+    driver.submit()
+    driver.finish()
+    assert not driver.scheduler._in_progress._leaders
+    driver.drain()
+    assert driver.text(1) == reference([*long[:599], 7], 1)
+    driver.assert_idle()
+
+
+def test_who_waits_may_be_aborted_and_who_is_waited_for() -> None:
+    driver = driver_of_128()
+    for number in range(4):
+        driver.add(number, _PROMPTS[number], 3, batch=True)
+    driver.submit()
+    leaders = driver.scheduler._in_progress._leaders
+    assert sorted(request.job.message.id for request in leaders) == [1, 2, 3]
+    driver.scheduler.abort(next(iter(leaders)).job)
+    driver.scheduler.abort(driver.submitted[0].requests[0].job)
+    driver.drain()
+    done = [number for number in range(4) if driver.text(number)]
+    assert len(done) == 2
+    assert all(driver.text(number) == reference(_PROMPTS[number], 3) for number in done)
+    driver.assert_idle()
+
+
+def test_what_waits_in_a_batch_is_not_before_a_request_of_a_client() -> None:
+    driver = Driver(num_blocks=100, max_step_tokens=64, block_size=128)
+    for number in range(4):
+        driver.add(number, _PROMPTS[number], 3, batch=True)
+    while not driver.scheduler._in_progress:
+        driver.step()
+    running = sum(driver.scheduler._running.unsubmitted)
+    assert driver.scheduler.tokens_before(0) == running
+    assert driver.scheduler.queued_tokens > running
+    driver.add(9, _PROMPTS[0], 3)
+    assert driver.scheduler.tokens_before(0) == running + len(_PROMPTS[0])
+    driver.drain()
+    driver.assert_idle()
+
+
+@pytest.mark.parametrize("ended", ["no", "running", "preempted"])
+def test_who_repeats_scores_begins_after_the_row_that_has_them(ended: str) -> None:
+    """Also where that row ends before, as a stop string or its client ends it."""
+    most = 8 if ended == "preempted" else 64
+    driver = Driver(num_blocks=100, max_step_tokens=most, steps_ahead=0)
+    params = SamplingParams(max_tokens=3, prompt_logprobs=0)
+    job = Job(b"client", GenerateJob(0, params=params, n=3), 3, 0)
+    tokens = array("i", prompt_of(12, seed=6))
+    first = Request(job, 0, params, tokens[:], max_len=15, seed=0)
+    plain = SamplingParams(max_tokens=3)
+    others = [
+        Request(job, row, plain, tokens[:], max_len=15, seed=0, scored_by=first) for row in (1, 2)
+    ]
+    driver.scheduler.add(job, [first, *others])
+    driver.submit()
+    assert driver.submitted[0].requests == [first], "the others share too little to wait for it"
+    if ended == "preempted":
+        driver.finish()
+        driver.scheduler._preempt(first)
+    if ended != "no":
+        driver.scheduler.abort(job, 0)
+    driver.drain()
+    begun = [request.row for batch in driver.submitted for request in batch.requests]
+    assert begun.index(1) > 0
+    rows = [output.row for output in driver.outputs[0] if output.finish is not None]
+    assert sorted(rows) == ([0, 1, 2] if ended == "no" else [1, 2])
+    driver.assert_idle()
+
+
+@pytest.mark.parametrize("lines", [2_000, pytest.param(50_000, marks=pytest.mark.long)])
+def test_of_a_large_shuffled_file_nearly_all_that_can_be_is_shared(lines: int) -> None:
+    """Lines that share instructions, of which many share a text behind them, sent as batches send
+    them: sorted, and no more at a time than an engine takes."""
+    numbers = random.Random(3)
+    texts: list[list[int]] = []
+    while len(texts) < lines:
+        instruction = prompt_of(numbers.randint(60, 150), seed=len(texts))
+        for _ in range(20):
+            text = prompt_of(numbers.randint(20, 80), seed=len(texts) + lines)
+            for _ in range(10):
+                question = prompt_of(numbers.randint(4, 20), seed=len(texts) + 2 * lines)
+                texts.append([*instruction, *text, *question])
+    numbers.shuffle(texts)
+    texts = sorted(texts[:lines])
+    pairs = zip([[], *texts], texts, strict=False)
+    savable = sum(common_tokens(bytes_of(one), bytes_of(other)) for one, other in pairs)
+    driver = Driver(2_000, max_running=64, max_step_tokens=512, block_size=16)
+    for number, text in enumerate(texts):
+        while driver.scheduler.usage().waiting >= 1_024:
+            driver.step()
+            driver.submitted.clear()
+        driver.add(number, text, 4, batch=True)
+    driver.drain()
+    assert driver.scheduler.usage().cached_tokens >= 0.98 * savable
+    driver.assert_idle()
+
+
+def bytes_of(tokens: list[int]) -> bytes:
+    return array("i", tokens).tobytes()
