@@ -9,7 +9,7 @@ The errors of the project, by the moment at which they end something:
         DemoModelMissingError       server.demo
         ModelSourceError            server.models.setup_error
         ModelConfigError            workers.contract.model_config
-        UnknownArchitectureError    workers.contract.families.table
+        UnknownArchitectureError    workers.contract.checkpoint.architectures
         TokenizerError              engine_core.tokenization.tokenizer
     while a worker starts or runs: WorkerFailed is sent, the engine ends
         CheckpointError             workers.weights.tensor_file

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 
-from workers.contract.process.endings import end_process
+from workers.contract.process import end_process
 
 
 def lasting_task(work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from workers.contract.supervision import BEAT_SECONDS, Heartbeat
+from workers.contract.process import BEAT_SECONDS, Heartbeat
 
 
 async def keep_beating() -> None:

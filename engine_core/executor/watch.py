@@ -5,7 +5,7 @@ import math
 from engine_core.executor.base import CHECK_SECONDS, CHECKS_A_BEAT, WorkerLostError
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import WorkerBeat
-from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
+from workers.contract.process import BEAT_SECONDS, SILENT_BEATS
 
 _SILENT_TICKS = SILENT_BEATS * CHECKS_A_BEAT
 

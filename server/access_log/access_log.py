@@ -14,7 +14,7 @@ from starlette.types import Scope
 from server.metrics.families import Count
 from server.metrics.request_record import RequestRecord
 from server.settings.server_config import LogFormat
-from workers.contract.process.line_writer import PIPE_BUF, LineWriter
+from workers.contract.process import PIPE_BUF, LineWriter
 
 _STDOUT = 1
 _GATHER_S = 0.1

@@ -34,8 +34,7 @@ from server.settings.server_config import ServerConfig
 from server.wire.http_protocol import WireProtocol
 from server.wire.log_limit import CONNECTION_LOG, LogLimit
 from server.wire.unread_answers import UnreadAnswers
-from workers.contract.process.log import open_log
-from workers.contract.supervision import DRAIN_SIGNAL, exit_with_parent
+from workers.contract.process import DRAIN_SIGNAL, exit_with_parent, open_log
 
 # Longer than clients keep idle connections, so that it is they who close them.
 _KEEP_ALIVE_S = 75

@@ -25,8 +25,7 @@ from server.loop_heartbeat import keep_beating
 from server.settings.server_config import ServerConfig
 from server.state.database_file import StateFolderError
 from server.state.state_folder import StateFolder
-from workers.contract.process.log import open_log
-from workers.contract.supervision import exit_with_parent
+from workers.contract.process import exit_with_parent, open_log
 
 _SHARE = 0.5
 """The part of what an engine takes at once that is for batches: others find room beside them."""

@@ -15,7 +15,7 @@ from engine_core.config import EngineConfig
 from server.models.devices import VISIBLE_DEVICES, available_cores, visible_devices
 from server.settings.server_config import ServedModel, ServerConfig, child_environment
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.multicast import NO_MULTICAST
+from workers.contract.process import NO_MULTICAST
 
 PROCESS_FILE = "processes.json"
 """In the private folder: which processes the daemon has, once all are started."""

@@ -31,7 +31,7 @@ from server.settings.server_config import ServerConfig
 from server.settings.setting_names import SettingNames
 from server.settings.settings import ServeCommand, SettingsError
 from server.settings.tls import unverified_context
-from workers.contract.process.log import TIME_FORMAT
+from workers.contract.process import TIME_FORMAT
 
 _BACKLOG = 2048
 _MAX_SOCKET_PATH = 107

@@ -4,7 +4,7 @@ import signal
 
 from server.child_process import ChildProcess
 from server.daemon.child_commands import Part
-from workers.contract.supervision import BEAT_SECONDS
+from workers.contract.process import BEAT_SECONDS
 
 _ALL_BEATS = 1 << 16
 

@@ -15,7 +15,7 @@ from server.daemon.kept_running import KeptRunning
 from server.daemon.running_part import RunningPart
 from server.lasting_task import lasting_task
 from server.settings.server_config import ServerConfig
-from workers.contract.supervision import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
+from workers.contract.process import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 
 _READY_POLL_S = 0.05
 _ANSWER_S = 1.5

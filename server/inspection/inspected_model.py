@@ -4,8 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import Dtype, Task
+from workers.contract.model_config import AttentionKind
 
 SizesFrom = Literal["weight files", "shape"]
 

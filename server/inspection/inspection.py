@@ -28,19 +28,17 @@ from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight
 from server.models.weight_heads import WeightHeads, read_heads
 from server.settings import defaults
 from server.templates.template_files import check_template_files
-from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.checkpoint.folder_files import find_file, read_json
-from workers.contract.checkpoint.refused_checkpoints import own_models
-from workers.contract.config import ITEM_BYTES, ExecutionConfig
-from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.embedding_modules import NormalizeConfig
-from workers.contract.families.table import (
+from workers.contract.checkpoint.architectures import (
     TaskError,
     UnknownArchitectureError,
     family_of,
     task_of,
 )
-from workers.contract.model_config import ModelConfig, ModelConfigError
+from workers.contract.checkpoint.checkpoint_config import own_models, read_model_config
+from workers.contract.checkpoint.config_keys import ConfigKeys
+from workers.contract.checkpoint.folder_files import find_file, read_json
+from workers.contract.config import ITEM_BYTES, ExecutionConfig
+from workers.contract.model_config import ModelConfig, ModelConfigError, NormalizeConfig
 from workers.contract.reranking import UNKNOWN_TEMPLATE
 
 _KV_TOKENS = 1000

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from server.inspection.inspected_model import InspectedModel, Inspection, LayersOfKind
 from workers.contract.config import Task
-from workers.contract.rope_config import RopeConfig
+from workers.contract.model_config import RopeConfig
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _TASKS: dict[Task, str] = {

@@ -8,10 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from server.settings.server_config import GenerationDefaults
-from workers.contract.checkpoint.folder_files import optional
-from workers.contract.checkpoint.other_formats import read_config
-from workers.contract.config_keys.bookkeeping import Neutral
-from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
+from workers.contract.checkpoint.config_keys import ConfigKeys, Neutral, Refuse, stop
+from workers.contract.checkpoint.folder_files import optional, read_config
 from workers.contract.model_config import ModelConfigError
 from workers.contract.token_sampling import TokenSampling
 

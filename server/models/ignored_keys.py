@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from server.models.setup_error import SetupError
-from workers.contract.config_keys.keys import Refuse, stop
+from workers.contract.checkpoint.config_keys import Refuse, stop
 from workers.contract.model_config import ModelConfigError, UnsupportedKeyError
 
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json")

@@ -24,12 +24,11 @@ from server.settings.limits import Limits
 from server.settings.server_config import ServedModel
 from server.settings.setting_names import SettingNames
 from server.templates.template_files import check_template_files
+from workers.contract.checkpoint.architectures import TaskError, task_of
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import ExecutionConfig, Task
-from workers.contract.families.table import TaskError, task_of
-from workers.contract.model_config import ModelConfig
+from workers.contract.model_config import DynamicScaling, ModelConfig
 from workers.contract.reranking import RerankTemplate
-from workers.contract.rope_config import DynamicScaling
 
 _GIB = 1 << 30
 

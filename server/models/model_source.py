@@ -6,10 +6,9 @@ from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 from server.conversion.slow_tokenizer import SLOW_FILES
 from server.models.setup_error import ModelSourceError
 from server.models.weight_heads import WeightHeads, read_heads
-from workers.contract.checkpoint.other_formats import GGUF
+from workers.contract.checkpoint.folder_files import GGUF
 from workers.contract.config import LoadFormat
-from workers.contract.embedding_modules import NormalizeConfig
-from workers.contract.model_config import ModelConfig
+from workers.contract.model_config import ModelConfig, NormalizeConfig
 
 _CONFIG_PATTERNS = ("*.json", "*.jinja")
 _SAFETENSORS = "*.safetensors"

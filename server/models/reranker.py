@@ -5,8 +5,8 @@ import msgspec
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.models.setup_error import SetupError
+from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import AskedTask, LoadFormat
-from workers.contract.families.table import family_of
 from workers.contract.model_config import ModelConfig
 from workers.contract.reranking import RerankConfig, RerankTemplate, template_of_name
 

@@ -21,7 +21,7 @@ from server.settings.limits import Limits
 from server.settings.server_config import ServedModel
 from server.settings.setting_names import SettingNames
 from server.settings.settings import Settings, SettingsError
-from workers.contract.families.table import UnknownArchitectureError
+from workers.contract.checkpoint.architectures import UnknownArchitectureError
 from workers.contract.model_config import ModelConfigError
 
 MODEL_ERRORS = (ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError)

@@ -4,8 +4,7 @@ import re
 
 from server.models.weight_heads import WeightHeads
 from workers.contract.config import ITEM_BYTES, ExecutionConfig
-from workers.contract.embedding_modules import DenseConfig
-from workers.contract.model_config import ModelConfig
+from workers.contract.model_config import DenseConfig, ModelConfig
 from workers.contract.share import even_split
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")

@@ -9,7 +9,7 @@ from typing import Any, cast
 from safetensors import SafetensorError, safe_open
 
 from server.models.setup_error import ModelSourceError
-from workers.contract.checkpoint.weight_files import WeightFiles, find_weights
+from workers.contract.checkpoint.folder_files import WeightFiles, find_weights
 from workers.contract.model_config import ModelConfigError
 
 _LEGACY_PICKLE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."

@@ -6,9 +6,8 @@ from functools import partial
 import torch
 
 from workers.contract.config import ExecutionConfig
-from workers.contract.embedding_modules import PoolingConfig, PoolingMode
 from workers.contract.messages import ClassifyOutput, EmbedOutput, EmbedSparseOutput
-from workers.contract.model_config import SpladeConfig
+from workers.contract.model_config import PoolingConfig, PoolingMode, SpladeConfig
 from workers.heads.base import EncodedRows
 from workers.heads.pooling import first_tokens, pool
 from workers.heads.splade import sparse_vectors

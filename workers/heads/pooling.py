@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from workers.contract.embedding_modules import PoolingConfig, PoolingMode
+from workers.contract.model_config import PoolingConfig, PoolingMode
 from workers.step.packed_step import PackedStep
 
 _Pool = Callable[[torch.Tensor, PackedStep], torch.Tensor]

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from workers.contract.model_shape import ActivationName
+from workers.contract.model_config import ActivationName
 from workers.layers.fused import FusedActivation
 
 Activation = Callable[[torch.Tensor], torch.Tensor]

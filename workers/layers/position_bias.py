@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from workers.contract.attention_kind import PositionBias
+from workers.contract.model_config import PositionBias
 from workers.layers.layer import Layer
 from workers.layers.placement import Placement
 

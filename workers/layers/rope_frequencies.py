@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from workers.contract.rope_config import (
+from workers.contract.model_config import (
     LinearScaling,
     Llama3Scaling,
     LongScaling,

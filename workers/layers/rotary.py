@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from workers.contract.rope_config import RopeConfig
+from workers.contract.model_config import RopeConfig
 from workers.layers.placement import Placement
 from workers.layers.rope_frequencies import rope_frequencies
 

@@ -13,7 +13,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from workers.contract.multicast import NO_MULTICAST
+from workers.contract.process import NO_MULTICAST
 from workers.links.transport import SymmetricMemoryError
 
 

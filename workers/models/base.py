@@ -8,9 +8,8 @@ from typing import ClassVar, TypeVar
 
 import torch
 
-from workers.contract.families.table import family_of
-from workers.contract.model_config import ModelConfig
-from workers.contract.model_shape import FamilyConfig
+from workers.contract.checkpoint.architectures import family_of
+from workers.contract.model_config import FamilyConfig, ModelConfig
 from workers.contract.share import Share
 from workers.layers.activation import Activation
 from workers.layers.embedding import Embedding

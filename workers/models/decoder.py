@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from workers.contract.model_config import ModelConfig
-from workers.contract.model_shape import DecoderConfig
+from workers.contract.model_config import DecoderConfig, ModelConfig
 from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
 from workers.layers.gated_linear import GatedLinear

@@ -6,8 +6,7 @@ import re
 
 import torch
 
-from workers.contract.model_config import ModelConfig
-from workers.contract.model_shape import EncoderConfig
+from workers.contract.model_config import EncoderConfig, ModelConfig
 from workers.layers.activated_linear import ActivatedLinear
 from workers.layers.activation import activation
 from workers.layers.embedding import Embedding

@@ -6,8 +6,7 @@ import re
 
 import torch
 
-from workers.contract.model_config import ModelConfig
-from workers.contract.model_shape import PreNormEncoderConfig
+from workers.contract.model_config import ModelConfig, PreNormEncoderConfig
 from workers.layers.activation import activation
 from workers.layers.embedding import Embedding
 from workers.layers.gated_linear import GatedLinear

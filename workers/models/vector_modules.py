@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 import torch.nn.functional as F
 
-from workers.contract.embedding_modules import (
+from workers.contract.model_config import (
     DenseActivation,
     DenseConfig,
     LayerNormConfig,

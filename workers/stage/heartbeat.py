@@ -1,7 +1,7 @@
 """A worker's heartbeat, to its engine core (`engine_core/executor/watch.py`).
 
 A thread sends it, so that it continues however long a step takes: how long a step may take is the
-engine core's to judge. (`workers/contract/supervision.py` has the other heartbeat, to the daemon.)
+engine core's to judge. (`workers/contract/process.py` has the other heartbeat, to the daemon.)
 """
 
 import threading
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from workers.contract.messages import WorkerBeat
-from workers.contract.supervision import BEAT_SECONDS
+from workers.contract.process import BEAT_SECONDS
 from workers.links.engine_link import EngineLink
 
 

@@ -12,8 +12,8 @@ import zmq
 from workers.attention.backend_selection import AttentionBackendError, select_backends
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import kv_block_bytes
+from workers.contract.checkpoint.architectures import UnknownArchitectureError
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.families.table import UnknownArchitectureError
 from workers.contract.messages import (
     AllocateKV,
     WorkerBeat,
@@ -23,7 +23,7 @@ from workers.contract.messages import (
     WorkerReady,
 )
 from workers.contract.model_config import ModelConfigError
-from workers.contract.process.endings import end_with_threads
+from workers.contract.process import end_with_threads
 from workers.contract.share import Share, StageCosts
 from workers.device.heap import HeapTrimmer
 from workers.links.connect import connect

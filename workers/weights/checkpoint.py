@@ -8,9 +8,8 @@ from pathlib import Path
 
 import torch
 
-from workers.contract.checkpoint.weight_files import WeightFiles, find_weights
-from workers.contract.model_config import ModelConfigError
-from workers.contract.model_shape import WrapperConfig
+from workers.contract.checkpoint.folder_files import WeightFiles, find_weights
+from workers.contract.model_config import ModelConfigError, WrapperConfig
 from workers.layers.layer import Rows
 from workers.weights.tensor_file import CheckpointError, TensorFile, open_tensors
 

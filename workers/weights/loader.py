@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
+from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import Dtype, ExecutionConfig, WorkerConfig
-from workers.contract.families.table import family_of
 from workers.contract.share import Share, shares_of
 from workers.layers.placement import Placement
 from workers.models.base import StageModel, model_class

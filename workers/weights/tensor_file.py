@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 import torch
 from safetensors import SafetensorError, safe_open
 
-from workers.contract.checkpoint.weight_files import WeightFormat
+from workers.contract.checkpoint.folder_files import WeightFormat
 
 _ZIP = b"PK\x03\x04"
 _CAUSE = re.compile(r"WeightsUnpickler error: (.+)")

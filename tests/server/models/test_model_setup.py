@@ -10,8 +10,8 @@ from server.models.setup_error import SetupError
 from server.settings.limits import Limits
 from server.settings.server_config import ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint
+from workers.contract.checkpoint.architectures import UnknownArchitectureError
 from workers.contract.config import WorkerConfig
-from workers.contract.families.table import UnknownArchitectureError
 
 GIB = 1 << 30
 

@@ -19,8 +19,8 @@ from tests.workers.heads.reranking_qwen3 import (
     save_reranking_qwen3,
     write_modules,
 )
+from workers.contract.checkpoint.architectures import TaskError, task_of
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.families.table import TaskError, task_of
 from workers.contract.model_config import ModelConfig, ModelConfigError
 from workers.contract.reranking import KNOWN_TEMPLATES, RerankTemplate
 

@@ -8,9 +8,9 @@ import torch
 from transformers import LlamaConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.config_keys.rope import read_rope
-from workers.contract.rope_config import RopeConfig
+from workers.contract.checkpoint.config_keys import ConfigKeys
+from workers.contract.checkpoint.family import read_rope
+from workers.contract.model_config import RopeConfig
 from workers.layers.rope_frequencies import rope_frequencies
 
 POSITIONS, HEAD_DIM = 1024, 32

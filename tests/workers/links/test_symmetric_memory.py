@@ -8,7 +8,7 @@ import torch
 import torch.distributed._symmetric_memory as symmetric
 from torch._C._distributed_c10d import _SymmetricMemory
 
-from workers.contract.multicast import NO_MULTICAST
+from workers.contract.process import NO_MULTICAST
 from workers.links.symmetric_memory import SymmetricMemory, has_symmetric_memory
 from workers.links.transport import SymmetricMemoryError
 

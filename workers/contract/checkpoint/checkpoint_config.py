@@ -2,52 +2,161 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from workers.contract.checkpoint.folder_files import optional
-from workers.contract.checkpoint.labels import read_labels, read_sigmoid_scores
-from workers.contract.checkpoint.other_formats import read_config
-from workers.contract.checkpoint.refused_checkpoints import check_servable
-from workers.contract.checkpoint.sentence_transformers_checks import (
-    check_sentence_transformers_files,
-)
-from workers.contract.checkpoint.sentence_transformers_files import (
-    MODULES_FILE,
-    ModelFile,
-    Module,
-    TransformerFile,
-    module_of,
-    read_model_file,
-    read_modules,
-    read_transformer_file,
-)
-from workers.contract.checkpoint.sentence_transformers_modules import (
-    read_pooling,
-    read_reranking,
-    read_splade,
-    read_vector_modules,
-)
-from workers.contract.config import AskedTask, Task
-from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
-from workers.contract.embedding_modules import vector_size
-from workers.contract.families.kinds import kind_of
-from workers.contract.families.table import (
+from workers.contract.checkpoint.architectures import (
     FAMILIES,
     UnknownArchitectureError,
     architecture_for,
     family_of,
+    kind_of,
 )
+from workers.contract.checkpoint.config_keys import (
+    MOST_WIDTH,
+    NOT_SUPPORTED,
+    ConfigKeys,
+    Refuse,
+    stop,
+)
+from workers.contract.checkpoint.family import Family
+from workers.contract.checkpoint.folder_files import ADAPTER_FILE, find_file, optional, read_config
+from workers.contract.checkpoint.sentence_transformers import (
+    MODULES_FILE,
+    ModelFile,
+    Module,
+    TransformerFile,
+    check_sentence_transformers_files,
+    module_of,
+    read_model_file,
+    read_modules,
+    read_pooling,
+    read_reranking,
+    read_splade,
+    read_transformer_file,
+    read_vector_modules,
+)
+from workers.contract.config import AskedTask, Task
 from workers.contract.model_config import (
     EmbeddingConfig,
+    LongScaling,
     ModelConfig,
     ModelConfigError,
+    ModelShape,
     PoolingConfig,
+    RopeConfig,
+    vector_size,
 )
-from workers.contract.model_shape import ModelShape
-from workers.contract.rope_config import LongScaling, RopeConfig
+
+
+def read_labels(keys: ConfigKeys) -> tuple[str, ...]:
+    """The labels' names; without names in the file, those that transformers makes up. Raises
+    ModelConfigError."""
+    names = keys.read("id2label", dict[str, Any], {})
+    count = len(names) or keys.count("num_labels", 2, MOST_WIDTH)
+    return tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(count))
+
+
+def read_sigmoid_scores(keys: ConfigKeys, declared: str | None) -> bool:
+    """Whether the sigmoid turns each logit into a probability. Raises ModelConfigError.
+
+    One label: yes, unless its activation is the identity (sentence-transformers' rule). Several
+    labels: if their activation is the sigmoid, or the checkpoint is a multi-label classifier.
+    `declared` has precedence over keys that earlier versions of the library wrote into
+    `config.json`.
+    """
+    settings = keys.read("sentence_transformers", dict[str, Any], {})
+    earlier = keys.read("sbert_ce_default_activation_function", str, "")
+    activation = str(declared or settings.get("activation_fn") or earlier)
+    several = len(read_labels(keys)) > 1
+    usual = not several or keys.read("problem_type", str, "") == "multi_label_classification"
+    if not activation:
+        return usual
+    means = {"Identity": several and usual, "Sigmoid": True}
+    if several:
+        means["Softmax"] = False
+    module, _, name = activation.rpartition(".")
+    if name not in means or not module.startswith("torch.nn"):
+        raise keys.error(f"activation function {activation} is not supported")
+    return means[name]
+
+
+_MODELOPT_FILE = "hf_quant_config.json"
+_GPTQ_FILE = "quantize_config.json"
+
+
+def check_servable(
+    keys: ConfigKeys, folder: Path, family: Family, task: Task, refuse: Refuse
+) -> None:
+    """Refuse what no family can do. Raises ModelConfigError."""
+    _check_quantization(keys, folder, refuse)
+    _check_own_code(keys, family, task, refuse)
+    if file := find_file(folder, ADAPTER_FILE):
+        reason = "adapters are not supported; merge it into the weights"
+        refuse(ModelConfigError(f"{file}: {reason}"))
+
+
+def own_models(keys: ConfigKeys) -> tuple[str, ...]:
+    """The classes of models that the checkpoint brings, such as `modeling_qwen.Qwen2Model`. Raises
+    ModelConfigError."""
+    classes = keys.read("auto_map", dict[str, Any], {})
+    own = (str(path) for name, path in classes.items() if name.startswith("AutoModel"))
+    return tuple(dict.fromkeys(own))
+
+
+def _check_own_code(keys: ConfigKeys, family: Family, task: Task, refuse: Refuse) -> None:
+    """Refuse an embedder or a reranker with a model of its own that the family does not know.
+
+    Under the name of a known architecture such code often attends in both directions. A generator's
+    cannot: it is an earlier form of what transformers has today.
+    """
+    unknown = [own for own in own_models(keys) if _module(own) not in family.known_code]
+    if unknown and task != "generate":
+        reason = (
+            f"names {unknown[0]}: code that comes with a checkpoint is never run, and this may "
+            f"compute another model than {family.name}; if it does not, ignore_config_keys may "
+            "name auto_map"
+        )
+        refuse(keys.refusal("auto_map", reason))
+
+
+def _module(path: str) -> str:
+    """`modeling_qwen` of `owner/name--modeling_qwen.Qwen2Model`."""
+    return path.rpartition("--")[2].rpartition(".")[0]
+
+
+class _ModelOptFile(msgspec.Struct):
+    """The key of hf_quant_config.json with the algorithms."""
+
+    quantization: dict[str, Any] = {}
+
+
+def _check_quantization(keys: ConfigKeys, folder: Path, refuse: Refuse) -> None:
+    """Refuse what `config.json` declares, or a file beside it. Raises ModelConfigError."""
+    quantization = keys.read("quantization_config", dict[str, Any], {})
+    others = dict(NOT_SUPPORTED)
+    if method := quantization.get("quant_method"):
+        del others["quantization_config"]
+        reason = f"with the method {method!r} is not supported"
+        refuse(keys.refusal("quantization_config", reason))
+    keys.neutral(others)
+    if methods := _of_modelopt(folder):
+        reason = f"quantization by {' and '.join(methods)} is not supported"
+        refuse(ModelConfigError(f"{folder / _MODELOPT_FILE}: {reason}"))
+    gptq = optional(folder, _GPTQ_FILE, dict[str, Any])
+    if gptq is not None:
+        reason = f"quantization to {gptq.get('bits', 'few')} bits is not supported"
+        refuse(ModelConfigError(f"{folder / _GPTQ_FILE}: {reason}"))
+
+
+def _of_modelopt(folder: Path) -> list[str]:
+    """How TensorRT Model Optimizer quantized weights, and keys and values."""
+    quantization = (optional(folder, _MODELOPT_FILE, _ModelOptFile) or _ModelOptFile()).quantization
+    keys = {"quant_algo": "", "kv_cache_quant_algo": " (keys and values)"}
+    return [f"{quantization[key]}{of}" for key, of in keys.items() if quantization.get(key)]
+
 
 _Size = Annotated[int, Meta(ge=1)]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.contract.config_keys.small_sizes import LENGTH, SIZES
+from tests.workers.contract.checkpoint.small_sizes import LENGTH, SIZES
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfigError
 

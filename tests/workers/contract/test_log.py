@@ -14,7 +14,7 @@ from tests.patience import PATIENCE
 
 BEGIN = """
 import logging, os, sys, threading, time
-from workers.contract.process.log import open_log
+from workers.contract.process import open_log
 open_log("worker 0 of tiny", "info")
 log = logging.getLogger("test")
 """

@@ -1,22 +1,31 @@
 """The table of the architectures that are served, by their names in `config.json`."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Any
 
+from workers.contract.checkpoint.decoders import (
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    LLAMA,
+    MISTRAL,
+    PHI3,
+    QWEN2,
+    QWEN3,
+)
+from workers.contract.checkpoint.encoders import (
+    BERT,
+    DISTILBERT,
+    MODERNBERT,
+    MPNET,
+    NOMICBERT,
+    ROBERTA,
+)
+from workers.contract.checkpoint.family import Family
 from workers.contract.config import AskedTask, Task
-from workers.contract.families.base import Family
-from workers.contract.families.bert import BERT
-from workers.contract.families.distilbert import DISTILBERT
-from workers.contract.families.gemma import GEMMA, GEMMA2, GEMMA3
-from workers.contract.families.llama import LLAMA
-from workers.contract.families.mistral import MISTRAL
-from workers.contract.families.modernbert import MODERNBERT
-from workers.contract.families.mpnet import MPNET
-from workers.contract.families.nomicbert import NOMICBERT
-from workers.contract.families.phi import PHI3
-from workers.contract.families.qwen import QWEN2, QWEN3
-from workers.contract.families.roberta import ROBERTA
 from workers.contract.model_config import ModelConfig
 
 FAMILIES: Mapping[str, Family] = {
@@ -102,3 +111,38 @@ def task_of(model: ModelConfig) -> Task:
     """What a model does."""
     own = family_of(model.architecture).task
     return "rerank" if own == "generate" and model.reranking is not None else own
+
+
+_BY_NAME = {
+    r"VL|Vision|Llava|Vlm|Idefics|Image": "a vision-language model",
+    r"Audio|Whisper|Speech|Wav2Vec": "a model for audio",
+    r"Moe|MoE|Mixtral|DeepseekV|DbrxFor|GptOss": "a mixture of experts",
+    r"Mamba|Rwkv|Jamba|Zamba|Bamba": "a state-space model",
+    r"^M?T5|Bart|Marian|Pegasus|EncoderDecoder": "an encoder-decoder",
+    r"RewardModel$": "a reward model",
+    r"Bidirectional": "a decoder that attends in both directions",
+    r"ForTokenClassification$": "a classifier of tokens",
+    r"ForQuestionAnswering$": "a model that marks answers in a text",
+}
+_BY_KEY = {
+    "vision_config": "a vision-language model",
+    "audio_config": "a model for audio",
+    "is_encoder_decoder": "an encoder-decoder",
+    "n_routed_experts": "a mixture of experts",
+    "num_experts": "a mixture of experts",
+    "num_local_experts": "a mixture of experts",
+    "ssm_cfg": "a state-space model",
+    "state_size": "a state-space model",
+    "auto_map": "a model by code of its own, which is never run",
+}
+
+
+def kind_of(architecture: str, values: Mapping[str, Any]) -> str | None:
+    """The kind in words, None if it is not known. `values` are those of `config.json`."""
+    for pattern, kind in _BY_NAME.items():
+        if re.search(pattern, architecture):
+            return kind
+    for key, kind in _BY_KEY.items():
+        if values.get(key):
+            return kind
+    return None

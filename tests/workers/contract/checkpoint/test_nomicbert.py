@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.contract.families.test_published_forms import PUBLISHED
+from tests.workers.contract.checkpoint.test_published_forms import PUBLISHED
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfig, ModelConfigError
 

@@ -1,33 +1,168 @@
-"""Gemma (Gemma Team 2024, arXiv:2403.08295): a Llama with scaled embeddings, whose norms' weights
-are stored less 1. Gemma 2 (Gemma Team 2024, arXiv:2408.00118), Gemma 3 (Gemma Team 2025,
-arXiv:2503.19786) and EmbeddingGemma (Schechter Vera et al. 2025, arXiv:2509.20354) also have norms
-after each block, and layers that attend within a window between others that see everything."""
+"""Llama (Touvron et al. 2023, arXiv:2302.13971), with grouped queries and scaled positions."""
 
 import dataclasses
 from collections.abc import Sequence
 
 import msgspec
 
-from workers.contract.attention_kind import AttentionKind
-from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.config_keys.rope import read_rope, rope_of
-from workers.contract.config_keys.sizes import read_activation, read_sizes
-from workers.contract.config_keys.windows import (
+from workers.contract.checkpoint.config_keys import ConfigKeys
+from workers.contract.checkpoint.family import (
     FULL_ATTENTION,
     SLIDING_ATTENTION,
+    Family,
+    decoder,
     narrowed,
+    read_activation,
     read_causal,
     read_layers,
+    read_rope,
+    read_scaling,
+    read_sizes,
+    read_window,
+    rope_keys,
+    rope_of,
+    shape_of,
 )
-from workers.contract.families.base import Family, decoder, shape_of
-from workers.contract.model_shape import (
+from workers.contract.model_config import (
     ActivationName,
+    AttentionKind,
     DecoderConfig,
     ModelShape,
+    RopeConfig,
     Sizes,
     WrapperConfig,
 )
-from workers.contract.rope_config import RopeConfig
+
+
+def read_llama(keys: ConfigKeys) -> ModelShape:
+    """As `LlamaConfig` of transformers. Raises ModelConfigError."""
+    keys.neutral(
+        {
+            "is_causal": (True, None),
+            "llama_4_scaling": (None,),
+            "logit_scale": (1, None),
+            "partial_rotary_factor": (1, None),
+            "rope_interleaved": (False, None),
+            "sliding_window": (None,),
+            "use_bidirectional_attention": (False, None),
+        }
+    )
+    keys.ignore("is_llama_config", "max_sequence_length")
+    sizes, bias = read_sizes(keys), keys.read("attention_bias", bool, False)
+    everything = read_causal(keys, sizes)
+    layers = read_layers(keys, {FULL_ATTENTION: everything}, [everything] * sizes.num_layers)
+    family = DecoderConfig(
+        hidden_act=read_activation(keys, "hidden_act"),
+        norm_eps=keys.read("rms_norm_eps", float, 1e-6),
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=keys.read("mlp_bias", bool, False),
+    )
+    return shape_of(keys, sizes, layers, family, tied=False)
+
+
+LLAMA = decoder("Llama", read_llama)
+
+
+def read_mistral(keys: ConfigKeys) -> ModelShape:
+    """As `MistralConfig` of transformers. Raises ModelConfigError."""
+    sizes = read_sizes(keys)
+    everything = read_causal(keys, sizes)
+    narrow = narrowed(everything, read_window(keys, 4096), sizes.max_position)
+    family = DecoderConfig(
+        hidden_act=read_activation(keys, "hidden_act"),
+        norm_eps=keys.read("rms_norm_eps", float, 1e-6),
+    )
+    return shape_of(keys, sizes, [narrow] * sizes.num_layers, family, tied=False)
+
+
+MISTRAL = decoder("Mistral", read_mistral)
+
+
+def read_qwen2(keys: ConfigKeys) -> ModelShape:
+    """As `Qwen2Config` of transformers. Raises ModelConfigError."""
+    keys.neutral({"use_mrope": (False, None)})
+    return _shape(keys, read_sizes(keys), qkv_bias=True, output_bias=False, qk_norm=False)
+
+
+def read_qwen3(keys: ConfigKeys) -> ModelShape:
+    """As `Qwen3Config` of transformers. Raises ModelConfigError."""
+    sizes = read_sizes(keys, head_dim=128)
+    bias = keys.read("attention_bias", bool, False)
+    return _shape(keys, sizes, qkv_bias=bias, output_bias=bias, qk_norm=True)
+
+
+def _shape(
+    keys: ConfigKeys, sizes: Sizes, *, qkv_bias: bool, output_bias: bool, qk_norm: bool
+) -> ModelShape:
+    everything = read_causal(keys, sizes)
+    window = read_window(keys, 4096)
+    # Published checkpoints declare a window that they do not use.
+    used = window if keys.read("use_sliding_window", bool, False) else None
+    narrow = narrowed(everything, used, sizes.max_position)
+    without = keys.read("max_window_layers", int, 28)
+    default = [everything if layer < without else narrow for layer in range(sizes.num_layers)]
+    kinds = {FULL_ATTENTION: everything, SLIDING_ATTENTION: narrow}
+    layers = read_layers(keys, kinds, default)
+    family = DecoderConfig(
+        hidden_act=read_activation(keys, "hidden_act"),
+        norm_eps=keys.read("rms_norm_eps", float, 1e-6),
+        qkv_bias=qkv_bias,
+        output_bias=output_bias,
+        qk_norm=qk_norm,
+    )
+    return shape_of(keys, sizes, layers, family, tied=False)
+
+
+QWEN2 = decoder("Qwen2", read_qwen2)
+QWEN3 = decoder("Qwen3", read_qwen3)
+
+
+_EARLIER_NAMES = {"su": "longrope", "yarn": "longrope"}
+"""What configurations of this family called a type of scaling before it had a name."""
+
+
+def read_phi3(keys: ConfigKeys) -> ModelShape:
+    """As `Phi3Config` of transformers. Raises ModelConfigError."""
+    keys.neutral(
+        {
+            "attention_bias": (False, None),
+            "full_attn_mod": (1, None),
+            "interpolate_factor": (1, None),
+            "lm_head_bias": (False, None),
+            "mlp_bias": (False, None),
+        }
+    )
+    sizes = read_sizes(keys)
+    rope = _read_rope(keys, sizes.max_position)
+    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    narrow = narrowed(everything, read_window(keys, None), sizes.max_position)
+    family = DecoderConfig(
+        hidden_act=read_activation(keys, "hidden_act"),
+        norm_eps=keys.read("rms_norm_eps", float, 1e-5),
+        fused_projections=True,
+    )
+    return shape_of(keys, sizes, [narrow] * sizes.num_layers, family, tied=False)
+
+
+def _read_rope(keys: ConfigKeys, max_position: int) -> RopeConfig:
+    theta = keys.read("rope_theta", float, 10_000.0)
+    fraction = keys.read("partial_rotary_factor", float, 1.0)
+    original = keys.optional_size("original_max_position_embeddings") or 4096
+    inner = rope_keys(keys)
+    kind = inner.read("rope_type", str, inner.read("type", str, "default"))
+    kind = _EARLIER_NAMES.get(kind, kind)
+    if kind not in ("default", "longrope"):
+        raise keys.error(f"rope type {kind!r} is not supported for this family (longrope)")
+    return RopeConfig(
+        theta=inner.read("rope_theta", float, theta),
+        fraction=inner.read("partial_rotary_factor", float, fraction),
+        scaling=read_scaling(inner, kind, original, max_position),
+    )
+
+
+PHI3 = decoder("Phi3", read_phi3)
+
 
 _GEMMA1 = {
     "vocab_size": 256_000,
@@ -81,7 +216,7 @@ def read_gemma2(keys: ConfigKeys) -> ModelShape:
         rope=read_rope(keys, sizes.max_position),
     )
     sliding = narrowed(full, keys.optional_size("sliding_window"), sizes.max_position)
-    return _shape(keys, sizes, _layers(keys, sizes, full, sliding, period=2), qk_norm=False)
+    return _gemma_shape(keys, sizes, _layers(keys, sizes, full, sliding, period=2), qk_norm=False)
 
 
 def read_gemma3(keys: ConfigKeys) -> ModelShape:
@@ -99,7 +234,7 @@ def read_gemma3(keys: ConfigKeys) -> ModelShape:
     within = msgspec.structs.replace(full, rope=rope_within)
     sliding = narrowed(within, window, sizes.max_position)
     period = keys.optional_size("sliding_window_pattern") or 6
-    return _shape(keys, sizes, _layers(keys, sizes, full, sliding, period), qk_norm=True)
+    return _gemma_shape(keys, sizes, _layers(keys, sizes, full, sliding, period), qk_norm=True)
 
 
 def read_gemma3_wrapper(keys: ConfigKeys) -> ModelShape:
@@ -159,7 +294,7 @@ def _activation(keys: ConfigKeys) -> ActivationName:
     return name
 
 
-def _shape(
+def _gemma_shape(
     keys: ConfigKeys, sizes: Sizes, layers: Sequence[AttentionKind], *, qk_norm: bool
 ) -> ModelShape:
     keys.ignore("cache_implementation", "hidden_act", "sliding_window_size")

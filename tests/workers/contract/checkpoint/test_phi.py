@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.model_config import ModelConfigError
-from workers.contract.model_shape import ModelShape
-from workers.contract.rope_config import LongScaling, RopeConfig
+from workers.contract.model_config import LongScaling, ModelConfigError, ModelShape, RopeConfig
 
 PUBLISHED = Path(__file__).parent / "published"
 

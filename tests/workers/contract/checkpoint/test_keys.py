@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from workers.contract.config_keys.keys import ConfigKeys
+from workers.contract.checkpoint.config_keys import ConfigKeys
 from workers.contract.model_config import ModelConfigError
 
 FILE = Path("config.json")

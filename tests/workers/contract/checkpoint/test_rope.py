@@ -8,12 +8,13 @@ import pytest
 from transformers import LlamaConfig
 
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.model_config import ModelConfig, ModelConfigError
-from workers.contract.rope_config import (
+from workers.contract.model_config import (
     DynamicScaling,
     LinearScaling,
     Llama3Scaling,
     LongScaling,
+    ModelConfig,
+    ModelConfigError,
     RopeConfig,
     YarnScaling,
 )

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.workers.contract.config_keys.small_sizes import SIZES
+from tests.workers.contract.checkpoint.small_sizes import SIZES
+from workers.contract.checkpoint.architectures import FAMILIES
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.families.table import FAMILIES
 from workers.contract.model_config import ModelConfigError
 
 _KEYS = {

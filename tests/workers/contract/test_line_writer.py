@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from tests.patience import wait_until
-from workers.contract.process.line_writer import LineWriter
+from workers.contract.process import LineWriter
 
 LINE = b"x" * 99 + b"\n"
 

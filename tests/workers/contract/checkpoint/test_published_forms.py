@@ -8,11 +8,15 @@ import msgspec
 import pytest
 from transformers import AutoConfig
 
-from workers.contract.attention_kind import PositionBias
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.model_config import ModelConfig
-from workers.contract.model_shape import DecoderConfig
-from workers.contract.rope_config import LinearScaling, Llama3Scaling, RopeConfig
+from workers.contract.model_config import (
+    DecoderConfig,
+    LinearScaling,
+    Llama3Scaling,
+    ModelConfig,
+    PositionBias,
+    RopeConfig,
+)
 
 PUBLISHED = {
     file.stem.replace("--", "/"): json.loads(file.read_text())
