@@ -21,7 +21,7 @@ from server.daemon.hangup import Hangup
 from server.daemon.welcome import describe
 from server.demo import demo_models
 from server.echoed import one_line
-from server.inspection.inspect_command import add_inspect
+from server.models.inspect_command import add_inspect
 from server.settings.config_file import read_config_file
 from server.settings.engine_settings import EngineSettings, ModelSettings
 from server.settings.flag_declaration import FlagGroup

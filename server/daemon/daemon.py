@@ -24,8 +24,8 @@ from server.daemon.supervisor import Supervisor
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
 from server.metrics.process_memory import DaemonProcess, write_processes
+from server.models.model_source import SetupError
 from server.models.served_models import MODEL_ERRORS
-from server.models.setup_error import SetupError
 from server.service.open_files_limit import raise_open_files_limit, warn_of_few_open_files
 from server.settings.server_config import ServerConfig
 from server.settings.setting_names import SettingNames

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from server.models.setup_error import SetupError
+from server.models.model_source import SetupError
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """Names the GPUs that a process sees, by number or UUID; the first is its cuda:0."""

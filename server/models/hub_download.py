@@ -5,7 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import constants, errors, snapshot_download
 
-from server.models.setup_error import ModelSourceError
+from server.models.model_source import ModelSourceError
 
 _FOLDERS_NOT_READ = ["original/*", "onnx/*", "openvino/*"]
 

@@ -3,32 +3,140 @@
 Options that are not given get their defaults here, from `server/settings/defaults.py`.
 """
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from engine_core.config import EngineConfig
 from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
-from server.conversion.slow_tokenizer import with_tokenizer
 from server.models.devices import available_cores, cuda_memory, device_ordinal, resolve_devices
-from server.models.generation_file import read_generation_defaults
-from server.models.ignored_keys import IgnoredKeys
-from server.models.model_source import check_checkpoint
+from server.models.model_source import SetupError, WeightHeads, check_checkpoint
 from server.models.reranker import with_template
-from server.models.setup_error import SetupError
+from server.models.slow_tokenizer import with_tokenizer
 from server.models.stage_memory import largest_kv_cache, planned_layers, weight_bytes
-from server.models.weight_heads import WeightHeads
 from server.settings import defaults
 from server.settings.engine_settings import EngineSettings
 from server.settings.limits import Limits
-from server.settings.server_config import ServedModel
+from server.settings.server_config import GenerationDefaults, ServedModel
 from server.settings.setting_names import SettingNames
 from server.templates.template_files import check_template_files
 from workers.contract.checkpoint.architectures import TaskError, task_of
 from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.checkpoint.config_keys import ConfigKeys, Neutral, Refuse, stop
+from workers.contract.checkpoint.folder_files import optional, read_config
 from workers.contract.config import ExecutionConfig, Task
-from workers.contract.model_config import DynamicScaling, ModelConfig
+from workers.contract.model_config import (
+    DynamicScaling,
+    ModelConfig,
+    ModelConfigError,
+    UnsupportedKeyError,
+)
 from workers.contract.reranking import RerankTemplate
+from workers.contract.token_sampling import TokenSampling
+
+_NEUTRAL: Neutral = {
+    "num_beams": (1, None),
+    "num_beam_groups": (1, None),
+    "penalty_alpha": (0, None),
+    "typical_p": (1, None),
+    "top_h": (None,),
+    "epsilon_cutoff": (0, None),
+    "eta_cutoff": (0, None),
+    "encoder_repetition_penalty": (1, None),
+    "no_repeat_ngram_size": (0, None),
+    "encoder_no_repeat_ngram_size": (0, None),
+    "exponential_decay_length_penalty": (None,),
+    "min_length": (0, None),
+    "min_new_tokens": (0, None),
+    "bad_words_ids": ([], None),
+    "force_words_ids": ([], None),
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,),
+    "suppress_tokens": ([], None),
+    "begin_suppress_tokens": ([], None),
+    "sequence_bias": ([], {}, None),
+    "guidance_scale": (1, None),
+    "watermarking_config": (None,),
+    "dola_layers": (None,),
+    "stop_strings": ([], None),
+}
+"""Keys of transformers' GenerationConfig (version 5) that change texts and are not supported here,
+with their values that change nothing."""
+
+
+class _GenerationFile(msgspec.Struct):
+    """The keys that are obeyed, all optional; `TokenSampling` has the same names."""
+
+    eos_token_id: int | list[int] | None = None
+    do_sample: bool | None = None
+    temperature: Annotated[float, Meta(ge=0, le=sys.float_info.max)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
+
+
+def read_generation_defaults(folder: Path, refuse: Refuse = stop) -> GenerationDefaults:
+    """Read `generation_config.json`; without `eos_token_id` there, take that of `config.json`.
+
+    An explicit `do_sample: false` means greedy. Raises ModelConfigError, naming the file and the
+    key, for a value of the wrong type or out of range; one that is not supported goes to `refuse`.
+    """
+    path, fallback = folder / "generation_config.json", folder / "config.json"
+    values = optional(folder, path.name, dict[str, Any]) or {}
+    raw = _checked(path, values)
+    ConfigKeys(path, values, refuse=refuse).neutral(_NEUTRAL)
+    eos = raw.eos_token_id
+    if eos is None:
+        eos = _checked(fallback, read_config(folder)).eos_token_id
+    if isinstance(eos, int):
+        eos = [eos]
+    if raw.do_sample is False:
+        raw.temperature = 0.0
+    sampling = TokenSampling().overridden_by(raw)
+    return GenerationDefaults(eos_token_ids=tuple(eos or ()), sampling=sampling)
+
+
+def _checked(path: Path, values: dict[str, Any]) -> _GenerationFile:
+    try:
+        return msgspec.convert(values, _GenerationFile)
+    except msgspec.ValidationError as error:
+        raise ModelConfigError(f"{path} is not valid: {error}") from None
+
+
+_FILES = ("config.json", "generation_config.json", "tokenizer_config.json")
+
+
+class IgnoredKeys:
+    """Takes down which of `names` would be refused in the files of `folder`; all else that is
+    refused goes to `refuse`."""
+
+    def __init__(self, names: Sequence[str], folder: Path, refuse: Refuse = stop) -> None:
+        self._names, self._files = names, [folder / name for name in _FILES]
+        self._refuse = refuse
+        self._met: set[str] = set()
+
+    def refuse(self, error: ModelConfigError) -> None:
+        """A reader's `Refuse`."""
+        match error:
+            case UnsupportedKeyError(file=file, key=key) if (
+                file in self._files and key in self._names
+            ):
+                self._met.add(key)
+            case _:
+                self._refuse(error)
+
+    def check(self) -> None:
+        """Raises SetupError, once all files are read, for a name without effect."""
+        idle = [name for name in self._names if name not in self._met]
+        if idle:
+            reason = f"{', '.join(idle)}: none of {', '.join(_FILES)} has such a key to refuse"
+            raise SetupError("ignore_config_keys", reason)
+
 
 _GIB = 1 << 30
 

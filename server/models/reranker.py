@@ -4,7 +4,7 @@ answer's tokens."""
 import msgspec
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.models.setup_error import SetupError
+from server.models.model_source import SetupError
 from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import AskedTask, LoadFormat
 from workers.contract.model_config import ModelConfig

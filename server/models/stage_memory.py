@@ -2,7 +2,7 @@
 
 import re
 
-from server.models.weight_heads import WeightHeads
+from server.models.model_source import WeightHeads
 from workers.contract.config import ITEM_BYTES, ExecutionConfig
 from workers.contract.model_config import DenseConfig, ModelConfig
 from workers.contract.share import even_split

@@ -1,6 +1,5 @@
 """The configuration of a model: its shape, and how inputs and outputs are treated (no torch)."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -145,26 +144,6 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 return min(declared, dynamic.original_max_position)
             case _:
                 return declared
-
-
-def yarn_attention_factor(
-    factor: float, mscale: float | None = None, mscale_all_dim: float | None = None
-) -> float:
-    """The attention factor of a YaRN that names none (as transformers has it)."""
-    if mscale and mscale_all_dim:
-        return _mscale(factor, mscale) / _mscale(factor, mscale_all_dim)
-    return _mscale(factor, 1.0)
-
-
-def _mscale(factor: float, scale: float) -> float:
-    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-
-def long_attention_factor(factor: float, original_max_position: int) -> float:
-    """The attention factor of a LongRoPE that names none (as transformers has it)."""
-    if factor <= 1:
-        return 1.0
-    return math.sqrt(1 + math.log(factor) / math.log(original_max_position))
 
 
 class PositionBias(msgspec.Struct, frozen=True, kw_only=True):

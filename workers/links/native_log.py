@@ -18,7 +18,7 @@ def native_lines_logged(logger: logging.Logger) -> Generator[None]:
     """Capture the process's standard error, and log its lines at the end.
 
     For libraries such as gloo whose output cannot be redirected. The log itself has a descriptor of
-    its own (`contract/process/standard_error.py`).
+    its own (`contract/process.py`).
     """
     own = os.dup(_STDERR)
     with tempfile.TemporaryFile("w+", errors="replace") as written:

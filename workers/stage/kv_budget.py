@@ -4,7 +4,7 @@ The budget of a stage is:
 - with the setting `kv_cache_memory`, that size;
 - on a CPU, room for `max_running` sequences of full length, up to 1 GiB
   (`server/models/model_setup.py`);
-- on CUDA, the engine's share of the device (`server/models/memory_shares.py`) less all other uses,
+- on CUDA, the engine's share of the device (`server/models/served_models.py`) less all other uses,
   which this file measures.
 
 The worker reports its budget, and `engine_core/executor/capacity.py` turns the budgets of all

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.models.memory_shares import SharesError, Tenant, divide
+from server.models.served_models import SharesError, Tenant, divide
 
 
 def on(first: int, stages: int = 1, share: float | None = None) -> Tenant:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from server.models.model_setup import EngineOptions, set_up_model
-from server.models.setup_error import SetupError
+from server.models.model_source import SetupError
 from server.settings.limits import Limits
 from server.settings.server_config import ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from workers.contract.checkpoint.config_keys import ConfigKeys
-from workers.contract.checkpoint.family import read_rope
+from workers.contract.checkpoint.shape_keys import read_rope
 from workers.contract.model_config import RopeConfig
 from workers.layers.rope_frequencies import rope_frequencies
 

@@ -16,9 +16,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from tests.workers.checkpoints import save_randomly
-from workers.contract.checkpoint.architectures import FAMILIES
+from workers.contract.checkpoint.architectures import FAMILIES, Family
 from workers.contract.checkpoint.config_keys import ConfigKeys
-from workers.contract.checkpoint.family import Family
 from workers.contract.model_config import ModelShape
 
 Change = Callable[[torch.Tensor], torch.Tensor]

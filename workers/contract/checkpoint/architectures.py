@@ -1,56 +1,139 @@
-"""The table of the architectures that are served, by their names in `config.json`."""
+"""The table of the families that are served, and of their architectures by name."""
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
-from workers.contract.checkpoint.decoders import (
-    GEMMA,
-    GEMMA2,
-    GEMMA3,
-    LLAMA,
-    MISTRAL,
-    PHI3,
-    QWEN2,
-    QWEN3,
-)
-from workers.contract.checkpoint.encoders import (
-    BERT,
-    DISTILBERT,
-    MODERNBERT,
-    MPNET,
-    NOMICBERT,
-    ROBERTA,
-)
-from workers.contract.checkpoint.family import Family
+from workers.contract.checkpoint import decoders, encoders
+from workers.contract.checkpoint.config_keys import ConfigKeys
+from workers.contract.checkpoint.encoders import Renames
 from workers.contract.config import AskedTask, Task
-from workers.contract.model_config import ModelConfig
+from workers.contract.model_config import ModelConfig, ModelShape
+
+ReadShape = Callable[[ConfigKeys], ModelShape]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One architecture.
+
+    name         the family's, which its architectures begin with
+    task         decides the workflow (`engine_core.workflows`)
+    model_class  `module:class`, a `StageModel`; only workers import it
+    read_shape   reads the family's keys of `config.json`
+    renames      see `Renames`
+    base         the architecture that a checkpoint with this one has if its states are pooled
+    known_code   modules of checkpoints' own code (`auto_map`) that compute what the family does
+    """
+
+    name: str
+    task: Task
+    model_class: str
+    read_shape: ReadShape
+    renames: Renames
+    base: str
+    known_code: tuple[str, ...] = ()
+
+    def canonical_name(self, name: str) -> str:
+        """A checkpoint's own name for a tensor -> the name that the stage model uses."""
+        for pattern, replacement in self.renames:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+
+def _architectures(
+    name: str,
+    read_shape: ReadShape,
+    tasks: Mapping[str, Task],
+    module: str,
+    renames: Renames,
+    base: str | None = None,
+    known_code: tuple[str, ...] = (),
+) -> dict[str, Family]:
+    """A row for each head in `tasks`. "Model" is none: that architecture is called `base` if not
+    as is usual, and has the states themselves."""
+    base = base or f"{name}Model"
+    return {
+        base if head == "Model" else name + head: Family(
+            name=name,
+            task=task,
+            model_class=module + head,
+            read_shape=read_shape,
+            renames=renames,
+            base=base,
+            known_code=known_code,
+        )
+        for head, task in tasks.items()
+    }
+
+
+_DECODER_TASKS: Mapping[str, Task] = {
+    "ForCausalLM": "generate",
+    "ForSequenceClassification": "classify",
+    "Model": "embed",
+}
+_ENCODER_TASKS: Mapping[str, Task] = {
+    "Model": "embed",
+    "ForMaskedLM": "embed_sparse",
+    "ForSequenceClassification": "classify",
+}
+_DECODER_NAMES = ((r"^(embed_tokens|layers|norm)\.", r"model.\1."),)
+"""A decoder that was saved without its LM head has names without "model."."""
+
+
+def _decoder(name: str, read_shape: ReadShape, base: str | None = None) -> dict[str, Family]:
+    module = "workers.models.decoder:Decoder"
+    return _architectures(name, read_shape, _DECODER_TASKS, module, _DECODER_NAMES, base)
+
+
+def _encoder(
+    name: str,
+    read_shape: ReadShape,
+    renames: Renames,
+    module: str = "workers.models.encoder:Encoder",
+    known_code: tuple[str, ...] = (),
+) -> dict[str, Family]:
+    return _architectures(name, read_shape, _ENCODER_TASKS, module, renames, known_code=known_code)
+
+
+def _with_wrapper(rows: dict[str, Family]) -> dict[str, Family]:
+    """And what generates beside a vision tower, whose language model is served alone."""
+    name, inner = "Gemma3ForConditionalGeneration", rows["Gemma3ForCausalLM"]
+    return rows | {name: replace(inner, read_shape=decoders.read_gemma3_wrapper, base=name)}
+
 
 FAMILIES: Mapping[str, Family] = {
-    **LLAMA,
-    **MISTRAL,
-    **QWEN2,
-    **QWEN3,
-    **PHI3,
-    **GEMMA,
-    **GEMMA2,
-    **GEMMA3,
-    **BERT,
-    **ROBERTA,
-    **DISTILBERT,
-    **MODERNBERT,
-    **MPNET,
-    **NOMICBERT,
+    **_decoder("Llama", decoders.read_llama),
+    **_decoder("Mistral", decoders.read_mistral),
+    **_decoder("Qwen2", decoders.read_qwen2),
+    **_decoder("Qwen3", decoders.read_qwen3),
+    **_decoder("Phi3", decoders.read_phi3),
+    **_decoder("Gemma", decoders.read_gemma),
+    **_decoder("Gemma2", decoders.read_gemma2),
+    **_with_wrapper(_decoder("Gemma3", decoders.read_gemma3, base="Gemma3TextModel")),
+    **_encoder("Bert", encoders.read_bert, encoders.BERT_NAMES),
+    **_encoder("Roberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
+    **_encoder("XLMRoberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
+    **_encoder("Camembert", encoders.read_roberta, encoders.ROBERTA_NAMES),
+    **_encoder("DistilBert", encoders.read_distilbert, encoders.DISTILBERT_NAMES),
+    **_encoder(
+        "ModernBert",
+        encoders.read_modernbert,
+        ((r"^model\.", ""),),
+        module="workers.models.pre_norm_encoder:PreNormEncoder",
+    ),
+    **_encoder("MPNet", encoders.read_mpnet, encoders.MPNET_NAMES),
+    **_encoder(
+        "NomicBert",
+        encoders.read_nomicbert,
+        encoders.NOMICBERT_NAMES,
+        known_code=("modeling_hf_nomic_bert",),
+    ),
 }
-
-
-_TASKS: Mapping[AskedTask, tuple[Task, ...]] = {
-    "generate": ("generate",),
-    "embed": ("embed",),
-    "rerank": ("classify", "rerank"),
-}
+"""By the names of architectures in `config.json`."""
 
 
 class UnknownArchitectureError(ValueError):
@@ -91,6 +174,13 @@ def family_of(architecture: str) -> Family:
 
 class TaskError(ValueError):
     """A checkpoint cannot do what it is asked to do; one line says what it can."""
+
+
+_TASKS: Mapping[AskedTask, tuple[Task, ...]] = {
+    "generate": ("generate",),
+    "embed": ("embed",),
+    "rerank": ("classify", "rerank"),
+}
 
 
 def architecture_for(declared: str, asked: AskedTask) -> str:

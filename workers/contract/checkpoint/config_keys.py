@@ -14,63 +14,53 @@ Neutral = Mapping[str, tuple[Any, ...]]
 """Keys that are not implemented though they can change a model's numbers -> the values with which
 they do not. A checkpoint with another value is refused; one without the key is not."""
 
-_ORIGIN = """
+_BOOKKEEPING = frozenset(
+    """
     _name_or_path _commit_hash _attn_implementation _attn_implementation_autoset attn_implementation
     _attn_implementation_internal architectures auto_map custom_pipelines finetuning_task
     model_type name_or_path transformers_version transformers.js_config unsloth_fixed
     unsloth_version task_specific_params language adapters
-"""
-_EXECUTION = """
     chunk_size_feed_forward dtype torch_dtype gradient_checkpointing output_attentions
     output_hidden_states output_past return_dict torchscript use_bfloat16 use_cache
     tie_encoder_decoder tie_last_hidden_states tf_legacy_loss use_flash_attn pretraining_tp
     deterministic_flash_attn is_training
-"""
-_TRAINING = """
     attention_dropout attention_probs_dropout_prob classifier_dropout dropout embd_pdrop
     embedding_dropout hidden_dropout hidden_dropout_prob initializer_cutoff_factor
     initializer_factor initializer_range label_smoothing mlp_dropout resid_pdrop
     summary_first_dropout
-"""
-_TOKENS = """
     bos_token_id cls_token_id decoder_start_token_id eos_token_id eos_token_ids mask_token_id
     pad_token_id prefix sep_token_id tokenizer_class unk_token_id
-"""
-_GENERATION = """
     bad_words_ids begin_suppress_tokens cross_attention_hidden_size diversity_penalty do_sample
     early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty
     forced_bos_token_id forced_eos_token_id length_penalty max_length min_length
     no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores
     remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens temperature
     top_k top_p typical_p
-"""
-_LABELS = "id2label label2id num_labels problem_type _num_labels"
-
-_NAMES = frozenset(
-    " ".join((_ORIGIN, _EXECUTION, _TRAINING, _TOKENS, _GENERATION, _LABELS)).split()
+    id2label label2id num_labels problem_type _num_labels
+    """.split()
 )
+"""Groups of names, each from a line of its own on: of where a checkpoint is from, of its execution
+and its training, of tokens, of generation and of labels."""
 _PREFIXES = ("uniem_",)
 """Of keys in which a library of training keeps its own settings."""
 
 
 def is_bookkeeping(name: str) -> bool:
     """Whether key `name` changes no model's numbers."""
-    return name in _NAMES or name.startswith(_PREFIXES)
+    return name in _BOOKKEEPING or name.startswith(_PREFIXES)
 
 
-NOT_SUPPORTED: Neutral = {
-    "add_cross_attention": (False, None),
-    "attention_chunk_size": (None,),
-    "compression_config": (None,),
-    "is_decoder": (False, None),
-    "is_encoder_decoder": (False, None),
-    "per_layer_config": (None, {}),
-    "pruned_heads": (None, {}),
-    "quantization": (None,),
-    "quantization_config": (None,),
-}
+def each(names: str, *values: Any) -> dict[str, tuple[Any, ...]]:
+    """Each of the `names`, between which are spaces, with the same neutral `values`."""
+    return dict.fromkeys(names.split(), values)
+
+
+NOT_SUPPORTED: Neutral = (
+    each("add_cross_attention is_decoder is_encoder_decoder", False, None)
+    | each("attention_chunk_size compression_config quantization quantization_config", None)
+    | each("per_layer_config pruned_heads", None, {})
+)
 """Values of other keys of any family; with another value a checkpoint is refused."""
-
 
 MOST_LAYERS = 1 << 10
 MOST_WIDTH = 1 << 20
@@ -103,7 +93,7 @@ class ConfigKeys:
     ) -> None:
         """`within` is the path of an object inside the file, such as "text_config."."""
         self.file, self._values, self._within = file, values, within
-        self._refuse = refuse
+        self.refuse = refuse
         self._spelling: Mapping[str, str] = {}
         self._read: set[str] = set()
         self._nested: list[ConfigKeys] = []
@@ -178,7 +168,7 @@ class ConfigKeys:
     def nested(self, name: str) -> "ConfigKeys":
         """The keys of the object at key `name`: none if it is absent. They must be read too."""
         values = self.read(name, dict[str, Any], {})
-        keys = ConfigKeys(self.file, values, f"{self._within}{name}.", self._refuse)
+        keys = ConfigKeys(self.file, values, f"{self._within}{name}.", self.refuse)
         keys.neutral(NOT_SUPPORTED)
         self._nested.append(keys)
         return keys
@@ -188,8 +178,7 @@ class ConfigKeys:
         self._read.update(neutral)
         for name, allowed in neutral.items():
             if name in self._values and self._values[name] not in allowed:
-                reason = f"{shown_value(self._values[name])} is not supported"
-                self._refuse(self.refusal(name, reason))
+                self.refuse_key(name, f"{shown_value(self._values[name])} is not supported")
 
     def ignore(self, *names: str) -> None:
         """Keys that do not change the numbers of this family's models."""
@@ -203,8 +192,7 @@ class ConfigKeys:
         """Refuse keys that nothing has read, bookkeeping excepted."""
         for name, value in self._values.items():
             if value is not None and name not in self._read and not is_bookkeeping(name):
-                reason = f"{shown_value(value)} is not known for {reader}"
-                self._refuse(self.refusal(name, reason))
+                self.refuse_key(name, f"{shown_value(value)} is not known for {reader}")
         for keys in self._nested:
             keys.check_all_read(is_bookkeeping, reader)
 
@@ -219,9 +207,9 @@ class ConfigKeys:
             raise self.error(f"{name} {given!r} is not supported (one of {known})")
         return choices[given]
 
-    def refusal(self, name: str, reason: str) -> UnsupportedKeyError:
-        """An error about key `name`, without which the reading can go on."""
-        return UnsupportedKeyError(self.file, self._within + name, reason)
+    def refuse_key(self, name: str, reason: str) -> None:
+        """Refuse key `name`, without which the reading can go on."""
+        self.refuse(UnsupportedKeyError(self.file, self._within + name, reason))
 
     def error(self, text: str) -> ModelConfigError:
         """An error that names the file."""

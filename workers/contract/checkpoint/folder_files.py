@@ -91,6 +91,14 @@ def decoded(
         raise ModelConfigError(f"{folder / name} cannot be read: {error}") from None
 
 
+def converted(file: Path, values: dict[str, Any], kind: type[ValueT]) -> ValueT:
+    """The `values` of a file as a `kind`. Raises ModelConfigError, naming the file."""
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise ModelConfigError(f"{file} is not valid: {error}") from None
+
+
 def optional(folder: Path, name: str | Path, kind: type[ValueT]) -> ValueT | None:
     """The value in a file of JSON, or None without such a file. Raises ModelConfigError."""
     return decoded(folder, name, kind) if find_file(folder, name) else None
@@ -117,25 +125,16 @@ def _json_value(data: bytes) -> Any:
     return value
 
 
-def _check_depth(value: Any) -> None:
+def _check_depth(value: Any, levels: int = _MOST_LEVELS) -> None:
     """Raises ValueError where objects and lists are nested too deeply."""
-    level = [value]
-    for _ in range(_MOST_LEVELS):
-        level = [inner for outer in level for inner in _inner(outer)]
-        if not level:
-            return
-    raise ValueError(f"it has more than {_MOST_LEVELS} objects and lists within each other")
-
-
-def _inner(value: Any) -> list[Any]:
-    """The values in an object or a list which may have others in them."""
     if isinstance(value, dict):
-        found = list(cast("dict[str, Any]", value).values())
-    elif isinstance(value, list):
-        found = cast("list[Any]", value)
-    else:
-        return []
-    return [each for each in found if isinstance(each, dict | list)]
+        value = list(cast("dict[str, Any]", value).values())
+    if isinstance(value, list):
+        if not levels:
+            raise ValueError(f"it has more than {_MOST_LEVELS} objects and lists within each other")
+        for inner in cast("list[Any]", value):
+            if isinstance(inner, dict | list):
+                _check_depth(inner, levels - 1)
 
 
 GGUF = "GGUF is not read: serve the checkpoint in safetensors that it was made from"

@@ -1,10 +1,13 @@
-"""Reads sentence-transformers' modules behind a model, each from `config.json` in its own folder.
+"""Reads sentence-transformers' files beside a model, and refuses what is not supported.
 
-Pooling, Dense, LayerNorm and Normalize turn an embedder's token states into vectors; SpladePooling
-and the LogitScore of a causal model that scores pairs stand alone.
+As of its version 6.2. Keys that the library does not know are ignored, as the library does. Each
+module has its `config.json` in a folder of its own. Pooling, Dense, LayerNorm and Normalize turn an
+embedder's token states into vectors; SpladePooling and the LogitScore of a causal model that scores
+pairs stand alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -12,8 +15,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
-from workers.contract.checkpoint.config_keys import MOST_WIDTH, ConfigKeys, Neutral
-from workers.contract.checkpoint.folder_files import decoded, optional, read_json
+from workers.contract.checkpoint.config_keys import MOST_WIDTH, ConfigKeys, Neutral, each
+from workers.contract.checkpoint.folder_files import converted, decoded, optional, read_json
 from workers.contract.config import Task
 from workers.contract.model_config import (
     DenseActivation,
@@ -28,6 +31,8 @@ from workers.contract.model_config import (
     VectorModule,
 )
 from workers.contract.reranking import RerankConfig
+
+SettingsT = TypeVar("SettingsT")
 
 MODULES_FILE = "modules.json"
 MODEL_FILE = "config_sentence_transformers.json"
@@ -85,7 +90,7 @@ def read_modules(folder: Path) -> list[Module]:
     return optional(folder, MODULES_FILE, list[Module]) or []
 
 
-def transformer_file(folder: Path) -> str:
+def _transformer_file(folder: Path) -> str:
     """The settings of the first module, which may be missing. Raises ModelConfigError."""
     names = _TRANSFORMER_FILES
     return next((name for name in names if optional(folder, name, dict[str, Any])), names[0])
@@ -93,7 +98,7 @@ def transformer_file(folder: Path) -> str:
 
 def read_transformer_file(folder: Path) -> TransformerFile:
     """Defaults if there is no such file. Raises ModelConfigError."""
-    return optional(folder, transformer_file(folder), TransformerFile) or TransformerFile()
+    return optional(folder, _transformer_file(folder), TransformerFile) or TransformerFile()
 
 
 def read_model_file(folder: Path) -> ModelFile:
@@ -112,9 +117,13 @@ def module_of(modules: Sequence[Module], kind: str) -> Module | None:
     return next((module for module in modules if module.kind == kind), None)
 
 
-_Size = Annotated[int, Meta(ge=1, le=MOST_WIDTH)]
-_TokenId = Annotated[int, Meta(ge=0)]
-ModuleT = TypeVar("ModuleT")
+def _settings_of(
+    folder: Path, modules: Sequence[Module], kind: str, struct: type[SettingsT]
+) -> SettingsT | None:
+    """The configuration of the module of this kind, None without one. Raises ModelConfigError."""
+    module = module_of(modules, kind)
+    return None if module is None else decoded(folder, module.config_file, struct)
+
 
 _OF_VECTORS: Neutral = {
     "module_input_name": ("sentence_embedding",),
@@ -154,6 +163,10 @@ class _Pooling(msgspec.Struct, forbid_unknown_fields=True):
         return tuple(mode for mode, chosen in flags.items() if chosen) or ("mean",)
 
 
+_Size = Annotated[int, Meta(ge=1, le=MOST_WIDTH)]
+_TokenId = Annotated[int, Meta(ge=0)]
+
+
 class _Dense(msgspec.Struct, forbid_unknown_fields=True):
     in_features: _Size
     out_features: _Size
@@ -191,85 +204,73 @@ def read_pooling(folder: Path, modules: Sequence[Module], hidden_size: int) -> P
 
 def read_splade(folder: Path, modules: Sequence[Module]) -> SpladeConfig:
     """The SpladePooling module, or its defaults if there is none. Raises ModelConfigError."""
-    module = module_of(modules, "SpladePooling")
-    return SpladeConfig() if module is None else decoded(folder, module.config_file, SpladeConfig)
+    return _settings_of(folder, modules, "SpladePooling", SpladeConfig) or SpladeConfig()
 
 
 def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> RerankConfig:
-    """What the checkpoint itself says of its scores, which may be nothing; the template is not
-    among it. Its default prompt is its default instruction. Raises ModelConfigError."""
-    instruction = file.default_prompt or None
-    module = module_of(modules, "LogitScore")
-    if module is None:
-        return RerankConfig(instruction=instruction)
-    raw = decoded(folder, module.config_file, _LogitScore)
-    ids = (raw.true_token_id, raw.false_token_id)
-    own = tuple(token for token in ids if token is not None)
-    return RerankConfig(token_ids=own, instruction=instruction)
+    """The checkpoint's own answer tokens, if it names them, and its default prompt as instruction.
+
+    The template is not in the files. Raises ModelConfigError.
+    """
+    own = _settings_of(folder, modules, "LogitScore", _LogitScore)
+    ids = () if own is None else (own.true_token_id, own.false_token_id)
+    tokens = tuple(token for token in ids if token is not None)
+    return RerankConfig(token_ids=tokens, instruction=file.default_prompt or None)
 
 
 def read_vector_modules(
     folder: Path, modules: Sequence[Module], pooled_size: int
 ) -> tuple[VectorModule, ...]:
-    """What follows the pooling, whose vectors have `pooled_size` numbers. Raises
-    ModelConfigError."""
-    size, read = pooled_size, list[VectorModule]()
-    for module in _behind_pooling(folder, modules):
+    """The modules behind the pooling, whose vectors have `pooled_size` numbers.
+
+    Raises ModelConfigError.
+    """
+    kinds = [module.kind for module in modules]
+    start = kinds.index("Pooling") + 1 if "Pooling" in kinds else len(kinds)
+    behind, size, read = modules[start:], pooled_size, list[VectorModule]()
+    weighted = Counter(module.path for module in behind if module.kind in ("Dense", "LayerNorm"))
+    for path, times in weighted.items():
+        if times > 1:
+            raise ModelConfigError(
+                f"{folder / MODULES_FILE}: two modules are in the folder {path!r}"
+            )
+    for module in behind:
+        file = folder / module.config_file
         match module.kind:
             case "Dense":
                 dense = _dense(folder, module, size)
                 size = dense.out_features
                 read.append(dense)
             case "LayerNorm":
-                read.append(_layer_norm(folder, module, size))
+                own = decoded(folder, module.config_file, _LayerNorm)
+                _check_fit(file, "dimension", own.dimension, size)
+                read.append(LayerNormConfig(path=module.path, size=size))
             case "Normalize":
-                raw = optional(folder, module.config_file, dict[str, Any]) or {}
-                _without_renamed(folder / module.config_file, raw)
+                _without_renamed(file, optional(folder, module.config_file, dict[str, Any]) or {})
                 read.append(NormalizeConfig())
             case _:  # Dropout, which does nothing outside training
                 pass
     return tuple(read)
 
 
-def _behind_pooling(folder: Path, modules: Sequence[Module]) -> Iterator[Module]:
-    kinds = [module.kind for module in modules]
-    start = kinds.index("Pooling") + 1 if "Pooling" in kinds else len(kinds)
-    taken = set[str]()
-    for module in modules[start:]:
-        if module.kind in ("Dense", "LayerNorm"):
-            if module.path in taken:
-                file = folder / "modules.json"
-                raise ModelConfigError(f"{file}: two modules are in the folder {module.path!r}")
-            taken.add(module.path)
-        yield module
-
-
 def _dense(folder: Path, module: Module, size: int) -> DenseConfig:
     file = folder / module.config_file
-    raw = read_json(folder, module.config_file)
-    own = _converted(file, _without_renamed(file, raw), _Dense)
-    if own.in_features != size:
-        raise ModelConfigError(
-            f"{file}: in_features {own.in_features} does not fit the vectors before it, "
-            f"which have {size} numbers"
-        )
+    others = _without_renamed(file, read_json(folder, module.config_file))
+    own = converted(file, others, _Dense)
+    _check_fit(file, "in_features", own.in_features, size)
     return DenseConfig(
         path=module.path,
-        in_features=own.in_features,
+        in_features=size,
         out_features=own.out_features,
         bias=own.bias,
         activation=_activation(file, own.activation_function),
     )
 
 
-def _layer_norm(folder: Path, module: Module, size: int) -> LayerNormConfig:
-    file, own = folder / module.config_file, decoded(folder, module.config_file, _LayerNorm)
-    if own.dimension != size:
-        raise ModelConfigError(
-            f"{file}: dimension {own.dimension} does not fit the vectors before it, "
-            f"which have {size} numbers"
-        )
-    return LayerNormConfig(path=module.path, size=size)
+def _check_fit(file: Path, key: str, own: int, size: int) -> None:
+    if own != size:
+        reason = f"{own} does not fit the vectors before it, which have {size} numbers"
+        raise ModelConfigError(f"{file}: {key} {reason}")
 
 
 def _without_renamed(file: Path, raw: dict[str, Any]) -> dict[str, Any]:
@@ -290,18 +291,10 @@ def _activation(file: Path, name: str) -> DenseActivation:
     )
 
 
-def _converted(file: Path, raw: dict[str, Any], kind: type[ModuleT]) -> ModuleT:
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        raise ModelConfigError(f"{file} is not valid: {error}") from None
-
-
 _LIBRARY = "sentence_transformers."
 _MODELS = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
 """Modules that run a model -> the task of each, unless its file names another."""
 
-_OF_PROMPTS = ("modality_config", "processing_kwargs")
 _ARGUMENTS = "model_args model_kwargs tokenizer_args processor_kwargs config_args config_kwargs"
 _HARMLESS_ARGUMENTS = frozenset(
     "add_pooling_layer attn_implementation device_map dtype low_cpu_mem_usage padding_side "
@@ -310,10 +303,10 @@ _HARMLESS_ARGUMENTS = frozenset(
 """Arguments that change no numbers, or only their rounding."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Conventions:
-    """What sentence-transformers assumes about a checkpoint that is used for a task, each with the
-    file whose entry must agree:
+    """Assumptions of sentence-transformers about a checkpoint that is used for a task, each with
+    the file whose entry must agree:
 
     library_class  its class for such models, None if it has none: `model_type` in
                    config_sentence_transformers.json
@@ -331,60 +324,42 @@ class _Conventions:
     task: str
     output: str
     output_name: str
-    pooling: str | None
+    pooling: str | None = None
     after_pooling: tuple[str, ...] = ()
     templated: bool = False
 
 
 _CONVENTIONS: Mapping[Task, _Conventions] = {
-    "generate": _Conventions(
-        library_class=None,
-        task="text-generation",
-        output="logits",
-        output_name="causal_logits",
-        pooling=None,
-    ),
+    "generate": _Conventions(None, "text-generation", "logits", "causal_logits"),
     "embed": _Conventions(
-        library_class="SentenceTransformer",
-        task="feature-extraction",
-        output="last_hidden_state",
-        output_name="token_embeddings",
-        pooling="Pooling",
-        after_pooling=("Dense", "LayerNorm", "Normalize", "Dropout"),
+        "SentenceTransformer",
+        "feature-extraction",
+        "last_hidden_state",
+        "token_embeddings",
+        "Pooling",
+        ("Dense", "LayerNorm", "Normalize", "Dropout"),
     ),
     "embed_sparse": _Conventions(
-        library_class="SparseEncoder",
-        task="fill-mask",
-        output="logits",
-        output_name="token_embeddings",
-        pooling="SpladePooling",
+        "SparseEncoder", "fill-mask", "logits", "token_embeddings", "SpladePooling"
     ),
-    "classify": _Conventions(
-        library_class="CrossEncoder",
-        task="sequence-classification",
-        output="logits",
-        output_name="scores",
-        pooling=None,
-    ),
+    "classify": _Conventions("CrossEncoder", "sequence-classification", "logits", "scores"),
     "rerank": _Conventions(
-        library_class="CrossEncoder",
-        task="text-generation",
-        output="logits",
-        output_name="causal_logits",
-        pooling=None,
+        "CrossEncoder",
+        "text-generation",
+        "logits",
+        "causal_logits",
         after_pooling=("LogitScore",),
         templated=True,
     ),
 }
 
 
-def check_sentence_transformers_files(folder: Path, modules: Sequence[Module], task: Task) -> None:
+def check_library_files(folder: Path, modules: Sequence[Module], task: Task) -> None:
     """Raises ModelConfigError, naming the file and its unsupported module or key."""
     conventions = _CONVENTIONS[task]
     if modules:
         _check_modules(folder, modules, conventions)
-    model_task = _MODELS[modules[0].kind] if modules else conventions.task
-    _check_transformer_file(folder, model_task, conventions)
+    _check_transformer_file(folder, modules, conventions)
     _check_model_file(folder, conventions)
 
 
@@ -405,40 +380,34 @@ def _check_modules(folder: Path, modules: Sequence[Module], conventions: _Conven
         raise ModelConfigError(f"{file}: a model in {modules[0].path!r} is not supported")
 
 
-def _check_transformer_file(folder: Path, task: str, conventions: _Conventions) -> None:
+def _check_transformer_file(
+    folder: Path, modules: Sequence[Module], conventions: _Conventions
+) -> None:
     text = {"method": "forward", "method_output_name": conventions.output}
-    neutral: Neutral = {
+    neutral: dict[str, tuple[Any, ...]] = {
         "transformer_task": (conventions.task,),
-        "modality_config": ({"text": text}, None),
         "module_output_name": (conventions.output_name, None),
-        "processing_kwargs": ({}, None),
-        "query_length": (None,),
-        "document_length": (None,),
-        "query_expansion": (None,),
-        "tokenizer_name_or_path": (None,),
+        **each("query_length document_length query_expansion tokenizer_name_or_path", None),
     }
-    if conventions.templated:
-        neutral = {key: own for key, own in neutral.items() if key not in _OF_PROMPTS}
-    name = transformer_file(folder)
+    if not conventions.templated:
+        neutral |= {"modality_config": ({"text": text}, None), "processing_kwargs": ({}, None)}
+    name = _transformer_file(folder)
+    task = _MODELS[modules[0].kind] if modules else conventions.task
     own = optional(folder, name, dict[str, Any]) or {}
-    file = folder / name
-    keys = ConfigKeys(file, {"transformer_task": task, **own})
+    keys = ConfigKeys(folder / name, {"transformer_task": task, **own})
     keys.neutral(neutral)
     for key in _ARGUMENTS.split():
         arguments = keys.read(key, dict[str, Any], {})
         others = {name: (None,) for name in arguments if name not in _HARMLESS_ARGUMENTS}
-        ConfigKeys(file, arguments).neutral(others)
+        ConfigKeys(folder / name, arguments).neutral(others)
 
 
 def _check_model_file(folder: Path, conventions: _Conventions) -> None:
     file = folder / MODEL_FILE
-    neutral: Neutral = {
-        "model_type": (conventions.library_class,),
-        "truncate_dim": (None,),
-        "max_active_dims": (None,),
-    }
-    ConfigKeys(file, optional(folder, MODEL_FILE, dict[str, Any]) or {}).neutral(neutral)
-    if conventions.templated:
-        return
-    if conventions.pooling is None and (prompt := read_model_file(folder).default_prompt):
+    keys = ConfigKeys(file, optional(folder, MODEL_FILE, dict[str, Any]) or {})
+    keys.neutral(
+        {"model_type": (conventions.library_class,), **each("truncate_dim max_active_dims", None)}
+    )
+    scores = conventions.pooling is None and not conventions.templated
+    if scores and (prompt := read_model_file(folder).default_prompt):
         raise ModelConfigError(f"{file}: a default prompt ({prompt!r}) is not supported for scores")

@@ -12,12 +12,11 @@ from tokenizers import Tokenizer as RawTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
-from server.conversion import convert_main, slow_tokenizer
-from server.conversion.convert_main import ConversionError, convert
-from server.conversion.odd_texts import NUM_TEXTS, odd_texts
-from server.conversion.slow_tokenizer import with_tokenizer
 from server.demo import EMBEDDER_NAME, demo_models
+from server.models import convert_main, slow_tokenizer
+from server.models.convert_main import NUM_TEXTS, ConversionError, convert, odd_texts
 from server.models.model_setup import EngineOptions, set_up_model
+from server.models.slow_tokenizer import with_tokenizer
 from server.settings.limits import Limits
 from tests.server.checkpoint_folders import BERT, write_checkpoint, write_json
 from workers.contract.checkpoint.checkpoint_config import read_model_config
@@ -116,7 +115,7 @@ def trained_folder(parent: Path, family: str, tokenizer: str, **training: Any) -
     """A folder with a sentencepiece model, trained on some lines of code."""
     folder = parent / family
     folder.mkdir()
-    lines = Path(convert_main.__file__).read_text().splitlines()
+    lines = Path(slow_tokenizer.__file__).read_text().splitlines()
     trained = io.BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=trained, minloglevel=2, **training
@@ -250,7 +249,7 @@ def test_a_cache_that_cannot_be_written(
 
 def byte_level(folder: Path, kind: str) -> Path:
     """The files of a byte-level BPE with a few merges, as GPT-2's."""
-    from server.conversion.byte_pairs import _letters
+    from server.models.convert_main import _letters
 
     merges = "h e,l l,he ll,hell o,Ġ w,o r,Ġ a,Ã ¤,e r,1 2,Ġ Ġ,t h".split(",")
     tokens = [*_letters(), *("".join(pair.split()) for pair in merges), "<|endoftext|>"]

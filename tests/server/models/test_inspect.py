@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from server import cli
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint, write_json
-from tests.server.inspection.fitting_weights import write_model
+from tests.server.models.fitting_weights import write_model
 
 
 @pytest.fixture

@@ -9,5 +9,5 @@ from workers.weights.head_check import faults
 def compared_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the process that `inspect` starts by a call of what runs in it."""
     monkeypatch.setattr(
-        "server.inspection.inspection.weight_faults", lambda execution: list(faults(execution))
+        "server.models.inspection.weight_faults", lambda execution: list(faults(execution))
     )

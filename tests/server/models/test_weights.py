@@ -9,11 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from server.inspection.inspection import inspect
-from server.inspection.weight_check import weight_faults
+from server.models.inspection import inspect, weight_faults
 from server.models.model_setup import EngineOptions
 from tests.server.checkpoint_folders import BERT, LLAMA, write_json
-from tests.server.inspection.fitting_weights import write_model
+from tests.server.models.fitting_weights import write_model
 from tests.workers.checkpoints import worker_config
 from workers.contract.share import shares_of
 from workers.weights.head_check import faults

@@ -1,32 +1,37 @@
 """Reads what a checkpoint is and needs. No weight is read, and torch is not imported."""
 
+import subprocess
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerError
-from server.conversion.slow_tokenizer import slow_files
 from server.echoed import one_line
-from server.inspection.inspected_model import (
-    InspectedModel,
-    InspectedStage,
-    Inspection,
-    LayersOfKind,
+from server.models.model_setup import (
+    EngineOptions,
+    IgnoredKeys,
+    check_stages,
+    execution_config,
+    read_generation_defaults,
 )
-from server.inspection.weight_check import weight_faults
-from server.models.generation_file import read_generation_defaults
-from server.models.ignored_keys import IgnoredKeys
-from server.models.model_setup import EngineOptions, check_stages, execution_config
-from server.models.model_source import model_folder
+from server.models.model_source import (
+    ModelSourceError,
+    SetupError,
+    WeightHeads,
+    model_folder,
+    read_heads,
+)
 from server.models.reranker import with_template
-from server.models.setup_error import ModelSourceError, SetupError
+from server.models.slow_tokenizer import slow_files
 from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight_bytes
-from server.models.weight_heads import WeightHeads, read_heads
 from server.settings import defaults
+from server.settings.server_config import child_environment
 from server.templates.template_files import check_template_files
 from workers.contract.checkpoint.architectures import (
     TaskError,
@@ -37,9 +42,111 @@ from workers.contract.checkpoint.architectures import (
 from workers.contract.checkpoint.checkpoint_config import own_models, read_model_config
 from workers.contract.checkpoint.config_keys import ConfigKeys
 from workers.contract.checkpoint.folder_files import find_file, read_json
-from workers.contract.config import ITEM_BYTES, ExecutionConfig
-from workers.contract.model_config import ModelConfig, ModelConfigError, NormalizeConfig
+from workers.contract.config import ITEM_BYTES, Dtype, ExecutionConfig, Task
+from workers.contract.model_config import (
+    AttentionKind,
+    ModelConfig,
+    ModelConfigError,
+    NormalizeConfig,
+)
 from workers.contract.reranking import UNKNOWN_TEMPLATE
+
+SizesFrom = Literal["weight files", "shape"]
+
+
+class LayersOfKind(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers, by number, whose attention computes the same."""
+
+    num_layers: int
+    layers: tuple[int, ...]
+    attention: AttentionKind
+
+
+class InspectedStage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pipeline stage holds: `num_layers` layers from number `first_layer`.
+
+    `kv_bytes` are the keys and values of 1,000 tokens.
+    """
+
+    first_layer: int
+    num_layers: int
+    weight_bytes: int
+    kv_bytes: int
+
+
+class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that `config.json` describes, and what serving it would take. Sizes in bytes.
+
+    dtype             computed with; `checkpoint_dtype` is what config.json names
+    parameters        numbers in its weights, as `parameters_from` tells: by the heads of the weight
+                      files, or by its shape, without norms and biases
+    weight_bytes      of all stages; a tied embedding is counted again where the last of several
+                      stages has a copy
+    kv_bytes          keys and values of 1,000 tokens, 0 without a KV cache
+    kv_bytes_full     those of one sequence of `max_model_len` tokens; of which `kv_bytes_unused`
+                      are of tokens that a layer's window has left behind
+    wrapped           whether it is the language model of a larger one
+    """
+
+    architecture: str
+    family: str
+    task: Task
+    kv_cache: bool
+    wrapped: bool
+    max_model_len: int
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    attention: tuple[LayersOfKind, ...]
+    dtype: Dtype
+    checkpoint_dtype: str
+    parameters: int
+    parameters_from: SizesFrom
+    weight_bytes: int
+    kv_bytes: int
+    kv_bytes_full: int
+    kv_bytes_unused: int
+    stages: tuple[InspectedStage, ...]
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """`refused` has one line for each reason why `penstock serve` would not start with this model.
+    `notes` are what it would do besides. Without `model`, config.json cannot be read as one."""
+
+    source: str
+    folder: str
+    refused: tuple[str, ...]
+    notes: tuple[str, ...]
+    model: InspectedModel | None
+
+
+_TIMEOUT = 300.0
+# -P: a file in the current folder that is called like one of our packages is not imported.
+_COMMAND = (sys.executable, "-P", "-m", "workers.weights.head_check")
+
+
+def weight_faults(execution: ExecutionConfig) -> list[str]:
+    """A line for each reason why the weights would not be loaded."""
+    try:
+        done = subprocess.run(
+            _COMMAND,
+            env=child_environment(),
+            input=msgspec.json.encode(execution),
+            capture_output=True,
+            timeout=_TIMEOUT,
+            check=True,
+        )
+    except subprocess.TimeoutExpired:
+        return [f"comparing the weights with the model took over {_TIMEOUT:.0f} s"]
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else f"status {error.returncode}"
+        return [f"the weights cannot be compared with the model: {reason}"]
+    return msgspec.json.decode(done.stdout, type=list[str])
+
 
 _KV_TOKENS = 1000
 

@@ -1,14 +1,12 @@
-"""A family: architectures that share a reader of `config.json` and a stage model."""
+"""Reads what several families have in the same keys: sizes, rotary embeddings and windows."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import msgspec
 
 from workers.contract.checkpoint.config_keys import MOST_LAYERS, MOST_TOKENS, MOST_WIDTH, ConfigKeys
-from workers.contract.config import Task
 from workers.contract.model_config import (
     ActivationName,
     AttentionKind,
@@ -22,97 +20,12 @@ from workers.contract.model_config import (
     RopeScaling,
     Sizes,
     YarnScaling,
-    long_attention_factor,
-    yarn_attention_factor,
 )
 
-ReadShape = Callable[[ConfigKeys], ModelShape]
-Renames = Sequence[tuple[str, str]]
-"""Regular expressions and what replaces each, in order: from the names of a family's tensors to
-those that its stage model uses."""
+FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
+"""The types of layers in `layer_types`."""
 
-
-_PREFIX = (r"^(embed_tokens|layers|norm)\.", r"model.\1.")
-"""A decoder that was saved without its LM head has names without "model."."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """One architecture, as a row of the table (`workers/contract/checkpoint/architectures.py`).
-
-    name         the family's, which its architectures begin with
-    task         decides the workflow (`engine_core.workflows`)
-    model_class  `module:class`, a `StageModel`; only workers import it
-    read_shape   reads the family's keys of `config.json`
-    renames      see `Renames`
-    base         the architecture that a checkpoint with this one has if its states are pooled
-    known_code   modules of checkpoints' own code (`auto_map`) that compute what the family does
-    """
-
-    name: str
-    task: Task
-    model_class: str
-    read_shape: ReadShape
-    renames: Renames
-    base: str
-    known_code: tuple[str, ...] = ()
-
-    def canonical_name(self, name: str) -> str:
-        """A checkpoint's own name for a tensor -> the name that the stage model uses."""
-        for pattern, replacement in self.renames:
-            name = re.sub(pattern, replacement, name)
-        return name
-
-
-def decoder(
-    name: str, read_shape: ReadShape, renames: Renames = (), alone: str | None = None
-) -> dict[str, Family]:
-    """The architectures of decoder `name`: with an LM head, as a classifier, and alone, called
-    `alone` if not as is usual."""
-    base, module = alone or f"{name}Model", "workers.models.decoder:Decoder"
-    own: dict[str, tuple[str, Task]] = {
-        f"{name}ForCausalLM": ("ForCausalLM", "generate"),
-        f"{name}ForSequenceClassification": ("ForSequenceClassification", "classify"),
-        base: ("Model", "embed"),
-    }
-    return {
-        architecture: Family(
-            name=name,
-            task=task,
-            model_class=module + head,
-            read_shape=read_shape,
-            renames=(_PREFIX, *renames),
-            base=base,
-        )
-        for architecture, (head, task) in own.items()
-    }
-
-
-def encoder(
-    name: str,
-    read_shape: ReadShape,
-    renames: Renames = (),
-    module: str = "workers.models.encoder:Encoder",
-    known_code: tuple[str, ...] = (),
-) -> dict[str, Family]:
-    """The architectures of encoder `name`: alone, as a masked language model, as a classifier."""
-    tasks: dict[str, Task] = {
-        "Model": "embed",
-        "ForMaskedLM": "embed_sparse",
-        "ForSequenceClassification": "classify",
-    }
-    return {
-        name + head: Family(
-            name=name,
-            task=task,
-            model_class=module + head,
-            read_shape=read_shape,
-            renames=renames,
-            base=f"{name}Model",
-            known_code=known_code,
-        )
-        for head, task in tasks.items()
-    }
+_SCALINGS = "default, linear, llama3, yarn, longrope, dynamic"
 
 
 def shape_of(
@@ -171,9 +84,6 @@ def read_activation(
     return keys.choice(name, dict(zip(known, known, strict=True)), default)
 
 
-_TYPES = "default, linear, llama3, yarn, longrope, dynamic"
-
-
 def read_rope(keys: ConfigKeys, max_position: int, theta: float = 10_000.0) -> RopeConfig:
     """transformers 5 writes `rope_parameters`, earlier versions `rope_theta` + `rope_scaling`.
 
@@ -205,6 +115,27 @@ def rope_of(keys: ConfigKeys, theta: float, original: int | None, max_position: 
     )
 
 
+def ropes_of_types(
+    keys: ConfigKeys,
+    max_position: int,
+    thetas: tuple[float, float],
+    earlier: ConfigKeys | None = None,
+) -> tuple[RopeConfig, RopeConfig]:
+    """The embeddings of layers that attend to everything, and of those with a window.
+
+    transformers 5 writes them by the types of layers; earlier versions have at most an `earlier`
+    object, for the first alone. `thetas` are the bases where the objects name none.
+    """
+    by_type = keys.nested("rope_parameters")
+    full, within = by_type.nested(FULL_ATTENTION), by_type.nested(SLIDING_ATTENTION)
+    if earlier is not None and not keys.has("rope_parameters"):
+        full = earlier
+    return (
+        rope_of(full, thetas[0], None, max_position),
+        rope_of(within, thetas[1], None, max_position),
+    )
+
+
 def read_scaling(
     keys: ConfigKeys, kind: str, original: int | None, max_position: int
 ) -> RopeScaling | None:
@@ -232,40 +163,48 @@ def read_scaling(
             keys.ignore("factor")
             return DynamicScaling(original_max_position=original)
         case _:
-            raise keys.error(f"rope type {kind!r} is not supported ({_TYPES})")
+            raise keys.error(f"rope type {kind!r} is not supported ({_SCALINGS})")
 
 
 def _yarn(keys: ConfigKeys, original: int) -> YarnScaling:
+    """An attention factor that is not named is as transformers computes it."""
+
+    def growth(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
     factor = keys.required("factor", float)
-    mscales = keys.optional("mscale", float), keys.optional("mscale_all_dim", float)
-    own = keys.optional("attention_factor", float)
+    scale, scale_of_all = keys.optional("mscale", float), keys.optional("mscale_all_dim", float)
+    attention = keys.optional("attention_factor", float)
     if factor * original > MOST_TOKENS:
         raise keys.error(f"rope type 'yarn' makes of {original} tokens more than {MOST_TOKENS}")
+    if attention is None:
+        attention = growth(1.0)
+        if scale and scale_of_all:
+            attention = growth(scale) / growth(scale_of_all)
     return YarnScaling(
         factor=factor,
         original_max_position=original,
         beta_fast=keys.optional("beta_fast", float) or 32.0,
         beta_slow=keys.optional("beta_slow", float) or 1.0,
         truncate=keys.read("truncate", bool, True),
-        attention_factor=yarn_attention_factor(factor, *mscales) if own is None else own,
+        attention_factor=attention,
     )
 
 
 def _longrope(keys: ConfigKeys, original: int, max_position: int) -> LongScaling:
+    """An attention factor that is not named is as transformers computes it."""
     factor = keys.read("factor", float, max_position / original)
-    own = keys.optional("attention_factor", float)
-    if own is None and original == 1:  # whose logarithm is 0
+    attention = keys.optional("attention_factor", float)
+    if attention is None and original == 1:  # whose logarithm is 0
         raise keys.error("rope type 'longrope' for texts of 1 token has no attention factor")
+    if attention is None:
+        attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
     return LongScaling(
         short_factors=tuple(keys.required("short_factor", list[float])),
         long_factors=tuple(keys.required("long_factor", list[float])),
         original_max_position=original,
-        attention_factor=long_attention_factor(factor, original) if own is None else own,
+        attention_factor=attention,
     )
-
-
-FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
-"""The types of layers in `layer_types`."""
 
 
 def read_causal(keys: ConfigKeys, sizes: Sizes) -> AttentionKind:
@@ -289,16 +228,13 @@ def narrowed(kind: AttentionKind, window: int | None, max_position: int) -> Atte
 
 
 def read_layers(
-    keys: ConfigKeys, kinds: Mapping[str, AttentionKind], default: Sequence[AttentionKind]
-) -> Sequence[AttentionKind]:
-    """The kind of attention of each layer, by its type in `layer_types`; without the key the
-    `default`.
+    keys: ConfigKeys, kinds: Mapping[str, AttentionKind], default: Sequence[str]
+) -> list[AttentionKind]:
+    """The kind of attention of each layer, by its type in `layer_types` or else in `default`.
 
     Raises ModelConfigError for another type, or unless there is one for each layer.
     """
-    names = keys.optional("layer_types", list[str])
-    if names is None:
-        return default
+    names = keys.read("layer_types", list[str], list(default))
     if len(names) != len(default):
         raise keys.error(f"layer_types has {len(names)} entries for {len(default)} layers")
     for name in names:

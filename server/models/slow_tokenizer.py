@@ -22,7 +22,7 @@ _SETTINGS = ("config.json", "tokenizer_config.json", "special_tokens_map.json", 
 _TEKKEN_FILE = "tekken.json"
 _TIMEOUT = 300.0
 # -P: a file in the current folder that is called like one of our packages is not imported.
-_COMMAND = (sys.executable, "-P", "-m", "server.conversion.convert_main")
+_COMMAND = (sys.executable, "-P", "-m", "server.models.convert_main")
 
 _logger = logging.getLogger(__name__)
 
