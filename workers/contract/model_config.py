@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
@@ -174,6 +174,16 @@ class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
     softcap: float | None = None
     position_bias: PositionBias | None = None
     rope: RopeConfig | None = None
+
+    def narrowed(self, window: int | None, max_position: int) -> Self:
+        """The same with a window, in a model that declares `max_position` positions.
+
+        A window that holds every text is none: transformers' masks are the same with it and
+        without.
+        """
+        longest = max_position if self.rope is None else self.rope.limit(max_position)
+        holds_all = window is not None and window >= longest
+        return msgspec.structs.replace(self, window=None if holds_all else window)
 
 
 ActivationName = Literal["silu", "relu", "tanh", "gelu", "gelu_new", "gelu_pytorch_tanh"]

@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from workers.contract.checkpoint import decoders, encoders
-from workers.contract.checkpoint.config_keys import ConfigKeys
 from workers.contract.checkpoint.encoders import Renames
+from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.config import AskedTask, Task
 from workers.contract.model_config import ModelConfig, ModelShape
 
-ReadShape = Callable[[ConfigKeys], ModelShape]
+ReadShape = Callable[[ShapeKeys], ModelShape]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

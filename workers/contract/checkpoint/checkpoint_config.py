@@ -38,6 +38,7 @@ from workers.contract.checkpoint.sentence_transformers import (
     read_transformer_file,
     read_vector_modules,
 )
+from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.config import AskedTask, Task
 from workers.contract.model_config import (
     EmbeddingConfig,
@@ -61,7 +62,7 @@ def read_model_config(
     a file or a required key is missing or of the wrong type. A key that is not known might change
     what the model computes: it goes to `refuse`, as does all else that does not hinder the reading.
     """
-    keys = ConfigKeys(path / "config.json", read_config(path), refuse=refuse)
+    keys = ShapeKeys(path / "config.json", read_config(path), refuse=refuse)
     declared = _architecture(keys)
     modules, transformer = read_modules(path), read_transformer_file(path)
     own = family_of(declared).base if module_of(modules, "Pooling") else declared

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
@@ -165,10 +165,10 @@ class ConfigKeys:
         """The same, or None if it is absent."""
         return None if self.optional(name, int) is None else self.size(name, most)
 
-    def nested(self, name: str) -> "ConfigKeys":
+    def nested(self, name: str) -> Self:
         """The keys of the object at key `name`: none if it is absent. They must be read too."""
         values = self.read(name, dict[str, Any], {})
-        keys = ConfigKeys(self.file, values, f"{self._within}{name}.", self.refuse)
+        keys = type(self)(self.file, values, f"{self._within}{name}.", self.refuse)
         keys.neutral(NOT_SUPPORTED)
         self._nested.append(keys)
         return keys

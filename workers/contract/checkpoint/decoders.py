@@ -19,22 +19,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workers.contract.checkpoint.config_keys import ConfigKeys, each
-from workers.contract.checkpoint.shape_keys import (
-    FULL_ATTENTION,
-    SLIDING_ATTENTION,
-    narrowed,
-    read_activation,
-    read_causal,
-    read_layers,
-    read_rope,
-    read_scaling,
-    read_sizes,
-    read_window,
-    rope_keys,
-    ropes_of_types,
-    shape_of,
-)
+from workers.contract.checkpoint.config_keys import each
+from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.model_config import (
     ActivationName,
     AttentionKind,
@@ -46,7 +32,7 @@ from workers.contract.model_config import (
 )
 
 
-def read_llama(keys: ConfigKeys) -> ModelShape:
+def read_llama(keys: ShapeKeys) -> ModelShape:
     """As `LlamaConfig`. Raises ModelConfigError."""
     keys.neutral(
         each("is_causal logit_scale partial_rotary_factor", 1, None)
@@ -54,57 +40,55 @@ def read_llama(keys: ConfigKeys) -> ModelShape:
         | each("llama_4_scaling sliding_window", None)
     )
     keys.ignore("is_llama_config", "max_sequence_length")
-    sizes, bias = read_sizes(keys), keys.read("attention_bias", bool, False)
-    kinds = {FULL_ATTENTION: read_causal(keys, sizes)}
-    layers = read_layers(keys, kinds, [FULL_ATTENTION] * sizes.num_layers)
+    sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, False)
+    layers = keys.read_layers(keys.read_causal(sizes), None, [True] * sizes.num_layers)
     mlp_bias = keys.read("mlp_bias", bool, False)
     return _shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias)
 
 
-def read_mistral(keys: ConfigKeys) -> ModelShape:
+def read_mistral(keys: ShapeKeys) -> ModelShape:
     """As `MistralConfig`. Raises ModelConfigError."""
-    sizes = read_sizes(keys)
-    everything = read_causal(keys, sizes)
-    narrow = narrowed(everything, read_window(keys, 4096), sizes.max_position)
+    sizes = keys.read_sizes()
+    everything = keys.read_causal(sizes)
+    narrow = everything.narrowed(keys.read_window(4096), sizes.max_position)
     return _shape(keys, sizes, [narrow] * sizes.num_layers)
 
 
-def read_qwen2(keys: ConfigKeys) -> ModelShape:
+def read_qwen2(keys: ShapeKeys) -> ModelShape:
     """As `Qwen2Config`. Raises ModelConfigError."""
     keys.neutral({"use_mrope": (False, None)})
-    sizes = read_sizes(keys)
+    sizes = keys.read_sizes()
     return _shape(keys, sizes, _qwen_layers(keys, sizes), qkv_bias=True)
 
 
-def read_qwen3(keys: ConfigKeys) -> ModelShape:
+def read_qwen3(keys: ShapeKeys) -> ModelShape:
     """As `Qwen3Config`. Raises ModelConfigError."""
-    sizes = read_sizes(keys, head_dim=128)
+    sizes = keys.read_sizes(head_dim=128)
     layers, bias = _qwen_layers(keys, sizes), keys.read("attention_bias", bool, False)
     return _shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, qk_norm=True)
 
 
-def _qwen_layers(keys: ConfigKeys, sizes: Sizes) -> list[AttentionKind]:
-    everything = read_causal(keys, sizes)
-    window = read_window(keys, 4096)
+def _qwen_layers(keys: ShapeKeys, sizes: Sizes) -> list[AttentionKind]:
+    everything = keys.read_causal(sizes)
+    window = keys.read_window(4096)
     # Published checkpoints declare a window that they do not use.
     used = window if keys.read("use_sliding_window", bool, False) else None
-    narrow = narrowed(everything, used, sizes.max_position)
+    narrow = everything.narrowed(used, sizes.max_position)
     without = keys.read("max_window_layers", int, 28)
-    layers = range(sizes.num_layers)
-    default = [FULL_ATTENTION if layer < without else SLIDING_ATTENTION for layer in layers]
-    return read_layers(keys, {FULL_ATTENTION: everything, SLIDING_ATTENTION: narrow}, default)
+    usual = [layer < without for layer in range(sizes.num_layers)]
+    return keys.read_layers(everything, narrow, usual)
 
 
-def read_phi3(keys: ConfigKeys) -> ModelShape:
+def read_phi3(keys: ShapeKeys) -> ModelShape:
     """As `Phi3Config`. Raises ModelConfigError."""
     keys.neutral(
         each("attention_bias lm_head_bias mlp_bias", False, None)
         | each("full_attn_mod interpolate_factor", 1, None)
     )
-    sizes = read_sizes(keys)
+    sizes = keys.read_sizes()
     rope = _read_phi_rope(keys, sizes.max_position)
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-    narrow = narrowed(everything, read_window(keys, None), sizes.max_position)
+    narrow = everything.narrowed(keys.read_window(None), sizes.max_position)
     layers = [narrow] * sizes.num_layers
     return _shape(keys, sizes, layers, norm_eps=1e-5, fused_projections=True)
 
@@ -113,11 +97,11 @@ _EARLIER_NAMES = {"su": "longrope", "yarn": "longrope"}
 """What Phi's configurations called a type of scaling before it had a name."""
 
 
-def _read_phi_rope(keys: ConfigKeys, max_position: int) -> RopeConfig:
+def _read_phi_rope(keys: ShapeKeys, max_position: int) -> RopeConfig:
     theta = keys.read("rope_theta", float, 10_000.0)
     fraction = keys.read("partial_rotary_factor", float, 1.0)
     original = keys.optional_size("original_max_position_embeddings") or 4096
-    inner = rope_keys(keys)
+    inner = keys.nested_rope()
     kind = inner.read("rope_type", str, inner.read("type", str, "default"))
     kind = _EARLIER_NAMES.get(kind, kind)
     if kind not in ("default", "longrope"):
@@ -125,12 +109,12 @@ def _read_phi_rope(keys: ConfigKeys, max_position: int) -> RopeConfig:
     return RopeConfig(
         theta=inner.read("rope_theta", float, theta),
         fraction=inner.read("partial_rotary_factor", float, fraction),
-        scaling=read_scaling(inner, kind, original, max_position),
+        scaling=inner.read_scaling(kind, original, max_position),
     )
 
 
 def _shape(
-    keys: ConfigKeys,
+    keys: ShapeKeys,
     sizes: Sizes,
     layers: Sequence[AttentionKind],
     *,
@@ -139,11 +123,11 @@ def _shape(
 ) -> ModelShape:
     """A decoder with Llama's keys. `norm_eps` is the default, `own` are fields of DecoderConfig."""
     family = DecoderConfig(
-        hidden_act=read_activation(keys, "hidden_act"),
+        hidden_act=keys.read_activation("hidden_act"),
         norm_eps=keys.read("rms_norm_eps", float, norm_eps),
         **own,
     )
-    return shape_of(keys, sizes, layers, family, tied=False)
+    return keys.shape(sizes, layers, family, tied=False)
 
 
 _GEMMA1 = {
@@ -176,7 +160,7 @@ _GEMMA3 = _LATER_GEMMAS | {"vocab_size": 262_208, "max_position_embeddings": 131
 _GELU_TANH: ActivationName = "gelu_pytorch_tanh"
 
 
-def read_gemma(keys: ConfigKeys) -> ModelShape:
+def read_gemma(keys: ShapeKeys) -> ModelShape:
     """As `GemmaConfig`. Raises ModelConfigError.
 
     The first checkpoints say "gelu" where their training had its approximation by tanh, which
@@ -184,34 +168,34 @@ def read_gemma(keys: ConfigKeys) -> ModelShape:
     """
     keys.assume(_GEMMA1)
     keys.neutral({"use_bidirectional_attention": (False, None)})
-    sizes = read_sizes(keys)
-    layers = [read_causal(keys, sizes)] * sizes.num_layers
-    activation = read_activation(keys, "hidden_act", _GELU_TANH)
+    sizes = keys.read_sizes()
+    layers = [keys.read_causal(sizes)] * sizes.num_layers
+    activation = keys.read_activation("hidden_act", _GELU_TANH)
     activation = _GELU_TANH if activation == "gelu" else activation
     keys.neutral({"hidden_activation": (activation, None)})
     return _gemma_shape(keys, sizes, layers, activation)
 
 
-def read_gemma2(keys: ConfigKeys) -> ModelShape:
+def read_gemma2(keys: ShapeKeys) -> ModelShape:
     """As `Gemma2Config`. Raises ModelConfigError."""
     keys.assume(_GEMMA2)
     keys.neutral({"use_bidirectional_attention": (False, None)})
-    sizes = read_sizes(keys)
+    sizes = keys.read_sizes()
     full = AttentionKind(
         causal=True,
         scale=keys.size("query_pre_attn_scalar") ** -0.5,
         softcap=_softcap(keys, "attn_logit_softcapping"),
-        rope=read_rope(keys, sizes.max_position),
+        rope=keys.read_rope(sizes.max_position),
     )
-    sliding = narrowed(full, keys.optional_size("sliding_window"), sizes.max_position)
+    sliding = full.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
     return _later_gemma(keys, sizes, full, sliding, period=2)
 
 
-def read_gemma3(keys: ConfigKeys) -> ModelShape:
+def read_gemma3(keys: ShapeKeys) -> ModelShape:
     """As `Gemma3TextConfig`. Raises ModelConfigError."""
     keys.assume(_GEMMA3)
     keys.neutral({"attn_logit_softcapping": (None,)})  # transformers reads it, and does not obey
-    sizes = read_sizes(keys)
+    sizes = keys.read_sizes()
     bidirectional = keys.read("use_bidirectional_attention", bool, False)
     window = keys.optional_size("sliding_window")
     if window is not None and bidirectional:
@@ -219,16 +203,16 @@ def read_gemma3(keys: ConfigKeys) -> ModelShape:
     theta = keys.read("rope_theta", float, 1_000_000.0)
     theta_within = keys.read("rope_local_base_freq", float, 10_000.0)
     scaling = keys.nested("rope_scaling")
-    rope, rope_within = ropes_of_types(keys, sizes.max_position, (theta, theta_within), scaling)
+    rope, rope_within = keys.read_ropes(sizes.max_position, (theta, theta_within), scaling)
     scale = keys.size("query_pre_attn_scalar") ** -0.5
     full = AttentionKind(causal=not bidirectional, scale=scale, rope=rope)
     within = msgspec.structs.replace(full, rope=rope_within)
-    sliding = narrowed(within, window, sizes.max_position)
+    sliding = within.narrowed(window, sizes.max_position)
     period = keys.optional_size("sliding_window_pattern") or 6
     return _later_gemma(keys, sizes, full, sliding, period, qk_norm=True)
 
 
-def read_gemma3_wrapper(keys: ConfigKeys) -> ModelShape:
+def read_gemma3_wrapper(keys: ShapeKeys) -> ModelShape:
     """The language model of `Gemma3Config`. Raises ModelConfigError."""
     keys.ignore("boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image")
     keys.ignore("vision_config")
@@ -238,7 +222,7 @@ def read_gemma3_wrapper(keys: ConfigKeys) -> ModelShape:
     return msgspec.structs.replace(shape, wrapper=WrapperConfig())
 
 
-def _softcap(keys: ConfigKeys, name: str) -> float | None:
+def _softcap(keys: ShapeKeys, name: str) -> float | None:
     cap = keys.optional(name, float)
     if cap is not None and cap <= 0:
         raise keys.error(f"{name} {cap:g} is not more than 0")
@@ -246,7 +230,7 @@ def _softcap(keys: ConfigKeys, name: str) -> float | None:
 
 
 def _later_gemma(
-    keys: ConfigKeys,
+    keys: ShapeKeys,
     sizes: Sizes,
     full: AttentionKind,
     sliding: AttentionKind,
@@ -257,16 +241,15 @@ def _later_gemma(
     """Without `layer_types` the last of every `period` layers sees everything."""
     keys.ignore("_sliding_window_pattern")  # transformers writes it beside the types
     keys.ignore("cache_implementation", "hidden_act", "sliding_window_size")
-    numbers = range(1, sizes.num_layers + 1)
-    default = [SLIDING_ATTENTION if layer % period else FULL_ATTENTION for layer in numbers]
-    layers = read_layers(keys, {FULL_ATTENTION: full, SLIDING_ATTENTION: sliding}, default)
-    activation = read_activation(keys, "hidden_activation", _GELU_TANH)
+    usual = [layer % period == 0 for layer in range(1, sizes.num_layers + 1)]
+    layers = keys.read_layers(full, sliding, usual)
+    activation = keys.read_activation("hidden_activation", _GELU_TANH)
     cap = _softcap(keys, "final_logit_softcapping")
     return _gemma_shape(keys, sizes, layers, activation, cap, qk_norm=qk_norm, sandwich_norms=True)
 
 
 def _gemma_shape(
-    keys: ConfigKeys,
+    keys: ShapeKeys,
     sizes: Sizes,
     layers: Sequence[AttentionKind],
     hidden_act: ActivationName,
@@ -285,4 +268,4 @@ def _gemma_shape(
         logit_softcap=logit_softcap,
         **own,
     )
-    return shape_of(keys, sizes, layers, family, tied=True)
+    return keys.shape(sizes, layers, family, tied=True)

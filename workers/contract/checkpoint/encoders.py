@@ -20,18 +20,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from workers.contract.checkpoint.config_keys import MOST_WIDTH, ConfigKeys, each
-from workers.contract.checkpoint.shape_keys import (
-    FULL_ATTENTION,
-    SLIDING_ATTENTION,
-    narrowed,
-    read_activation,
-    read_layers,
-    read_rope,
-    read_sizes,
-    ropes_of_types,
-    shape_of,
-)
+from workers.contract.checkpoint.config_keys import MOST_WIDTH, each
+from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.model_config import (
     ActivationName,
     AttentionKind,
@@ -47,7 +37,7 @@ Renames = Sequence[tuple[str, str]]
 those that its stage model uses."""
 
 
-def read_bert(keys: ConfigKeys) -> ModelShape:
+def read_bert(keys: ShapeKeys) -> ModelShape:
     """As `BertConfig`. Raises ModelConfigError."""
     keys.neutral({"directionality": ("bidi", None), "position_embedding_type": ("absolute", None)})
     # The original code wrote these for multilingual models; transformers reads none of them.
@@ -64,7 +54,7 @@ BERT_NAMES = (
 )
 
 
-def read_roberta(keys: ConfigKeys) -> ModelShape:
+def read_roberta(keys: ShapeKeys) -> ModelShape:
     """As `RobertaConfig`. Raises ModelConfigError."""
     keys.neutral({"position_embedding_type": ("absolute", None)})
     first = keys.read("pad_token_id", int, 1) + 1
@@ -90,7 +80,7 @@ _MPNET_BIAS = PositionBias(num_buckets=32, max_distance=128)
 """transformers computes buckets by these numbers whatever `config.json` says."""
 
 
-def read_mpnet(keys: ConfigKeys) -> ModelShape:
+def read_mpnet(keys: ShapeKeys) -> ModelShape:
     """As `MPNetConfig`. Raises ModelConfigError."""
     keys.neutral({"relative_attention_num_buckets": (_MPNET_BIAS.num_buckets, None)})
     return _read_encoder(
@@ -109,7 +99,7 @@ MPNET_NAMES = (
 )
 
 
-def read_distilbert(keys: ConfigKeys) -> ModelShape:
+def read_distilbert(keys: ShapeKeys) -> ModelShape:
     """As `DistilBertConfig`. Raises ModelConfigError."""
     keys.spell(
         {
@@ -121,7 +111,7 @@ def read_distilbert(keys: ConfigKeys) -> ModelShape:
     )
     # A table of sines is among the tensors as a learned one is.
     keys.ignore("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_")
-    activation = read_activation(keys, "activation", "gelu")
+    activation = keys.read_activation("activation", "gelu")
     family = EncoderConfig(
         hidden_act=activation,
         head_act=activation,
@@ -151,7 +141,7 @@ DISTILBERT_NAMES = (
 
 
 def _read_encoder(
-    keys: ConfigKeys,
+    keys: ShapeKeys,
     *,
     first_position: int = 0,
     head_act: ActivationName | None = None,
@@ -159,7 +149,7 @@ def _read_encoder(
     position_bias: PositionBias | None = None,
 ) -> ModelShape:
     """An encoder with the keys of BERT. Raises ModelConfigError."""
-    hidden_act = read_activation(keys, "hidden_act", "gelu")
+    hidden_act = keys.read_activation("hidden_act", "gelu")
     family = EncoderConfig(
         hidden_act=hidden_act,
         head_act=head_act or hidden_act,
@@ -171,15 +161,15 @@ def _read_encoder(
 
 
 def _encoder_shape(
-    keys: ConfigKeys, family: EncoderConfig, position_bias: PositionBias | None = None
+    keys: ShapeKeys, family: EncoderConfig, position_bias: PositionBias | None = None
 ) -> ModelShape:
     """The shape of an encoder; sizes have their usual names. Raises ModelConfigError."""
-    sizes, unused = read_sizes(keys), family.first_position
+    sizes, unused = keys.read_sizes(), family.first_position
     if sizes.max_position <= unused:
         raise keys.error(f"{sizes.max_position} positions, of which {unused} are not used")
     sizes = msgspec.structs.replace(sizes, max_position=sizes.max_position - unused)
     kind = AttentionKind(causal=False, scale=sizes.head_dim**-0.5, position_bias=position_bias)
-    return shape_of(keys, sizes, [kind] * sizes.num_layers, family, tied=True)
+    return keys.shape(sizes, [kind] * sizes.num_layers, family, tied=True)
 
 
 _NOMIC_SPELLING = {
@@ -209,15 +199,15 @@ _GATED: Mapping[str, ActivationName] = {"swiglu": "silu", "geglu": "gelu"}
 """The activation of the gate, by `activation_function`."""
 
 
-def read_nomicbert(keys: ConfigKeys) -> ModelShape:
+def read_nomicbert(keys: ShapeKeys) -> ModelShape:
     """As `NomicBertConfig`, or as that of the code that the first checkpoints came
     with, whose keys are those of GPT-2. Raises ModelConfigError."""
     keys.spell(_NOMIC_SPELLING)
     keys.neutral(_NOMIC_NEUTRAL)
     keys.ignore(*_NOMIC_NOT_READ)
-    sizes = read_sizes(keys, positions=_key_of_length(keys))
-    rope = read_rope(keys, sizes.max_position, theta=1000.0)
-    hidden_act = read_activation(keys, "hidden_act")
+    sizes = keys.read_sizes(positions=_key_of_length(keys))
+    rope = keys.read_rope(sizes.max_position, theta=1000.0)
+    hidden_act = keys.read_activation("hidden_act")
     if keys.optional("activation_function", str):
         hidden_act = keys.choice("activation_function", _GATED)
     everything = AttentionKind(causal=False, scale=sizes.head_dim**-0.5, rope=rope)
@@ -230,10 +220,10 @@ def read_nomicbert(keys: ConfigKeys) -> ModelShape:
         bias=False,
         fused_qkv=True,
     )
-    return shape_of(keys, sizes, [everything] * sizes.num_layers, family, tied=True)
+    return keys.shape(sizes, [everything] * sizes.num_layers, family, tied=True)
 
 
-def _key_of_length(keys: ConfigKeys) -> str:
+def _key_of_length(keys: ShapeKeys) -> str:
     """The key that says how long a text may be.
 
     With `rotary_scaling_factor`, texts longer than those of the training would be rotated by bases
@@ -269,25 +259,24 @@ _MODERN_NOT_READ = """
 _CLASSIFIER_POOLING: dict[str, PoolingMode] = {"cls": "cls", "mean": "mean"}
 
 
-def read_modernbert(keys: ConfigKeys) -> ModelShape:
+def read_modernbert(keys: ShapeKeys) -> ModelShape:
     """As `ModernBertConfig`. Raises ModelConfigError."""
     keys.ignore(*_MODERN_NOT_READ)
-    sizes = read_sizes(keys)
+    sizes = keys.read_sizes()
     wide = keys.read("global_rope_theta", float, 160_000.0)
     narrow = keys.read("local_rope_theta", float, 10_000.0)
-    everywhere, nearby = ropes_of_types(keys, sizes.max_position, (wide, narrow))
+    everywhere, nearby = keys.read_ropes(sizes.max_position, (wide, narrow))
     full = AttentionKind(causal=False, scale=sizes.head_dim**-0.5, rope=everywhere)
     # Tokens up to half of `local_attention` away on either side are seen.
     window = (keys.optional_size("local_attention") or 128) // 2 + 1
     within = msgspec.structs.replace(full, rope=nearby)
-    sliding = narrowed(within, window, sizes.max_position)
+    sliding = within.narrowed(window, sizes.max_position)
     every = keys.optional_size("global_attn_every_n_layers") or 3
-    numbers = range(sizes.num_layers)
-    default = [SLIDING_ATTENTION if layer % every else FULL_ATTENTION for layer in numbers]
-    layers = read_layers(keys, {FULL_ATTENTION: full, SLIDING_ATTENTION: sliding}, default)
+    usual = [layer % every == 0 for layer in range(sizes.num_layers)]
+    layers = keys.read_layers(full, sliding, usual)
     family = PreNormEncoderConfig(
-        hidden_act=read_activation(keys, "hidden_activation", "gelu"),
-        head_act=read_activation(keys, "classifier_activation", "gelu"),
+        hidden_act=keys.read_activation("hidden_activation", "gelu"),
+        head_act=keys.read_activation("classifier_activation", "gelu"),
         norm_eps=keys.read("norm_eps", float, 1e-5),
         norm_bias=keys.read("norm_bias", bool, False),
         attention_bias=keys.read("attention_bias", bool, False),
@@ -296,5 +285,5 @@ def read_modernbert(keys: ConfigKeys) -> ModelShape:
         decoder_bias=keys.read("decoder_bias", bool, True),
     )
     pooling = keys.choice("classifier_pooling", _CLASSIFIER_POOLING, "cls")
-    shape = shape_of(keys, sizes, layers, family, tied=True)
+    shape = keys.shape(sizes, layers, family, tied=True)
     return msgspec.structs.replace(shape, classifier_pooling=pooling)

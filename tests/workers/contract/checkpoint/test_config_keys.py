@@ -12,7 +12,7 @@ from transformers import BertConfig, LlamaConfig
 from engine_core.workflows import workflow_for
 from workers.contract.checkpoint.architectures import FAMILIES, UnknownArchitectureError
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.checkpoint.config_keys import ConfigKeys
+from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.model_config import ModelConfig, ModelConfigError, ModelShape
 from workers.models.base import model_class
 
@@ -180,7 +180,7 @@ def test_a_window_without_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Whatever the family."""
     family = FAMILIES["LlamaForCausalLM"]
 
-    def with_window(keys: ConfigKeys) -> ModelShape:
+    def with_window(keys: ShapeKeys) -> ModelShape:
         shape = family.read_shape(keys)
         kind = msgspec.structs.replace(shape.attention[0], window=keys.required("own_window", int))
         return msgspec.structs.replace(shape, attention=(kind,))
