@@ -19,6 +19,7 @@ from server.models.model_setup import (
     check_stages,
     execution_config,
     read_generation_defaults,
+    with_template,
 )
 from server.models.model_source import (
     ModelSourceError,
@@ -27,7 +28,6 @@ from server.models.model_source import (
     model_folder,
     read_heads,
 )
-from server.models.reranker import with_template
 from server.models.slow_tokenizer import slow_files
 from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight_bytes
 from server.settings import defaults
@@ -63,7 +63,7 @@ class LayersOfKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InspectedStage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pipeline stage holds: `num_layers` layers from number `first_layer`.
+    """Contents of one pipeline stage: `num_layers` layers from number `first_layer`.
 
     `kv_bytes` are the keys and values of 1,000 tokens.
     """
@@ -123,37 +123,13 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     model: InspectedModel | None
 
 
-_TIMEOUT = 300.0
-# -P: a file in the current folder that is called like one of our packages is not imported.
-_COMMAND = (sys.executable, "-P", "-m", "workers.weights.head_check")
-
-
-def weight_faults(execution: ExecutionConfig) -> list[str]:
-    """A line for each reason why the weights would not be loaded."""
-    try:
-        done = subprocess.run(
-            _COMMAND,
-            env=child_environment(),
-            input=msgspec.json.encode(execution),
-            capture_output=True,
-            timeout=_TIMEOUT,
-            check=True,
-        )
-    except subprocess.TimeoutExpired:
-        return [f"comparing the weights with the model took over {_TIMEOUT:.0f} s"]
-    except subprocess.CalledProcessError as error:
-        lines = error.stderr.decode(errors="replace").strip().splitlines()
-        reason = lines[-1] if lines else f"status {error.returncode}"
-        return [f"the weights cannot be compared with the model: {reason}"]
-    return msgspec.json.decode(done.stdout, type=list[str])
-
-
 _KV_TOKENS = 1000
 
 
 def inspect(source: str, options: EngineOptions) -> Inspection:
-    """The model in folder `source`, or of that id on the hub, whose weights are not fetched; run
-    with the `options` for its task, length, dtype and stages.
+    """The model in folder `source`, or of that id on the hub, whose weights are not fetched.
+
+    It is run with the `options` for its task, length, dtype and stages.
 
     Raises ModelSourceError if there is no such model. All else is among the refusals.
     """
@@ -172,7 +148,7 @@ class _Inspector:
         self._notes: list[str] = []
 
     def inspection(self) -> Inspection:
-        """What is to be said of the model, as far as its files can be read."""
+        """The answer about the model, as far as its files can be read."""
         model = self._read_files()
         self._note_own_code()
         if self._local:
@@ -246,7 +222,7 @@ class _Inspector:
                 self._notes.append(f"it scores no pairs of texts: {UNKNOWN_TEMPLATE}")
 
     def _read_heads(self, model: ModelConfig | None) -> WeightHeads | None:
-        """What the heads of the model's weights say, if they are here and whole."""
+        """The heads of the model's weights, if they are here and whole."""
         modules = () if model is None else model.modules
         paths = [module.path for module in modules if not isinstance(module, NormalizeConfig)]
         heads = None
@@ -331,3 +307,28 @@ def _stages(execution: ExecutionConfig, heads: WeightHeads | None) -> tuple[Insp
         )
         for count, stop, own in zip(layers, accumulate(layers), weights, strict=True)
     )
+
+
+_TIMEOUT = 300.0
+# -P: a file in the current folder that is called like one of our packages is not imported.
+_COMMAND = (sys.executable, "-P", "-m", "workers.weights.head_check")
+
+
+def weight_faults(execution: ExecutionConfig) -> list[str]:
+    """A line for each reason why the weights would not be loaded."""
+    try:
+        done = subprocess.run(
+            _COMMAND,
+            env=child_environment(),
+            input=msgspec.json.encode(execution),
+            capture_output=True,
+            timeout=_TIMEOUT,
+            check=True,
+        )
+    except subprocess.TimeoutExpired:
+        return [f"comparing the weights with the model took over {_TIMEOUT:.0f} s"]
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else f"status {error.returncode}"
+        return [f"the weights cannot be compared with the model: {reason}"]
+    return msgspec.json.decode(done.stdout, type=list[str])

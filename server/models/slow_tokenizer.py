@@ -1,5 +1,7 @@
-"""Has a tokenizer that exists only in slow form converted by a process of its own
-(`convert_main.py`), once: the result is kept by the digest of the tokenizer's files."""
+"""Has a tokenizer that exists only in slow form converted once, by a process of its own.
+
+`convert_main.py` runs in it. The result is kept by the digest of the tokenizer's files.
+"""
 
 import hashlib
 import logging
@@ -28,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 def with_tokenizer(model: ModelConfig, load_format: LoadFormat) -> ModelConfig:
-    """`model` with its `tokenizer_file`, if that has to be converted; dummy weights need none.
+    """`model` with its `tokenizer_file`, if that has to be converted. Dummy weights need none.
 
     Raises TokenizerError if it cannot be converted, or ModelConfigError.
     """
@@ -38,7 +40,7 @@ def with_tokenizer(model: ModelConfig, load_format: LoadFormat) -> ModelConfig:
 
 
 def _converted(folder: Path) -> Path | None:
-    """The file of a converted tokenizer; None where `folder` has a tokenizer.json, or nothing."""
+    """The file of a converted tokenizer. None where `folder` has a tokenizer.json, or nothing."""
     if find_file(folder, TOKENIZER_FILE):
         return None
     slow = slow_files(folder)
@@ -52,7 +54,10 @@ def _converted(folder: Path) -> Path | None:
 
 
 def slow_files(folder: Path) -> list[Path]:
-    """What a tokenizer is converted from. Raises TokenizerError for a kind that cannot be."""
+    """The files that a tokenizer is converted from.
+
+    Raises TokenizerError for a kind that cannot be converted.
+    """
     slow = _files(folder, SLOW_FILES)
     if not slow and find_file(folder, _TEKKEN_FILE):
         raise TokenizerError(

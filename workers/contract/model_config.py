@@ -99,13 +99,15 @@ class LongScaling(msgspec.Struct, frozen=True, kw_only=True, tag="longrope"):
     attention_factor: float
 
     def factors(self, length: int) -> tuple[float, ...]:
-        """Those of a model that is served for texts of at most `length` tokens."""
+        """The factors of a model that is served for texts of at most `length` tokens."""
         return self.short_factors if length <= self.original_max_position else self.long_factors
 
 
 class DynamicScaling(msgspec.Struct, frozen=True, kw_only=True, tag="dynamic"):
-    """Dynamic NTK: none up to `original_max_position` tokens, and no more than those are served,
-    since beyond them the frequencies depend on the longest text of a batch."""
+    """Dynamic NTK: none up to `original_max_position` tokens, and no more than those are served.
+
+    Beyond them the frequencies depend on the longest text of a batch.
+    """
 
     original_max_position: int
 
@@ -114,8 +116,10 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling | Dynami
 
 
 class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Rotary position embedding with base `theta`; `fraction` is the part of each attention head
-    that is rotated, from its first dimension on."""
+    """Rotary position embedding with base `theta`.
+
+    `fraction` is the part of each attention head that is rotated, from its first dimension on.
+    """
 
     theta: float = 10_000.0
     fraction: float = 1.0
@@ -127,7 +131,7 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attention_factor(self) -> float:
-        """What rotated dimensions are multiplied by."""
+        """The factor of rotated dimensions."""
         match self.scaling:
             case YarnScaling(attention_factor=factor) | LongScaling(attention_factor=factor):
                 return factor
@@ -135,8 +139,11 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 return 1.0
 
     def limit(self, declared: int) -> int:
-        """The most tokens of a text in a model that declares a length: more with YaRN, whose factor
-        extends it, and no more than the original length with dynamic NTK."""
+        """The most tokens of a text in a model that declares a length.
+
+        They are more with YaRN, whose factor extends it, and no more than the original length with
+        dynamic NTK.
+        """
         match self.scaling:
             case YarnScaling() as yarn:
                 return max(declared, int(yarn.original_max_position * yarn.factor))
@@ -147,9 +154,9 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PositionBias(msgspec.Struct, frozen=True, kw_only=True):
-    """A learned number added to each score, by attention head and by the distance between the two
-    tokens, which is rounded to one of `num_buckets` buckets (Raffel et al. 2019, arXiv:1910.10683).
+    """A learned number added to each score, by attention head and distance of the two tokens.
 
+    The distance is rounded to one of `num_buckets` buckets (Raffel et al. 2019, arXiv:1910.10683).
     Distances of `max_distance` tokens and more share a bucket.
     """
 
@@ -158,7 +165,7 @@ class PositionBias(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
-    """What attention computes in one kind of layer.
+    """Attention in one kind of layer.
 
     causal         a token sees itself and those before it; otherwise all of its text
     window         of those, a token sees the ones less than `window` tokens away; None for any
@@ -176,7 +183,7 @@ class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
     rope: RopeConfig | None = None
 
     def narrowed(self, window: int | None, max_position: int) -> Self:
-        """The same with a window, in a model that declares `max_position` positions.
+        """The kind with a window, in a model that declares `max_position` positions.
 
         A window that holds every text is none: transformers' masks are the same with it and
         without.
@@ -191,7 +198,7 @@ ActivationName = Literal["silu", "relu", "tanh", "gelu", "gelu_new", "gelu_pytor
 
 
 class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
-    """What differs between decoders that normalise each block's input and have a gated feed-forward
+    """Differences between decoders that normalise each block's input and have a gated feed-forward
     network (`workers/models/decoder.py`).
 
     sandwich_norms     each block's output is normalised too, before it is added
@@ -216,7 +223,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
 
 
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
-    """What differs between encoders that normalise each block's sum (`workers/models/encoder.py`).
+    """Differences between encoders that normalise each block's sum (`workers/models/encoder.py`).
 
     A text's token i has row `first_position` + i of the table of positions. All tokens have segment
     0 if `type_vocab_size` is 1; there are no segments if it is 0. `head_act` and `pooler_act` are
@@ -237,7 +244,7 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
 
 
 class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_norm_encoder"):
-    """What differs between encoders that normalise each block's input
+    """Differences between encoders that normalise each block's input
     (`workers/models/pre_norm_encoder.py`). Those called `head` are of what comes before a
     classifier, or before the decoder of a masked language model."""
 
@@ -266,7 +273,7 @@ class WrapperConfig(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[str, ...] = ("vision_tower", "vision_model", "visual", "multi_modal_projector")
 
     def inner_name(self, name: str) -> str | None:
-        """A tensor's name within the language model; None if it is not of that."""
+        """A tensor's name within the language model. None if it is not of that."""
         parts = name.split(".")
         if any(part in self.skipped for part in parts):
             return None
@@ -274,7 +281,7 @@ class WrapperConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in elements; `max_position` is the most tokens that the model can tell apart."""
+    """Sizes in elements. `max_position` is the most tokens that the model can tell apart."""
 
     vocab_size: int
     hidden_size: int
@@ -287,7 +294,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelShape(Sizes, frozen=True, kw_only=True):
-    """Layer i has the kind of attention `attention[layer_kinds[i]]`; all kinds are causal, or none
+    """Layer i has the kind of attention `attention[layer_kinds[i]]`. All kinds are causal, or none
     is. With `tie_word_embeddings` the LM head is the embedding. `classifier_pooling` says which
     states a classifier gets. Only the model's own class reads `family`. `wrapper` is set for the
     language model of a larger one.
@@ -315,7 +322,7 @@ Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 
 class ModelConfigError(ValueError):
-    """A checkpoint's configuration is missing, unreadable or not supported; one line says why."""
+    """A checkpoint's configuration is missing, unreadable or not supported. One line says why."""
 
 
 class UnsupportedKeyError(ModelConfigError):
@@ -334,7 +341,7 @@ class SpladeConfig(
     kw_only=True,
     rename={"strategy": "pooling_strategy", "activation": "activation_function"},
 ):
-    """How a masked language model's logits become one sparse vector; in JSON as the configuration
+    """How a masked language model's logits become one sparse vector. In JSON as the configuration
     of sentence-transformers' SpladePooling.
 
     Each logit x becomes log(1 + relu(x)), or log(1 + log(1 + relu(x))) with `log1p_relu`;
@@ -346,7 +353,7 @@ class SpladeConfig(
 
 
 class EmbeddingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an embedder declares besides its pooling.
+    """Declarations of an embedder besides its pooling.
 
     `prompts` are texts put before inputs, by name (`config_sentence_transformers.json`);
     `default_prompt_name` is used if a request names none. Vectors of a matryoshka model may be
@@ -400,7 +407,7 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
 
     @property
     def worker_modules(self) -> tuple[VectorModule, ...]:
-        """Those of `modules` that the last stage runs."""
+        """The `modules` that the last stage runs."""
         return self.modules[:-1] if self.normalized else self.modules
 
     @property

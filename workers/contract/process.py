@@ -1,4 +1,13 @@
-"""The log of a process: lines on its standard error with time, level and role."""
+"""Common parts of all processes of the daemon: log, standard error, end and heartbeat.
+
+There are two watches. The daemon's supervisor (`server/daemon/supervisor.py`) watches engine cores,
+API processes and the batch process, whose `Heartbeat` goes to it. An engine core watches its
+workers, which send it `WorkerBeat` messages instead (`workers/stage/heartbeat.py`,
+`engine_core/executor/watch.py`).
+
+A child's standard input is a socket, on which it sends its heartbeats. The supervisor holds the
+other end and never writes to it; the kernel closes it when the supervisor dies, however it dies.
+"""
 
 import atexit
 import io
@@ -14,12 +23,141 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import SimpleQueue
-from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+
+TIME_FORMAT: Final = "%H:%M:%S"
+_TRACEBACKS, _SECONDS = 5, 10.0
+"""So many tracebacks are logged in so many seconds: a client may be able to cause them."""
+
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class LogFormatter(logging.Formatter):
+    """Lines of `role`. Beyond the first few in a while, an error has its line without traceback."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__(f"%(asctime)s %(levelname)-7s {role}: %(message)s", TIME_FORMAT)
+        self._since = -_SECONDS
+        self._tracebacks = 0
+
+    def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802 (logging's name)
+        """The traceback, or a line in its place."""
+        if (now := time.monotonic()) - self._since >= _SECONDS:
+            self._since, self._tracebacks = now, 0
+        self._tracebacks += 1
+        if self._tracebacks > _TRACEBACKS:
+            return f"(no traceback: there were {_TRACEBACKS} in the last {_SECONDS:g} s)"
+        return super().formatException(ei)
+
+
+def open_log(role: str, level: str) -> None:
+    """Begin the log of a child process of the daemon. An exception that ends one of its threads
+    ends the process from now on."""
+    open_standard_error(
+        lambda lines: f"{time.strftime(TIME_FORMAT)} WARNING {role}: {lines:,} lines were dropped"
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter(role))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    end_with_threads()
+
+
+_log = logging.getLogger(__name__)
+
+LastWords = Callable[[str, BaseException], object]
+"""Called with what has ended, such as "thread heartbeat", and with its exception."""
+
+
+def _log_end(what: str, error: BaseException) -> None:
+    _log.critical("%s has ended by an exception", what, exc_info=error)
+
+
+def end_process(what: str, error: BaseException, last_words: LastWords = _log_end) -> NoReturn:
+    """End this process at once, with status 1, because `what` has ended by `error`.
+
+    What waits to be written is written for a second at most, then the last words, directly.
+    """
+    try:
+        finish_standard_error()
+        last_words(what, error)
+    finally:
+        os._exit(1)
+
+
+def end_with_threads(last_words: LastWords = _log_end) -> None:
+    """Have an exception that ends any thread, but for the main one, end this process."""
+
+    def end(ended: threading.ExceptHookArgs) -> None:
+        name = "a thread" if ended.thread is None else f"thread {ended.thread.name}"
+        end_process(name, ended.exc_value or ended.exc_type(), last_words)
+
+    threading.excepthook = end
+
+
+BEAT_SECONDS = 1.0
+"""Seconds between two heartbeats of any process, to the supervisor or to an engine core."""
+
+SILENT_BEATS = 8
+"""A process that misses so many in a row stands still; it is noticed within 10 s."""
+
+DRAIN_SIGNAL = signal.SIGUSR1
+"""From the supervisor to an API process: finish what runs and exit; a second one ends what runs.
+Whoever sends it SIGTERM means its death."""
+
+_STDIN = 0
+
+
+def exit_with_parent() -> None:
+    """End this process when its standard input closes."""
+
+    def watch() -> None:
+        # A supervisor that had heartbeats left to read ends the socket with an error.
+        with suppress(ConnectionResetError):
+            # Not sys.stdin: a thread that holds its lock cannot be ended with the interpreter.
+            while os.read(_STDIN, 1):
+                pass
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+class Heartbeat:
+    """The heartbeat of a process, to the daemon's supervisor.
+
+    The process's loop calls `beat` every BEAT_SECONDS: a thread would continue when the loop stands
+    still, which is what the supervisor is to notice.
+    """
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        if stat.S_ISSOCK(os.fstat(_STDIN).st_mode):  # a benchmark passes a pipe
+            self._socket = socket.socket(fileno=os.dup(_STDIN))
+
+    def beat(self) -> None:
+        """Send one. Never blocks and never fails: the supervisor may be stopped, or dead."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.send(b".", socket.MSG_DONTWAIT)
+
+
+NO_MULTICAST = {
+    # Else every rendezvous of torch's symmetric memory makes a multicast object.
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    # NVLS are NCCL's collectives over multicast.
+    "NCCL_NVLS_ENABLE": "0",
+}
+"""Set for every worker, whatever the daemon's own environment says: no process of ours may share
+memory between GPUs without it.
+
+NVLink multicast maps one object into several GPUs, through the host's fabric manager. A process
+that ends badly while it holds such an object can put all GPUs of the host out of service for a day,
+for everyone. It is never worth that here: activations go from one GPU to one other.
+"""
 
 
 PIPE_BUF = select.PIPE_BUF
@@ -123,7 +261,7 @@ def _blocks(lines: bytes, most: int) -> Iterator[bytes]:
 
 
 def _is_written(descriptor: int, block: bytes) -> bool:
-    """Write a block, however long that takes; False if it fails: no reader, no space."""
+    """Write a block, however long that takes. False if it fails: no reader, no space."""
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
     try:
@@ -161,7 +299,7 @@ class _Lines(io.RawIOBase):
 
     def __init__(self, writer: LineWriter) -> None:
         self._writer = writer
-        self._turn = RLock()  # a signal's handler may write within a write
+        self._turn = threading.RLock()  # a signal's handler may write within a write
 
     def write(self, data: "ReadableBuffer", /) -> int:
         lines = bytes(data)
@@ -213,135 +351,13 @@ def _own_descriptor() -> int:
 
 
 def _occupy() -> None:
-    """Open /dev/null in place of a standard stream that is closed: the next file to be opened
-    would be taken for it."""
+    """Open /dev/null in place of a standard stream that is closed.
+
+    The next file to be opened would be taken for it.
+    """
     for stream in range(_STDERR + 1):
         try:
             os.fstat(stream)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
             os.set_inheritable(stream, True)
-
-
-_log = logging.getLogger(__name__)
-
-LastWords = Callable[[str, BaseException], object]
-"""Called with what has ended, such as "thread heartbeat", and with its exception."""
-
-
-def _log_end(what: str, error: BaseException) -> None:
-    _log.critical("%s has ended by an exception", what, exc_info=error)
-
-
-def end_process(what: str, error: BaseException, last_words: LastWords = _log_end) -> NoReturn:
-    """End this process at once, with status 1, because `what` has ended by `error`.
-
-    What waits to be written is written for a second at most, then the last words, directly.
-    """
-    try:
-        finish_standard_error()
-        last_words(what, error)
-    finally:
-        os._exit(1)
-
-
-def end_with_threads(last_words: LastWords = _log_end) -> None:
-    """Have an exception that ends any thread, but for the main one, end this process."""
-
-    def end(ended: threading.ExceptHookArgs) -> None:
-        name = "a thread" if ended.thread is None else f"thread {ended.thread.name}"
-        end_process(name, ended.exc_value or ended.exc_type(), last_words)
-
-    threading.excepthook = end
-
-
-TIME_FORMAT: Final = "%H:%M:%S"
-_TRACEBACKS, _SECONDS = 5, 10.0
-"""So many tracebacks are logged in so many seconds: a client may be able to cause them."""
-
-_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-
-
-class LogFormatter(logging.Formatter):
-    """Lines of `role`; beyond the first few in a while, an error has its line without traceback."""
-
-    def __init__(self, role: str) -> None:
-        super().__init__(f"%(asctime)s %(levelname)-7s {role}: %(message)s", TIME_FORMAT)
-        self._since = -_SECONDS
-        self._tracebacks = 0
-
-    def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802 (logging's name)
-        """The traceback, or a line in its place."""
-        if (now := time.monotonic()) - self._since >= _SECONDS:
-            self._since, self._tracebacks = now, 0
-        self._tracebacks += 1
-        if self._tracebacks > _TRACEBACKS:
-            return f"(no traceback: there were {_TRACEBACKS} in the last {_SECONDS:g} s)"
-        return super().formatException(ei)
-
-
-def open_log(role: str, level: str) -> None:
-    """Begin the log of a child process of the daemon. An exception that ends one of its threads
-    ends the process from now on."""
-    open_standard_error(
-        lambda lines: f"{time.strftime(TIME_FORMAT)} WARNING {role}: {lines:,} lines were dropped"
-    )
-    handler = logging.StreamHandler()
-    handler.setFormatter(LogFormatter(role))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
-    end_with_threads()
-
-
-BEAT_SECONDS = 1.0
-"""Seconds between two heartbeats of any process, to the supervisor or to an engine core."""
-
-SILENT_BEATS = 8
-"""A process that misses so many in a row stands still; it is noticed within 10 s."""
-
-DRAIN_SIGNAL = signal.SIGUSR1
-"""From the supervisor to an API process: finish what runs and exit; a second one ends what runs.
-Whoever sends it SIGTERM means its death."""
-
-_STDIN = 0
-
-
-def exit_with_parent() -> None:
-    """End this process when its standard input closes."""
-
-    def watch() -> None:
-        # A supervisor that had heartbeats left to read ends the socket with an error.
-        with suppress(ConnectionResetError):
-            # Not sys.stdin: a thread that holds its lock cannot be ended with the interpreter.
-            while os.read(_STDIN, 1):
-                pass
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-
-
-class Heartbeat:
-    """The heartbeat of a process, to the daemon's supervisor.
-
-    The process's loop calls `beat` every BEAT_SECONDS: a thread would continue when the loop stands
-    still, which is what the supervisor is to notice.
-    """
-
-    def __init__(self) -> None:
-        self._socket: socket.socket | None = None
-        if stat.S_ISSOCK(os.fstat(_STDIN).st_mode):  # a benchmark passes a pipe
-            self._socket = socket.socket(fileno=os.dup(_STDIN))
-
-    def beat(self) -> None:
-        """Send one. Never blocks and never fails: the supervisor may be stopped, or dead."""
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.send(b".", socket.MSG_DONTWAIT)
-
-
-NO_MULTICAST = {
-    # Else every rendezvous of torch's symmetric memory makes a multicast object.
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    # NVLS are NCCL's collectives over multicast.
-    "NCCL_NVLS_ENABLE": "0",
-}
-"""Set for every worker, whatever the daemon's own environment says."""

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from server.models.model_setup import with_template
 from server.models.model_source import SetupError
-from server.models.reranker import with_template
 from tests.workers.checkpoints import save_bert
 from tests.workers.heads import reranking_gemma
 from tests.workers.heads.reranking_classifier import save_reranking_classifier

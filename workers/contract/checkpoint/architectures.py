@@ -53,8 +53,11 @@ def _architectures(
     base: str | None = None,
     known_code: tuple[str, ...] = (),
 ) -> dict[str, Family]:
-    """A row for each head in `tasks`. "Model" is none: that architecture is called `base` if not
-    as is usual, and has the states themselves."""
+    """Rows of the table: one for each head in `tasks`.
+
+    "Model" is none: that architecture is called `base` if not as is usual, and has the states
+    themselves.
+    """
     base = base or f"{name}Model"
     return {
         base if head == "Model" else name + head: Family(
@@ -137,7 +140,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 class UnknownArchitectureError(ValueError):
-    """A checkpoint's architecture is not implemented; one line says what kind of model it is."""
+    """A checkpoint's architecture is not implemented. One line says what kind of model it is."""
 
     def __init__(self, architecture: str, where: str = "", kind: str | None = None) -> None:
         """`where` begins the line, `kind` is what is known of the model."""
@@ -151,8 +154,11 @@ class UnknownArchitectureError(ValueError):
 
 
 def _mistyped(architecture: str) -> str | None:
-    """The supported name that was meant, if a letter is missing or one too many, two are swapped,
-    or the case is wrong. Other digits are another model."""
+    """The supported name that was meant, if this one is mistyped.
+
+    A letter is missing or one too many, two are swapped, or the case is wrong. Other digits are
+    another model.
+    """
     if len(architecture) > 100:
         return None  # the search below would take its time
     letters = Counter(architecture.lower())
@@ -173,7 +179,7 @@ def family_of(architecture: str) -> Family:
 
 
 class TaskError(ValueError):
-    """A checkpoint cannot do what it is asked to do; one line says what it can."""
+    """A checkpoint cannot do what it is asked to do. One line says what it can."""
 
 
 _TASKS: Mapping[AskedTask, tuple[Task, ...]] = {
@@ -184,8 +190,10 @@ _TASKS: Mapping[AskedTask, tuple[Task, ...]] = {
 
 
 def architecture_for(declared: str, asked: AskedTask) -> str:
-    """The architecture with which a checkpoint does what it is asked to do: the declared one, or
-    that without its head. Raises TaskError."""
+    """The architecture with which a checkpoint does what it is asked to do.
+
+    It is the declared one, or that without its head. Raises TaskError.
+    """
     own = family_of(declared)
     by_task: dict[Task, str] = {family_of(own.base).task: own.base, own.task: declared}
     if own.task == "generate":
@@ -198,7 +206,7 @@ def architecture_for(declared: str, asked: AskedTask) -> str:
 
 
 def task_of(model: ModelConfig) -> Task:
-    """What a model does."""
+    """The task of a model."""
     own = family_of(model.architecture).task
     return "rerank" if own == "generate" and model.reranking is not None else own
 

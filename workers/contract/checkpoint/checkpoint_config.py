@@ -71,12 +71,7 @@ def read_model_config(
     task = _task(family.task, asked, modules)
     _check_servable(keys, family, task)
     heeded = architecture == own and (task == "rerank" or not module_of(modules, "LogitScore"))
-    modules = modules if heeded else []
-    if heeded:
-        try:
-            check_library_files(path, modules, task)
-        except ModelConfigError as error:
-            refuse(error)
+    modules = _checked_modules(path, modules, task, refuse) if heeded else []
     shape = family.read_shape(keys)
     _check_attention(keys, shape, family.task)
     model = read_model_file(path)
@@ -108,6 +103,16 @@ def _task(own: Task, asked: AskedTask | None, modules: list[Module]) -> Task:
     """A causal model with an LM head reranks if it is asked to, or if its modules say so."""
     reranks = asked == "rerank" or (asked is None and module_of(modules, "LogitScore"))
     return "rerank" if own == "generate" and reranks else own
+
+
+def _checked_modules(
+    folder: Path, modules: list[Module], task: Task, refuse: Refuse
+) -> list[Module]:
+    try:
+        check_library_files(folder, modules, task)
+    except ModelConfigError as error:
+        refuse(error)
+    return modules
 
 
 def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingConfig:
@@ -158,8 +163,10 @@ def _check_rope(keys: ConfigKeys, rope: RopeConfig, head_dim: int) -> None:
 
 
 def _longest(shape: ModelShape, own_limit: int | None) -> int:
-    """The most tokens of a text: those that the model can tell apart, by what its rotary embeddings
-    say of that (see `RopeConfig.limit`), or fewer."""
+    """The most tokens of a text: those that the model can tell apart, or fewer.
+
+    Its rotary embeddings say how many that are (see `RopeConfig.limit`).
+    """
     ropes = [kind.rope for kind in shape.attention if kind.rope is not None]
     told = min([rope.limit(shape.max_position) for rope in ropes], default=shape.max_position)
     return told if own_limit is None else min(told, own_limit)
@@ -182,7 +189,7 @@ class _TokenizerFile(msgspec.Struct):
 
 
 def _read_labels(keys: ConfigKeys) -> tuple[str, ...]:
-    """The labels' names; without names in the file, those that transformers makes up. Raises
+    """The labels' names. Without names in the file, those that transformers makes up. Raises
     ModelConfigError."""
     names = keys.read("id2label", dict[str, Any], {})
     count = len(names) or keys.count("num_labels", 2, MOST_WIDTH)

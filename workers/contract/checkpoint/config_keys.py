@@ -104,12 +104,12 @@ class ConfigKeys:
         self._spelling = spelling
 
     def assume(self, defaults: Mapping[str, Any]) -> None:
-        """What keys that are not there stand for."""
+        """Use these values for keys that are not there."""
         self._values = {**defaults, **self._values}
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """All keys as the file has them; none is read by that."""
+        """All keys as the file has them. None is read by that."""
         return self._values
 
     def has(self, name: str) -> bool:
@@ -117,7 +117,7 @@ class ConfigKeys:
         return self._own_name(name) in self._values
 
     def optional(self, name: str, kind: type[ValueT]) -> ValueT | None:
-        """The value of key `name`; None if it is absent."""
+        """The value of key `name`. None if it is absent."""
         own = self._own_name(name)
         self._read.update((own, name))
         value = self._values.get(own)
@@ -162,7 +162,7 @@ class ConfigKeys:
         return value
 
     def optional_size(self, name: str, most: int = _MOST) -> int | None:
-        """The same, or None if it is absent."""
+        """The value of key `name` as `size` reads it, or None if it is absent."""
         return None if self.optional(name, int) is None else self.size(name, most)
 
     def nested(self, name: str) -> Self:

@@ -256,7 +256,7 @@ def _gemma_shape(
     logit_softcap: float | None = None,
     **own: bool,
 ) -> ModelShape:
-    """A decoder with what every Gemma has; `own` are fields of DecoderConfig."""
+    """A decoder with what every Gemma has. `own` are fields of DecoderConfig."""
     bias = keys.read("attention_bias", bool, False)
     family = DecoderConfig(
         hidden_act=hidden_act,

@@ -163,7 +163,7 @@ def _read_encoder(
 def _encoder_shape(
     keys: ShapeKeys, family: EncoderConfig, position_bias: PositionBias | None = None
 ) -> ModelShape:
-    """The shape of an encoder; sizes have their usual names. Raises ModelConfigError."""
+    """The shape of an encoder. Sizes have their usual names. Raises ModelConfigError."""
     sizes, unused = keys.read_sizes(), family.first_position
     if sizes.max_position <= unused:
         raise keys.error(f"{sizes.max_position} positions, of which {unused} are not used")

@@ -28,7 +28,7 @@ _MOST_LEVELS = 64
 
 
 class UnsafeFileError(ModelConfigError):
-    """A file that is not read, whatever is in it; one line says why."""
+    """A file that is not read, whatever is in it. One line says why."""
 
 
 def find_file(folder: Path, name: str | Path, most_bytes: int | None = None) -> Path | None:
@@ -55,7 +55,7 @@ def find_file(folder: Path, name: str | Path, most_bytes: int | None = None) -> 
 
 
 def read_bytes(folder: Path, name: str | Path, most_bytes: int = CONFIG_BYTES) -> bytes:
-    """What is in a file. Raises ModelConfigError."""
+    """The contents of a file. Raises ModelConfigError."""
     file = find_file(folder, name, most_bytes)
     if file is None:
         missing = folder / name
@@ -142,7 +142,7 @@ ADAPTER_FILE = "adapter_config.json"
 
 
 def other_format(folder: Path) -> str | None:
-    """What `folder` holds and the way out, in one line; None for any other folder."""
+    """A line with the contents of `folder` and the way out. None for any other folder."""
     if find_file(folder, ADAPTER_FILE) and not find_file(folder, "config.json"):
         return f"{folder} is an adapter{_base_of(folder)}, not a model: merge it into the weights"
     if any(any(folder.glob(pattern)) for pattern in ("*.gguf", "*/*.gguf")):
@@ -195,9 +195,10 @@ class _Index(msgspec.Struct):
 
 
 def find_weights(folder: Path, module: str = "") -> WeightFiles:
-    """The weights that are read, of a model or of the `module` in a folder of its own: the first
-    set that is complete, safetensors before pickles, and of one format an index before a single
-    file.
+    """The weights that are read, of a model or of the `module` in a folder of its own.
+
+    The first set that is complete: safetensors before pickles, and of one format an index before a
+    single file.
 
     Raises ModelConfigError if there is none, if an index is not one, or for a file that may not be
     read.

@@ -86,7 +86,7 @@ class ModelFile(msgspec.Struct):
 
 
 def read_modules(folder: Path) -> list[Module]:
-    """The modules in order; empty without `modules.json`. Raises ModelConfigError."""
+    """The modules in order. Empty without `modules.json`. Raises ModelConfigError."""
     return optional(folder, MODULES_FILE, list[Module]) or []
 
 
@@ -133,8 +133,11 @@ _OF_VECTORS: Neutral = {
 
 
 class _Pooling(msgspec.Struct, forbid_unknown_fields=True):
-    """Before version 5.4 the library wrote one key for each mode; they are in the order in which it
-    puts their vectors side by side."""
+    """The configuration of a Pooling module.
+
+    Before version 5.4 the library wrote one key for each mode; they are in the order in which it
+    puts their vectors side by side.
+    """
 
     pooling_mode: PoolingMode | Annotated[list[PoolingMode], Meta(min_length=1)] | None = None
     pooling_mode_cls_token: bool = False
@@ -386,11 +389,13 @@ def _check_transformer_file(
     text = {"method": "forward", "method_output_name": conventions.output}
     neutral: dict[str, tuple[Any, ...]] = {
         "transformer_task": (conventions.task,),
+        "modality_config": ({"text": text}, None),
         "module_output_name": (conventions.output_name, None),
+        "processing_kwargs": ({}, None),
         **each("query_length document_length query_expansion tokenizer_name_or_path", None),
     }
-    if not conventions.templated:
-        neutral |= {"modality_config": ({"text": text}, None), "processing_kwargs": ({}, None)}
+    if conventions.templated:
+        del neutral["modality_config"], neutral["processing_kwargs"]
     name = _transformer_file(folder)
     task = _MODELS[modules[0].kind] if modules else conventions.task
     own = optional(folder, name, dict[str, Any]) or {}

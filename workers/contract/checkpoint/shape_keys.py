@@ -100,7 +100,7 @@ class ShapeKeys(ConfigKeys):
         )
 
     def nested_rope(self) -> Self:
-        """The object in which `config.json` describes the embedding; empty if it has none."""
+        """The object in which `config.json` describes the embedding. Empty if it has none."""
         names = ("rope_scaling", "rope_parameters")
         given = [name for name in names if self.optional(name, dict[str, Any])]
         return self.nested(given[0] if given else names[1])
