@@ -54,7 +54,7 @@ test-deploy: $(TEST_READY) debian $(DEPLOY_READY) $(NODE_READY)
 	$(BIN)/pytest -q -m deploy tests/deploy
 
 test-models: $(TEST_READY)
-	$(BIN)/pytest -q tests/workers/models tests/workers/contract/families --numprocesses 2
+	$(BIN)/pytest -q tests/workers/models tests/workers/contract/checkpoint --numprocesses 2
 
 check: $(TEST_READY)
 	$(BIN)/ruff check --quiet

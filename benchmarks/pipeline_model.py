@@ -16,7 +16,7 @@ from engine_core.schedulers.decoder import DecoderScheduler
 from server.bench.dummy_models import shape_folder
 from server.bench.workloads import GenerationCase
 from server.models.model_setup import EngineOptions, set_up_model
-from server.models.setup_error import SetupError
+from server.models.model_source import SetupError
 from server.settings.defaults import block_size, max_running, max_step_tokens
 from server.settings.settings import Limits
 from workers.contract.config import ExecutionConfig

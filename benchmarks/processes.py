@@ -22,7 +22,7 @@ def running_command(
 ) -> Generator[subprocess.Popen[str]]:
     """The process of `command`, until the block ends, however it ends.
 
-    Its standard input is a pipe that closes with us (`workers.contract.supervision`).
+    Its standard input is a pipe that closes with us (`workers.contract.process`).
     """
     process = subprocess.Popen(
         command,

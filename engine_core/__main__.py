@@ -18,8 +18,7 @@ from engine_core.loop.transport import ClientSocket
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from engine_core.workflows import workflow_for
 from workers.contract.model_config import ModelConfigError
-from workers.contract.process.log import open_log
-from workers.contract.supervision import Heartbeat, exit_with_parent
+from workers.contract.process import Heartbeat, exit_with_parent, open_log
 
 log = logging.getLogger("engine_core")
 

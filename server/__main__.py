@@ -4,9 +4,7 @@ import sys
 import time
 
 from server import cli
-from workers.contract.process.endings import end_with_threads
-from workers.contract.process.log import TIME_FORMAT
-from workers.contract.process.standard_error import open_standard_error
+from workers.contract.process import TIME_FORMAT, end_with_threads, open_standard_error
 
 
 def main() -> int:

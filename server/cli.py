@@ -19,7 +19,7 @@ from server.daemon.supervisor import Hangup
 from server.daemon.welcome import describe
 from server.demo import demo_models
 from server.errors import CommandError, one_line
-from server.inspection.inspect_command import add_inspect
+from server.models.inspect_command import add_inspect
 from server.settings.config_file import read_config_file
 from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.setting_types import FlagGroup

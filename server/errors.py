@@ -7,9 +7,9 @@ The errors of the project, by the moment at which they end something:
         SettingsError               server.settings.settings  a flag or a key of the file
         SetupError                  server.models.model_setup becomes a SettingsError in a daemon
         DemoModelMissingError       server.demo
-        ModelSourceError            server.models.setup_error
+        ModelSourceError            server.models.model_source
         ModelConfigError            workers.contract.model_config
-        UnknownArchitectureError    workers.contract.families.table
+        UnknownArchitectureError    workers.contract.checkpoint.architectures
         TokenizerError              engine_core.tokenization.tokenizer
     while a worker starts or runs: WorkerFailed is sent, the engine ends
         CheckpointError             workers.weights.checkpoint

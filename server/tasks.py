@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 
-from workers.contract.process.endings import end_process
-from workers.contract.supervision import BEAT_SECONDS, Heartbeat
+from workers.contract.process import BEAT_SECONDS, Heartbeat, end_process
 
 
 def lasting_task(work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:

@@ -7,7 +7,7 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from server.models.devices import cuda_memory
 from tests.patience import PATIENCE
-from workers.contract.multicast import NO_MULTICAST
+from workers.contract.process import NO_MULTICAST
 
 os.environ.update(NO_MULTICAST)
 # No folder can be made there: the state folder of the user who runs the tests is left alone, and a

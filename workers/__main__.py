@@ -9,9 +9,7 @@ import msgspec
 import zmq
 
 from workers.contract.config import WorkerConfig
-from workers.contract.process.log import open_log
-from workers.contract.process.standard_error import finish_standard_error
-from workers.contract.supervision import exit_with_parent
+from workers.contract.process import exit_with_parent, finish_standard_error, open_log
 
 
 def main() -> None:

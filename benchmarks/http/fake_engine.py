@@ -33,7 +33,7 @@ from engine_core.messages import (
     ToCore,
 )
 from workers.contract.config import Task
-from workers.contract.supervision import exit_with_parent
+from workers.contract.process import exit_with_parent
 
 VECTOR_SIZE = 384
 _PROMPT = bytes(4)

@@ -18,7 +18,7 @@ from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions
 from server.settings.settings import child_environment
 from workers.contract.config import WorkerConfig
-from workers.contract.multicast import NO_MULTICAST
+from workers.contract.process import NO_MULTICAST
 
 _ROUND_TRIPS, _HOPS = 3000, 500
 _WARM_UP = 100

@@ -16,8 +16,7 @@ import zmq
 from benchmarks.links.round_trips import Hops
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, GenerateOutput
-from workers.contract.process.endings import end_with_threads
-from workers.contract.supervision import exit_with_parent
+from workers.contract.process import end_with_threads, exit_with_parent
 from workers.links.engine_link import TokenReceiver, TokenSender
 from workers.links.transport import ActivationReceiver, ActivationSender, connect
 from workers.step.rows import IntArray

@@ -24,8 +24,8 @@ from server.settings.settings import Limits
 from workers.attention.backend_selection import select_backends
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, FromWorker, GenerateOutput, ToWorker
+from workers.contract.process import exit_with_parent
 from workers.contract.share import shares_of
-from workers.contract.supervision import exit_with_parent
 from workers.contract.token_sampling import GREEDY, TokenSampling
 from workers.links.engine_link import EngineLink, StepInbox
 from workers.links.transport import Links

@@ -8,7 +8,7 @@ from typing import NoReturn, Protocol
 
 from engine_core.loop.transport import Pollable
 from workers.contract.messages import StageReport, StepInput, StepMask, StepOutput
-from workers.contract.supervision import BEAT_SECONDS
+from workers.contract.process import BEAT_SECONDS
 
 CHECK_SECONDS = 0.25
 """Seconds between two calls of `Executor.check`: how late a stage that stands still is noticed."""

@@ -33,7 +33,7 @@ from workers.contract.messages import (
     WorkerLoaded,
     WorkerReady,
 )
-from workers.contract.supervision import BEAT_SECONDS, SILENT_BEATS
+from workers.contract.process import BEAT_SECONDS, SILENT_BEATS
 
 log = logging.getLogger(__name__)
 

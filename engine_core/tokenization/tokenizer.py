@@ -19,9 +19,9 @@ from engine_core.tokenization.pipeline.byte_level import longest_token
 from engine_core.tokenization.pipeline.continuation import continuing
 from engine_core.tokenization.pipeline.growth import check_growth
 from engine_core.tokenization.token_bytes import REPLACEMENT, TokenBytes
+from workers.contract.checkpoint.config_keys import Refuse, stop
 from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, find_file, read_bytes
 from workers.contract.config import LoadFormat
-from workers.contract.config_keys.keys import Refuse, stop
 from workers.contract.model_config import ModelConfig, ModelConfigError
 
 TOKENIZER_FILE = "tokenizer.json"

@@ -33,8 +33,7 @@ from server.observe.processes import BatchState
 from server.settings.api_keys import ClientKeys
 from server.settings.settings import ServerConfig, unattended
 from server.tasks import keep_beating, lasting_task
-from workers.contract.process.log import open_log
-from workers.contract.supervision import exit_with_parent
+from workers.contract.process import exit_with_parent, open_log
 
 _log = logging.getLogger("penstock")
 

@@ -31,8 +31,7 @@ from server.service.service import Registry, Service
 from server.settings.api_keys import ClientKeys
 from server.settings.settings import TLS, ServerConfig
 from server.tasks import keep_beating, lasting_task
-from workers.contract.process.log import open_log
-from workers.contract.supervision import DRAIN_SIGNAL, exit_with_parent
+from workers.contract.process import DRAIN_SIGNAL, exit_with_parent, open_log
 
 _log = logging.getLogger(__name__)
 

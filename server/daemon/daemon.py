@@ -25,8 +25,8 @@ from server.daemon.run import StartError, announce, private_folder, sweep_privat
 from server.daemon.supervisor import Hangup, Supervisor
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
+from server.models.model_source import SetupError
 from server.models.served_models import MODEL_ERRORS, build_served_models
-from server.models.setup_error import SetupError
 from server.observe.processes import DaemonProcess, write_processes
 from server.settings.api_keys import ALL_KEYS, APIKey
 from server.settings.settings import (
@@ -39,7 +39,7 @@ from server.settings.settings import (
     state_folder,
     traces_protocol_from,
 )
-from workers.contract.process.log import TIME_FORMAT
+from workers.contract.process import TIME_FORMAT
 
 _BACKLOG = 2048
 _MAX_SOCKET_PATH = 107

@@ -21,8 +21,7 @@ from server.models.devices import VISIBLE_DEVICES, available_cores, visible_devi
 from server.settings.settings import ServedModel, ServerConfig, child_environment
 from server.tasks import lasting_task
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.multicast import NO_MULTICAST
-from workers.contract.supervision import BEAT_SECONDS
+from workers.contract.process import BEAT_SECONDS, NO_MULTICAST
 
 PROCESS_FILE = "processes.json"
 """In the private folder: which processes the daemon has, once all are started."""

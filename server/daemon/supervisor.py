@@ -14,7 +14,7 @@ from types import FrameType
 from server.daemon.parts import KeptRunning, Part, RunningPart
 from server.settings.settings import ServerConfig
 from server.tasks import lasting_task
-from workers.contract.supervision import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
+from workers.contract.process import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 
 
 class Hangup:

@@ -1,1 +1,1 @@
-"""What follows from checkpoints and devices."""
+"""Checkpoints and devices, and what follows from them."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from server.models.setup_error import SetupError
+from server.models.model_source import SetupError
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """Names the GPUs that a process sees, by number or UUID; the first is its cuda:0."""
@@ -19,15 +19,17 @@ _DRIVER = "libcuda.so.1"
 
 
 def available_cores(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """CPU cores that this process may use: those that it may run on, or, if a container's limit is
-    for less time than theirs, that limit, rounded up."""
+    """CPU cores that this process may use.
+
+    A container's limit, rounded up, is in place of the cores if it is for less time than theirs.
+    """
     cores = len(os.sched_getaffinity(0))
     limit = _cpu_limit(cgroups)
     return cores if limit is None else min(cores, max(1, math.ceil(limit)))
 
 
 def _cpu_limit(cgroups: Path) -> float | None:
-    """Seconds of CPU time in a second that the control group allows; None without a limit.
+    """Seconds of CPU time in a second that the control group allows. None without a limit.
 
     Read as a container sees its own group: version 2 (`cpu.max`), otherwise version 1.
     """
@@ -44,7 +46,7 @@ def _cpu_limit(cgroups: Path) -> float | None:
 
 @functools.cache
 def cuda_memory() -> tuple[int, ...]:
-    """Total bytes of each CUDA device that the driver shows; empty without a driver."""
+    """Total bytes of each CUDA device that the driver shows. Empty without a driver."""
     try:
         driver = ctypes.CDLL(_DRIVER)
     except OSError:
@@ -94,7 +96,7 @@ def resolve_devices(name: str, stages: int) -> tuple[str, ...]:
 
 
 def visible_devices(gpus: Sequence[str]) -> str:
-    """CUDA_VISIBLE_DEVICES for the workers of an engine: its `gpus`; empty for one on CPUs."""
+    """CUDA_VISIBLE_DEVICES for the workers of an engine: its `gpus`. Empty for one on CPUs."""
     ordinals = [device_ordinal(gpu) for gpu in gpus]
     visible = os.environ.get(VISIBLE_DEVICES)
     names = visible.split(",") if visible is not None else None

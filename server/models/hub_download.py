@@ -5,7 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import constants, errors, snapshot_download
 
-from server.models.setup_error import ModelSourceError
+from server.models.model_source import ModelSourceError
 
 _FOLDERS_NOT_READ = ["original/*", "onnx/*", "openvino/*"]
 
@@ -45,7 +45,7 @@ def fetch(hub_id: str, patterns: list[str]) -> Path:
 
 
 def has_files(hub_id: str, pattern: str) -> bool:
-    """Whether the hub has files of a model that match `pattern`; False if it cannot be asked."""
+    """Whether the hub has files of a model that match `pattern`. False if it cannot be asked."""
     try:
         return bool(snapshot_download(hub_id, allow_patterns=[pattern], dry_run=True))
     except (errors.HfHubHTTPError, OSError):

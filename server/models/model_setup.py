@@ -3,30 +3,43 @@
 Options that are not given get their defaults here, from `server/settings/defaults.py`.
 """
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from engine_core.config import EngineConfig
 from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
-from server.conversion.slow_tokenizer import with_tokenizer
+from engine_core.tokenization.tokenizer import Tokenizer
 from server.models.devices import available_cores, cuda_memory, device_ordinal, resolve_devices
-from server.models.generation_file import read_generation_defaults
-from server.models.ignored_keys import IgnoredKeys
-from server.models.model_source import check_checkpoint
-from server.models.reranker import with_template
-from server.models.setup_error import SetupError
+from server.models.model_source import SetupError, WeightHeads, check_checkpoint
+from server.models.slow_tokenizer import with_tokenizer
 from server.models.stage_memory import largest_kv_cache, planned_layers, weight_bytes
-from server.models.weight_heads import WeightHeads
 from server.settings import defaults
-from server.settings.settings import EngineSettings, Limits, ServedModel, SettingNames
+from server.settings.settings import (
+    EngineSettings,
+    GenerationDefaults,
+    Limits,
+    ServedModel,
+    SettingNames,
+)
 from server.templates.template_files import check_template_files
+from workers.contract.checkpoint.architectures import TaskError, family_of, task_of
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.config import ExecutionConfig, Task
-from workers.contract.families.table import TaskError, task_of
-from workers.contract.model_config import ModelConfig
-from workers.contract.reranking import RerankTemplate
-from workers.contract.rope_config import DynamicScaling
+from workers.contract.checkpoint.config_keys import ConfigKeys, Refuse, each, stop
+from workers.contract.checkpoint.folder_files import converted, optional, read_config
+from workers.contract.config import AskedTask, ExecutionConfig, LoadFormat, Task
+from workers.contract.model_config import (
+    DynamicScaling,
+    ModelConfig,
+    ModelConfigError,
+    UnsupportedKeyError,
+)
+from workers.contract.reranking import RerankConfig, RerankTemplate, template_of_name
+from workers.contract.token_sampling import TokenSampling
 
 _GIB = 1 << 30
 
@@ -170,16 +183,13 @@ def execution_config(
 
 def _check_length(name: str, model: ModelConfig, asked: int | None) -> None:
     """Raises SetupError for more tokens than the model takes."""
-    if asked is not None and asked > model.max_model_len:
-        reason = f"{asked} is more than the {model.max_model_len} tokens of {name}"
-        raise SetupError("max_model_len", reason + _why_no_longer(model))
-
-
-def _why_no_longer(model: ModelConfig) -> str:
+    if asked is None or asked <= model.max_model_len:
+        return
+    reason = f"{asked} is more than the {model.max_model_len} tokens of {name}"
     ropes = [kind.rope for kind in model.attention if kind.rope is not None]
     if any(isinstance(rope.scaling, DynamicScaling) for rope in ropes):
-        return ": beyond them its rope type, dynamic, would depend on the other texts of a batch"
-    return ""
+        reason += ": beyond them its rope type, dynamic, would depend on the other texts of a batch"
+    raise SetupError("max_model_len", reason)
 
 
 def _memory_shares(
@@ -204,7 +214,7 @@ def _memory_shares(
 
 
 def _contents(execution: ExecutionConfig, stage: int, weights: int) -> str:
-    """What a stage has in memory before it has a KV cache, in words."""
+    """The contents of a stage's memory before it has a KV cache, in words."""
     has = f"has {weights / _GIB:.1f} GiB of weights"
     if execution.num_stages == 1:
         return f"{execution.name} {has}"
@@ -213,3 +223,163 @@ def _contents(execution: ExecutionConfig, stage: int, weights: int) -> str:
         f"stage {stage} of {execution.name}, {layers} of {execution.model.num_layers} layers, "
         f"{has} and {ring / _GIB:.1f} GiB of buffers between stages"
     )
+
+
+_FILES = ("config.json", "generation_config.json", "tokenizer_config.json")
+
+
+class IgnoredKeys:
+    """Takes down which of `names` would be refused in the files of `folder`.
+
+    All else that is refused goes to `refuse`.
+    """
+
+    def __init__(self, names: Sequence[str], folder: Path, refuse: Refuse = stop) -> None:
+        self._names, self._files = names, [folder / name for name in _FILES]
+        self._refuse = refuse
+        self._met: set[str] = set()
+
+    def refuse(self, error: ModelConfigError) -> None:
+        """A reader's `Refuse`."""
+        match error:
+            case UnsupportedKeyError(file=file, key=key) if (
+                file in self._files and key in self._names
+            ):
+                self._met.add(key)
+            case _:
+                self._refuse(error)
+
+    def check(self) -> None:
+        """Raises SetupError, once all files are read, for a name without effect."""
+        idle = [name for name in self._names if name not in self._met]
+        if idle:
+            reason = f"{', '.join(idle)}: none of {', '.join(_FILES)} has such a key to refuse"
+            raise SetupError("ignore_config_keys", reason)
+
+
+_GENERATION_NEUTRAL = (
+    each("num_beams num_beam_groups typical_p encoder_repetition_penalty guidance_scale", 1, None)
+    | each("penalty_alpha epsilon_cutoff eta_cutoff min_length min_new_tokens", 0, None)
+    | each("no_repeat_ngram_size encoder_no_repeat_ngram_size", 0, None)
+    | each("bad_words_ids force_words_ids suppress_tokens begin_suppress_tokens", [], None)
+    | each("stop_strings", [], None)
+    | each("sequence_bias", [], {}, None)
+    | each("top_h exponential_decay_length_penalty watermarking_config dola_layers", None)
+    | each("forced_bos_token_id forced_eos_token_id", None)
+)
+"""Keys of transformers' GenerationConfig (version 5) that change texts and are not supported here,
+with their values that change nothing."""
+
+
+class _GenerationFile(msgspec.Struct):
+    """The keys that are obeyed, all optional. `TokenSampling` has the same names."""
+
+    eos_token_id: int | list[int] | None = None
+    do_sample: bool | None = None
+    temperature: Annotated[float, Meta(ge=0, le=sys.float_info.max)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
+
+
+def read_generation_defaults(folder: Path, refuse: Refuse = stop) -> GenerationDefaults:
+    """Read `generation_config.json`. Without `eos_token_id` there, take that of `config.json`.
+
+    An explicit `do_sample: false` means greedy. Raises ModelConfigError, naming the file and the
+    key, for a value of the wrong type or out of range; one that is not supported goes to `refuse`.
+    """
+    path, fallback = folder / "generation_config.json", folder / "config.json"
+    values = optional(folder, path.name, dict[str, Any]) or {}
+    raw = converted(path, values, _GenerationFile)
+    ConfigKeys(path, values, refuse=refuse).neutral(_GENERATION_NEUTRAL)
+    eos = raw.eos_token_id
+    if eos is None:
+        eos = converted(fallback, read_config(folder), _GenerationFile).eos_token_id
+    if isinstance(eos, int):
+        eos = [eos]
+    if raw.do_sample is False:
+        raw.temperature = 0.0
+    sampling = TokenSampling().overridden_by(raw)
+    return GenerationDefaults(eos_token_ids=tuple(eos or ()), sampling=sampling)
+
+
+def with_template(
+    model: ModelConfig,
+    sources: tuple[str, ...],
+    given: RerankTemplate | None,
+    load: LoadFormat,
+    asked: AskedTask | None = None,
+) -> ModelConfig:
+    """`model` with the template that is `given`, or that is known by the checkpoint's name, which
+    is one of `sources`. Any other model as it is; so is a classifier whose template is not known,
+    unless it is `asked` to rerank.
+
+    Raises SetupError for a template that is missing, wrong or not for this model; TokenizerError.
+    """
+    classifies = family_of(model.architecture).task == "classify" and model.has_kv_cache
+    declared = model.reranking
+    if declared is None and not classifies:
+        if given is not None:
+            raise SetupError("rerank", f"{model.architecture} is not used as a reranker")
+        return model
+    template = given or next(filter(None, map(template_of_name, sources)), None)
+    if template is None and classifies and asked != "rerank":
+        return model
+    if template is None:
+        keys = "pieces, instruction" if classifies else "pieces, positive, negative, instruction"
+        raise SetupError(
+            "task",
+            f"how {sources[0]} is asked to rerank is not known by its name; give its template as "
+            f"rerank in the configuration file: {keys}",
+        )
+    if given is not None and (fault := given.fault() or _misplaced(given, classifies=classifies)):
+        raise SetupError("rerank", fault)
+    if declared is None:
+        complete = RerankConfig(template=template)
+    else:
+        key = "task" if given is None else "rerank"
+        complete = _of_generator(declared, Tokenizer.for_model(model, load), template, key)
+    return msgspec.structs.replace(model, reranking=complete)
+
+
+def _misplaced(template: RerankTemplate, *, classifies: bool) -> str | None:
+    """The fault in the answers of a template for such a model."""
+    if classifies and template.answers:
+        return "positive and negative are for generators; this model's classifier gives the score"
+    if not classifies and template.positive is None:
+        return "positive is missing: the token whose logit is the score"
+    return None
+
+
+def _of_generator(
+    declared: RerankConfig, tokenizer: Tokenizer, template: RerankTemplate, key: str
+) -> RerankConfig:
+    """Complete what a generator declares. Raises SetupError for setting `key`."""
+    if declared.instruction is not None:
+        if not template.takes_instruction:
+            reason = f"the checkpoint's default prompt ({declared.instruction!r}) has no place"
+            raise SetupError(key, reason)
+        template = msgspec.structs.replace(template, instruction=declared.instruction)
+    ids = _token_ids(tokenizer, template, key)
+    if declared.token_ids not in ((), ids):
+        spelled = " and ".join(map(repr, template.answers))
+        raise SetupError(
+            key,
+            f"the tokens {spelled} have the ids {ids}, and the checkpoint's LogitScore module "
+            f"names {declared.token_ids}",
+        )
+    return msgspec.structs.replace(declared, template=template, token_ids=ids)
+
+
+def _token_ids(tokenizer: Tokenizer, template: RerankTemplate, key: str) -> tuple[int, ...]:
+    ids: list[int] = []
+    for text in template.answers:
+        (encoding,) = tokenizer.encodings([text], add_special_tokens=False)
+        if len(encoding.ids) != 1:
+            reason = f"{text!r} has to be one token of this model; it is {len(encoding.ids)}"
+            raise SetupError(key, reason)
+        if tokenizer.decode(encoding.ids, skip_special_tokens=False).strip() != text.strip():
+            raise SetupError(key, f"{text!r} is not in this model's vocabulary")
+        ids += encoding.ids
+    return tuple(ids)

@@ -1,15 +1,33 @@
 """Finds or downloads the folder of a model, and checks that its checkpoint is complete."""
 
+import zipfile
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import Any, cast
+
+from safetensors import SafetensorError, safe_open
 
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
-from server.conversion.slow_tokenizer import SLOW_FILES
-from server.models.setup_error import ModelSourceError
-from server.models.weight_heads import WeightHeads, read_heads
-from workers.contract.checkpoint.other_formats import GGUF
+from server.models.slow_tokenizer import SLOW_FILES
+from server.settings.settings import flag_name
+from workers.contract.checkpoint.folder_files import GGUF, WeightFiles, find_weights
 from workers.contract.config import LoadFormat
-from workers.contract.embedding_modules import NormalizeConfig
-from workers.contract.model_config import ModelConfig
+from workers.contract.model_config import ModelConfig, ModelConfigError, NormalizeConfig
+
+
+class SetupError(ValueError):
+    """The setting `key` does not suit the model or other settings. `reason` is one line."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{flag_name(key)}: {reason}")
+        self.key = key
+        self.reason = reason
+
+
+class ModelSourceError(ValueError):
+    """A model is not found or its checkpoint is incomplete or broken. One line says which file."""
+
 
 _CONFIG_PATTERNS = ("*.json", "*.jinja")
 _SAFETENSORS = "*.safetensors"
@@ -49,16 +67,72 @@ def _lacks_weights(folder: Path) -> bool:
 
 
 def _what_is_not_preferred(folder: Path) -> list[str]:
-    """What to download where the hub has no safetensors of the model, or of a Dense module of
-    sentence-transformers; or no tokenizer.json."""
+    """Patterns to download besides, in place of files that the hub has not.
+
+    Those are safetensors of the model or of a Dense module of sentence-transformers, and
+    tokenizer.json.
+    """
     slow = () if (folder / TOKENIZER_FILE).exists() else SLOW_FILES
     modules = [folder, *folder.glob("*_Dense*")]
     lacking = [module for module in modules if not any(module.glob(_SAFETENSORS))]
     return [*slow, *(str(module.relative_to(folder) / _PICKLES) for module in lacking)]
 
 
+_LEGACY_PICKLE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""How a file begins that torch.save wrote before torch 1.6: a pickle of this magic number."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightHeads:
+    """Elements of each tensor by its name in the files (safetensors), or else only `stored_bytes`.
+
+    These are of all tensors together: the names in a pickle are found where it is loaded.
+    """
+
+    elements: dict[str, int]
+    stored_bytes: int = 0
+
+
+def read_heads(folder: Path, module: str = "") -> WeightHeads:
+    """The heads of the weights of a model, or of one of its modules. Raises ModelSourceError."""
+    try:
+        weights = find_weights(folder, module)
+    except ModelConfigError as error:
+        raise ModelSourceError(str(error)) from None
+    if weights.format == "pytorch":
+        return WeightHeads({}, sum(_archive_bytes(file) for file in weights.files))
+    elements: dict[str, int] = {}
+    for file in weights.files:
+        elements |= _elements(weights, file)
+    return WeightHeads(elements)
+
+
+def _elements(weights: WeightFiles, file: Path) -> dict[str, int]:
+    """Also checks that the file is as long as its head says."""
+    try:
+        with cast(Any, safe_open(file, framework="np")) as tensors:
+            shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ModelSourceError(f"{file} cannot be read: {error}") from None
+    if weights.index is not None and (others := sorted(shapes.keys() - weights.index.keys())):
+        raise ModelSourceError(f"{file} holds {others[0]}, which is not in its index")
+    return {name: prod(shape) for name, shape in shapes.items()}
+
+
+def _archive_bytes(file: Path) -> int:
+    """Bytes of the tensors in a zip archive that torch.save wrote, or the size of a legacy file."""
+    try:
+        with file.open("rb") as start:
+            if start.read(len(_LEGACY_PICKLE)) == _LEGACY_PICKLE:
+                return file.stat().st_size
+        with zipfile.ZipFile(file) as archive:
+            return sum(part.file_size for part in archive.infolist() if "/data/" in part.filename)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise ModelSourceError(f"{file} cannot be read: {error}") from None
+
+
 def check_checkpoint(model: ModelConfig, load_format: LoadFormat) -> WeightHeads | None:
-    """Find missing or broken files before any process starts; what the heads of the weights say.
+    """Find missing or broken files before any process starts. What the heads of the weights say.
 
     Raises TokenizerError if the tokenizer cannot be read, and ModelSourceError if a weight file is
     missing, truncated, or holds a tensor that the index does not list. `dummy` weights have no

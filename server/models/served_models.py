@@ -1,10 +1,10 @@
 """Every model of a daemon, from its settings to its frozen configuration.
 
-Decided here: its names, and which limits are its own. Decided elsewhere: its share of its devices
-(`memory_shares.py`), and everything else that its settings leave open (`model_setup.py`).
+Decided here: its names, which limits are its own, and its share of its devices. `model_setup.py`
+decides everything else that its settings leave open.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,10 +12,8 @@ import msgspec
 
 from engine_core.tokenization.tokenizer import TokenizerError
 from server.models.devices import resolve_devices
-from server.models.memory_shares import SharesError, Tenant, divide
 from server.models.model_setup import EngineOptions, set_up_model
-from server.models.model_source import model_folder
-from server.models.setup_error import ModelSourceError, SetupError
+from server.models.model_source import ModelSourceError, SetupError, model_folder
 from server.settings.settings import (
     EngineSettings,
     Limits,
@@ -25,8 +23,10 @@ from server.settings.settings import (
     Settings,
     SettingsError,
 )
-from workers.contract.families.table import UnknownArchitectureError
+from workers.contract.checkpoint.architectures import UnknownArchitectureError
 from workers.contract.model_config import ModelConfigError
+
+_ROUNDING = 1e-9
 
 MODEL_ERRORS = (ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError)
 """What is wrong with a model itself. Each message is one line."""
@@ -97,20 +97,51 @@ def _names(models: tuple[ModelSettings, ...], setting_names: SettingNames) -> li
 
 
 def _default_name(source: str) -> str:
-    """A folder's own name; a hub id as it is."""
+    """A folder's own name. A hub id as it is."""
     path = Path(source).expanduser()
     return path.resolve().name if path.is_dir() else source
 
 
 def _memory_shares(settings: Settings, setting_names: SettingNames) -> list[float]:
-    tenants: list[Tenant] = []
+    devices: list[tuple[str, ...]] = []
     for index, model in enumerate(settings.models):
         with _named_in_errors(setting_names, index):
-            devices = resolve_devices(model.device, model.pipeline_stages)
-        cuda = tuple(device for device in devices if device != "cpu")
-        tenants.append(Tenant(devices=cuda, share=model.memory_share))
-    try:
-        return divide(tenants, settings.memory_share)
-    except SharesError as error:
-        keys = [f"models[{index}].memory_share" for index in error.tenants]
-        raise SettingsError(f"{setting_names.prefix(', '.join(keys))}{error}") from None
+            own = resolve_devices(model.device, model.pipeline_stages)
+        devices.append(tuple(device for device in own if device != "cpu"))
+    return divide_memory(settings, devices, setting_names)
+
+
+def divide_memory(
+    settings: Settings, devices: Sequence[tuple[str, ...]], setting_names: SettingNames
+) -> list[float]:
+    """Each model's share of each of its CUDA `devices`.
+
+    A share that was given is kept. On each device the models without one divide evenly what is left
+    of the daemon's; a model with several devices takes the smallest of its parts. From the share
+    `model_setup.py` takes the engine's bytes, `workers/stage/kv_budget.py` what is left of them for
+    the KV cache, and `engine_core/executor/capacity.py` the number of blocks.
+
+    Raises SettingsError where the given shares exceed a whole device, or leave nothing to the
+    others.
+    """
+    given, total = [model.memory_share for model in settings.models], settings.memory_share
+    rest: dict[str, float] = {}
+    for device in sorted({device for own in devices for device in own}):
+        here = [index for index, own in enumerate(devices) if device in own]
+        named = [index for index in here if given[index] is not None]
+        taken = sum(given[index] or 0 for index in named)
+        others = len(here) - len(named)
+        fault = None
+        if taken > 1 + _ROUNDING:
+            fault = "more than all of it"
+        elif others and taken >= total - _ROUNDING:
+            fault = f"nothing of {total:.4g} is left to others"
+        if fault is not None:
+            keys = ", ".join(f"models[{index}].memory_share" for index in named)
+            where = setting_names.prefix(keys)
+            raise SettingsError(f"{where}{taken:.4g} of {device}, {fault}")
+        rest[device] = (total - taken) / others if others else 0.0
+    return [
+        min((rest[device] for device in own), default=total) if share is None else share
+        for own, share in zip(devices, given, strict=True)
+    ]

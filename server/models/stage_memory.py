@@ -1,11 +1,10 @@
-"""What the stages of a model need of memory: nothing is loaded yet."""
+"""Memory that the stages of a model need: nothing is loaded yet."""
 
 import re
 
-from server.models.weight_heads import WeightHeads
+from server.models.model_source import WeightHeads
 from workers.contract.config import ITEM_BYTES, ExecutionConfig
-from workers.contract.embedding_modules import DenseConfig
-from workers.contract.model_config import ModelConfig
+from workers.contract.model_config import DenseConfig, ModelConfig
 from workers.contract.share import even_split
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")
@@ -45,7 +44,7 @@ def _module_elements(model: ModelConfig) -> int:
 
 
 def _elements_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> list[int]:
-    """What is in no layer is on the first stage if it is an embedding, else on the last."""
+    """Tensors of no layer are on the first stage if they are an embedding, else on the last."""
     model, sizes = execution.model, [0] * execution.num_stages
     stages = [stage for stage, n in enumerate(planned_layers(execution)) for _ in range(n)]
     reads_lm_head = _has_lm_head(execution) and not model.tie_word_embeddings
@@ -94,7 +93,7 @@ def largest_kv_cache(execution: ExecutionConfig) -> int:
 
 
 def kv_bytes_of_token(execution: ExecutionConfig) -> int:
-    """Bytes of the keys and values of one token in one layer; 0 without a KV cache."""
+    """Bytes of the keys and values of one token in one layer. 0 without a KV cache."""
     model = execution.model
     elements = 2 * model.num_kv_heads * model.head_dim if model.has_kv_cache else 0
     return elements * ITEM_BYTES[execution.dtype]

@@ -13,8 +13,10 @@ fits the model may have many more characters than its tokens spell. No honest on
 
 
 class TextBound:
-    """Refuses texts that are far beyond a model's length without tokenizing them: that takes
-    seconds and gigabytes for one of 8 MB, whether it is truncated afterwards or not."""
+    """Refuses texts that are far beyond a model's length without tokenizing them.
+
+    That takes seconds and gigabytes for one of 8 MB, whether it is truncated afterwards or not.
+    """
 
     def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
         longest = max(map(len, tokenizer.raw.get_vocab(with_added_tokens=True)))
@@ -27,7 +29,7 @@ class TextBound:
         self.check_length(len(text), field)
 
     def check_length(self, characters: int, field: str) -> None:
-        """The same for a text of so many characters, which need not exist yet."""
+        """Check a text of so many characters, which need not exist yet."""
         if characters > self.most_characters:
             reason = (
                 f"{field}: {characters} characters; this model takes {self._max_model_len} tokens, "
@@ -36,7 +38,7 @@ class TextBound:
             raise RefusalError("context_length_exceeded", reason, field)
 
     def check_all(self, texts: Iterable[str], name: Callable[[int], str]) -> None:
-        """The same for each of several; `name` returns the field of an index."""
+        """Check each of several texts. `name` returns the field of an index."""
         for index, text in enumerate(texts):
             if len(text) > self.most_characters:
                 self.check_length(len(text), name(index))

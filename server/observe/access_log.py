@@ -14,7 +14,7 @@ from starlette.types import Scope
 from server.observe.families import Count
 from server.observe.request_record import RequestRecord
 from server.settings.settings import LogFormat
-from workers.contract.process.line_writer import PIPE_BUF, LineWriter
+from workers.contract.process import PIPE_BUF, LineWriter
 
 _STDOUT = 1
 _GATHER_S = 0.1

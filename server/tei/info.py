@@ -10,7 +10,7 @@ from server.service.service import Model, Service, json_answer, record_of, servi
 from server.tei.embed import the_embedder, the_sparse_embedder
 from server.tei.operations import tei_operation
 from server.tei.tei_errors import tei_errors
-from workers.contract.embedding_modules import PoolingConfig
+from workers.contract.model_config import PoolingConfig
 
 INFO = Endpoint("GET", "/info", tei_operation(Info), order=130)
 

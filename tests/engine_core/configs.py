@@ -5,11 +5,8 @@ from typing import Any
 import msgspec
 
 from engine_core.config import EngineConfig
-from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import ExecutionConfig
-from workers.contract.model_config import ModelConfig
-from workers.contract.model_shape import DecoderConfig
-from workers.contract.rope_config import RopeConfig
+from workers.contract.model_config import AttentionKind, DecoderConfig, ModelConfig, RopeConfig
 
 MODEL = ModelConfig(
     path="",

@@ -16,8 +16,7 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows import workflow_for
 from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
-from workers.contract.attention_kind import AttentionKind
-from workers.contract.families.table import family_of
+from workers.contract.checkpoint.architectures import family_of
 from workers.contract.messages import (
     EmbedOutput,
     EncodeStep,
@@ -27,6 +26,7 @@ from workers.contract.messages import (
     StepOutput,
     StepTimes,
 )
+from workers.contract.model_config import AttentionKind
 
 _ITERATION_SECONDS = 1e-4
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers.contract.multicast import NO_MULTICAST
+from workers.contract.process import NO_MULTICAST
 
 SOURCE = Path(__file__).parents[2]
 

@@ -13,8 +13,8 @@ from tests.workers.models.encoders import ENCODERS
 from tests.workers.models.test_encoders import texts_for
 from tests.workers.stages import EncoderStages, dense, vectors_of
 from tests.workers.step_maker import encoder_step
+from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import Task
-from workers.contract.families.table import family_of
 from workers.contract.messages import StepOutput
 from workers.heads import encoder_head
 

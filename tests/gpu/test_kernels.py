@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from workers.contract.model_shape import ActivationName
+from workers.contract.model_config import ActivationName
 from workers.device.tuning import FUSED_NORM_MIN_ROWS
 from workers.layers.fused import Norm, fused_kernels
 from workers.layers.layer import Placement

@@ -16,7 +16,7 @@ import torch
 from engine_core.refusal import RefusalError
 from server.daemon.run import StartError, running_engine
 from server.models.model_setup import EngineOptions
-from server.models.setup_error import SetupError
+from server.models.model_source import SetupError
 from tests.workers.attention_problems import attention_needs
 from tests.workers.equivalence import DEMO
 from workers.attention import backend_selection

@@ -65,4 +65,4 @@ def test_paths_in_a_page_are_found() -> None:
 def test_the_page_on_adding_a_model_shows_a_file_as_it_is() -> None:
     page = (REPOSITORY / "docs" / "adding-a-model.md").read_text()
     (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert shown == (REPOSITORY / "workers/contract/families/roberta.py").read_text()
+    assert shown == (REPOSITORY / "workers/contract/checkpoint/encoders.py").read_text()

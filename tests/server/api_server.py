@@ -13,7 +13,7 @@ import msgspec
 
 from server.settings.settings import ServerConfig
 from tests.patience import PATIENCE
-from workers.contract.supervision import DRAIN_SIGNAL
+from workers.contract.process import DRAIN_SIGNAL
 
 
 class ApiServer:

@@ -9,11 +9,8 @@ from engine_core.config import EngineConfig
 from server.settings.api_keys import APIKey, GivenKey, hashed
 from server.settings.settings import GenerationDefaults, Limits, ServedModel, ServerConfig
 from workers.contract.attention_backends import AttentionBackendName
-from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import ExecutionConfig, Task
-from workers.contract.embedding_modules import NormalizeConfig
-from workers.contract.model_config import ModelConfig
-from workers.contract.model_shape import DecoderConfig
+from workers.contract.model_config import AttentionKind, DecoderConfig, ModelConfig, NormalizeConfig
 
 WORDS = [
     "The quick brown fox jumps over the lazy dog.",

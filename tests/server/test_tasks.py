@@ -8,7 +8,7 @@ import pytest
 SCRIPT = """
 import asyncio
 from server.tasks import lasting_task
-from workers.contract.process.log import open_log
+from workers.contract.process import open_log
 
 async def work(): {work}
 

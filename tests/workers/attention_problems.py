@@ -10,7 +10,7 @@ import torch
 
 from tests.workers.step_tensors import PagedRow, paged_step
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
-from workers.contract.attention_kind import AttentionKind
+from workers.contract.model_config import AttentionKind
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 

@@ -28,7 +28,7 @@ from workers.contract.messages import (
     WorkerLoaded,
     WorkerReady,
 )
-from workers.contract.multicast import NO_MULTICAST
+from workers.contract.process import NO_MULTICAST
 from workers.contract.share import Share
 
 TIMEOUT_MS = 60_000

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from workers.attention.prefix_tiles import PrefixTiler
-from workers.contract.attention_kind import AttentionKind
+from workers.contract.model_config import AttentionKind
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 

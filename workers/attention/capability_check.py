@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 import torch
 
 from workers.attention.base import AttentionNeeds, Capabilities
-from workers.contract.attention_kind import AttentionKind
+from workers.contract.model_config import AttentionKind
 
 
 def unmet_need(capabilities: Capabilities, needs: AttentionNeeds) -> str:

@@ -1,1 +1,1 @@
-"""What a worker accepts, emits and is configured with: all that others may import. No torch."""
+"""Messages and configuration of a worker: all that others may import. No torch."""

@@ -78,7 +78,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     setting_names: dict[str, str] = {}
 
     def setting(self, key: str) -> str:
-        """What a message calls a setting that a person should change."""
+        """The name in messages of a setting that a person should change."""
         return self.setting_names.get(key, key)
 
     @property
@@ -113,7 +113,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def activation_ring_bytes(self) -> int:
         """Bytes in which a stage receives activations, at most: `max_depth` slots, one a step in
-        flight, of [largest_step_tokens, hidden_size]; one slot where NCCL is asked for. The only
+        flight, of [largest_step_tokens, hidden_size]. One slot where NCCL is asked for. The only
         stage of a model has none."""
         if self.num_stages == 1:
             return 0
@@ -146,7 +146,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_share(self) -> int:
-        """Bytes that the stage may take of its device; 0 where `kv_cache_bytes` is to be kept."""
+        """Bytes that the stage may take of its device. 0 where `kv_cache_bytes` is to be kept."""
         shares = self.execution.memory_shares
         return shares[self.stage] if shares else 0
 

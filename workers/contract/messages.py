@@ -1,4 +1,4 @@
-"""What a worker accepts and emits. No torch: the engine core imports this module.
+"""Messages that a worker accepts and emits. No torch: the engine core imports this module.
 
 Arrays travel as bytes of little-endian NumPy arrays, never as lists. R is the number of rows
 (sequences) of a step, T the number of tokens over all rows, S the number of rows that sample.
@@ -125,8 +125,9 @@ class Logprobs(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StepTimes(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """What one step took one stage, in microseconds: it waits, computes and sends on, in this
-    order, without gaps.
+    """Times of one step on one stage, in microseconds.
+
+    The stage waits, computes and sends on, in this order, without gaps.
 
     start_us     when the stage began the step: its earlier work was done, and this step had been
                  launched. By the host's monotonic clock, which all processes share; 0 if unknown.
@@ -163,8 +164,10 @@ class StageReport(msgspec.Struct, array_like=True, frozen=True, tag="report"):
 
 
 class FinishedStep(msgspec.Struct, array_like=True, frozen=True):
-    """A step that the last stage has finished in these `times`; each head adds the results of its
-    rows, in order."""
+    """A step that the last stage has finished in these `times`.
+
+    Each head adds the results of its rows, in order.
+    """
 
     step: int
     times: StepTimes = StepTimes()
@@ -244,7 +247,7 @@ class WorkerReady(msgspec.Struct, array_like=True, frozen=True, tag="ready"):
 
 
 class WorkerFailed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
-    """The stage cannot go on; `message` is one line fit for a person. The process then exits.
+    """The stage cannot go on. `message` is one line fit for a person. The process then exits.
 
     neighbour_lost   it failed at a link to another stage, which may have been lost before
     """

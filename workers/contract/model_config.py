@@ -1,24 +1,328 @@
 """The configuration of a model: its shape, and how inputs and outputs are treated (no torch)."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
-from workers.contract.embedding_modules import (
-    NormalizeConfig,
-    PoolingConfig,
-    VectorModule,
-    vector_size,
-)
-from workers.contract.model_shape import ModelShape
 from workers.contract.reranking import RerankConfig
+
+PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+DenseActivation = Literal["Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid"]
+
+
+class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The vectors of all `modes` side by side, in their order. Without `include_prompt`, the tokens
+    of a prompt before the text are not pooled."""
+
+    modes: tuple[PoolingMode, ...] = ("mean",)
+    include_prompt: bool = True
+
+
+class DenseConfig(msgspec.Struct, frozen=True, kw_only=True, tag="dense"):
+    """activation(x W^T + b). `path` is the folder of its weights in the checkpoint."""
+
+    path: str
+    in_features: int
+    out_features: int
+    bias: bool = True
+    activation: DenseActivation = "Tanh"
+
+
+class LayerNormConfig(msgspec.Struct, frozen=True, kw_only=True, tag="layer_norm"):
+    """A LayerNorm over `size` numbers. `path` is the folder of its weights in the checkpoint."""
+
+    path: str
+    size: int
+
+
+class NormalizeConfig(msgspec.Struct, frozen=True, kw_only=True, tag="normalize"):
+    """Scales vectors to length 1."""
+
+
+VectorModule = DenseConfig | LayerNormConfig | NormalizeConfig
+"""A module behind the pooling: from vectors to vectors."""
+
+
+def vector_size(hidden_size: int, pooling: PoolingConfig, modules: Sequence[VectorModule]) -> int:
+    """The numbers of a vector behind `modules`, from token states of `hidden_size` numbers."""
+    size = hidden_size * len(pooling.modes)
+    for module in modules:
+        if isinstance(module, DenseConfig):
+            size = module.out_features
+    return size
+
+
+class LinearScaling(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
+    """Every frequency is divided by `factor`."""
+
+    factor: float
+
+
+class Llama3Scaling(msgspec.Struct, frozen=True, kw_only=True, tag="llama3"):
+    """Llama 3.1's: by wavelength, relative to `original_max_position`."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position: int
+
+
+class YarnScaling(msgspec.Struct, frozen=True, kw_only=True, tag="yarn"):
+    """YaRN (Peng et al. 2023, arXiv:2309.00071): by turns over `original_max_position` tokens.
+
+    Dimensions with more than `beta_fast` turns are left alone, those with less than `beta_slow` are
+    divided by `factor`. With `truncate` the two bounds are whole dimensions. What is rotated is
+    multiplied by `attention_factor`.
+    """
+
+    factor: float
+    original_max_position: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float
+
+
+class LongScaling(msgspec.Struct, frozen=True, kw_only=True, tag="longrope"):
+    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): a divisor for each pair of dimensions.
+
+    A model that is served for at most `original_max_position` tokens has the short ones, any other
+    the long ones, for short texts too: a cache of keys cannot change. What is rotated is multiplied
+    by `attention_factor`.
+    """
+
+    short_factors: tuple[float, ...]
+    long_factors: tuple[float, ...]
+    original_max_position: int
+    attention_factor: float
+
+    def factors(self, length: int) -> tuple[float, ...]:
+        """The factors of a model that is served for texts of at most `length` tokens."""
+        return self.short_factors if length <= self.original_max_position else self.long_factors
+
+
+class DynamicScaling(msgspec.Struct, frozen=True, kw_only=True, tag="dynamic"):
+    """Dynamic NTK: none up to `original_max_position` tokens, and no more than those are served.
+
+    Beyond them the frequencies depend on the longest text of a batch.
+    """
+
+    original_max_position: int
+
+
+RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling | DynamicScaling
+
+
+class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Rotary position embedding with base `theta`.
+
+    `fraction` is the part of each attention head that is rotated, from its first dimension on.
+    """
+
+    theta: float = 10_000.0
+    fraction: float = 1.0
+    scaling: RopeScaling | None = None
+
+    def rotary_dim(self, head_dim: int) -> int:
+        """The dimensions of an attention head that are rotated."""
+        return int(head_dim * self.fraction)
+
+    @property
+    def attention_factor(self) -> float:
+        """The factor of rotated dimensions."""
+        match self.scaling:
+            case YarnScaling(attention_factor=factor) | LongScaling(attention_factor=factor):
+                return factor
+            case _:
+                return 1.0
+
+    def limit(self, declared: int) -> int:
+        """The most tokens of a text in a model that declares a length.
+
+        They are more with YaRN, whose factor extends it, and no more than the original length with
+        dynamic NTK.
+        """
+        match self.scaling:
+            case YarnScaling() as yarn:
+                return max(declared, int(yarn.original_max_position * yarn.factor))
+            case DynamicScaling() as dynamic:
+                return min(declared, dynamic.original_max_position)
+            case _:
+                return declared
+
+
+class PositionBias(msgspec.Struct, frozen=True, kw_only=True):
+    """A learned number added to each score, by attention head and distance of the two tokens.
+
+    The distance is rounded to one of `num_buckets` buckets (Raffel et al. 2019, arXiv:1910.10683).
+    Distances of `max_distance` tokens and more share a bucket.
+    """
+
+    num_buckets: int
+    max_distance: int
+
+
+class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention in one kind of layer.
+
+    causal         a token sees itself and those before it; otherwise all of its text
+    window         of those, a token sees the ones less than `window` tokens away; None for any
+    scale          a score is the product of a query and a key times this
+    softcap        a score then becomes softcap * tanh(score / softcap)
+    position_bias  added to the scores
+    rope           rotates queries and keys; None without rotary embedding
+    """
+
+    causal: bool
+    window: int | None = None
+    scale: float
+    softcap: float | None = None
+    position_bias: PositionBias | None = None
+    rope: RopeConfig | None = None
+
+    def narrowed(self, window: int | None, max_position: int) -> Self:
+        """The kind with a window, in a model that declares `max_position` positions.
+
+        A window that holds every text is none: transformers' masks are the same with it and
+        without.
+        """
+        longest = max_position if self.rope is None else self.rope.limit(max_position)
+        holds_all = window is not None and window >= longest
+        return msgspec.structs.replace(self, window=None if holds_all else window)
+
+
+ActivationName = Literal["silu", "relu", "tanh", "gelu", "gelu_new", "gelu_pytorch_tanh"]
+"""As transformers calls an activation function."""
+
+
+class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
+    """Differences between decoders that normalise each block's input and have a gated feed-forward
+    network (`workers/models/decoder.py`).
+
+    sandwich_norms     each block's output is normalised too, before it is added
+    unit_offset_norms  checkpoints hold the norms' weights less 1
+    embedding_scale    what embeddings are multiplied by, rounded to the model's dtype
+    logit_softcap      a logit becomes logit_softcap * tanh(logit / logit_softcap)
+    fused_projections  checkpoints have queries, keys and values in one tensor, and the gate and
+                       what it multiplies in another
+    """
+
+    hidden_act: ActivationName
+    norm_eps: float
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    sandwich_norms: bool = False
+    unit_offset_norms: bool = False
+    embedding_scale: float = 1.0
+    logit_softcap: float | None = None
+    fused_projections: bool = False
+
+
+class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
+    """Differences between encoders that normalise each block's sum (`workers/models/encoder.py`).
+
+    A text's token i has row `first_position` + i of the table of positions. All tokens have segment
+    0 if `type_vocab_size` is 1; there are no segments if it is 0. `head_act` and `pooler_act` are
+    the activations of the heads: a masked language model's and a classifier's. The layers' products
+    have no biases without `bias`. Checkpoints with `fused_qkv` have queries, keys and values in one
+    tensor.
+    """
+
+    hidden_act: ActivationName
+    head_act: ActivationName
+    pooler_act: ActivationName = "tanh"
+    norm_eps: float
+    type_vocab_size: int
+    first_position: int = 0
+    gated: bool = False
+    bias: bool = True
+    fused_qkv: bool = False
+
+
+class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_norm_encoder"):
+    """Differences between encoders that normalise each block's input
+    (`workers/models/pre_norm_encoder.py`). Those called `head` are of what comes before a
+    classifier, or before the decoder of a masked language model."""
+
+    hidden_act: ActivationName
+    head_act: ActivationName
+    norm_eps: float
+    norm_bias: bool
+    attention_bias: bool
+    mlp_bias: bool
+    head_bias: bool
+    decoder_bias: bool
+
+
+FamilyConfig = DecoderConfig | EncoderConfig | PreNormEncoderConfig
+
+
+class WrapperConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a checkpoint names the tensors of the language model that it wraps.
+
+    Such names have the part `inner`; where it is, it has no meaning ("language_model.model.norm",
+    "model.language_model.norm" and "model.norm" are the same). Tensors of the other models, such as
+    a vision tower, have one of the parts `skipped`.
+    """
+
+    inner: str = "language_model"
+    skipped: tuple[str, ...] = ("vision_tower", "vision_model", "visual", "multi_modal_projector")
+
+    def inner_name(self, name: str) -> str | None:
+        """A tensor's name within the language model. None if it is not of that."""
+        parts = name.split(".")
+        if any(part in self.skipped for part in parts):
+            return None
+        return ".".join(part for part in parts if part != self.inner)
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes in elements. `max_position` is the most tokens that the model can tell apart."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position: int
+
+
+class ModelShape(Sizes, frozen=True, kw_only=True):
+    """Layer i has the kind of attention `attention[layer_kinds[i]]`. All kinds are causal, or none
+    is. With `tie_word_embeddings` the LM head is the embedding. `classifier_pooling` says which
+    states a classifier gets. Only the model's own class reads `family`. `wrapper` is set for the
+    language model of a larger one.
+    """
+
+    tie_word_embeddings: bool
+    attention: tuple[AttentionKind, ...]
+    layer_kinds: tuple[int, ...]
+    classifier_pooling: PoolingMode = "cls"
+    family: FamilyConfig
+    wrapper: WrapperConfig | None = None
+
+    @property
+    def has_kv_cache(self) -> bool:
+        """Whether tokens see only those before them, so that keys and values can be kept."""
+        return self.attention[0].causal
+
+    @property
+    def gated(self) -> bool:
+        """Whether two products go into the feed-forward network, one of them a gate."""
+        return not isinstance(self.family, EncoderConfig) or self.family.gated
+
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 
 class ModelConfigError(ValueError):
-    """A checkpoint's configuration is missing, unreadable or not supported; one line says why."""
+    """A checkpoint's configuration is missing, unreadable or not supported. One line says why."""
 
 
 class UnsupportedKeyError(ModelConfigError):
@@ -37,7 +341,7 @@ class SpladeConfig(
     kw_only=True,
     rename={"strategy": "pooling_strategy", "activation": "activation_function"},
 ):
-    """How a masked language model's logits become one sparse vector; in JSON as the configuration
+    """How a masked language model's logits become one sparse vector. In JSON as the configuration
     of sentence-transformers' SpladePooling.
 
     Each logit x becomes log(1 + relu(x)), or log(1 + log(1 + relu(x))) with `log1p_relu`;
@@ -49,7 +353,7 @@ class SpladeConfig(
 
 
 class EmbeddingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an embedder declares besides its pooling.
+    """Declarations of an embedder besides its pooling.
 
     `prompts` are texts put before inputs, by name (`config_sentence_transformers.json`);
     `default_prompt_name` is used if a request names none. Vectors of a matryoshka model may be
@@ -103,7 +407,7 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
 
     @property
     def worker_modules(self) -> tuple[VectorModule, ...]:
-        """Those of `modules` that the last stage runs."""
+        """The `modules` that the last stage runs."""
         return self.modules[:-1] if self.normalized else self.modules
 
     @property

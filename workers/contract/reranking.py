@@ -1,5 +1,7 @@
-"""How a causal model scores pairs: the prompt that it gets, and for one without a classifier the
-tokens whose logits are the score (no torch)."""
+"""How a causal model scores pairs (no torch).
+
+It gets a prompt; the score of one without a classifier is the logits of an answer's tokens.
+"""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +29,7 @@ class RerankTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     instruction: str | None = None
 
     def fault(self) -> str | None:
-        """What is wrong with it; None if nothing is."""
+        """The fault of this template. None if there is none."""
         text = "".join(self.pieces)
         if [piece.count(DOCUMENT) for piece in self.pieces if DOCUMENT in piece] != [1]:
             return f"pieces hold {DOCUMENT} {text.count(DOCUMENT)} times; it is needed once"
@@ -40,7 +42,7 @@ class RerankTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return None
 
     def filled(self, query: str, instruction: str | None) -> tuple[str, ...]:
-        """The pieces with an empty document; without an `instruction` they have the default."""
+        """The pieces with an empty document. Without an `instruction` they have the default."""
         given = self.instruction or "" if instruction is None else instruction
         values = {QUERY: query, INSTRUCTION: given, DOCUMENT: ""}
         # In one pass: a query that spells a placeholder is text.

@@ -9,7 +9,7 @@ from workers.contract.model_config import ModelConfigError
 
 
 class Share(msgspec.Struct, array_like=True, frozen=True, tag="share"):
-    """What one stage holds: the layers from `start` to before `stop`, at least one.
+    """Contents of one stage: the layers from `start` to before `stop`, at least one.
 
     The `first` stage also has the embedding, the `last` one the final norm and the LM head or
     classifier.
@@ -56,7 +56,7 @@ def even_split(num_layers: int, num_stages: int) -> tuple[int, ...]:
 
 
 class PartCosts(msgspec.Struct, array_like=True, frozen=True):
-    """What one part of a model costs a stage.
+    """Costs of one part of a model on a stage.
 
     decode        seconds that it takes in a step of decode rows; 0 for an encoder
     prompts       seconds that it takes in a step of prompts, or of whole texts
@@ -69,8 +69,9 @@ class PartCosts(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StageCosts(msgspec.Struct, array_like=True, frozen=True):
-    """What the parts of a model cost on one stage's device, measured before the layers are divided;
-    all times are 0 where that would have taken too long.
+    """Costs of the parts of a model on one stage's device, measured before layers are divided.
+
+    All times are 0 where that would have taken too long.
 
     layer           one layer
     embedding       what the first stage computes besides its layers

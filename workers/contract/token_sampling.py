@@ -57,7 +57,7 @@ class TokenSampling(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         )
 
     def overridden_by(self, options: object) -> Self:
-        """The same with every parameter that `options` has as an attribute other than None."""
+        """These parameters, but for each that `options` has as an attribute other than None."""
         given: dict[str, Any] = {
             name: value
             for name in self.__struct_fields__
@@ -71,7 +71,7 @@ GREEDY = TokenSampling(temperature=0.0)
 
 
 class TokenBias(msgspec.Struct, array_like=True, frozen=True):
-    """What is added to the logits of N tokens.
+    """Numbers that are added to the logits of N tokens.
 
     ids     int32[N], each once
     values  float32[N]

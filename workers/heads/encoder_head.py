@@ -7,9 +7,8 @@ from typing import NamedTuple
 import torch
 
 from workers.contract.config import ExecutionConfig
-from workers.contract.embedding_modules import PoolingConfig, PoolingMode
 from workers.contract.messages import ClassifyOutput, EmbedOutput, EmbedSparseOutput
-from workers.contract.model_config import SpladeConfig
+from workers.contract.model_config import PoolingConfig, PoolingMode, SpladeConfig
 from workers.heads.base import HeadResult
 from workers.models.base import StageModel
 from workers.step.packed_step import PackedStep

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from workers.contract.model_shape import ActivationName
+from workers.contract.model_config import ActivationName
 from workers.layers import onednn
 from workers.layers.fused import FusedActivation, FusedKernels
 from workers.layers.layer import Layer, Placement

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from workers.contract.rope_config import (
+from workers.contract.model_config import (
     LinearScaling,
     Llama3Scaling,
     LongScaling,

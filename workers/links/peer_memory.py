@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.multicast import NO_MULTICAST
+from workers.contract.process import NO_MULTICAST
 from workers.layers.layer import TORCH_DTYPES
 from workers.links.transport import Links, SymmetricMemoryError
 

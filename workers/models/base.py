@@ -15,15 +15,15 @@ import torch
 import torch.nn.functional as F
 
 from workers.attention.stage_attention import QKV, StepAttention
-from workers.contract.embedding_modules import (
+from workers.contract.checkpoint.architectures import family_of
+from workers.contract.model_config import (
     DenseConfig,
+    FamilyConfig,
     LayerNormConfig,
+    ModelConfig,
     NormalizeConfig,
     VectorModule,
 )
-from workers.contract.families.table import family_of
-from workers.contract.model_config import ModelConfig
-from workers.contract.model_shape import FamilyConfig
 from workers.contract.share import Share
 from workers.layers.layer import Chain, Layer, Placement
 from workers.layers.linear import Activation, Embedding, Linear, pad_rows

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from workers.contract.model_config import ModelConfig
-from workers.contract.model_shape import DecoderConfig
+from workers.contract.model_config import DecoderConfig, ModelConfig
 from workers.layers.layer import Layer, Placement, Rows
 from workers.layers.linear import Embedding, GatedLinear, Linear, activation
 from workers.layers.norm import QKNorm, RMSNorm

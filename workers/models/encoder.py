@@ -10,13 +10,21 @@ import re
 
 import torch
 
-from workers.contract.attention_kind import PositionBias
-from workers.contract.model_config import ModelConfig
-from workers.contract.model_shape import EncoderConfig, PreNormEncoderConfig
+from workers.contract.model_config import (
+    EncoderConfig,
+    ModelConfig,
+    PositionBias,
+    PreNormEncoderConfig,
+)
 from workers.layers.layer import Chain, Layer, Placement
 from workers.layers.linear import Embedding, GatedLinear, Linear, activation
 from workers.layers.norm import LayerNorm
-from workers.models.base import StageLayer, StageModel, family_config, on_this_stage
+from workers.models.base import (
+    StageLayer,
+    StageModel,
+    family_config,
+    on_this_stage,
+)
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 

@@ -14,8 +14,8 @@ import zmq
 from workers.attention.backend_selection import AttentionBackendError, select_backends
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import kv_block_bytes
+from workers.contract.checkpoint.architectures import UnknownArchitectureError
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.families.table import UnknownArchitectureError
 from workers.contract.messages import (
     AllocateKV,
     WorkerBeat,
@@ -25,9 +25,8 @@ from workers.contract.messages import (
     WorkerReady,
 )
 from workers.contract.model_config import ModelConfigError
-from workers.contract.process.endings import end_with_threads
+from workers.contract.process import BEAT_SECONDS, end_with_threads
 from workers.contract.share import Share, StageCosts
-from workers.contract.supervision import BEAT_SECONDS
 from workers.device.heap import HeapTrimmer
 from workers.layers.layer import TORCH_DTYPES
 from workers.links.engine_link import EngineLink, StepInbox, TokenReceiver, TokenSender, ZMQContext

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from safetensors import SafetensorError, safe_open
 
-from workers.contract.checkpoint.weight_files import WeightFiles, WeightFormat, find_weights
-from workers.contract.model_config import ModelConfigError
-from workers.contract.model_shape import WrapperConfig
+from workers.contract.checkpoint.folder_files import WeightFiles, WeightFormat, find_weights
+from workers.contract.model_config import ModelConfigError, WrapperConfig
 from workers.layers.layer import Rows
 
 _ZIP = b"PK\x03\x04"

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import torch
 
+from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.families.table import family_of
 from workers.contract.share import Share, shares_of
 from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.models.base import StageModel, model_class

@@ -4,7 +4,7 @@ As of transformers 5.23 and the versions before it, where there is a `tokenizer.
 added around texts stands there alone, whatever `add_bos_token` and `add_eos_token` say.
 """
 
-from workers.contract.config_keys.bookkeeping import Neutral
+from workers.contract.checkpoint.config_keys import Neutral
 
 _ORIGIN = """
     _commit_hash _from_auto _name_or_path name_or_path auto_map backend cache_dir device_map

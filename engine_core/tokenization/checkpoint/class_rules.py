@@ -11,7 +11,7 @@ from tokenizers.models import BPE, WordPiece
 from engine_core.tokenization.checkpoint.special_tokens import DeclaredTokens
 from engine_core.tokenization.pipeline.continuation import continuing
 from engine_core.tokenization.pipeline.rules import PipelineRules
-from workers.contract.config_keys.keys import ConfigKeys, Refuse, shown_value
+from workers.contract.checkpoint.config_keys import ConfigKeys, Refuse, shown_value
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from workers.contract.checkpoint.config_keys import ConfigKeys, Refuse
 from workers.contract.checkpoint.folder_files import optional
-from workers.contract.config_keys.keys import ConfigKeys, Refuse
 
 _NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The named tokens of every tokenizer; a checkpoint may have others."""

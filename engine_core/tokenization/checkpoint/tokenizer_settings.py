@@ -17,8 +17,8 @@ from engine_core.tokenization.checkpoint.tokenizer_classes import (
     TokenizerClass,
     tokenizer_class,
 )
+from workers.contract.checkpoint.config_keys import ConfigKeys, Refuse, stop
 from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, find_file, optional
-from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
 
 
 class TokenizerSettings:

@@ -7,7 +7,7 @@ from engine_core.executor.stage_link import StageWatch
 from tests.engine_core.configs import execution_config
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import WorkerBeat
-from workers.contract.supervision import SILENT_BEATS
+from workers.contract.process import SILENT_BEATS
 
 
 def execution(num_stages: int) -> ExecutionConfig:

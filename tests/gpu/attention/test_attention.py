@@ -17,7 +17,7 @@ from workers.attention.backend_selection import select_backend
 from workers.attention.backends.naive import NaiveBackend
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.attention.capability_check import unmet_need
-from workers.contract.attention_kind import PositionBias
+from workers.contract.model_config import PositionBias
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

@@ -15,7 +15,7 @@ from tests.server.chat_templates import chat_deployment
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import STAGE_TIMES
 from tests.server.support import served_model, server_config, write_tokenizer
-from workers.contract.model_shape import WrapperConfig
+from workers.contract.model_config import WrapperConfig
 
 
 def metric(deployment, name: str, **labels: str) -> float:

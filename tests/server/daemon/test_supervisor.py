@@ -259,7 +259,7 @@ async def test_a_terminal_reaches_only_the_supervisor(daemon: FakeDaemon) -> Non
 def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
     child = f"""
         import os, pathlib, time
-        from workers.contract.supervision import exit_with_parent
+        from workers.contract.process import exit_with_parent
         exit_with_parent()
         new = pathlib.Path({str(tmp_path)!r}, "new")
         new.write_text(str(os.getpid()))

@@ -11,8 +11,7 @@ from tests.engine_core.configs import MODEL
 from tests.server.conftest import DeploymentBuilder
 from tests.server.fake_engine import LENGTH, vector_of
 from tests.server.support import server_config
-from workers.contract.embedding_modules import NormalizeConfig
-from workers.contract.model_config import EmbeddingConfig
+from workers.contract.model_config import EmbeddingConfig, NormalizeConfig
 
 SIZE = 4
 

@@ -8,7 +8,7 @@ import pytest
 
 from server import cli
 from server.models.model_setup import EngineOptions, set_up_model
-from server.models.setup_error import SetupError
+from server.models.model_source import SetupError
 from server.settings.config_file import read_config_file
 from server.settings.settings import Limits, ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json

@@ -1,15 +1,28 @@
 """Engines that share devices: what each gets, and what cannot be."""
 
+import re
+
 import pytest
 
-from server.models.memory_shares import SharesError, Tenant, divide
+from server.models.served_models import divide_memory
+from server.settings.settings import ModelSettings, SettingNames, Settings, SettingsError
+
+Tenant = tuple[tuple[str, ...], float | None]
+"""The devices of an engine, and its share of each if it was given one."""
 
 
 def on(first: int, stages: int = 1, share: float | None = None) -> Tenant:
-    return Tenant(devices=tuple(f"cuda:{n}" for n in range(first, first + stages)), share=share)
+    return tuple(f"cuda:{n}" for n in range(first, first + stages)), share
 
 
-CPU = Tenant(devices=())
+def divided(tenants: list[Tenant]) -> list[float]:
+    models = tuple(ModelSettings(model="m", memory_share=share) for _, share in tenants)
+    devices = [own for own, _ in tenants]
+    names = SettingNames(file="a.yaml")
+    return divide_memory(Settings(models=models, memory_share=0.9), devices, names)
+
+
+CPU: Tenant = ((), None)
 
 
 @pytest.mark.parametrize(
@@ -30,18 +43,26 @@ CPU = Tenant(devices=())
     ids=str,
 )
 def test_shares(tenants: list[Tenant], shares: list[float]) -> None:
-    assert divide(tenants, 0.9) == pytest.approx(shares)
+    assert divided(tenants) == pytest.approx(shares)
 
 
 @pytest.mark.parametrize(
-    ("tenants", "message", "culprits"),
+    ("tenants", "message"),
     [
-        ([on(0, share=0.7), on(1), on(0, share=0.4)], "1.1 of cuda:0, more than all", [0, 2]),
-        ([on(3, 2, share=0.7), on(4, share=0.7)], "1.4 of cuda:4, more than all of it", [0, 1]),
-        ([on(0), on(0, share=0.9)], "0.9 of cuda:0, nothing of 0.9 is left", [1]),
+        (
+            [on(0, share=0.7), on(1), on(0, share=0.4)],
+            "models[0].memory_share, models[2].memory_share: 1.1 of cuda:0, more than all of it",
+        ),
+        (
+            [on(3, 2, share=0.7), on(4, share=0.7)],
+            "models[0].memory_share, models[1].memory_share: 1.4 of cuda:4, more than all of it",
+        ),
+        (
+            [on(0), on(0, share=0.9)],
+            "models[1].memory_share: 0.9 of cuda:0, nothing of 0.9 is left to others",
+        ),
     ],
 )
-def test_what_does_not_fit(tenants: list[Tenant], message: str, culprits: list[int]) -> None:
-    with pytest.raises(SharesError, match=message) as caught:
-        divide(tenants, 0.9)
-    assert caught.value.tenants == culprits
+def test_what_does_not_fit(tenants: list[Tenant], message: str) -> None:
+    with pytest.raises(SettingsError, match=f"^a.yaml: {re.escape(message)}$"):
+        divided(tenants)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from server.models.model_setup import EngineOptions, set_up_model
-from server.models.setup_error import SetupError
+from server.models.model_source import SetupError
 from server.settings.settings import Limits, ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint
+from workers.contract.checkpoint.architectures import UnknownArchitectureError
 from workers.contract.config import WorkerConfig
-from workers.contract.families.table import UnknownArchitectureError
 
 GIB = 1 << 30
 

@@ -14,8 +14,7 @@ from huggingface_hub.errors import IncompleteSnapshotError
 
 from engine_core.tokenization.tokenizer import TokenizerError
 from server.demo import DemoModelMissingError, demo_models
-from server.models.model_source import check_checkpoint, model_folder
-from server.models.setup_error import ModelSourceError
+from server.models.model_source import ModelSourceError, check_checkpoint, model_folder
 from tests.server.checkpoint_folders import LLAMA, write_checkpoint, write_json
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import LoadFormat
@@ -101,7 +100,7 @@ def fetch_offline(cache: Path, source: str) -> str:
     code = """
 import sys
 from server.models.model_source import model_folder
-from server.models.setup_error import ModelSourceError
+from server.models.model_source import ModelSourceError
 try:
     print(model_folder(sys.argv[1], "auto"))
 except ModelSourceError as error:

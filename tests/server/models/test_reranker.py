@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.models.reranker import with_template
-from server.models.setup_error import SetupError
+from server.models.model_setup import with_template
+from server.models.model_source import SetupError
 from tests.workers.checkpoints import save_bert
 from tests.workers.heads import reranking_gemma
 from tests.workers.heads.reranking_classifier import save_reranking_classifier
@@ -19,8 +19,8 @@ from tests.workers.heads.reranking_qwen3 import (
     save_reranking_qwen3,
     write_modules,
 )
+from workers.contract.checkpoint.architectures import TaskError, task_of
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.families.table import TaskError, task_of
 from workers.contract.model_config import ModelConfig, ModelConfigError
 from workers.contract.reranking import KNOWN_TEMPLATES, RerankTemplate
 

@@ -11,9 +11,8 @@ import torch
 from safetensors.numpy import save_file
 
 from server.models.model_setup import EngineOptions, set_up_model
-from server.models.setup_error import ModelSourceError
+from server.models.model_source import ModelSourceError, WeightHeads, read_heads
 from server.models.stage_memory import weight_bytes
-from server.models.weight_heads import WeightHeads, read_heads
 from server.settings.settings import Limits
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint
 

@@ -5,7 +5,6 @@ import pytest
 from engine_core.messages import JobTiming
 from server.observe.request_record import RequestRecord
 from server.observe.request_tracer import Phase, attributes, failed, phases
-from server.request_tracing.phases import failed
 
 TIMING = JobTiming(1, tokenize=0.5, queue=0.25, prefill=1.0, cached=0)
 

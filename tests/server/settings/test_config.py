@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from server.models.generation_file import read_generation_defaults
+from server.models.model_setup import read_generation_defaults
 from server.settings.settings import GenerationDefaults, Limits, api_key_from, child_environment
 from tests.server.checkpoint_folders import write_json
 from workers.contract.model_config import ModelConfigError

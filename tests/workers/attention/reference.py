@@ -3,7 +3,7 @@
 import torch
 
 from tests.workers.attention_problems import Problem
-from workers.contract.attention_kind import AttentionKind
+from workers.contract.model_config import AttentionKind
 
 
 def dense_attention(

@@ -20,7 +20,7 @@ from workers.attention.backends.naive import NaiveBackend
 from workers.attention.backends.xformers import XformersBackend
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.attention.capability_check import _unmet_kind
-from workers.contract.attention_kind import AttentionKind
+from workers.contract.model_config import AttentionKind
 
 STEPS = {
     "decode": [(6, 1), (8, 1), (0, 1)],

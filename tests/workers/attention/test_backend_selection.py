@@ -24,7 +24,7 @@ from workers.attention.backends.sdpa import SdpaBackend
 from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
 from workers.attention.capability_check import unmet_need
 from workers.attention.probe import Probe, Probed, ProbeError
-from workers.contract.attention_kind import PositionBias
+from workers.contract.model_config import PositionBias
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -322,7 +322,7 @@ def test_only_the_chosen_backend_is_imported() -> None:
         "import sys, torch\n"
         "from workers.attention.base import AttentionNeeds\n"
         "from workers.attention.backend_selection import select_backend\n"
-        "from workers.contract.attention_kind import AttentionKind\n"
+        "from workers.contract.model_config import AttentionKind\n"
         "kind = AttentionKind(causal=True, scale=1.0)\n"
         "select_backend('naive', AttentionNeeds(kind, 'cpu', torch.float32, 4, 4, 32, 4))\n"
         "print(*sorted(name for name in sys.modules if name.startswith('workers.attention.')))\n"

@@ -9,8 +9,7 @@ from tests.workers.step_tensors import packed_step
 from workers.attention.backend_selection import select_backends
 from workers.attention.base import AttentionNeeds
 from workers.attention.stage_attention import KindAttention, LayerAttention, StageAttention
-from workers.contract.attention_kind import AttentionKind
-from workers.contract.rope_config import RopeConfig
+from workers.contract.model_config import AttentionKind, RopeConfig
 from workers.layers.layer import Placement
 from workers.layers.norm import QKNorm
 from workers.layers.rotary import RotaryEmbedding

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from tests.engine_core.configs import MODEL, execution_config
-from workers.contract.attention_kind import AttentionKind
 from workers.contract.config import Task
+from workers.contract.model_config import AttentionKind
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrainedTokenizerFast
 
 from engine_core.messages import EncodeJob
-from server.models.reranker import with_template
+from server.models.model_setup import with_template
 from tests.workers.checkpoints import LLAMA, save_randomly
 from tests.workers.stage.embedding_llama import random_texts, write_tokenizer
 from tests.workers.stage.encoding_engine import answers, refusal, start_engine

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from engine_core.messages import EncodeJob, Tokenization
 from server.encoding.label_scores import label_scores
-from server.models.reranker import with_template
+from server.models.model_setup import with_template
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.test_core import A
 from tests.workers.heads.reranking_qwen3 import (

@@ -8,7 +8,7 @@ from transformers import GemmaForCausalLM, PreTrainedTokenizerFast
 
 from engine_core.messages import EncodeJob, Tokenization
 from server.encoding.label_scores import label_scores
-from server.models.reranker import with_template
+from server.models.model_setup import with_template
 from tests.engine_core.fake_transport import Engine
 from tests.workers.heads.reranking_gemma import PROMPT, card_scores, save_reranking_gemma
 from tests.workers.heads.reranking_qwen3 import DOCUMENTS, QUERY

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from workers.contract.embedding_modules import PoolingConfig
 from workers.contract.messages import EncodeStep
+from workers.contract.model_config import PoolingConfig
 from workers.heads.encoder_head import first_tokens, pool
 from workers.step.packed_step import PackedStep
 

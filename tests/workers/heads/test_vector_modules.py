@@ -24,8 +24,7 @@ from tests.workers.contract.checkpoint.library_folders import (
 from tests.workers.stages import EncoderStages, vectors_of
 from tests.workers.step_maker import encoder_step, int32
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.embedding_modules import PoolingConfig
-from workers.contract.model_config import ModelConfig
+from workers.contract.model_config import ModelConfig, PoolingConfig
 from workers.heads import encoder_head
 from workers.layers.linear import Linear
 from workers.step.packed_step import PackedStep

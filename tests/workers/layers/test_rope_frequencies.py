@@ -8,9 +8,8 @@ import torch
 from transformers import LlamaConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.config_keys.rope import read_rope
-from workers.contract.rope_config import RopeConfig
+from workers.contract.checkpoint.shape_keys import ShapeKeys
+from workers.contract.model_config import RopeConfig
 from workers.layers.rotary import rope_frequencies
 
 POSITIONS, HEAD_DIM = 1024, 32
@@ -60,7 +59,7 @@ def theirs(scaling: dict[str, Any]) -> PreTrainedConfig:
 
 def ours(scaling: dict[str, Any]) -> RopeConfig:
     values = {"rope_theta": 5000.0, "rope_scaling": scaling}
-    return read_rope(ConfigKeys(Path("config.json"), values), POSITIONS)
+    return ShapeKeys(Path("config.json"), values).read_rope(POSITIONS)
 
 
 @pytest.mark.parametrize("length", [200, 256, 257, POSITIONS])

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import _SymmetricMemory
 
 from tests.workers.checkpoints import save_bert, save_llama, with_execution, worker_config
 from workers.contract.config import WorkerConfig
-from workers.contract.multicast import NO_MULTICAST
+from workers.contract.process import NO_MULTICAST
 from workers.links import peer_memory
 from workers.links.peer_memory import (
     PeerLayout,

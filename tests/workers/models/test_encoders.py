@@ -12,8 +12,8 @@ from tests.workers.checkpoints import worker_config
 from tests.workers.models.encoders import ENCODERS, LIMIT
 from tests.workers.models.tiny_models import TinyModel, TinyModels
 from tests.workers.step_tensors import Stages, packed_step
+from workers.contract.checkpoint.architectures import family_of
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.families.table import family_of
 from workers.heads.encoder_head import encoder_head
 
 SPOILT = [(name, feature) for name, tiny in ENCODERS.items() for feature in tiny.spoilt]

@@ -4,7 +4,7 @@ import torch
 from transformers import MPNetConfig
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-from workers.contract.attention_kind import PositionBias
+from workers.contract.model_config import PositionBias
 from workers.layers.layer import Placement
 from workers.models.encoder import RelativePositionBias, buckets_by_distance
 

@@ -16,10 +16,9 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from tests.workers.checkpoints import save_randomly
-from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.families.base import Family
-from workers.contract.families.table import FAMILIES
-from workers.contract.model_shape import ModelShape
+from workers.contract.checkpoint.architectures import FAMILIES, Family
+from workers.contract.checkpoint.shape_keys import ShapeKeys
+from workers.contract.model_config import ModelShape
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -112,7 +111,7 @@ def swap_halves(tensor: torch.Tensor) -> torch.Tensor:
 def _with_fields(family: Family, fields: Mapping[str, Any]) -> Family:
     """`family`, with a reader that says `fields` of every model."""
 
-    def read_shape(keys: ConfigKeys) -> ModelShape:
+    def read_shape(keys: ShapeKeys) -> ModelShape:
         shape = family.read_shape(keys)
         assert all(getattr(shape.family, name) != value for name, value in fields.items())
         return replace(shape, family=replace(shape.family, **fields))

@@ -12,7 +12,7 @@ import torch
 import workers.stage.worker
 from workers.attention.backend_selection import select_backend
 from workers.attention.base import AttentionNeeds
-from workers.contract.attention_kind import AttentionKind
+from workers.contract.model_config import AttentionKind
 kind = AttentionKind(causal=False, scale=1.0)
 select_backend("auto", AttentionNeeds(kind, "cpu", torch.float32, 4, 4, 32, 16))
 print(*sys.modules, sep="\\n")

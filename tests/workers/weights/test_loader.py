@@ -20,8 +20,8 @@ from tests.workers.checkpoints import (
     with_execution,
     worker_config,
 )
+from workers.contract.checkpoint.architectures import UnknownArchitectureError
 from workers.contract.config import WorkerConfig
-from workers.contract.families.table import UnknownArchitectureError
 from workers.contract.share import shares_of
 from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.models.base import model_class

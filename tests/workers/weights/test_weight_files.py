@@ -19,7 +19,7 @@ from tests.workers.checkpoints import (
     worker_config,
 )
 from workers.contract.config import WorkerConfig
-from workers.contract.model_shape import WrapperConfig
+from workers.contract.model_config import WrapperConfig
 from workers.layers.layer import Placement
 from workers.models.base import model_class
 from workers.weights import loader

@@ -2,54 +2,54 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from workers.contract.checkpoint.folder_files import optional
-from workers.contract.checkpoint.labels import read_labels, read_sigmoid_scores
-from workers.contract.checkpoint.other_formats import read_config
-from workers.contract.checkpoint.refused_checkpoints import check_servable
-from workers.contract.checkpoint.sentence_transformers_checks import (
-    check_sentence_transformers_files,
+from workers.contract.checkpoint.architectures import (
+    FAMILIES,
+    Family,
+    UnknownArchitectureError,
+    architecture_for,
+    family_of,
+    kind_of,
 )
-from workers.contract.checkpoint.sentence_transformers_files import (
+from workers.contract.checkpoint.config_keys import (
+    MOST_WIDTH,
+    NOT_SUPPORTED,
+    ConfigKeys,
+    Refuse,
+    stop,
+)
+from workers.contract.checkpoint.folder_files import ADAPTER_FILE, find_file, optional, read_config
+from workers.contract.checkpoint.sentence_transformers import (
     MODULES_FILE,
     ModelFile,
     Module,
     TransformerFile,
+    check_library_files,
     module_of,
     read_model_file,
     read_modules,
-    read_transformer_file,
-)
-from workers.contract.checkpoint.sentence_transformers_modules import (
     read_pooling,
     read_reranking,
     read_splade,
+    read_transformer_file,
     read_vector_modules,
 )
+from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.config import AskedTask, Task
-from workers.contract.config_keys.keys import ConfigKeys, Refuse, stop
-from workers.contract.embedding_modules import vector_size
-from workers.contract.families.kinds import kind_of
-from workers.contract.families.table import (
-    FAMILIES,
-    UnknownArchitectureError,
-    architecture_for,
-    family_of,
-)
 from workers.contract.model_config import (
     EmbeddingConfig,
+    LongScaling,
     ModelConfig,
     ModelConfigError,
+    ModelShape,
     PoolingConfig,
+    RopeConfig,
+    vector_size,
 )
-from workers.contract.model_shape import ModelShape
-from workers.contract.rope_config import LongScaling, RopeConfig
-
-_Size = Annotated[int, Meta(ge=1)]
 
 
 def read_model_config(
@@ -62,21 +62,21 @@ def read_model_config(
     a file or a required key is missing or of the wrong type. A key that is not known might change
     what the model computes: it goes to `refuse`, as does all else that does not hinder the reading.
     """
-    keys = ConfigKeys(path / "config.json", read_config(path), refuse=refuse)
+    keys = ShapeKeys(path / "config.json", read_config(path), refuse=refuse)
     declared = _architecture(keys)
     modules, transformer = read_modules(path), read_transformer_file(path)
     own = family_of(declared).base if module_of(modules, "Pooling") else declared
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
     task = _task(family.task, asked, modules)
-    check_servable(keys, path, family, task, refuse)
+    _check_servable(keys, family, task)
     heeded = architecture == own and (task == "rerank" or not module_of(modules, "LogitScore"))
     modules = _checked_modules(path, modules, task, refuse) if heeded else []
     shape = family.read_shape(keys)
     _check_attention(keys, shape, family.task)
     model = read_model_file(path)
     reranking = read_reranking(path, modules, model) if task == "rerank" else None
-    labels = read_labels(keys)[: None if reranking is None else 1]
+    labels = _read_labels(keys)[: None if reranking is None else 1]
     pooling = _pooling(path, modules, shape)
     behind = read_vector_modules(path, modules, vector_size(shape.hidden_size, pooling, ()))
     config = ModelConfig(
@@ -88,7 +88,7 @@ def read_model_config(
         checkpoint_dtype=keys.read("dtype", str, keys.read("torch_dtype", str, "float32")),
         num_labels=len(labels),
         labels=labels,
-        sigmoid_scores=read_sigmoid_scores(keys, model.activation_fn) or reranking is not None,
+        sigmoid_scores=_read_sigmoid_scores(keys, model.activation_fn) or reranking is not None,
         reranking=reranking,
         pooling=pooling,
         modules=behind,
@@ -103,6 +103,16 @@ def _task(own: Task, asked: AskedTask | None, modules: list[Module]) -> Task:
     """A causal model with an LM head reranks if it is asked to, or if its modules say so."""
     reranks = asked == "rerank" or (asked is None and module_of(modules, "LogitScore"))
     return "rerank" if own == "generate" and reranks else own
+
+
+def _checked_modules(
+    folder: Path, modules: list[Module], task: Task, refuse: Refuse
+) -> list[Module]:
+    try:
+        check_library_files(folder, modules, task)
+    except ModelConfigError as error:
+        refuse(error)
+    return modules
 
 
 def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingConfig:
@@ -129,16 +139,6 @@ def _architecture(keys: ConfigKeys) -> str:
     return names[0]
 
 
-def _checked_modules(
-    folder: Path, modules: list[Module], task: Task, refuse: Refuse
-) -> list[Module]:
-    try:
-        check_sentence_transformers_files(folder, modules, task)
-    except ModelConfigError as error:
-        refuse(error)
-    return modules
-
-
 def _check_attention(keys: ConfigKeys, shape: ModelShape, task: Task) -> None:
     if task == "generate" and not shape.has_kv_cache:
         raise keys.error("a model whose tokens see those after them cannot generate")
@@ -163,8 +163,10 @@ def _check_rope(keys: ConfigKeys, rope: RopeConfig, head_dim: int) -> None:
 
 
 def _longest(shape: ModelShape, own_limit: int | None) -> int:
-    """The most tokens of a text: those that the model can tell apart, by what its rotary embeddings
-    say of that (see `RopeConfig.limit`), or fewer."""
+    """The most tokens of a text: those that the model can tell apart, or fewer.
+
+    Its rotary embeddings say how many that are (see `RopeConfig.limit`).
+    """
     ropes = [kind.rope for kind in shape.attention if kind.rope is not None]
     told = min([rope.limit(shape.max_position) for rope in ropes], default=shape.max_position)
     return told if own_limit is None else min(told, own_limit)
@@ -186,6 +188,41 @@ class _TokenizerFile(msgspec.Struct):
     model_max_length: float | None = None
 
 
+def _read_labels(keys: ConfigKeys) -> tuple[str, ...]:
+    """The labels' names. Without names in the file, those that transformers makes up. Raises
+    ModelConfigError."""
+    names = keys.read("id2label", dict[str, Any], {})
+    count = len(names) or keys.count("num_labels", 2, MOST_WIDTH)
+    return tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(count))
+
+
+def _read_sigmoid_scores(keys: ConfigKeys, declared: str | None) -> bool:
+    """Whether the sigmoid turns each logit into a probability. Raises ModelConfigError.
+
+    One label: yes, unless its activation is the identity (sentence-transformers' rule). Several
+    labels: if their activation is the sigmoid, or the checkpoint is a multi-label classifier.
+    `declared` has precedence over keys that earlier versions of the library wrote into
+    `config.json`.
+    """
+    settings = keys.read("sentence_transformers", dict[str, Any], {})
+    earlier = keys.read("sbert_ce_default_activation_function", str, "")
+    activation = str(declared or settings.get("activation_fn") or earlier)
+    several = len(_read_labels(keys)) > 1
+    usual = not several or keys.read("problem_type", str, "") == "multi_label_classification"
+    if not activation:
+        return usual
+    means = {"Identity": several and usual, "Sigmoid": True}
+    if several:
+        means["Softmax"] = False
+    module, _, name = activation.rpartition(".")
+    if name not in means or not module.startswith("torch.nn"):
+        raise keys.error(f"activation function {activation} is not supported")
+    return means[name]
+
+
+_Size = Annotated[int, Meta(ge=1)]
+
+
 def _embedding_config(keys: ConfigKeys, model: ModelFile, largest: int) -> EmbeddingConfig:
     """Vectors of `largest` numbers may be truncated to the sizes that `config.json` declares."""
     declared = keys.read("matryoshka_dimensions", list[_Size], [])
@@ -200,3 +237,75 @@ def _embedding_config(keys: ConfigKeys, model: ModelFile, largest: int) -> Embed
         is_matryoshka=keys.read("is_matryoshka", bool, False) or bool(sizes),
         matryoshka_dimensions=tuple(sizes),
     )
+
+
+_MODELOPT_FILE = "hf_quant_config.json"
+_GPTQ_FILE = "quantize_config.json"
+
+
+def own_models(keys: ConfigKeys) -> tuple[str, ...]:
+    """The classes of models that the checkpoint brings, such as `modeling_qwen.Qwen2Model`. Raises
+    ModelConfigError."""
+    classes = keys.read("auto_map", dict[str, Any], {})
+    own = (str(path) for name, path in classes.items() if name.startswith("AutoModel"))
+    return tuple(dict.fromkeys(own))
+
+
+def _check_servable(keys: ConfigKeys, family: Family, task: Task) -> None:
+    """Refuse checkpoints that no family serves: quantized ones, unknown code, and adapters.
+
+    Code that comes with a checkpoint (`auto_map` in its `config.json`) is never run. Raises
+    ModelConfigError.
+    """
+    _check_quantization(keys)
+    _check_own_code(keys, family, task)
+    if file := find_file(keys.file.parent, ADAPTER_FILE):
+        reason = "adapters are not supported; merge it into the weights"
+        keys.refuse(ModelConfigError(f"{file}: {reason}"))
+
+
+def _check_quantization(keys: ConfigKeys) -> None:
+    """Refuse what `config.json` declares, or a file beside it. Raises ModelConfigError."""
+    folder, others = keys.file.parent, dict(NOT_SUPPORTED)
+    if method := keys.read("quantization_config", dict[str, Any], {}).get("quant_method"):
+        del others["quantization_config"]
+        keys.refuse_key("quantization_config", f"with the method {method!r} is not supported")
+    keys.neutral(others)
+    modelopt = optional(folder, _MODELOPT_FILE, _ModelOptFile) or _ModelOptFile()
+    if methods := modelopt.methods():
+        reason = f"quantization by {' and '.join(methods)} is not supported"
+        keys.refuse(ModelConfigError(f"{folder / _MODELOPT_FILE}: {reason}"))
+    gptq = optional(folder, _GPTQ_FILE, dict[str, Any])
+    if gptq is not None:
+        reason = f"quantization to {gptq.get('bits', 'few')} bits is not supported"
+        keys.refuse(ModelConfigError(f"{folder / _GPTQ_FILE}: {reason}"))
+
+
+class _ModelOptFile(msgspec.Struct):
+    """The key of hf_quant_config.json with the algorithms."""
+
+    quantization: dict[str, Any] = {}
+
+    def methods(self) -> list[str]:
+        """How TensorRT Model Optimizer quantized weights, and keys and values."""
+        keys = {"quant_algo": "", "kv_cache_quant_algo": " (keys and values)"}
+        own = self.quantization
+        return [f"{own[key]}{of}" for key, of in keys.items() if own.get(key)]
+
+
+def _check_own_code(keys: ConfigKeys, family: Family, task: Task) -> None:
+    """Refuse an embedder or a reranker with a model of its own that the family does not know.
+
+    Under the name of a known architecture such code often attends in both directions. A generator's
+    cannot: it is an earlier form of what transformers has today.
+    """
+    # `modeling_qwen` of `owner/name--modeling_qwen.Qwen2Model`
+    modules = {own: own.rpartition("--")[2].rpartition(".")[0] for own in own_models(keys)}
+    unknown = [own for own, module in modules.items() if module not in family.known_code]
+    if unknown and task != "generate":
+        reason = (
+            f"names {unknown[0]}: code that comes with a checkpoint is never run, and this may "
+            f"compute another model than {family.name}; if it does not, ignore_config_keys may "
+            "name auto_map"
+        )
+        keys.refuse_key("auto_map", reason)

@@ -6,9 +6,10 @@ Its size is bounded, and the depth of its JSON.
 
 import json
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -27,7 +28,7 @@ _MOST_LEVELS = 64
 
 
 class UnsafeFileError(ModelConfigError):
-    """A file that is not read, whatever is in it; one line says why."""
+    """A file that is not read, whatever is in it. One line says why."""
 
 
 def find_file(folder: Path, name: str | Path, most_bytes: int | None = None) -> Path | None:
@@ -54,7 +55,7 @@ def find_file(folder: Path, name: str | Path, most_bytes: int | None = None) -> 
 
 
 def read_bytes(folder: Path, name: str | Path, most_bytes: int = CONFIG_BYTES) -> bytes:
-    """What is in a file. Raises ModelConfigError."""
+    """The contents of a file. Raises ModelConfigError."""
     file = find_file(folder, name, most_bytes)
     if file is None:
         missing = folder / name
@@ -90,6 +91,14 @@ def decoded(
         raise ModelConfigError(f"{folder / name} cannot be read: {error}") from None
 
 
+def converted(file: Path, values: dict[str, Any], kind: type[ValueT]) -> ValueT:
+    """The `values` of a file as a `kind`. Raises ModelConfigError, naming the file."""
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise ModelConfigError(f"{file} is not valid: {error}") from None
+
+
 def optional(folder: Path, name: str | Path, kind: type[ValueT]) -> ValueT | None:
     """The value in a file of JSON, or None without such a file. Raises ModelConfigError."""
     return decoded(folder, name, kind) if find_file(folder, name) else None
@@ -116,22 +125,111 @@ def _json_value(data: bytes) -> Any:
     return value
 
 
-def _check_depth(value: Any) -> None:
+def _check_depth(value: Any, levels: int = _MOST_LEVELS) -> None:
     """Raises ValueError where objects and lists are nested too deeply."""
-    level = [value]
-    for _ in range(_MOST_LEVELS):
-        level = [inner for outer in level for inner in _inner(outer)]
-        if not level:
-            return
-    raise ValueError(f"it has more than {_MOST_LEVELS} objects and lists within each other")
-
-
-def _inner(value: Any) -> list[Any]:
-    """The values in an object or a list which may have others in them."""
     if isinstance(value, dict):
-        found = list(cast("dict[str, Any]", value).values())
-    elif isinstance(value, list):
-        found = cast("list[Any]", value)
-    else:
-        return []
-    return [each for each in found if isinstance(each, dict | list)]
+        value = list(cast("dict[str, Any]", value).values())
+    if isinstance(value, list):
+        if not levels:
+            raise ValueError(f"it has more than {_MOST_LEVELS} objects and lists within each other")
+        for inner in cast("list[Any]", value):
+            if isinstance(inner, dict | list):
+                _check_depth(inner, levels - 1)
+
+
+GGUF = "GGUF is not read: serve the checkpoint in safetensors that it was made from"
+ADAPTER_FILE = "adapter_config.json"
+
+
+def other_format(folder: Path) -> str | None:
+    """A line with the contents of `folder` and the way out. None for any other folder."""
+    if find_file(folder, ADAPTER_FILE) and not find_file(folder, "config.json"):
+        return f"{folder} is an adapter{_base_of(folder)}, not a model: merge it into the weights"
+    if any(any(folder.glob(pattern)) for pattern in ("*.gguf", "*/*.gguf")):
+        return f"{folder} holds GGUF files; {GGUF}"
+    if find_file(folder, "params.json") and any(folder.glob("consolidated*.safetensors")):
+        return (
+            f"{folder} is in Mistral's own format (params.json, consolidated*.safetensors): serve "
+            "the same model in transformers' format (config.json, model*.safetensors)"
+        )
+    return None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The object in `config.json`. Raises ModelConfigError, which names another format."""
+    if not find_file(folder, "config.json") and (other := other_format(folder)):
+        raise ModelConfigError(other)
+    return read_json(folder, "config.json")
+
+
+def _base_of(folder: Path) -> str:
+    base = read_json(folder, ADAPTER_FILE).get("base_model_name_or_path")
+    return f" of {base}" if base else ""
+
+
+WeightFormat = Literal["safetensors", "pytorch"]
+
+_SINGLE_FILES: dict[WeightFormat, str] = {
+    "safetensors": "model.safetensors",
+    "pytorch": "pytorch_model.bin",
+}
+"""The preferred format first. Beside each may be an index, NAME.index.json."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFiles:
+    """One set of weights: one file, or those that an index lists.
+
+    `index` maps the tensors' names to files; None without an index. `missing` says in words which
+    file is not there.
+    """
+
+    format: WeightFormat
+    files: tuple[Path, ...]
+    index: Mapping[str, Path] | None = None
+    missing: str | None = None
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str] = {}
+
+
+def find_weights(folder: Path, module: str = "") -> WeightFiles:
+    """The weights that are read, of a model or of the `module` in a folder of its own.
+
+    The first set that is complete: safetensors before pickles, and of one format an index before a
+    single file.
+
+    Raises ModelConfigError if there is none, if an index is not one, or for a file that may not be
+    read.
+    """
+    sets = list(_sets(folder, Path(module)))
+    for weights in sets:
+        if weights.missing is None:
+            return weights
+    (name, *_) = _SINGLE_FILES.values()
+    own = folder / module
+    if sets:
+        raise ModelConfigError(sets[0].missing)
+    raise ModelConfigError(other_format(own) or f"{name} is missing from {own}")
+
+
+def _sets(folder: Path, module: Path) -> Generator[WeightFiles]:
+    for weight_format, name in _SINGLE_FILES.items():
+        if find_file(folder, module / f"{name}.index.json"):
+            yield _of_index(weight_format, folder, module, f"{name}.index.json")
+        if file := find_file(folder, module / name):
+            yield WeightFiles(weight_format, (file,))
+
+
+def _of_index(weight_format: WeightFormat, folder: Path, module: Path, name: str) -> WeightFiles:
+    weight_map = decoded(folder, module / name, _Index, INDEX_BYTES).weight_map
+    if not weight_map:
+        raise ModelConfigError(f"{folder / module / name} is not an index: it has no weight_map")
+    index = {tensor: folder / module / part for tensor, part in weight_map.items()}
+    for part in dict.fromkeys(weight_map.values()):
+        if find_file(folder, module / part) is None:
+            file = folder / module / part
+            missing = f"{file.name}, listed in its index, is missing from {file.parent}"
+            return WeightFiles(weight_format, (), index, missing)
+    return WeightFiles(weight_format, tuple(dict.fromkeys(index.values())), index)

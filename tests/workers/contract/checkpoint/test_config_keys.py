@@ -10,11 +10,10 @@ import pytest
 from transformers import BertConfig, LlamaConfig
 
 from engine_core.workflows import workflow_for
+from workers.contract.checkpoint.architectures import FAMILIES, UnknownArchitectureError
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.config_keys.keys import ConfigKeys
-from workers.contract.families.table import FAMILIES, UnknownArchitectureError
-from workers.contract.model_config import ModelConfig, ModelConfigError
-from workers.contract.model_shape import ModelShape
+from workers.contract.checkpoint.shape_keys import ShapeKeys
+from workers.contract.model_config import ModelConfig, ModelConfigError, ModelShape
 from workers.models.base import model_class
 
 BERTS = ("BertModel", "BertForMaskedLM", "BertForSequenceClassification")
@@ -181,13 +180,13 @@ def test_a_window_without_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Whatever the family."""
     family = FAMILIES["LlamaForCausalLM"]
 
-    def with_window(keys: ConfigKeys) -> ModelShape:
+    def with_window(keys: ShapeKeys) -> ModelShape:
         shape = family.read_shape(keys)
         kind = msgspec.structs.replace(shape.attention[0], window=keys.required("own_window", int))
         return msgspec.structs.replace(shape, attention=(kind,))
 
     table = {**FAMILIES, "LlamaForCausalLM": dataclasses.replace(family, read_shape=with_window)}
-    monkeypatch.setattr("workers.contract.families.table.FAMILIES", table)
+    monkeypatch.setattr("workers.contract.checkpoint.architectures.FAMILIES", table)
     assert read(tmp_path, "LlamaForCausalLM", own_window=1).attention[0].window == 1
     message = refusal(tmp_path, "LlamaForCausalLM", own_window=0)
     assert message == "a window of 0 tokens is not supported"

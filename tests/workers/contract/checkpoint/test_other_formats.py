@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from server.models.model_source import model_folder
-from server.models.setup_error import ModelSourceError
+from server.models.model_source import ModelSourceError, model_folder
 from tests.server.checkpoint_folders import LLAMA, write_json
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.checkpoint.weight_files import find_weights
+from workers.contract.checkpoint.folder_files import find_weights
 from workers.contract.model_config import ModelConfigError
 
 

@@ -19,16 +19,16 @@ from tests.workers.contract.checkpoint.library_folders import (
     write_tokenizer,
 )
 from tests.workers.stage.embedding_llama import PROMPTS, save_embedding_llama
+from workers.contract.checkpoint.architectures import TaskError
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import AskedTask
-from workers.contract.embedding_modules import (
+from workers.contract.model_config import (
     DenseConfig,
     LayerNormConfig,
+    ModelConfigError,
     NormalizeConfig,
     PoolingConfig,
 )
-from workers.contract.families.table import TaskError
-from workers.contract.model_config import ModelConfigError
 
 SIZE = 32
 SHAPE: dict[str, Any] = {

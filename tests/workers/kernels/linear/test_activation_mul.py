@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from workers.contract.model_shape import ActivationName
+from workers.contract.model_config import ActivationName
 from workers.kernels.linear.activation_mul import activation_mul
 from workers.layers.fused import FusedActivation
 from workers.layers.linear import activation

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.workers.kernels.drawn import drawn
-from workers.contract.model_shape import ActivationName
+from workers.contract.model_config import ActivationName
 from workers.device.tuning import GATED_HIGH_TILE, GATED_LOW_TILE, GatedTile
 from workers.kernels.linear.gated_matmul import can_multiply, gated_linear
 from workers.kernels.linear.gated_matmul_selection import GatedProduct, formatted_ways

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.workers.kernels.drawn import drawn
-from workers.contract.model_shape import ActivationName
+from workers.contract.model_config import ActivationName
 from workers.device.tuning import SkinnyTile
 from workers.kernels.linear.skinny_linear import linear
 from workers.layers.fused import Norm

@@ -10,7 +10,7 @@ import torch
 from workers.attention.backends.dense.product import attend_dense
 from workers.attention.base import AttentionNeeds
 from workers.attention.padded_batches import padded_batches, padding_mask
-from workers.contract.attention_kind import AttentionKind
+from workers.contract.model_config import AttentionKind
 from workers.device.transfer import to_device
 from workers.step.packed_step import PackedStep
 from workers.step.rows import IntArray

@@ -5,7 +5,7 @@ import torch
 from workers.attention.backends.dense.paged_plan import DecodeBatch, PagedPlan, Prefix
 from workers.attention.backends.dense.product import attend_dense, attend_dense_with_lse
 from workers.attention.base import LayerCache
-from workers.contract.attention_kind import AttentionKind
+from workers.contract.model_config import AttentionKind
 
 _Results = tuple[torch.Tensor, ...]
 """The attention output [N, H, D]; behind it, in a step with prefixes that are attended once, the

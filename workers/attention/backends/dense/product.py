@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from workers.contract.attention_kind import AttentionKind
+from workers.contract.model_config import AttentionKind
 
 
 def attend_dense(

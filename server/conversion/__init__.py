@@ -1,1 +1,0 @@
-"""Tokenizers that exist only in slow form become a tokenizer.json, once."""

@@ -1,1 +1,0 @@
-"""`penstock inspect`: what a checkpoint is and needs, from its files alone."""

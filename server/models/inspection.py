@@ -1,0 +1,334 @@
+"""Reads what a checkpoint is and needs. No weight is read, and torch is not imported."""
+
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
+from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerError
+from server.errors import one_line
+from server.models.model_setup import (
+    EngineOptions,
+    IgnoredKeys,
+    check_stages,
+    execution_config,
+    read_generation_defaults,
+    with_template,
+)
+from server.models.model_source import (
+    ModelSourceError,
+    SetupError,
+    WeightHeads,
+    model_folder,
+    read_heads,
+)
+from server.models.slow_tokenizer import slow_files
+from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight_bytes
+from server.settings import defaults
+from server.settings.settings import child_environment
+from server.templates.template_files import check_template_files
+from workers.contract.checkpoint.architectures import (
+    TaskError,
+    UnknownArchitectureError,
+    family_of,
+    task_of,
+)
+from workers.contract.checkpoint.checkpoint_config import own_models, read_model_config
+from workers.contract.checkpoint.config_keys import ConfigKeys
+from workers.contract.checkpoint.folder_files import find_file, read_json
+from workers.contract.config import ITEM_BYTES, Dtype, ExecutionConfig, Task
+from workers.contract.model_config import (
+    AttentionKind,
+    ModelConfig,
+    ModelConfigError,
+    NormalizeConfig,
+)
+from workers.contract.reranking import UNKNOWN_TEMPLATE
+
+SizesFrom = Literal["weight files", "shape"]
+
+
+class LayersOfKind(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers, by number, whose attention computes the same."""
+
+    num_layers: int
+    layers: tuple[int, ...]
+    attention: AttentionKind
+
+
+class InspectedStage(msgspec.Struct, frozen=True, kw_only=True):
+    """Contents of one pipeline stage: `num_layers` layers from number `first_layer`.
+
+    `kv_bytes` are the keys and values of 1,000 tokens.
+    """
+
+    first_layer: int
+    num_layers: int
+    weight_bytes: int
+    kv_bytes: int
+
+
+class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that `config.json` describes, and what serving it would take. Sizes in bytes.
+
+    dtype             computed with; `checkpoint_dtype` is what config.json names
+    parameters        numbers in its weights, as `parameters_from` tells: by the heads of the weight
+                      files, or by its shape, without norms and biases
+    weight_bytes      of all stages; a tied embedding is counted again where the last of several
+                      stages has a copy
+    kv_bytes          keys and values of 1,000 tokens, 0 without a KV cache
+    kv_bytes_full     those of one sequence of `max_model_len` tokens; of which `kv_bytes_unused`
+                      are of tokens that a layer's window has left behind
+    wrapped           whether it is the language model of a larger one
+    """
+
+    architecture: str
+    family: str
+    task: Task
+    kv_cache: bool
+    wrapped: bool
+    max_model_len: int
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    attention: tuple[LayersOfKind, ...]
+    dtype: Dtype
+    checkpoint_dtype: str
+    parameters: int
+    parameters_from: SizesFrom
+    weight_bytes: int
+    kv_bytes: int
+    kv_bytes_full: int
+    kv_bytes_unused: int
+    stages: tuple[InspectedStage, ...]
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """`refused` has one line for each reason why `penstock serve` would not start with this model.
+    `notes` are what it would do besides. Without `model`, config.json cannot be read as one."""
+
+    source: str
+    folder: str
+    refused: tuple[str, ...]
+    notes: tuple[str, ...]
+    model: InspectedModel | None
+
+
+_KV_TOKENS = 1000
+
+
+def inspect(source: str, options: EngineOptions) -> Inspection:
+    """The model in folder `source`, or of that id on the hub, whose weights are not fetched.
+
+    It is run with the `options` for its task, length, dtype and stages.
+
+    Raises ModelSourceError if there is no such model. All else is among the refusals.
+    """
+    return _Inspector(source, options).inspection()
+
+
+class _Inspector:
+    """Reads the files of one model, and collects all for which it would be refused."""
+
+    def __init__(self, source: str, options: EngineOptions) -> None:
+        """Raises ModelSourceError."""
+        self._source, self._options = source, options
+        self._folder = model_folder(source, "dummy")
+        self._local = Path(source).expanduser().is_dir()
+        self._refused: list[str] = []
+        self._notes: list[str] = []
+
+    def inspection(self) -> Inspection:
+        """The answer about the model, as far as its files can be read."""
+        model = self._read_files()
+        self._note_own_code()
+        if self._local:
+            self._check_tokenizer(model)
+        if model is not None:
+            self._check_template(model)
+        heads = self._read_heads(model)
+        inspected = None if model is None else self._inspected(model, heads)
+        return Inspection(
+            source=self._source,
+            folder=str(self._folder),
+            model=inspected,
+            refused=tuple(dict.fromkeys(map(one_line, self._refused))),
+            notes=tuple(map(one_line, self._notes)),
+        )
+
+    def _refuse(self, error: Exception) -> None:
+        self._refused.append(str(error))
+
+    @contextmanager
+    def _refusing(self, *errors: type[Exception]) -> Generator[None]:
+        """The first of `errors` that the block raises ends it, and is a refusal."""
+        try:
+            yield
+        except errors as error:
+            self._refuse(error)
+
+    def _read_files(self) -> ModelConfig | None:
+        """The model that config.json describes, if it can be read as one."""
+        folder, options = self._folder, self._options
+        ignored = IgnoredKeys(options.ignore_config_keys, folder, self._refuse)
+        try:
+            model = read_model_config(folder, options.task, ignored.refuse)
+        except (ModelConfigError, TaskError, UnknownArchitectureError) as error:
+            self._refuse(error)
+            model = None
+        with self._refusing(ModelConfigError, SetupError):
+            read_generation_defaults(folder, ignored.refuse)
+            TokenizerSettings(folder, ignored.refuse).check_keys()
+            check_template_files(folder)
+            if model is not None:
+                ignored.check()
+        return model
+
+    def _note_own_code(self) -> None:
+        """Say that code which comes with the checkpoint is not run."""
+        file = self._folder / "config.json"
+        # What is wrong with the file has been said.
+        with suppress(ModelConfigError):
+            if own := own_models(ConfigKeys(file, read_json(self._folder, file.name))):
+                self._notes.append(f"auto_map names code that is never run: {', '.join(own)}")
+
+    def _check_tokenizer(self, model: ModelConfig | None) -> None:
+        """Read it, or say that it would be converted: that imports transformers."""
+        with self._refusing(ModelConfigError, TokenizerError):
+            if not find_file(self._folder, TOKENIZER_FILE) and (slow := slow_files(self._folder)):
+                names = ", ".join(file.name for file in slow)
+                self._notes.append(
+                    f"the tokenizer exists only in slow form ({names}); it would be converted once"
+                )
+            elif model is not None:
+                Tokenizer.for_model(model, "auto", self._refuse)
+
+    def _check_template(self, model: ModelConfig) -> None:
+        """Causal models need a template for pairs, whose answers are tokens of the model."""
+        sources = (self._source, str(self._folder))
+        # A tokenizer that is not here, or not yet converted, has been spoken of.
+        with self._refusing(SetupError), suppress(TokenizerError):
+            complete = with_template(model, sources, None, "auto", self._options.task)
+            if task_of(complete) == "classify" and not complete.reads_pairs:
+                self._notes.append(f"it scores no pairs of texts: {UNKNOWN_TEMPLATE}")
+
+    def _read_heads(self, model: ModelConfig | None) -> WeightHeads | None:
+        """The heads of the model's weights, if they are here and whole."""
+        modules = () if model is None else model.modules
+        paths = [module.path for module in modules if not isinstance(module, NormalizeConfig)]
+        heads = None
+        for path in (*paths, ""):
+            heads = None
+            try:
+                heads = read_heads(self._folder, path)
+            except ModelSourceError as error:
+                if self._local:
+                    self._refuse(error)
+        return heads
+
+    def _inspected(self, model: ModelConfig, heads: WeightHeads | None) -> InspectedModel:
+        task, options = task_of(model), self._options
+        if options.dtype == "auto":
+            usual = defaults.dtype(model.checkpoint_dtype, on_cpu=False)
+            options = msgspec.structs.replace(options, dtype=usual)
+        one_stage = msgspec.structs.replace(options, pipeline_stages=1, max_model_len=None)
+        whole = execution_config(self._source, model, task, one_stage, "")
+        if heads is not None:
+            self._refused += weight_faults(whole)
+        execution = whole
+        with self._refusing(SetupError):
+            check_stages(self._source, model, options)
+            execution = execution_config(self._source, model, task, options, "")
+        stages, token = _stages(execution, heads), kv_bytes_of_token(execution)
+        length = execution.max_model_len
+        return InspectedModel(
+            architecture=model.architecture,
+            family=family_of(model.architecture).name,
+            task=task,
+            kv_cache=model.has_kv_cache,
+            wrapped=model.wrapper is not None,
+            max_model_len=length,
+            vocab_size=model.vocab_size,
+            hidden_size=model.hidden_size,
+            num_layers=model.num_layers,
+            num_heads=model.num_heads,
+            num_kv_heads=model.num_kv_heads,
+            head_dim=model.head_dim,
+            attention=_layers_of_kinds(model),
+            dtype=execution.dtype,
+            checkpoint_dtype=model.checkpoint_dtype,
+            parameters=sum(weight_bytes(whole, heads)) // ITEM_BYTES[whole.dtype],
+            parameters_from="shape" if heads is None else "weight files",
+            weight_bytes=sum(stage.weight_bytes for stage in stages),
+            kv_bytes=_KV_TOKENS * token * model.num_layers,
+            kv_bytes_full=length * token * model.num_layers,
+            kv_bytes_unused=_left_behind(model, length) * token,
+            stages=stages,
+        )
+
+
+def _layers_of_kinds(model: ModelConfig) -> tuple[LayersOfKind, ...]:
+    """The layers of each kind of attention, in the order of the kinds."""
+    return tuple(
+        LayersOfKind(
+            num_layers=model.layer_kinds.count(number),
+            layers=tuple(i for i, kind in enumerate(model.layer_kinds) if kind == number),
+            attention=attention,
+        )
+        for number, attention in enumerate(model.attention)
+    )
+
+
+def _left_behind(model: ModelConfig, length: int) -> int:
+    """Tokens that no later query of the same layer sees, over all layers, in one sequence."""
+    windows = [model.attention[kind].window or length for kind in model.layer_kinds]
+    return sum(max(0, length - window) for window in windows)
+
+
+def _stages(execution: ExecutionConfig, heads: WeightHeads | None) -> tuple[InspectedStage, ...]:
+    """As the engine plans them where no layer is measured."""
+    layers, weights = planned_layers(execution), weight_bytes(execution, heads)
+    token = kv_bytes_of_token(execution)
+    return tuple(
+        InspectedStage(
+            first_layer=stop - count,
+            num_layers=count,
+            weight_bytes=own,
+            kv_bytes=_KV_TOKENS * token * count,
+        )
+        for count, stop, own in zip(layers, accumulate(layers), weights, strict=True)
+    )
+
+
+_TIMEOUT = 300.0
+# -P: a file in the current folder that is called like one of our packages is not imported.
+_COMMAND = (sys.executable, "-P", "-m", "workers.weights.head_check")
+
+
+def weight_faults(execution: ExecutionConfig) -> list[str]:
+    """A line for each reason why the weights would not be loaded."""
+    try:
+        done = subprocess.run(
+            _COMMAND,
+            env=child_environment(),
+            input=msgspec.json.encode(execution),
+            capture_output=True,
+            timeout=_TIMEOUT,
+            check=True,
+        )
+    except subprocess.TimeoutExpired:
+        return [f"comparing the weights with the model took over {_TIMEOUT:.0f} s"]
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else f"status {error.returncode}"
+        return [f"the weights cannot be compared with the model: {reason}"]
+    return msgspec.json.decode(done.stdout, type=list[str])

@@ -1,0 +1,279 @@
+"""`penstock inspect`: what it says of a folder, in both of its forms, and what it finds wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+
+from server import cli
+from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint, write_json
+from tests.server.models.fitting_weights import write_model
+
+
+@pytest.fixture
+def inspect(capsys: pytest.CaptureFixture[str]) -> Any:
+    """The object that `penstock inspect ARGUMENTS --json` writes."""
+
+    def run(*arguments: object) -> dict[str, Any]:
+        code = cli.main(["inspect", *map(str, arguments), "--json"])
+        said = json.loads(capsys.readouterr().out)
+        assert code == (1 if said["refused"] else 0)
+        return said
+
+    return run
+
+
+def config_alone(folder: Path, config: dict[str, Any]) -> Path:
+    folder.mkdir()
+    write_json(folder / "config.json", config)
+    return folder
+
+
+def test_a_checkpoint_by_the_heads_of_its_files(tmp_path: Path, inspect: Any) -> None:
+    said = inspect(write_model(tmp_path / "llama", LLAMA))
+    model = said["model"]
+    assert (said["folder"], said["refused"]) == (str(tmp_path / "llama"), [])
+    assert (model["architecture"], model["family"], model["task"]) == (
+        "LlamaForCausalLM", "Llama", "generate"
+    )  # fmt: skip
+    assert (model["parameters"], model["parameters_from"]) == (22_688, "weight files")
+    assert (model["dtype"], model["checkpoint_dtype"]) == ("bfloat16", "float32")
+    (kind,) = model["attention"]
+    assert kind["layers"] == [0, 1]
+    assert (kind["attention"]["causal"], kind["attention"]["window"]) == (True, None)
+    # Keys and values of 2 layers, 2 heads of 8 numbers, 2 bytes each.
+    assert (model["kv_bytes"], model["kv_bytes_full"]) == (1000 * 128, 128 * 128)
+
+
+def test_a_configuration_by_its_shape(tmp_path: Path, inspect: Any) -> None:
+    folder = config_alone(tmp_path / "llama", LLAMA_8B)
+    model = inspect(folder)["model"]
+    assert 8.02e9 < model["parameters"] < 8.04e9
+    assert model["parameters_from"] == "shape"
+    assert model["weight_bytes"] == 2 * model["parameters"]
+    assert model["kv_bytes"] == 1000 * 32 * 2 * 8 * 128 * 2
+    wide = inspect(folder, "--dtype", "float32", "--max-model-len", 100)["model"]
+    assert wide["weight_bytes"] == 2 * model["weight_bytes"]
+    assert (wide["max_model_len"], wide["kv_bytes_full"]) == (100, 100 * 32 * 2 * 8 * 128 * 4)
+
+
+def test_stages_have_the_embedding_and_a_tied_head(tmp_path: Path, inspect: Any) -> None:
+    folder = config_alone(tmp_path / "llama", LLAMA_8B | {"tie_word_embeddings": True})
+    one = inspect(folder)["model"]
+    three = inspect(folder, "--pipeline-stages", 3)["model"]
+    table = 128_256 * 4096
+    assert three["parameters"] == one["parameters"]
+    assert three["weight_bytes"] == one["weight_bytes"] + 2 * table
+    layers = [(stage["first_layer"], stage["num_layers"]) for stage in three["stages"]]
+    assert layers == [(0, 11), (11, 11), (22, 10)]
+    first, middle, last = three["stages"]
+    assert first["weight_bytes"] - middle["weight_bytes"] == 2 * table
+    assert sum(stage["kv_bytes"] for stage in (first, middle, last)) == one["kv_bytes"]
+
+
+def test_an_encoder_has_no_kv_cache(tmp_path: Path, inspect: Any) -> None:
+    model = inspect(write_model(tmp_path / "bert", BERT))["model"]
+    assert (model["task"], model["kv_cache"], model["kv_bytes"]) == ("embed", False, 0)
+
+
+def test_keys_behind_a_window_are_kept_for_nothing(tmp_path: Path, inspect: Any) -> None:
+    windows = {"architectures": ["MistralForCausalLM"], "sliding_window": 48}
+    model = inspect(write_model(tmp_path / "mistral", LLAMA | windows))["model"]
+    (kind,) = model["attention"]
+    assert (kind["num_layers"], kind["attention"]["window"]) == (2, 48)
+    assert (model["kv_bytes_full"], model["kv_bytes_unused"]) == (128 * 128, (128 - 48) * 128)
+
+
+def test_every_refusal_is_a_line(tmp_path: Path, inspect: Any) -> None:
+    wrong = {
+        "attention_chunk_size": 64,
+        "logit_scale": 2,
+        "quantization_config": {"quant_method": "gptq"},
+        "residual_multiplier": 0.5,
+        "router": {"experts": 8},
+    }
+    folder = config_alone(tmp_path / "llama", LLAMA | wrong)
+    write_json(folder / "adapter_config.json", {})
+    said = inspect(folder, "--pipeline-stages", 3)
+    file = folder / "config.json"
+    assert said["refused"] == [
+        f"{file}: quantization_config with the method 'gptq' is not supported",
+        f"{file}: attention_chunk_size 64 is not supported",
+        f"{folder}/adapter_config.json: adapters are not supported; merge it into the weights",
+        f"{file}: logit_scale 2 is not supported",
+        f"{file}: residual_multiplier 0.5 is not known for this architecture",
+        f'{file}: router {{"experts":8}} is not known for this architecture',
+        f"tokenizer.json is missing from {folder}",
+        f"model.safetensors is missing from {folder}",
+        f"--pipeline-stages: {folder} has 2 layers, too few for 3 stages",
+    ]
+    assert said["model"]["num_layers"] == 2
+
+
+def test_another_task(tmp_path: Path, inspect: Any) -> None:
+    folder = write_model(tmp_path / "llama", LLAMA)
+    said = inspect(folder, "--task", "embed")
+    assert (said["refused"], said["model"]["task"]) == ([], "embed")
+    assert said["model"]["architecture"] == "LlamaModel"
+    (reason,) = inspect(write_model(tmp_path / "bert", BERT), "--task", "generate")["refused"]
+    assert "BertModel cannot generate" in reason
+
+
+def test_a_reranker_needs_a_template(tmp_path: Path, inspect: Any) -> None:
+    """Known by its name, with an answer that is a token."""
+    unknown = write_model(tmp_path / "llama", LLAMA)
+    (reason,) = inspect(unknown, "--task", "rerank")["refused"]
+    assert reason.startswith(f"--task: how {unknown} is asked to rerank is not known by its name")
+    known = write_model(tmp_path / "Qwen3-Reranker", LLAMA)
+    (reason,) = inspect(known, "--task", "rerank")["refused"]
+    assert reason == "--task: 'yes' is not in this model's vocabulary"
+    (known / "tokenizer.json").unlink()
+    (known / "vocab.txt").write_text("yes\nno\n")  # it would be converted
+    assert inspect(known, "--task", "rerank")["refused"] == []
+
+
+def test_a_generation_file_that_is_refused(tmp_path: Path, inspect: Any) -> None:
+    folder = write_model(tmp_path / "llama", LLAMA)
+    write_json(folder / "generation_config.json", {"num_beams": 4})
+    (reason,) = inspect(folder)["refused"]
+    assert reason == f"{folder}/generation_config.json: num_beams 4 is not supported"
+
+
+def test_a_longer_sequence_than_the_models(tmp_path: Path, inspect: Any) -> None:
+    folder = write_model(tmp_path / "llama", LLAMA)
+    said = inspect(folder, "--max-model-len", 129)
+    assert said["refused"] == [f"--max-model-len: 129 is more than the 128 tokens of {folder}"]
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"architectures": ["LlamaForCausalM"]}, "(the nearest name is LlamaForCausalLM)"),
+        ({"hidden_size": None}, "has no 'hidden_size'"),
+    ],
+)
+def test_what_is_no_model_at_all(
+    tmp_path: Path, inspect: Any, config: dict[str, Any], reason: str
+) -> None:
+    folder = write_checkpoint(tmp_path / "llama", LLAMA | config)
+    (folder / "model.safetensors").write_bytes(b"short")
+    said = inspect(folder)
+    assert said["model"] is None
+    of_config, of_weights = said["refused"]
+    assert reason in of_config
+    assert of_weights.startswith(f"{folder}/model.safetensors cannot be read: ")
+
+
+def test_tokenizers_that_are_not_tokenizer_json(tmp_path: Path, inspect: Any) -> None:
+    folder = write_model(tmp_path / "bert", BERT)
+    (folder / "tokenizer.json").rename(folder / "tekken.json")
+    (reason,) = inspect(folder)["refused"]
+    assert "tekken.json (Tekken), which is not supported" in reason
+    (folder / "vocab.txt").write_text("[UNK]\n")
+    said = inspect(folder)
+    assert said["refused"] == []
+    assert "slow form (vocab.txt)" in said["notes"][0]
+
+
+def test_every_key_of_a_tokenizer_that_is_not_obeyed(tmp_path: Path, inspect: Any) -> None:
+    folder = write_checkpoint(tmp_path / "bert", BERT)
+    file = folder / "tokenizer_config.json"
+    write_json(file, {"fold_case": True, "split_special_tokens": True, "unk_token": "<none>"})
+    unknown = f"{file}: fold_case true is not known for a tokenizer"
+    split = f"{file}: split_special_tokens true is not supported"
+    assert {split, unknown} <= set(inspect(folder)["refused"])
+    (folder / "tokenizer.json").rename(folder / "vocab.txt")
+    assert {split, unknown} <= set(inspect(folder)["refused"])
+
+
+def test_a_hub_id_needs_no_weights(
+    tmp_path: Path, inspect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = config_alone(tmp_path / "snapshot", LLAMA)
+    asked: list[list[str]] = []
+
+    def fetch(hub_id: str, patterns: list[str]) -> Path:
+        asked.append([hub_id, *patterns])
+        return snapshot
+
+    monkeypatch.setattr("server.models.hub_download.fetch", fetch)
+    said = inspect("someone/llama")
+    assert (said["source"], said["folder"]) == ("someone/llama", str(snapshot))
+    assert (said["refused"], said["model"]["parameters_from"]) == ([], "shape")
+    assert asked == [["someone/llama", "*.json", "*.jinja"]]
+
+
+def test_no_such_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "./nowhere"]) == 1
+    assert capsys.readouterr().err == "penstock: error: there is no folder ./nowhere\n"
+
+
+def test_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config_alone(tmp_path / "llama", LLAMA | {"rope_theta": 50_000})
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["inspect", "llama", "--pipeline-stages", "2"]) == 1
+    folder = tmp_path / "llama"
+    assert (
+        capsys.readouterr().out
+        == f"""\
+source      llama
+folder      {folder}
+model       LlamaForCausalLM, of the family Llama
+task        generate: generates text, with a KV cache
+length      up to 128 tokens
+vocabulary  64 tokens
+shape       2 layers of size 32, 4 attention heads, 2 of keys and values, of size 8
+attention   2 layers: causal, rotary with base 50,000
+dtype       bfloat16 (config.json names float32)
+parameters  about 22,528, by its shape
+weights     44.0 KiB
+KV cache    125.0 KiB for 1,000 tokens, 16.0 KiB for 128
+stage 0     1 layer (0 to 0), 22.0 KiB, 62.5 KiB of KV for 1,000 tokens
+stage 1     1 layer (1 to 1), 22.0 KiB, 62.5 KiB of KV for 1,000 tokens
+refused     tokenizer.json is missing from {folder}
+refused     model.safetensors is missing from {folder}
+"""
+    )
+
+
+def test_torch_is_not_imported(tmp_path: Path) -> None:
+    """Not even where weights are compared with their model, in a process that it starts."""
+    folder = write_model(tmp_path / "llama", LLAMA)
+    save_file({}, folder / "model.safetensors")
+    program = (
+        "import sys; from server.cli import main; main(sys.argv[1:]); "
+        "print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-P", "-c", program, "inspect", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    *table, imported = done.stdout.splitlines()
+    assert imported == "[]"
+    assert "has no tensor " in table[-1]
+
+
+def test_code_of_its_own_is_told(tmp_path: Path, inspect: Any) -> None:
+    own = {"auto_map": {"AutoModelForCausalLM": "modeling_x.LlamaForCausalLM"}}
+    said = inspect(config_alone(tmp_path / "llama", LLAMA | own))
+    assert said["notes"] == ["auto_map names code that is never run: modeling_x.LlamaForCausalLM"]
+    assert not any("auto_map" in reason for reason in said["refused"])
+    said = inspect(tmp_path / "llama", "--task", "embed")
+    assert "auto_map names modeling_x.LlamaForCausalLM: code" in said["refused"][0]
+
+
+def test_a_causal_classifier_scores_no_pairs(tmp_path: Path, inspect: Any) -> None:
+    classifier = LLAMA | {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1}
+    said = inspect(config_alone(tmp_path / "llama", classifier))
+    assert said["notes"][0].startswith("it scores no pairs of texts: how it is given a query")
+    said = inspect(tmp_path / "llama", "--task", "rerank")
+    assert any("is asked to rerank is not known by its name" in line for line in said["refused"])
+
+
+def test_folders_of_other_formats(tmp_path: Path, inspect: Any) -> None:
+    write_json(tmp_path / "adapter_config.json", {"base_model_name_or_path": "a/b"})
+    assert inspect(tmp_path)["refused"][0].startswith(f"{tmp_path} is an adapter of a/b, not a")

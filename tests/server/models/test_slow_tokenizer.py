@@ -1,0 +1,284 @@
+"""Tokenizers without a tokenizer.json: converted once, compared, kept; or refused in one line."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+from tokenizers import Tokenizer as RawTokenizer
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
+from server.demo import EMBEDDER_NAME, demo_models
+from server.models import convert_main, slow_tokenizer
+from server.models.convert_main import NUM_TEXTS, ConversionError, convert, odd_texts
+from server.models.model_setup import EngineOptions, set_up_model
+from server.models.slow_tokenizer import with_tokenizer
+from server.settings.settings import Limits
+from tests.server.checkpoint_folders import BERT, write_checkpoint, write_json
+from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.model_config import ModelConfig
+
+SPECIAL = ["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]
+
+
+def vocabulary_of_the_demo_embedder() -> str:
+    model = json.loads((demo_models()[EMBEDDER_NAME] / "tokenizer.json").read_text())["model"]
+    return "\n".join(sorted(model["vocab"], key=model["vocab"].__getitem__)) + "\n"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "penstock" / "tokenizers"
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    """A real BERT's vocabulary.txt and no tokenizer.json."""
+    folder = write_checkpoint(tmp_path / "bert", BERT | {"model_type": "bert"})
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text(vocabulary_of_the_demo_embedder())
+    write_json(folder / "tokenizer_config.json", {"do_lower_case": True, "model_max_length": 64})
+    return folder
+
+
+def model_of(folder: Path) -> ModelConfig:
+    options = EngineOptions(device="cpu")
+    served = set_up_model("m", folder, options, Limits(), str(folder.parent / "0"))
+    return served.execution.model
+
+
+def refusal(model: ModelConfig) -> str:
+    with pytest.raises(TokenizerError) as error:
+        with_tokenizer(model, "auto")
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_vocabulary_alone_becomes_a_tokenizer_once(
+    bert: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of(bert)
+    assert model.tokenizer_file is not None
+    assert [str(file) for file in cache.iterdir()] == [model.tokenizer_file]
+    texts = odd_texts(SPECIAL)
+    ids = Tokenizer.for_model(model, "auto").encode(texts)
+    slow: Any = BertTokenizerLegacy(str(bert / "vocab.txt"))
+    for text, own in zip(texts, ids, strict=True):
+        assert memoryview(own).cast("i").tolist() == slow(text)["input_ids"], text
+
+    monkeypatch.setattr(slow_tokenizer, "_run", None)
+    assert model_of(bert) == model
+
+
+def test_another_vocabulary_or_setting_is_another_tokenizer(
+    bert: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the file has the same name and size."""
+    monkeypatch.setattr(slow_tokenizer, "_run", lambda _, written, __: written.touch())
+    plain = read_model_config(bert)
+    first = with_tokenizer(plain, "auto").tokenizer_file
+    lines = (bert / "vocab.txt").read_text().splitlines()
+    (bert / "vocab.txt").write_text("\n".join(lines[::-1]) + "\n")
+    second = with_tokenizer(plain, "auto").tokenizer_file
+    write_json(bert / "tokenizer_config.json", {"do_lower_case": False})
+    third = with_tokenizer(plain, "auto").tokenizer_file
+    assert len({first, second, third}) == 3
+    assert {str(file) for file in cache.iterdir()} == {first, second, third}
+
+
+def test_a_tokenizer_json_is_left_as_it_is(bert: Path, cache: Path) -> None:
+    Tokenizer.load(demo_models()[EMBEDDER_NAME]).raw.save(str(bert / "tokenizer.json"))
+    assert model_of(bert).tokenizer_file is None
+    assert not cache.exists()
+
+
+def test_dummy_weights_need_no_tokenizer(bert: Path, cache: Path) -> None:
+    options = EngineOptions(device="cpu", load_format="dummy")
+    served = set_up_model("m", bert, options, Limits(), str(bert.parent / "0"))
+    assert served.execution.model.tokenizer_file is None
+
+
+def test_without_the_extra_the_line_names_it(
+    bert: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow_tokenizer, "find_spec", lambda _: None)
+    with pytest.raises(TokenizerError, match=r"vocab.txt\): pip install 'penstock\[convert\]'"):
+        model_of(bert)
+
+
+def trained_folder(parent: Path, family: str, tokenizer: str, **training: Any) -> Path:
+    """A folder with a sentencepiece model, trained on some lines of code."""
+    folder = parent / family
+    folder.mkdir()
+    lines = Path(slow_tokenizer.__file__).read_text().splitlines()
+    trained = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=trained, minloglevel=2, **training
+    )
+    (folder / "tokenizer.model").write_bytes(trained.getvalue())
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": tokenizer})
+    write_json(folder / "config.json", {"model_type": family})
+    return folder
+
+
+@pytest.fixture
+def xlm_roberta(tmp_path: Path) -> Path:
+    """A folder with a small sentencepiece model, as XLM-RoBERTa's slow form has it."""
+    folder = trained_folder(tmp_path, "xlm-roberta", "XLMRobertaTokenizer", vocab_size=200)
+    (folder / "tokenizer.model").rename(folder / "sentencepiece.bpe.model")
+    return folder
+
+
+def test_a_sentencepiece_model_is_converted(xlm_roberta: Path, tmp_path: Path) -> None:
+    convert(xlm_roberta, tmp_path / "converted.json")
+    pieces = SentencePieceProcessor(model_file=str(xlm_roberta / "sentencepiece.bpe.model"))
+    ids = RawTokenizer.from_file(str(tmp_path / "converted.json")).encode("import sys").ids
+    # The first three pieces have other numbers: <s>, <pad>, </s>, <unk> come before the others.
+    assert ids == [0, *(piece + 1 for piece in pieces.encode("import sys")), 2]
+
+
+def test_a_sentencepiece_model_that_is_read_otherwise_is_refused(
+    xlm_roberta: Path, tmp_path: Path
+) -> None:
+    """Llama's form takes texts as they are; this model brings them into a form of Unicode's."""
+    (xlm_roberta / "sentencepiece.bpe.model").rename(xlm_roberta / "tokenizer.model")
+    write_json(xlm_roberta / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer"})
+    write_json(xlm_roberta / "config.json", {"model_type": "llama"})
+    with pytest.raises(ConversionError, match="otherwise once it is converted"):
+        convert(xlm_roberta, tmp_path / "converted.json")
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    """A folder with a small sentencepiece model of the kind that Llama has."""
+    return trained_folder(
+        tmp_path,
+        "llama",
+        "LlamaTokenizer",
+        model_type="bpe",
+        vocab_size=500,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+    )
+
+
+def test_a_space_before_every_text_is_kept(llama: Path, tmp_path: Path) -> None:
+    """The 200 odd texts are read as sentencepiece reads them; some of them are below too."""
+    convert(llama, tmp_path / "converted.json")
+    converted = RawTokenizer.from_file(str(tmp_path / "converted.json"))
+    pieces = SentencePieceProcessor(model_file=str(llama / "tokenizer.model"))
+    for text in ("", " ", "import sys", "  import  sys ", "▁a", "é\u0301", "\n"):
+        assert converted.encode(text).ids == [1, *pieces.encode(text)]
+    assert converted.encode("a</s> b").ids == [1, *pieces.encode("a"), 2, *pieces.encode(" b")]
+    assert converted.decode(pieces.encode(" import  sys")) == " import  sys"
+    settings = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": False}
+    write_json(llama / "tokenizer_config.json", settings)
+    convert(llama, tmp_path / "bare.json")
+    bare = RawTokenizer.from_file(str(tmp_path / "bare.json"))
+    assert bare.encode("a").ids == pieces.encode("a")
+
+
+def test_a_space_before_the_first_text_alone(llama: Path, tmp_path: Path) -> None:
+    settings = {"tokenizer_class": "LlamaTokenizer", "legacy": False}
+    write_json(llama / "tokenizer_config.json", settings)
+    with pytest.raises(ConversionError, match="legacy: false has no exact fast form"):
+        convert(llama, tmp_path / "converted.json")
+
+
+def test_a_form_that_leaves_a_space_out_is_noticed(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert_main, "_as_llama", lambda *_: None)
+    with pytest.raises(ConversionError, match="it reads ' ' otherwise once it is converted"):
+        convert(llama, tmp_path / "converted.json")
+
+
+def test_files_that_transformers_does_not_read(
+    bert: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bert / "vocab.txt").write_bytes(b"\xff")
+    monkeypatch.setattr(sys, "argv", ["convert_main", str(bert), str(bert / "target")])
+    assert convert_main.main() == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("did not contain valid UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [("print('why'); sys.exit(1)", "why"), ("os.kill(os.getpid(), 9)", "status -9")],
+)
+def test_a_process_that_fails_leaves_nothing(
+    bert: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
+) -> None:
+    command = (sys.executable, "-c", f"import os, sys; {program}")
+    monkeypatch.setattr(slow_tokenizer, "_COMMAND", command)
+    assert refusal(read_model_config(bert)) == (
+        f"the tokenizer of {bert} exists only in slow form (vocab.txt), and cannot be converted: "
+        + reason
+    )
+    assert list(cache.iterdir()) == []
+
+
+def test_tekken_is_refused_by_name(bert: Path) -> None:
+    (bert / "vocab.txt").rename(bert / "tekken.json")
+    with pytest.raises(TokenizerError, match=r"tekken\.json \(Tekken\), which is not supported"):
+        model_of(bert)
+
+
+def test_no_tokenizer_at_all(bert: Path) -> None:
+    (bert / "vocab.txt").unlink()
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json is missing from"):
+        model_of(bert)
+
+
+def test_a_cache_that_cannot_be_written(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(TokenizerError, match=r"cannot be written: .*Not a directory"):
+        model_of(bert)
+
+
+def byte_level(folder: Path, kind: str) -> Path:
+    """The files of a byte-level BPE with a few merges, as GPT-2's."""
+    from server.models.convert_main import _letters
+
+    merges = "h e,l l,he ll,hell o,Ġ w,o r,Ġ a,Ã ¤,e r,1 2,Ġ Ġ,t h".split(",")
+    tokens = [*_letters(), *("".join(pair.split()) for pair in merges), "<|endoftext|>"]
+    folder.mkdir()
+    write_json(folder / "vocab.json", {token: i for i, token in enumerate(dict.fromkeys(tokens))})
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    write_json(folder / "config.json", {"model_type": kind})
+    write_json(folder / "tokenizer_config.json", {"unk_token": "<|endoftext|>"})
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen2"])
+def test_byte_level_vocabularies(tmp_path: Path, kind: str) -> None:
+    folder = byte_level(tmp_path / kind, kind)
+    convert(folder, tmp_path / "tokenizer.json")
+    (ids,) = Tokenizer.load(tmp_path).encode(["hello wä<|endoftext|>"])
+    assert memoryview(ids).cast("i").tolist() == [259, 260, 263, 268]
+
+
+def test_the_comparison_notices(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = bert / "converted.json"
+    convert(bert, target)
+    slow = BertTokenizerLegacy(str(bert / "vocab.txt"))
+    monkeypatch.setattr(BertTokenizerLegacy, "tokenize", lambda _, text: slow._tokenize(text + "."))
+    with pytest.raises(ConversionError, match=r"reads .* otherwise once it is converted"):
+        convert(bert, target)
+
+
+@pytest.mark.parametrize("special", [[], SPECIAL, [f"<{n}x>" for n in range(300)]])
+def test_there_are_enough_odd_texts(special: list[str]) -> None:
+    texts = odd_texts(special)
+    assert len(texts) == len(set(texts)) == NUM_TEXTS

@@ -1,0 +1,133 @@
+"""What `penstock inspect` says of weights that `penstock serve` would refuse: it agrees with the
+loader."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from server.models.inspection import inspect, weight_faults
+from server.models.model_setup import EngineOptions
+from tests.server.checkpoint_folders import BERT, LLAMA, write_json
+from tests.server.models.fitting_weights import write_model
+from tests.workers.checkpoints import worker_config
+from workers.contract.share import shares_of
+from workers.weights.checkpoint import CheckpointError
+from workers.weights.loader import faults, load_model
+
+Tensors = dict[str, torch.Tensor]
+WEIGHT = "model.layers.1.mlp.down_proj.weight"
+
+
+def without(tensors: Tensors) -> None:
+    del tensors[WEIGHT], tensors["model.norm.weight"]
+
+
+def another_shape(tensors: Tensors) -> None:
+    tensors[WEIGHT] = torch.zeros(64, 32)
+
+
+def float8(tensors: Tensors) -> None:
+    tensors[WEIGHT] = tensors[WEIGHT].to(torch.float8_e4m3fn)
+
+
+def packed(tensors: Tensors) -> None:
+    del tensors[WEIGHT]
+    stem = WEIGHT.removesuffix("weight")
+    tensors[f"{stem}qweight"] = torch.zeros(8, 32, dtype=torch.int32)
+    tensors[f"{stem}scales"] = torch.zeros(1, 32, dtype=torch.float16)
+
+
+def another_layer(tensors: Tensors) -> None:
+    tensors["model.layers.2.input_layernorm.weight"] = torch.zeros(32)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reasons"),
+    [
+        (without, ["has no tensor model.layers.1.mlp.down_proj.weight (and 1 more)"]),
+        (another_shape, [f"{WEIGHT} in FILE has shape [64, 32], the model needs [32, 64]"]),
+        (float8, [f"{WEIGHT} in FILE is torch.float8_e4m3fn, which is not supported"]),
+        (packed, ["down_proj.qweight (and 1 more), which the model", f"has no tensor {WEIGHT}"]),
+        (another_layer, ["holds model.layers.2.input_layernorm.weight, which the model"]),
+    ],
+)
+def test_tensors_that_serve_would_refuse(
+    tmp_path: Path, spoil: Callable[[Tensors], None], reasons: list[str]
+) -> None:
+    folder = write_model(tmp_path / "llama", LLAMA)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    spoil(tensors)
+    save_file(tensors, file)
+    refused = inspect(str(folder), EngineOptions(device="cpu")).refused
+    assert len(refused) == len(reasons)
+    for told, reason in zip(refused, reasons, strict=True):
+        assert reason.replace("FILE", str(file)) in told
+    config = worker_config(folder)
+    (share,) = shares_of([config.execution.model.num_layers])
+    with pytest.raises(CheckpointError) as error:
+        load_model(config, share)
+    assert str(error.value) == refused[0]
+
+
+def test_a_process_of_its_own_says_the_same(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "llama", LLAMA)
+    tensors = load_file(folder / "model.safetensors")
+    packed(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    execution = worker_config(folder).execution
+    told = weight_faults(execution)
+    assert len(told) == 2
+    assert told == list(faults(execution))
+
+
+def test_the_matrices_behind_a_pooling(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "bert", BERT)
+    library = "sentence_transformers.models"
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Dense": "2_Dense"}
+    modules = [{"type": f"{library}.{kind}", "path": path} for kind, path in paths.items()]
+    write_json(folder / "modules.json", modules)
+    for path in ("1_Pooling", "2_Dense"):
+        (folder / path).mkdir()
+    write_json(folder / "1_Pooling/config.json", {"pooling_mode": "mean"})
+    write_json(folder / "2_Dense/config.json", {"in_features": 32, "out_features": 8})
+    own = {"linear.weight": torch.zeros(8, 31), "linear.bias": torch.zeros(8)}
+    save_file(own, folder / "2_Dense/model.safetensors")
+    (reason,) = inspect(str(folder), EngineOptions(device="cpu")).refused
+    assert "linear.weight" in reason
+    assert reason.endswith("has shape [8, 31], the model needs [8, 32]")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        (
+            "hf_quant_config.json",
+            {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}},
+            "quantization by FP8 and FP8 (keys and values) is not supported",
+        ),
+        (
+            "hf_quant_config.json",
+            {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "NVFP4"}},
+            "quantization by NVFP4 (keys and values) is not supported",
+        ),
+        (
+            "quantize_config.json",
+            {"bits": 4, "group_size": 128},
+            "quantization to 4 bits is not supported",
+        ),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": None}}, None),
+    ],
+)
+def test_files_of_quantization(
+    tmp_path: Path, name: str, content: dict[str, Any], reason: str | None
+) -> None:
+    write_json(tmp_path / "config.json", LLAMA)
+    write_json(tmp_path / name, content)
+    refused = inspect(str(tmp_path), EngineOptions(device="cpu")).refused
+    told = [line for line in refused if " is missing from " not in line]
+    assert told == ([] if reason is None else [f"{tmp_path / name}: {reason}"])

@@ -1,0 +1,246 @@
+"""The table of the families that are served, and of their architectures by name."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from workers.contract.checkpoint import decoders, encoders
+from workers.contract.checkpoint.encoders import Renames
+from workers.contract.checkpoint.shape_keys import ShapeKeys
+from workers.contract.config import AskedTask, Task
+from workers.contract.model_config import ModelConfig, ModelShape
+
+ReadShape = Callable[[ShapeKeys], ModelShape]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One architecture.
+
+    name         the family's, which its architectures begin with
+    task         decides the workflow (`engine_core.workflows`)
+    model_class  `module:class`, a `StageModel`; only workers import it
+    read_shape   reads the family's keys of `config.json`
+    renames      see `Renames`
+    base         the architecture that a checkpoint with this one has if its states are pooled
+    known_code   modules of checkpoints' own code (`auto_map`) that compute what the family does
+    """
+
+    name: str
+    task: Task
+    model_class: str
+    read_shape: ReadShape
+    renames: Renames
+    base: str
+    known_code: tuple[str, ...] = ()
+
+    def canonical_name(self, name: str) -> str:
+        """A checkpoint's own name for a tensor -> the name that the stage model uses."""
+        for pattern, replacement in self.renames:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+
+def _architectures(
+    name: str,
+    read_shape: ReadShape,
+    tasks: Mapping[str, Task],
+    module: str,
+    renames: Renames,
+    base: str | None = None,
+    known_code: tuple[str, ...] = (),
+) -> dict[str, Family]:
+    """Rows of the table: one for each head in `tasks`.
+
+    "Model" is none: that architecture is called `base` if not as is usual, and has the states
+    themselves.
+    """
+    base = base or f"{name}Model"
+    return {
+        base if head == "Model" else name + head: Family(
+            name=name,
+            task=task,
+            model_class=module + head,
+            read_shape=read_shape,
+            renames=renames,
+            base=base,
+            known_code=known_code,
+        )
+        for head, task in tasks.items()
+    }
+
+
+_DECODER_TASKS: Mapping[str, Task] = {
+    "ForCausalLM": "generate",
+    "ForSequenceClassification": "classify",
+    "Model": "embed",
+}
+_ENCODER_TASKS: Mapping[str, Task] = {
+    "Model": "embed",
+    "ForMaskedLM": "embed_sparse",
+    "ForSequenceClassification": "classify",
+}
+_DECODER_NAMES = ((r"^(embed_tokens|layers|norm)\.", r"model.\1."),)
+"""A decoder that was saved without its LM head has names without "model."."""
+
+
+def _decoder(name: str, read_shape: ReadShape, base: str | None = None) -> dict[str, Family]:
+    module = "workers.models.decoder:Decoder"
+    return _architectures(name, read_shape, _DECODER_TASKS, module, _DECODER_NAMES, base)
+
+
+def _encoder(
+    name: str,
+    read_shape: ReadShape,
+    renames: Renames,
+    module: str = "workers.models.encoder:Encoder",
+    known_code: tuple[str, ...] = (),
+) -> dict[str, Family]:
+    return _architectures(name, read_shape, _ENCODER_TASKS, module, renames, known_code=known_code)
+
+
+def _with_wrapper(rows: dict[str, Family]) -> dict[str, Family]:
+    """And what generates beside a vision tower, whose language model is served alone."""
+    name, inner = "Gemma3ForConditionalGeneration", rows["Gemma3ForCausalLM"]
+    return rows | {name: replace(inner, read_shape=decoders.read_gemma3_wrapper, base=name)}
+
+
+FAMILIES: Mapping[str, Family] = {
+    **_decoder("Llama", decoders.read_llama),
+    **_decoder("Mistral", decoders.read_mistral),
+    **_decoder("Qwen2", decoders.read_qwen2),
+    **_decoder("Qwen3", decoders.read_qwen3),
+    **_decoder("Phi3", decoders.read_phi3),
+    **_decoder("Gemma", decoders.read_gemma),
+    **_decoder("Gemma2", decoders.read_gemma2),
+    **_with_wrapper(_decoder("Gemma3", decoders.read_gemma3, base="Gemma3TextModel")),
+    **_encoder("Bert", encoders.read_bert, encoders.BERT_NAMES),
+    **_encoder("Roberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
+    **_encoder("XLMRoberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
+    **_encoder("Camembert", encoders.read_roberta, encoders.ROBERTA_NAMES),
+    **_encoder("DistilBert", encoders.read_distilbert, encoders.DISTILBERT_NAMES),
+    **_encoder(
+        "ModernBert",
+        encoders.read_modernbert,
+        ((r"^model\.", ""),),
+        module="workers.models.pre_norm_encoder:PreNormEncoder",
+    ),
+    **_encoder("MPNet", encoders.read_mpnet, encoders.MPNET_NAMES),
+    **_encoder(
+        "NomicBert",
+        encoders.read_nomicbert,
+        encoders.NOMICBERT_NAMES,
+        known_code=("modeling_hf_nomic_bert",),
+    ),
+}
+"""By the names of architectures in `config.json`."""
+
+
+class UnknownArchitectureError(ValueError):
+    """A checkpoint's architecture is not implemented. One line says what kind of model it is."""
+
+    def __init__(self, architecture: str, where: str = "", kind: str | None = None) -> None:
+        """`where` begins the line, `kind` is what is known of the model."""
+        near = _mistyped(architecture)
+        about = f"the nearest name is {near}" if near else kind
+        shown = f" ({about})" if about else ""
+        super().__init__(
+            f"{where}architecture {architecture!r}{shown} is not supported; docs/models.md lists "
+            "those that are"
+        )
+
+
+def _mistyped(architecture: str) -> str | None:
+    """The supported name that was meant, if this one is mistyped.
+
+    A letter is missing or one too many, two are swapped, or the case is wrong. Other digits are
+    another model.
+    """
+    if len(architecture) > 100:
+        return None  # the search below would take its time
+    letters = Counter(architecture.lower())
+    for near in get_close_matches(architecture, FAMILIES, n=3, cutoff=0.8):
+        known = Counter(near.lower())
+        others = list(((letters - known) + (known - letters)).elements())
+        if len(others) <= 1 and not any(map(str.isdigit, others)):
+            return near
+    return None
+
+
+def family_of(architecture: str) -> Family:
+    """The row of `architecture`. Raises UnknownArchitectureError."""
+    family = FAMILIES.get(architecture)
+    if family is None:
+        raise UnknownArchitectureError(architecture)
+    return family
+
+
+class TaskError(ValueError):
+    """A checkpoint cannot do what it is asked to do. One line says what it can."""
+
+
+_TASKS: Mapping[AskedTask, tuple[Task, ...]] = {
+    "generate": ("generate",),
+    "embed": ("embed",),
+    "rerank": ("classify", "rerank"),
+}
+
+
+def architecture_for(declared: str, asked: AskedTask) -> str:
+    """The architecture with which a checkpoint does what it is asked to do.
+
+    It is the declared one, or that without its head. Raises TaskError.
+    """
+    own = family_of(declared)
+    by_task: dict[Task, str] = {family_of(own.base).task: own.base, own.task: declared}
+    if own.task == "generate":
+        by_task["rerank"] = declared  # by the logits of an answer's tokens
+    architecture = next((by_task[task] for task in _TASKS[asked] if task in by_task), None)
+    if architecture is None:
+        able = [each for each, tasks in _TASKS.items() if by_task.keys() & set(tasks)]
+        raise TaskError(f"{declared} cannot {asked}; it can {' or '.join(able)}")
+    return architecture
+
+
+def task_of(model: ModelConfig) -> Task:
+    """The task of a model."""
+    own = family_of(model.architecture).task
+    return "rerank" if own == "generate" and model.reranking is not None else own
+
+
+_BY_NAME = {
+    r"VL|Vision|Llava|Vlm|Idefics|Image": "a vision-language model",
+    r"Audio|Whisper|Speech|Wav2Vec": "a model for audio",
+    r"Moe|MoE|Mixtral|DeepseekV|DbrxFor|GptOss": "a mixture of experts",
+    r"Mamba|Rwkv|Jamba|Zamba|Bamba": "a state-space model",
+    r"^M?T5|Bart|Marian|Pegasus|EncoderDecoder": "an encoder-decoder",
+    r"RewardModel$": "a reward model",
+    r"Bidirectional": "a decoder that attends in both directions",
+    r"ForTokenClassification$": "a classifier of tokens",
+    r"ForQuestionAnswering$": "a model that marks answers in a text",
+}
+_BY_KEY = {
+    "vision_config": "a vision-language model",
+    "audio_config": "a model for audio",
+    "is_encoder_decoder": "an encoder-decoder",
+    "n_routed_experts": "a mixture of experts",
+    "num_experts": "a mixture of experts",
+    "num_local_experts": "a mixture of experts",
+    "ssm_cfg": "a state-space model",
+    "state_size": "a state-space model",
+    "auto_map": "a model by code of its own, which is never run",
+}
+
+
+def kind_of(architecture: str, values: Mapping[str, Any]) -> str | None:
+    """The kind in words, None if it is not known. `values` are those of `config.json`."""
+    for pattern, kind in _BY_NAME.items():
+        if re.search(pattern, architecture):
+            return kind
+    for key, kind in _BY_KEY.items():
+        if values.get(key):
+            return kind
+    return None

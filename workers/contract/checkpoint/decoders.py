@@ -1,0 +1,271 @@
+"""Reads what `config.json` says of a decoder, by family.
+
+Each reader obeys a class of transformers. The first is Llama's (Touvron et al. 2023,
+arXiv:2302.13971), with grouped queries and scaled positions; the others have besides:
+
+- Mistral (Jiang et al. 2023, arXiv:2310.06825): layers that attend within a window.
+- Qwen2 and Qwen2.5 (Yang et al. 2024, arXiv:2407.10671, arXiv:2412.15115), Qwen3 (Yang et al. 2025,
+  arXiv:2505.09388): biases in the products of queries, keys and values, or norms of queries and
+  keys; later layers may attend within a window.
+- Phi-3 (Abdin et al. 2024, arXiv:2404.14219) and Phi-4 (arXiv:2412.08905, arXiv:2503.01743): fused
+  products in checkpoints; a part of each head may be rotated.
+- Gemma (Gemma Team 2024, arXiv:2403.08295): scaled embeddings, and norms whose weights are stored
+  less 1. Gemma 2 (Gemma Team 2024, arXiv:2408.00118), Gemma 3 (Gemma Team 2025, arXiv:2503.19786)
+  and EmbeddingGemma (Schechter Vera et al. 2025, arXiv:2509.20354) also have norms after each
+  block, and layers that attend within a window between others that see everything.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from workers.contract.checkpoint.config_keys import each
+from workers.contract.checkpoint.shape_keys import ShapeKeys
+from workers.contract.model_config import (
+    ActivationName,
+    AttentionKind,
+    DecoderConfig,
+    ModelShape,
+    RopeConfig,
+    Sizes,
+    WrapperConfig,
+)
+
+
+def read_llama(keys: ShapeKeys) -> ModelShape:
+    """As `LlamaConfig`. Raises ModelConfigError."""
+    keys.neutral(
+        each("is_causal logit_scale partial_rotary_factor", 1, None)
+        | each("rope_interleaved use_bidirectional_attention", False, None)
+        | each("llama_4_scaling sliding_window", None)
+    )
+    keys.ignore("is_llama_config", "max_sequence_length")
+    sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, False)
+    layers = keys.read_layers(keys.read_causal(sizes), None, [True] * sizes.num_layers)
+    mlp_bias = keys.read("mlp_bias", bool, False)
+    return _shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias)
+
+
+def read_mistral(keys: ShapeKeys) -> ModelShape:
+    """As `MistralConfig`. Raises ModelConfigError."""
+    sizes = keys.read_sizes()
+    everything = keys.read_causal(sizes)
+    narrow = everything.narrowed(keys.read_window(4096), sizes.max_position)
+    return _shape(keys, sizes, [narrow] * sizes.num_layers)
+
+
+def read_qwen2(keys: ShapeKeys) -> ModelShape:
+    """As `Qwen2Config`. Raises ModelConfigError."""
+    keys.neutral({"use_mrope": (False, None)})
+    sizes = keys.read_sizes()
+    return _shape(keys, sizes, _qwen_layers(keys, sizes), qkv_bias=True)
+
+
+def read_qwen3(keys: ShapeKeys) -> ModelShape:
+    """As `Qwen3Config`. Raises ModelConfigError."""
+    sizes = keys.read_sizes(head_dim=128)
+    layers, bias = _qwen_layers(keys, sizes), keys.read("attention_bias", bool, False)
+    return _shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, qk_norm=True)
+
+
+def _qwen_layers(keys: ShapeKeys, sizes: Sizes) -> list[AttentionKind]:
+    everything = keys.read_causal(sizes)
+    window = keys.read_window(4096)
+    # Published checkpoints declare a window that they do not use.
+    used = window if keys.read("use_sliding_window", bool, False) else None
+    narrow = everything.narrowed(used, sizes.max_position)
+    without = keys.read("max_window_layers", int, 28)
+    usual = [layer < without for layer in range(sizes.num_layers)]
+    return keys.read_layers(everything, narrow, usual)
+
+
+def read_phi3(keys: ShapeKeys) -> ModelShape:
+    """As `Phi3Config`. Raises ModelConfigError."""
+    keys.neutral(
+        each("attention_bias lm_head_bias mlp_bias", False, None)
+        | each("full_attn_mod interpolate_factor", 1, None)
+    )
+    sizes = keys.read_sizes()
+    rope = _read_phi_rope(keys, sizes.max_position)
+    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    narrow = everything.narrowed(keys.read_window(None), sizes.max_position)
+    layers = [narrow] * sizes.num_layers
+    return _shape(keys, sizes, layers, norm_eps=1e-5, fused_projections=True)
+
+
+_EARLIER_NAMES = {"su": "longrope", "yarn": "longrope"}
+"""What Phi's configurations called a type of scaling before it had a name."""
+
+
+def _read_phi_rope(keys: ShapeKeys, max_position: int) -> RopeConfig:
+    theta = keys.read("rope_theta", float, 10_000.0)
+    fraction = keys.read("partial_rotary_factor", float, 1.0)
+    original = keys.optional_size("original_max_position_embeddings") or 4096
+    inner = keys.nested_rope()
+    kind = inner.read("rope_type", str, inner.read("type", str, "default"))
+    kind = _EARLIER_NAMES.get(kind, kind)
+    if kind not in ("default", "longrope"):
+        raise keys.error(f"rope type {kind!r} is not supported for this family (longrope)")
+    return RopeConfig(
+        theta=inner.read("rope_theta", float, theta),
+        fraction=inner.read("partial_rotary_factor", float, fraction),
+        scaling=inner.read_scaling(kind, original, max_position),
+    )
+
+
+def _shape(
+    keys: ShapeKeys,
+    sizes: Sizes,
+    layers: Sequence[AttentionKind],
+    *,
+    norm_eps: float = 1e-6,
+    **own: bool,
+) -> ModelShape:
+    """A decoder with Llama's keys. `norm_eps` is the default, `own` are fields of DecoderConfig."""
+    family = DecoderConfig(
+        hidden_act=keys.read_activation("hidden_act"),
+        norm_eps=keys.read("rms_norm_eps", float, norm_eps),
+        **own,
+    )
+    return keys.shape(sizes, layers, family, tied=False)
+
+
+_GEMMA1 = {
+    "vocab_size": 256_000,
+    "hidden_size": 3072,
+    "intermediate_size": 24_576,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+}
+_LATER_GEMMAS = {
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+}
+_GEMMA2 = _LATER_GEMMAS | {
+    "vocab_size": 256_000,
+    "max_position_embeddings": 8192,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+_GEMMA3 = _LATER_GEMMAS | {"vocab_size": 262_208, "max_position_embeddings": 131_072}
+_GELU_TANH: ActivationName = "gelu_pytorch_tanh"
+
+
+def read_gemma(keys: ShapeKeys) -> ModelShape:
+    """As `GemmaConfig`. Raises ModelConfigError.
+
+    The first checkpoints say "gelu" where their training had its approximation by tanh, which
+    transformers takes for both. It wrote `hidden_activation` for a time, and does not read it.
+    """
+    keys.assume(_GEMMA1)
+    keys.neutral({"use_bidirectional_attention": (False, None)})
+    sizes = keys.read_sizes()
+    layers = [keys.read_causal(sizes)] * sizes.num_layers
+    activation = keys.read_activation("hidden_act", _GELU_TANH)
+    activation = _GELU_TANH if activation == "gelu" else activation
+    keys.neutral({"hidden_activation": (activation, None)})
+    return _gemma_shape(keys, sizes, layers, activation)
+
+
+def read_gemma2(keys: ShapeKeys) -> ModelShape:
+    """As `Gemma2Config`. Raises ModelConfigError."""
+    keys.assume(_GEMMA2)
+    keys.neutral({"use_bidirectional_attention": (False, None)})
+    sizes = keys.read_sizes()
+    full = AttentionKind(
+        causal=True,
+        scale=keys.size("query_pre_attn_scalar") ** -0.5,
+        softcap=_softcap(keys, "attn_logit_softcapping"),
+        rope=keys.read_rope(sizes.max_position),
+    )
+    sliding = full.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
+    return _later_gemma(keys, sizes, full, sliding, period=2)
+
+
+def read_gemma3(keys: ShapeKeys) -> ModelShape:
+    """As `Gemma3TextConfig`. Raises ModelConfigError."""
+    keys.assume(_GEMMA3)
+    keys.neutral({"attn_logit_softcapping": (None,)})  # transformers reads it, and does not obey
+    sizes = keys.read_sizes()
+    bidirectional = keys.read("use_bidirectional_attention", bool, False)
+    window = keys.optional_size("sliding_window")
+    if window is not None and bidirectional:
+        window = window // 2 + 1  # it counts both sides
+    theta = keys.read("rope_theta", float, 1_000_000.0)
+    theta_within = keys.read("rope_local_base_freq", float, 10_000.0)
+    scaling = keys.nested("rope_scaling")
+    rope, rope_within = keys.read_ropes(sizes.max_position, (theta, theta_within), scaling)
+    scale = keys.size("query_pre_attn_scalar") ** -0.5
+    full = AttentionKind(causal=not bidirectional, scale=scale, rope=rope)
+    within = msgspec.structs.replace(full, rope=rope_within)
+    sliding = within.narrowed(window, sizes.max_position)
+    period = keys.optional_size("sliding_window_pattern") or 6
+    return _later_gemma(keys, sizes, full, sliding, period, qk_norm=True)
+
+
+def read_gemma3_wrapper(keys: ShapeKeys) -> ModelShape:
+    """The language model of `Gemma3Config`. Raises ModelConfigError."""
+    keys.ignore("boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image")
+    keys.ignore("vision_config")
+    shape = read_gemma3(keys.nested("text_config"))
+    if shape.tie_word_embeddings != keys.read("tie_word_embeddings", bool, True):
+        raise keys.error("tie_word_embeddings and text_config.tie_word_embeddings differ")
+    return msgspec.structs.replace(shape, wrapper=WrapperConfig())
+
+
+def _softcap(keys: ShapeKeys, name: str) -> float | None:
+    cap = keys.optional(name, float)
+    if cap is not None and cap <= 0:
+        raise keys.error(f"{name} {cap:g} is not more than 0")
+    return cap
+
+
+def _later_gemma(
+    keys: ShapeKeys,
+    sizes: Sizes,
+    full: AttentionKind,
+    sliding: AttentionKind,
+    period: int,
+    *,
+    qk_norm: bool = False,
+) -> ModelShape:
+    """Without `layer_types` the last of every `period` layers sees everything."""
+    keys.ignore("_sliding_window_pattern")  # transformers writes it beside the types
+    keys.ignore("cache_implementation", "hidden_act", "sliding_window_size")
+    usual = [layer % period == 0 for layer in range(1, sizes.num_layers + 1)]
+    layers = keys.read_layers(full, sliding, usual)
+    activation = keys.read_activation("hidden_activation", _GELU_TANH)
+    cap = _softcap(keys, "final_logit_softcapping")
+    return _gemma_shape(keys, sizes, layers, activation, cap, qk_norm=qk_norm, sandwich_norms=True)
+
+
+def _gemma_shape(
+    keys: ShapeKeys,
+    sizes: Sizes,
+    layers: Sequence[AttentionKind],
+    hidden_act: ActivationName,
+    logit_softcap: float | None = None,
+    **own: bool,
+) -> ModelShape:
+    """A decoder with what every Gemma has. `own` are fields of DecoderConfig."""
+    bias = keys.read("attention_bias", bool, False)
+    family = DecoderConfig(
+        hidden_act=hidden_act,
+        norm_eps=keys.read("rms_norm_eps", float, 1e-6),
+        qkv_bias=bias,
+        output_bias=bias,
+        unit_offset_norms=True,
+        embedding_scale=sizes.hidden_size**0.5,
+        logit_softcap=logit_softcap,
+        **own,
+    )
+    return keys.shape(sizes, layers, family, tied=True)

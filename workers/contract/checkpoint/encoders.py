@@ -1,0 +1,289 @@
+"""Reads what `config.json` says of an encoder, by family, and how its checkpoints call tensors.
+
+Each reader obeys a class of transformers. The first is BERT's (Devlin et al. 2018,
+arXiv:1810.04805); the others differ from it:
+
+- RoBERTa (Liu et al. 2019, arXiv:1907.11692) and the models of its shape, XLM-RoBERTa (Conneau et
+  al. 2019, arXiv:1911.02116) and CamemBERT (Martin et al. 2019, arXiv:1911.03894): positions begin
+  after that of the padding token, and heads have other names.
+- MPNet (Song et al. 2020, arXiv:2004.09297): as RoBERTa, but no segments, and layers share a bias
+  of scores by distance.
+- DistilBERT (Sanh et al. 2019, arXiv:1910.01108): no segments, and other names of keys, tensors and
+  heads.
+- NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): rotary positions and a gated feed-forward
+  network, no biases.
+- ModernBERT (Warner et al. 2024, arXiv:2412.13663): blocks normalise their input, and some layers
+  attend within a window.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from workers.contract.checkpoint.config_keys import MOST_WIDTH, each
+from workers.contract.checkpoint.shape_keys import ShapeKeys
+from workers.contract.model_config import (
+    ActivationName,
+    AttentionKind,
+    EncoderConfig,
+    ModelShape,
+    PoolingMode,
+    PositionBias,
+    PreNormEncoderConfig,
+)
+
+Renames = Sequence[tuple[str, str]]
+"""Regular expressions and what replaces each, in order: from the names of a family's tensors to
+those that its stage model uses."""
+
+
+def read_bert(keys: ShapeKeys) -> ModelShape:
+    """As `BertConfig`. Raises ModelConfigError."""
+    keys.neutral({"directionality": ("bidi", None), "position_embedding_type": ("absolute", None)})
+    # The original code wrote these for multilingual models; transformers reads none of them.
+    keys.ignore("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
+    keys.ignore("pooler_size_per_head", "pooler_type")
+    return _read_encoder(keys)
+
+
+BERT_NAMES = (
+    (r"^bert\.", ""),
+    (r"\.gamma$", ".weight"),  # norms in old checkpoints
+    (r"\.beta$", ".bias"),
+    (r"^cls\.predictions\.bias$", "cls.predictions.decoder.bias"),  # two names of one tensor
+)
+
+
+def read_roberta(keys: ShapeKeys) -> ModelShape:
+    """As `RobertaConfig`. Raises ModelConfigError."""
+    keys.neutral({"position_embedding_type": ("absolute", None)})
+    first = keys.read("pad_token_id", int, 1) + 1
+    return _read_encoder(keys, first_position=first, head_act="gelu")
+
+
+_ROBERTA_HEADS = (
+    (r"^pooler\.", "unused_pooler."),  # the classifier's first layer is in its place
+    (r"^classifier\.dense\.", "pooler.dense."),
+    (r"^classifier\.out_proj\.", "classifier."),
+    (r"^lm_head\.(dense|layer_norm)\.", r"cls.predictions.transform.\1."),
+    (r"\.transform\.layer_norm\.", ".transform.LayerNorm."),
+    (r"^lm_head\.(decoder\.)?(weight|bias)$", r"cls.predictions.decoder.\2"),
+)
+ROBERTA_NAMES = (
+    (r"^roberta\.", ""),
+    (r"\.gamma$", ".weight"),
+    (r"\.beta$", ".bias"),
+    *_ROBERTA_HEADS,
+)
+
+_MPNET_BIAS = PositionBias(num_buckets=32, max_distance=128)
+"""transformers computes buckets by these numbers whatever `config.json` says."""
+
+
+def read_mpnet(keys: ShapeKeys) -> ModelShape:
+    """As `MPNetConfig`. Raises ModelConfigError."""
+    keys.neutral({"relative_attention_num_buckets": (_MPNET_BIAS.num_buckets, None)})
+    return _read_encoder(
+        keys, first_position=2, head_act="gelu", segments=False, position_bias=_MPNET_BIAS
+    )
+
+
+MPNET_NAMES = (
+    (r"^mpnet\.", ""),
+    (r"\.attention\.attn\.q\.", ".attention.self.query."),
+    (r"\.attention\.attn\.k\.", ".attention.self.key."),
+    (r"\.attention\.attn\.v\.", ".attention.self.value."),
+    (r"\.attention\.attn\.o\.", ".attention.output.dense."),
+    (r"\.attention\.LayerNorm\.", ".attention.output.LayerNorm."),
+    *_ROBERTA_HEADS,
+)
+
+
+def read_distilbert(keys: ShapeKeys) -> ModelShape:
+    """As `DistilBertConfig`. Raises ModelConfigError."""
+    keys.spell(
+        {
+            "hidden_size": "dim",
+            "intermediate_size": "hidden_dim",
+            "num_attention_heads": "n_heads",
+            "num_hidden_layers": "n_layers",
+        }
+    )
+    # A table of sines is among the tensors as a learned one is.
+    keys.ignore("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_")
+    activation = keys.read_activation("activation", "gelu")
+    family = EncoderConfig(
+        hidden_act=activation,
+        head_act=activation,
+        pooler_act="relu",
+        norm_eps=1e-12,
+        type_vocab_size=0,
+    )
+    return _encoder_shape(keys, family)
+
+
+DISTILBERT_NAMES = (
+    (r"^distilbert\.", ""),
+    (r"^transformer\.layer\.", "encoder.layer."),
+    (r"\.attention\.q_lin\.", ".attention.self.query."),
+    (r"\.attention\.k_lin\.", ".attention.self.key."),
+    (r"\.attention\.v_lin\.", ".attention.self.value."),
+    (r"\.attention\.out_lin\.", ".attention.output.dense."),
+    (r"\.sa_layer_norm\.", ".attention.output.LayerNorm."),
+    (r"\.ffn\.lin1\.", ".intermediate.dense."),
+    (r"\.ffn\.lin2\.", ".output.dense."),
+    (r"\.output_layer_norm\.", ".output.LayerNorm."),
+    (r"^pre_classifier\.", "pooler.dense."),
+    (r"^vocab_transform\.", "cls.predictions.transform.dense."),
+    (r"^vocab_layer_norm\.", "cls.predictions.transform.LayerNorm."),
+    (r"^vocab_projector\.", "cls.predictions.decoder."),
+)
+
+
+def _read_encoder(
+    keys: ShapeKeys,
+    *,
+    first_position: int = 0,
+    head_act: ActivationName | None = None,
+    segments: bool = True,
+    position_bias: PositionBias | None = None,
+) -> ModelShape:
+    """An encoder with the keys of BERT. Raises ModelConfigError."""
+    hidden_act = keys.read_activation("hidden_act", "gelu")
+    family = EncoderConfig(
+        hidden_act=hidden_act,
+        head_act=head_act or hidden_act,
+        norm_eps=keys.read("layer_norm_eps", float, 1e-12),
+        type_vocab_size=keys.count("type_vocab_size", 2, MOST_WIDTH) if segments else 0,
+        first_position=first_position,
+    )
+    return _encoder_shape(keys, family, position_bias)
+
+
+def _encoder_shape(
+    keys: ShapeKeys, family: EncoderConfig, position_bias: PositionBias | None = None
+) -> ModelShape:
+    """The shape of an encoder. Sizes have their usual names. Raises ModelConfigError."""
+    sizes, unused = keys.read_sizes(), family.first_position
+    if sizes.max_position <= unused:
+        raise keys.error(f"{sizes.max_position} positions, of which {unused} are not used")
+    sizes = msgspec.structs.replace(sizes, max_position=sizes.max_position - unused)
+    kind = AttentionKind(causal=False, scale=sizes.head_dim**-0.5, position_bias=position_bias)
+    return keys.shape(sizes, [kind] * sizes.num_layers, family, tied=True)
+
+
+_NOMIC_SPELLING = {
+    "hidden_size": "n_embd",
+    "intermediate_size": "n_inner",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "rope_theta": "rotary_emb_base",
+}
+_NOMIC_NEUTRAL = (
+    each("causal mlp_fc1_bias mlp_fc2_bias norm_mlp num_experts num_shared_experts", False, None)
+    | each("parallel_block parallel_block_tied_norm prenorm qkv_proj_bias", False, None)
+    | each("rotary_emb_interleaved rotary_head_dim use_rms_norm", False, None)
+    | each("scale_attn_by_inverse_layer_idx", False, None)
+    | each("rotary_emb_fraction scale_attn_weights", True, None)
+    | {"moe_every_n_layers": (-1, 0, None), "rotary_emb_scale_base": (None,)}
+)
+_NOMIC_NOT_READ = """
+    attn_pdrop dense_seq_output fused_bias_fc fused_dropout_add_ln pad_vocab_size_multiple
+    reorder_and_upcast_attn summary_activation summary_proj_to_labels summary_type summary_use_proj
+    use_xentropy expert_choice_router ffn_div moe_impl moe_normalize_expert_weights moe_resid_pdrop
+    moe_top_k add_pooling_layer
+""".split()
+"""Of training and of how it was computed; of the mixture of experts, which is refused."""
+_GATED: Mapping[str, ActivationName] = {"swiglu": "silu", "geglu": "gelu"}
+"""The activation of the gate, by `activation_function`."""
+
+
+def read_nomicbert(keys: ShapeKeys) -> ModelShape:
+    """As `NomicBertConfig`, or as that of the code that the first checkpoints came
+    with, whose keys are those of GPT-2. Raises ModelConfigError."""
+    keys.spell(_NOMIC_SPELLING)
+    keys.neutral(_NOMIC_NEUTRAL)
+    keys.ignore(*_NOMIC_NOT_READ)
+    sizes = keys.read_sizes(positions=_key_of_length(keys))
+    rope = keys.read_rope(sizes.max_position, theta=1000.0)
+    hidden_act = keys.read_activation("hidden_act")
+    if keys.optional("activation_function", str):
+        hidden_act = keys.choice("activation_function", _GATED)
+    everything = AttentionKind(causal=False, scale=sizes.head_dim**-0.5, rope=rope)
+    family = EncoderConfig(
+        hidden_act=hidden_act,
+        head_act=hidden_act,
+        norm_eps=keys.read("layer_norm_eps", float, 1e-12),
+        type_vocab_size=keys.count("type_vocab_size", 2, MOST_WIDTH),
+        gated=True,
+        bias=False,
+        fused_qkv=True,
+    )
+    return keys.shape(sizes, [everything] * sizes.num_layers, family, tied=True)
+
+
+def _key_of_length(keys: ShapeKeys) -> str:
+    """The key that says how long a text may be.
+
+    With `rotary_scaling_factor`, texts longer than those of the training would be rotated by bases
+    of their own (dynamic NTK), so the length of the training is the most.
+    """
+    longest = "n_positions" if keys.has("n_positions") else "max_position_embeddings"
+    scaled = keys.optional("rotary_scaling_factor", float)
+    keys.ignore("max_position_embeddings", "max_trained_positions", "n_positions")
+    return "max_trained_positions" if scaled else longest
+
+
+NOMICBERT_NAMES = (
+    (r"^(nomic_)?bert\.", ""),
+    (r"^emb_ln\.", "embeddings.LayerNorm."),
+    (r"^encoder\.layers\.", "encoder.layer."),
+    (r"\.attn\.Wqkv\.", ".attention.self.qkv."),
+    (r"\.attn\.out_proj\.", ".attention.output.dense."),
+    (r"\.mlp\.fc11\.", ".intermediate.dense."),
+    (r"\.mlp\.fc12\.", ".intermediate.gate."),
+    (r"\.mlp\.fc2\.", ".output.dense."),
+    (r"\.norm1\.", ".attention.output.LayerNorm."),
+    (r"\.norm2\.", ".output.LayerNorm."),
+    (r"\.transform\.layer_norm\.", ".transform.LayerNorm."),
+    (r"^cls\.predictions\.bias$", "cls.predictions.decoder.bias"),
+)
+
+
+_MODERN_NOT_READ = """
+    layer_norm_eps position_embedding_type reference_compile repad_logits_with_grad
+    sparse_pred_ignore_index sparse_prediction
+""".split()
+"""Of training, or of code that was there before transformers had the model."""
+_CLASSIFIER_POOLING: dict[str, PoolingMode] = {"cls": "cls", "mean": "mean"}
+
+
+def read_modernbert(keys: ShapeKeys) -> ModelShape:
+    """As `ModernBertConfig`. Raises ModelConfigError."""
+    keys.ignore(*_MODERN_NOT_READ)
+    sizes = keys.read_sizes()
+    wide = keys.read("global_rope_theta", float, 160_000.0)
+    narrow = keys.read("local_rope_theta", float, 10_000.0)
+    everywhere, nearby = keys.read_ropes(sizes.max_position, (wide, narrow))
+    full = AttentionKind(causal=False, scale=sizes.head_dim**-0.5, rope=everywhere)
+    # Tokens up to half of `local_attention` away on either side are seen.
+    window = (keys.optional_size("local_attention") or 128) // 2 + 1
+    within = msgspec.structs.replace(full, rope=nearby)
+    sliding = within.narrowed(window, sizes.max_position)
+    every = keys.optional_size("global_attn_every_n_layers") or 3
+    usual = [layer % every == 0 for layer in range(sizes.num_layers)]
+    layers = keys.read_layers(full, sliding, usual)
+    family = PreNormEncoderConfig(
+        hidden_act=keys.read_activation("hidden_activation", "gelu"),
+        head_act=keys.read_activation("classifier_activation", "gelu"),
+        norm_eps=keys.read("norm_eps", float, 1e-5),
+        norm_bias=keys.read("norm_bias", bool, False),
+        attention_bias=keys.read("attention_bias", bool, False),
+        mlp_bias=keys.read("mlp_bias", bool, False),
+        head_bias=keys.read("classifier_bias", bool, False),
+        decoder_bias=keys.read("decoder_bias", bool, True),
+    )
+    pooling = keys.choice("classifier_pooling", _CLASSIFIER_POOLING, "cls")
+    shape = keys.shape(sizes, layers, family, tied=True)
+    return msgspec.structs.replace(shape, classifier_pooling=pooling)

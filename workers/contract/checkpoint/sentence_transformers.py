@@ -1,0 +1,418 @@
+"""Reads sentence-transformers' files beside a model, and refuses what is not supported.
+
+As of its version 6.2. Keys that the library does not know are ignored, as the library does. Each
+module has its `config.json` in a folder of its own. Pooling, Dense, LayerNorm and Normalize turn an
+embedder's token states into vectors; SpladePooling and the LogitScore of a causal model that scores
+pairs stand alone.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import msgspec
+from msgspec import Meta
+
+from workers.contract.checkpoint.config_keys import MOST_WIDTH, ConfigKeys, Neutral, each
+from workers.contract.checkpoint.folder_files import converted, decoded, optional, read_json
+from workers.contract.config import Task
+from workers.contract.model_config import (
+    DenseActivation,
+    DenseConfig,
+    LayerNormConfig,
+    ModelConfigError,
+    NormalizeConfig,
+    PoolingConfig,
+    PoolingMode,
+    Similarity,
+    SpladeConfig,
+    VectorModule,
+)
+from workers.contract.reranking import RerankConfig
+
+SettingsT = TypeVar("SettingsT")
+
+MODULES_FILE = "modules.json"
+MODEL_FILE = "config_sentence_transformers.json"
+
+_TRANSFORMER_FILES = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
+"""The library takes the first that says anything."""
+
+
+class Module(msgspec.Struct):
+    """An entry of modules.json: `type` is a dotted class name, `path` a folder."""
+
+    type: str
+    path: str
+
+    @property
+    def kind(self) -> str:
+        return self.type.rpartition(".")[2]
+
+    @property
+    def config_file(self) -> Path:
+        """Its configuration, seen from the model's folder."""
+        return Path(self.path, "config.json")
+
+
+class TransformerFile(msgspec.Struct):
+    """The keys of the first module's settings that are supported."""
+
+    max_seq_length: int | None = None
+    do_lower_case: bool = False
+
+
+class ModelFile(msgspec.Struct):
+    """The keys of config_sentence_transformers.json that are supported."""
+
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+    similarity_fn_name: Similarity | None = None
+    activation_fn: str | None = None
+
+    @property
+    def default_prompt(self) -> str:
+        return (self.prompts or {}).get(self.default_prompt_name or "") or ""
+
+
+def read_modules(folder: Path) -> list[Module]:
+    """The modules in order. Empty without `modules.json`. Raises ModelConfigError."""
+    return optional(folder, MODULES_FILE, list[Module]) or []
+
+
+def _transformer_file(folder: Path) -> str:
+    """The settings of the first module, which may be missing. Raises ModelConfigError."""
+    names = _TRANSFORMER_FILES
+    return next((name for name in names if optional(folder, name, dict[str, Any])), names[0])
+
+
+def read_transformer_file(folder: Path) -> TransformerFile:
+    """Defaults if there is no such file. Raises ModelConfigError."""
+    return optional(folder, _transformer_file(folder), TransformerFile) or TransformerFile()
+
+
+def read_model_file(folder: Path) -> ModelFile:
+    """Defaults if there is no such file. Raises ModelConfigError."""
+    settings = optional(folder, MODEL_FILE, ModelFile) or ModelFile()
+    default = settings.default_prompt_name
+    if default is not None and default not in (settings.prompts or {}):
+        raise ModelConfigError(
+            f"{folder / MODEL_FILE}: default_prompt_name {default!r} is none of its prompts"
+        )
+    return settings
+
+
+def module_of(modules: Sequence[Module], kind: str) -> Module | None:
+    """The module of this kind, None without one."""
+    return next((module for module in modules if module.kind == kind), None)
+
+
+def _settings_of(
+    folder: Path, modules: Sequence[Module], kind: str, struct: type[SettingsT]
+) -> SettingsT | None:
+    """The configuration of the module of this kind, None without one. Raises ModelConfigError."""
+    module = module_of(modules, kind)
+    return None if module is None else decoded(folder, module.config_file, struct)
+
+
+_OF_VECTORS: Neutral = {
+    "module_input_name": ("sentence_embedding",),
+    "module_output_name": ("sentence_embedding", None),
+    "use_residual": (False,),
+}
+
+
+class _Pooling(msgspec.Struct, forbid_unknown_fields=True):
+    """The configuration of a Pooling module.
+
+    Before version 5.4 the library wrote one key for each mode; they are in the order in which it
+    puts their vectors side by side.
+    """
+
+    pooling_mode: PoolingMode | Annotated[list[PoolingMode], Meta(min_length=1)] | None = None
+    pooling_mode_cls_token: bool = False
+    pooling_mode_max_tokens: bool = False
+    pooling_mode_mean_tokens: bool = False
+    pooling_mode_mean_sqrt_len_tokens: bool = False
+    pooling_mode_weightedmean_tokens: bool = False
+    pooling_mode_lasttoken: bool = False
+    embedding_dimension: int | None = None
+    word_embedding_dimension: int | None = None
+    include_prompt: bool = True
+
+    def modes(self) -> tuple[PoolingMode, ...]:
+        """The mean, if none is named."""
+        if self.pooling_mode is not None:
+            named = self.pooling_mode
+            return (named,) if isinstance(named, str) else tuple(named)
+        flags: dict[PoolingMode, bool] = {
+            "cls": self.pooling_mode_cls_token,
+            "max": self.pooling_mode_max_tokens,
+            "mean": self.pooling_mode_mean_tokens,
+            "mean_sqrt_len_tokens": self.pooling_mode_mean_sqrt_len_tokens,
+            "weightedmean": self.pooling_mode_weightedmean_tokens,
+            "lasttoken": self.pooling_mode_lasttoken,
+        }
+        return tuple(mode for mode, chosen in flags.items() if chosen) or ("mean",)
+
+
+_Size = Annotated[int, Meta(ge=1, le=MOST_WIDTH)]
+_TokenId = Annotated[int, Meta(ge=0)]
+
+
+class _Dense(msgspec.Struct, forbid_unknown_fields=True):
+    in_features: _Size
+    out_features: _Size
+    bias: bool = True
+    activation_function: str = "torch.nn.modules.activation.Tanh"
+
+
+class _LayerNorm(msgspec.Struct, forbid_unknown_fields=True):
+    dimension: _Size
+
+
+class _LogitScore(msgspec.Struct, forbid_unknown_fields=True):
+    """The module's configuration."""
+
+    true_token_id: _TokenId
+    false_token_id: _TokenId | None = None
+    module_input_name: Literal["causal_logits"] = "causal_logits"
+
+
+def read_pooling(folder: Path, modules: Sequence[Module], hidden_size: int) -> PoolingConfig:
+    """The Pooling module, or the library's default without one. Raises ModelConfigError."""
+    module = module_of(modules, "Pooling")
+    if module is None:
+        return PoolingConfig()
+    own = decoded(folder, module.config_file, _Pooling)
+    for key in ("embedding_dimension", "word_embedding_dimension"):
+        size: int | None = getattr(own, key)
+        if size not in (None, hidden_size):
+            raise ModelConfigError(
+                f"{folder / module.config_file}: {key} {size} does not fit the model's hidden "
+                f"size, {hidden_size}"
+            )
+    return PoolingConfig(modes=own.modes(), include_prompt=own.include_prompt)
+
+
+def read_splade(folder: Path, modules: Sequence[Module]) -> SpladeConfig:
+    """The SpladePooling module, or its defaults if there is none. Raises ModelConfigError."""
+    return _settings_of(folder, modules, "SpladePooling", SpladeConfig) or SpladeConfig()
+
+
+def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> RerankConfig:
+    """The checkpoint's own answer tokens, if it names them, and its default prompt as instruction.
+
+    The template is not in the files. Raises ModelConfigError.
+    """
+    own = _settings_of(folder, modules, "LogitScore", _LogitScore)
+    ids = () if own is None else (own.true_token_id, own.false_token_id)
+    tokens = tuple(token for token in ids if token is not None)
+    return RerankConfig(token_ids=tokens, instruction=file.default_prompt or None)
+
+
+def read_vector_modules(
+    folder: Path, modules: Sequence[Module], pooled_size: int
+) -> tuple[VectorModule, ...]:
+    """The modules behind the pooling, whose vectors have `pooled_size` numbers.
+
+    Raises ModelConfigError.
+    """
+    kinds = [module.kind for module in modules]
+    start = kinds.index("Pooling") + 1 if "Pooling" in kinds else len(kinds)
+    behind, size, read = modules[start:], pooled_size, list[VectorModule]()
+    weighted = Counter(module.path for module in behind if module.kind in ("Dense", "LayerNorm"))
+    for path, times in weighted.items():
+        if times > 1:
+            raise ModelConfigError(
+                f"{folder / MODULES_FILE}: two modules are in the folder {path!r}"
+            )
+    for module in behind:
+        file = folder / module.config_file
+        match module.kind:
+            case "Dense":
+                dense = _dense(folder, module, size)
+                size = dense.out_features
+                read.append(dense)
+            case "LayerNorm":
+                own = decoded(folder, module.config_file, _LayerNorm)
+                _check_fit(file, "dimension", own.dimension, size)
+                read.append(LayerNormConfig(path=module.path, size=size))
+            case "Normalize":
+                _without_renamed(file, optional(folder, module.config_file, dict[str, Any]) or {})
+                read.append(NormalizeConfig())
+            case _:  # Dropout, which does nothing outside training
+                pass
+    return tuple(read)
+
+
+def _dense(folder: Path, module: Module, size: int) -> DenseConfig:
+    file = folder / module.config_file
+    others = _without_renamed(file, read_json(folder, module.config_file))
+    own = converted(file, others, _Dense)
+    _check_fit(file, "in_features", own.in_features, size)
+    return DenseConfig(
+        path=module.path,
+        in_features=size,
+        out_features=own.out_features,
+        bias=own.bias,
+        activation=_activation(file, own.activation_function),
+    )
+
+
+def _check_fit(file: Path, key: str, own: int, size: int) -> None:
+    if own != size:
+        reason = f"{own} does not fit the vectors before it, which have {size} numbers"
+        raise ModelConfigError(f"{file}: {key} {reason}")
+
+
+def _without_renamed(file: Path, raw: dict[str, Any]) -> dict[str, Any]:
+    """The other keys of a module that must read and write vectors under their usual name."""
+    ConfigKeys(file, raw).neutral(_OF_VECTORS)
+    return {key: value for key, value in raw.items() if key not in _OF_VECTORS}
+
+
+def _activation(file: Path, name: str) -> DenseActivation:
+    """The class of torch that `name` is the path of."""
+    module, _, own = name.rpartition(".")
+    known: tuple[DenseActivation, ...] = get_args(DenseActivation)
+    for activation in known:
+        if activation == own and f"{module}.".startswith("torch.nn."):
+            return activation
+    raise ModelConfigError(
+        f"{file}: activation_function {name} is not supported (torch.nn's {', '.join(known)})"
+    )
+
+
+_LIBRARY = "sentence_transformers."
+_MODELS = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
+"""Modules that run a model -> the task of each, unless its file names another."""
+
+_ARGUMENTS = "model_args model_kwargs tokenizer_args processor_kwargs config_args config_kwargs"
+_HARMLESS_ARGUMENTS = frozenset(
+    "add_pooling_layer attn_implementation device_map dtype low_cpu_mem_usage padding_side "
+    "torch_dtype trust_remote_code use_cache use_fast use_safetensors".split()
+)
+"""Arguments that change no numbers, or only their rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Conventions:
+    """Assumptions of sentence-transformers about a checkpoint that is used for a task, each with
+    the file whose entry must agree:
+
+    library_class  its class for such models, None if it has none: `model_type` in
+                   config_sentence_transformers.json
+    task           the task for which its first module runs the model: `transformer_task` in
+                   sentence_bert_config.json
+    output         the model's output that the module passes on: `method_output_name` there
+    output_name    the name under which it does: `module_output_name` there
+    pooling        the type of its second module in modules.json, None if there is none
+    after_pooling  types that may follow
+    templated      whether texts are put into a template of ours, which takes the place of what the
+                   files say of chat templates and prompts
+    """
+
+    library_class: str | None
+    task: str
+    output: str
+    output_name: str
+    pooling: str | None = None
+    after_pooling: tuple[str, ...] = ()
+    templated: bool = False
+
+
+_CONVENTIONS: Mapping[Task, _Conventions] = {
+    "generate": _Conventions(None, "text-generation", "logits", "causal_logits"),
+    "embed": _Conventions(
+        "SentenceTransformer",
+        "feature-extraction",
+        "last_hidden_state",
+        "token_embeddings",
+        "Pooling",
+        ("Dense", "LayerNorm", "Normalize", "Dropout"),
+    ),
+    "embed_sparse": _Conventions(
+        "SparseEncoder", "fill-mask", "logits", "token_embeddings", "SpladePooling"
+    ),
+    "classify": _Conventions("CrossEncoder", "sequence-classification", "logits", "scores"),
+    "rerank": _Conventions(
+        "CrossEncoder",
+        "text-generation",
+        "logits",
+        "causal_logits",
+        after_pooling=("LogitScore",),
+        templated=True,
+    ),
+}
+
+
+def check_library_files(folder: Path, modules: Sequence[Module], task: Task) -> None:
+    """Raises ModelConfigError, naming the file and its unsupported module or key."""
+    conventions = _CONVENTIONS[task]
+    if modules:
+        _check_modules(folder, modules, conventions)
+    _check_transformer_file(folder, modules, conventions)
+    _check_model_file(folder, conventions)
+
+
+def _check_modules(folder: Path, modules: Sequence[Module], conventions: _Conventions) -> None:
+    """A model in the folder itself comes first, then its pooling and what may follow that."""
+    file = folder / MODULES_FILE
+    pooling = [] if conventions.pooling is None else [conventions.pooling]
+    for module in modules:
+        known = module.kind in (*_MODELS, *pooling, *conventions.after_pooling)
+        if not (known and module.type.startswith(_LIBRARY)):
+            raise ModelConfigError(f"{file}: module {module.type} is not supported")
+    kinds = [module.kind for module in modules]
+    start, rest = [kinds[0] in _MODELS, *kinds[1 : 1 + len(pooling)]], kinds[1 + len(pooling) :]
+    if start != [True, *pooling] or not set(rest) <= set(conventions.after_pooling):
+        needed = ", ".join(("Transformer", *pooling))
+        raise ModelConfigError(f"{file}: {', '.join(kinds)} do not begin with {needed}")
+    if Path(modules[0].path) != Path():
+        raise ModelConfigError(f"{file}: a model in {modules[0].path!r} is not supported")
+
+
+def _check_transformer_file(
+    folder: Path, modules: Sequence[Module], conventions: _Conventions
+) -> None:
+    text = {"method": "forward", "method_output_name": conventions.output}
+    neutral: dict[str, tuple[Any, ...]] = {
+        "transformer_task": (conventions.task,),
+        "modality_config": ({"text": text}, None),
+        "module_output_name": (conventions.output_name, None),
+        "processing_kwargs": ({}, None),
+        **each("query_length document_length query_expansion tokenizer_name_or_path", None),
+    }
+    if conventions.templated:
+        del neutral["modality_config"], neutral["processing_kwargs"]
+    name = _transformer_file(folder)
+    task = _MODELS[modules[0].kind] if modules else conventions.task
+    own = optional(folder, name, dict[str, Any]) or {}
+    keys = ConfigKeys(folder / name, {"transformer_task": task, **own})
+    keys.neutral(neutral)
+    for key in _ARGUMENTS.split():
+        arguments = keys.read(key, dict[str, Any], {})
+        others = {name: (None,) for name in arguments if name not in _HARMLESS_ARGUMENTS}
+        ConfigKeys(folder / name, arguments).neutral(others)
+
+
+def _check_model_file(folder: Path, conventions: _Conventions) -> None:
+    file = folder / MODEL_FILE
+    keys = ConfigKeys(file, optional(folder, MODEL_FILE, dict[str, Any]) or {})
+    keys.neutral(
+        {"model_type": (conventions.library_class,), **each("truncate_dim max_active_dims", None)}
+    )
+    scores = conventions.pooling is None and not conventions.templated
+    if scores and (prompt := read_model_file(folder).default_prompt):
+        raise ModelConfigError(f"{file}: a default prompt ({prompt!r}) is not supported for scores")

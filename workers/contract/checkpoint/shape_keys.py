@@ -1,0 +1,238 @@
+"""Reads what several families have in the same keys: sizes, rotary embeddings and windows."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self, get_args
+
+import msgspec
+
+from workers.contract.checkpoint.config_keys import MOST_LAYERS, MOST_TOKENS, MOST_WIDTH, ConfigKeys
+from workers.contract.model_config import (
+    ActivationName,
+    AttentionKind,
+    DynamicScaling,
+    FamilyConfig,
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    ModelShape,
+    RopeConfig,
+    RopeScaling,
+    Sizes,
+    YarnScaling,
+)
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+"""The types of layers in `layer_types`."""
+
+_SCALINGS = "default, linear, llama3, yarn, longrope, dynamic"
+
+
+class ShapeKeys(ConfigKeys):
+    """The keys of a `config.json` or of an object in it, from which a family reads its shape."""
+
+    def read_sizes(
+        self, head_dim: int | None = None, positions: str = "max_position_embeddings"
+    ) -> Sizes:
+        """The sizes, by their usual names (see `ConfigKeys.spell`).
+
+        Without a key `head_dim` that size is the argument's, or follows from the hidden size. Key
+        `positions` says how many positions there are. Raises ModelConfigError.
+        """
+        hidden = self.size("hidden_size", MOST_WIDTH)
+        heads = self.size("num_attention_heads", MOST_WIDTH)
+        kv_heads = self.optional_size("num_key_value_heads") or heads
+        if self.has("head_dim"):
+            head_dim = self.optional_size("head_dim", MOST_WIDTH)
+        if head_dim is None and hidden % heads:
+            raise self.error(f"hidden_size {hidden} is not divisible by {heads} attention heads")
+        if heads % kv_heads:
+            raise self.error(
+                f"{heads} attention heads are not divisible by {kv_heads} key/value heads"
+            )
+        return Sizes(
+            vocab_size=self.size("vocab_size", MOST_TOKENS),
+            hidden_size=hidden,
+            intermediate_size=self.size("intermediate_size", MOST_WIDTH),
+            num_layers=self.size("num_hidden_layers", MOST_LAYERS),
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=head_dim or hidden // heads,
+            max_position=self.size(positions, MOST_TOKENS),
+        )
+
+    def read_activation(self, name: str, default: ActivationName = "silu") -> ActivationName:
+        """The activation function that key `name` names.
+
+        Raises ModelConfigError, with those that are known.
+        """
+        known: tuple[ActivationName, ...] = get_args(ActivationName)
+        return self.choice(name, dict(zip(known, known, strict=True)), default)
+
+    def read_rope(self, max_position: int, theta: float = 10_000.0) -> RopeConfig:
+        """The rotary embedding, in `rope_parameters` or, before transformers 5, in other keys.
+
+        `max_position` is the length that the model declares, `theta` what its class in transformers
+        takes if `config.json` names none. Raises ModelConfigError.
+        """
+        theta = self.read("rope_theta", float, theta)
+        original = self.optional_size("original_max_position_embeddings")
+        return self.nested_rope().read_own_rope(theta, original, max_position)
+
+    def read_ropes(
+        self,
+        max_position: int,
+        thetas: tuple[float, float],
+        earlier: Self | None = None,
+    ) -> tuple[RopeConfig, RopeConfig]:
+        """The embeddings of layers that attend to everything, and of those with a window.
+
+        transformers 5 writes them by the types of layers; earlier versions have at most an
+        `earlier` object, for the first alone. `thetas` are the bases where objects name none.
+        """
+        by_type = self.nested("rope_parameters")
+        full, within = by_type.nested(_FULL), by_type.nested(_SLIDING)
+        if earlier is not None and not self.has("rope_parameters"):
+            full = earlier
+        return (
+            full.read_own_rope(thetas[0], None, max_position),
+            within.read_own_rope(thetas[1], None, max_position),
+        )
+
+    def nested_rope(self) -> Self:
+        """The object in which `config.json` describes the embedding. Empty if it has none."""
+        names = ("rope_scaling", "rope_parameters")
+        given = [name for name in names if self.optional(name, dict[str, Any])]
+        return self.nested(given[0] if given else names[1])
+
+    def read_own_rope(self, theta: float, original: int | None, max_position: int) -> RopeConfig:
+        """The embedding that this object describes, with what is declared beside it.
+
+        Raises ModelConfigError, also for a type of scaling that is not supported.
+        """
+        self.neutral({"partial_rotary_factor": (1, None)})
+        kind = self.read("rope_type", str, self.read("type", str, "default"))
+        return RopeConfig(
+            theta=self.read("rope_theta", float, theta),
+            scaling=self.read_scaling(kind, original, max_position),
+        )
+
+    def read_scaling(
+        self, kind: str, original: int | None, max_position: int
+    ) -> RopeScaling | None:
+        """The scaling of type `kind` that this object describes.
+
+        `original` is the length before it, if that is declared outside of the object; there it has
+        precedence. Raises ModelConfigError.
+        """
+        inner = self.optional_size("original_max_position_embeddings")
+        original = original or inner or max_position
+        match kind:
+            case "default":
+                return None
+            case "linear":
+                return LinearScaling(factor=self.required("factor", float))
+            case "llama3":
+                return Llama3Scaling(
+                    factor=self.required("factor", float),
+                    low_freq_factor=self.required("low_freq_factor", float),
+                    high_freq_factor=self.required("high_freq_factor", float),
+                    original_max_position=original,
+                )
+            case "yarn":
+                return self._yarn(original)
+            case "longrope":
+                return self._longrope(original, max_position)
+            case "dynamic":
+                self.ignore("factor")
+                return DynamicScaling(original_max_position=original)
+            case _:
+                raise self.error(f"rope type {kind!r} is not supported ({_SCALINGS})")
+
+    def _yarn(self, original: int) -> YarnScaling:
+        """An attention factor that is not named is as transformers computes it."""
+
+        def growth(scale: float) -> float:
+            return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+        factor = self.required("factor", float)
+        scale, scale_of_all = self.optional("mscale", float), self.optional("mscale_all_dim", float)
+        attention = self.optional("attention_factor", float)
+        if factor * original > MOST_TOKENS:
+            raise self.error(f"rope type 'yarn' makes of {original} tokens more than {MOST_TOKENS}")
+        if attention is None:
+            attention = growth(1.0)
+            if scale and scale_of_all:
+                attention = growth(scale) / growth(scale_of_all)
+        return YarnScaling(
+            factor=factor,
+            original_max_position=original,
+            beta_fast=self.optional("beta_fast", float) or 32.0,
+            beta_slow=self.optional("beta_slow", float) or 1.0,
+            truncate=self.read("truncate", bool, True),
+            attention_factor=attention,
+        )
+
+    def _longrope(self, original: int, max_position: int) -> LongScaling:
+        """An attention factor that is not named is as transformers computes it."""
+        factor = self.read("factor", float, max_position / original)
+        attention = self.optional("attention_factor", float)
+        if attention is None and original == 1:  # whose logarithm is 0
+            raise self.error("rope type 'longrope' for texts of 1 token has no attention factor")
+        if attention is None:
+            attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+        return LongScaling(
+            short_factors=tuple(self.required("short_factor", list[float])),
+            long_factors=tuple(self.required("long_factor", list[float])),
+            original_max_position=original,
+            attention_factor=attention,
+        )
+
+    def read_causal(self, sizes: Sizes) -> AttentionKind:
+        """Attention of rotated queries and keys to all tokens before. Raises ModelConfigError."""
+        rope = self.read_rope(sizes.max_position)
+        return AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+
+    def read_window(self, default: int | None) -> int | None:
+        """`sliding_window` in tokens: `default` if `config.json` has no such key, none where it is
+        null. Raises ModelConfigError for a window without tokens."""
+        return self.optional_size("sliding_window") if self.has("sliding_window") else default
+
+    def read_layers(
+        self, full: AttentionKind, sliding: AttentionKind | None, usual: Sequence[bool]
+    ) -> list[AttentionKind]:
+        """The kind of attention of each layer, by its type in `layer_types`.
+
+        Without the key a layer is `full` where `usual` is true. Raises ModelConfigError for a type
+        that is not one of those given, or unless there is one for each layer.
+        """
+        kinds = {_FULL: full} if sliding is None else {_FULL: full, _SLIDING: sliding}
+        names = self.read("layer_types", list[str], [_FULL if own else _SLIDING for own in usual])
+        if len(names) != len(usual):
+            raise self.error(f"layer_types has {len(names)} entries for {len(usual)} layers")
+        for name in names:
+            if name not in kinds:
+                raise self.error(f"layer_types has {name!r}, which is not supported here")
+        return [kinds[name] for name in names]
+
+    def shape(
+        self,
+        sizes: Sizes,
+        layers: Sequence[AttentionKind],
+        family: FamilyConfig,
+        *,
+        tied: bool,
+    ) -> ModelShape:
+        """The shape of a model whose layers have the kinds of attention `layers`.
+
+        `tied` says whether the LM head is the embedding if `config.json` does not. Raises
+        ModelConfigError.
+        """
+        kinds = tuple(dict.fromkeys(layers))
+        return ModelShape(
+            **msgspec.structs.asdict(sizes),
+            tie_word_embeddings=self.read("tie_word_embeddings", bool, tied),
+            attention=kinds,
+            layer_kinds=tuple(kinds.index(kind) for kind in layers),
+            family=family,
+        )

@@ -1,0 +1,363 @@
+"""Common parts of all processes of the daemon: log, standard error, end and heartbeat.
+
+There are two watches. The daemon's supervisor (`server/daemon/supervisor.py`) watches engine cores,
+API processes and the batch process, whose `Heartbeat` goes to it. An engine core watches its
+workers, which send it `WorkerBeat` messages instead (`workers/stage/heartbeat.py`,
+`engine_core/executor/watch.py`).
+
+A child's standard input is a socket, on which it sends its heartbeats. The supervisor holds the
+other end and never writes to it; the kernel closes it when the supervisor dies, however it dies.
+"""
+
+import atexit
+import io
+import logging
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NoReturn
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+TIME_FORMAT: Final = "%H:%M:%S"
+_TRACEBACKS, _SECONDS = 5, 10.0
+"""So many tracebacks are logged in so many seconds: a client may be able to cause them."""
+
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class LogFormatter(logging.Formatter):
+    """Lines of `role`. Beyond the first few in a while, an error has its line without traceback."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__(f"%(asctime)s %(levelname)-7s {role}: %(message)s", TIME_FORMAT)
+        self._since = -_SECONDS
+        self._tracebacks = 0
+
+    def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802 (logging's name)
+        """The traceback, or a line in its place."""
+        if (now := time.monotonic()) - self._since >= _SECONDS:
+            self._since, self._tracebacks = now, 0
+        self._tracebacks += 1
+        if self._tracebacks > _TRACEBACKS:
+            return f"(no traceback: there were {_TRACEBACKS} in the last {_SECONDS:g} s)"
+        return super().formatException(ei)
+
+
+def open_log(role: str, level: str) -> None:
+    """Begin the log of a child process of the daemon. An exception that ends one of its threads
+    ends the process from now on."""
+    open_standard_error(
+        lambda lines: f"{time.strftime(TIME_FORMAT)} WARNING {role}: {lines:,} lines were dropped"
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter(role))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    end_with_threads()
+
+
+_log = logging.getLogger(__name__)
+
+LastWords = Callable[[str, BaseException], object]
+"""Called with what has ended, such as "thread heartbeat", and with its exception."""
+
+
+def _log_end(what: str, error: BaseException) -> None:
+    _log.critical("%s has ended by an exception", what, exc_info=error)
+
+
+def end_process(what: str, error: BaseException, last_words: LastWords = _log_end) -> NoReturn:
+    """End this process at once, with status 1, because `what` has ended by `error`.
+
+    What waits to be written is written for a second at most, then the last words, directly.
+    """
+    try:
+        finish_standard_error()
+        last_words(what, error)
+    finally:
+        os._exit(1)
+
+
+def end_with_threads(last_words: LastWords = _log_end) -> None:
+    """Have an exception that ends any thread, but for the main one, end this process."""
+
+    def end(ended: threading.ExceptHookArgs) -> None:
+        name = "a thread" if ended.thread is None else f"thread {ended.thread.name}"
+        end_process(name, ended.exc_value or ended.exc_type(), last_words)
+
+    threading.excepthook = end
+
+
+BEAT_SECONDS = 1.0
+"""Seconds between two heartbeats of any process, to the supervisor or to an engine core."""
+
+SILENT_BEATS = 8
+"""A process that misses so many in a row stands still; it is noticed within 10 s."""
+
+DRAIN_SIGNAL = signal.SIGUSR1
+"""From the supervisor to an API process: finish what runs and exit; a second one ends what runs.
+Whoever sends it SIGTERM means its death."""
+
+_STDIN = 0
+
+
+def exit_with_parent() -> None:
+    """End this process when its standard input closes."""
+
+    def watch() -> None:
+        # A supervisor that had heartbeats left to read ends the socket with an error.
+        with suppress(ConnectionResetError):
+            # Not sys.stdin: a thread that holds its lock cannot be ended with the interpreter.
+            while os.read(_STDIN, 1):
+                pass
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+class Heartbeat:
+    """The heartbeat of a process, to the daemon's supervisor.
+
+    The process's loop calls `beat` every BEAT_SECONDS: a thread would continue when the loop stands
+    still, which is what the supervisor is to notice.
+    """
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        if stat.S_ISSOCK(os.fstat(_STDIN).st_mode):  # a benchmark passes a pipe
+            self._socket = socket.socket(fileno=os.dup(_STDIN))
+
+    def beat(self) -> None:
+        """Send one. Never blocks and never fails: the supervisor may be stopped, or dead."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.send(b".", socket.MSG_DONTWAIT)
+
+
+NO_MULTICAST = {
+    # Else every rendezvous of torch's symmetric memory makes a multicast object.
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    # NVLS are NCCL's collectives over multicast.
+    "NCCL_NVLS_ENABLE": "0",
+}
+"""Set for every worker, whatever the daemon's own environment says: no process of ours may share
+memory between GPUs without it.
+
+NVLink multicast maps one object into several GPUs, through the host's fabric manager. A process
+that ends badly while it holds such an object can put all GPUs of the host out of service for a day,
+for everyone. It is never worth that here: activations go from one GPU to one other.
+"""
+
+
+PIPE_BUF = select.PIPE_BUF
+"""Several processes may write to one pipe: up to so many bytes stay together."""
+_CLOSE_S = 1.0
+
+
+class LineWriter:
+    """Writes lines in a thread, and drops those that would make more than about `most_bytes` wait,
+    or cannot be written.
+
+    What is dropped goes to `count`, from any thread. A line that `notice` makes of the number of
+    dropped lines comes as soon as one can be written. Once closed, lines are written at once, as
+    far as nothing has to wait for that.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        notice: Callable[[int], bytes],
+        count: Callable[[int], None] = lambda _: None,
+        *,
+        gather_s: float = 0.0,
+        block_bytes: int = PIPE_BUF,
+        most_bytes: int = 8 << 20,
+    ) -> None:
+        """`gather_s`: the seconds in which lines gather for one turn of the thread, which writes
+        them in blocks of `block_bytes`."""
+        self._descriptor = descriptor
+        self._notice, self._count = notice, count
+        self._gather_s, self._block_bytes, self._most_bytes = gather_s, block_bytes, most_bytes
+        self._queue: SimpleQueue[bytes] = SimpleQueue()
+        # Each number is changed by one thread alone, but for what is dropped.
+        self._taken = self._done = 0  # bytes
+        self._dropped = self._noticed = 0  # lines
+        self._dropping = threading.RLock()  # the collector may log within a drop
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="line-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, lines: bytes) -> None:
+        """Write whole lines soon, or drop them. One thread at a time may call this."""
+        if self._closed:
+            self._write_at_once(lines)
+        elif self._taken - self._done > self._most_bytes:
+            self._drop(lines)
+        else:
+            self._taken += len(lines)
+            self._queue.put(lines)
+
+    def close(self) -> None:
+        """Write what waits, for a second at most. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(b"")  # it may be waiting for one
+            self._thread.join(_CLOSE_S)
+
+    def _drop(self, lines: bytes) -> None:
+        number = lines.count(b"\n")
+        with self._dropping:
+            self._dropped += number
+            self._count(number)
+
+    def _write_at_once(self, lines: bytes) -> None:
+        poller = select.poll()
+        poller.register(self._descriptor, select.POLLOUT)
+        with suppress(OSError):
+            while lines and poller.poll(0):
+                lines = lines[os.write(self._descriptor, lines[:PIPE_BUF]) :]
+
+    def _run(self) -> None:
+        """The thread."""
+        while not (self._closed and self._queue.empty()):
+            lines = [self._queue.get()]
+            time.sleep(self._gather_s)
+            lines += [self._queue.get() for _ in range(self._queue.qsize())]
+            for block in _blocks(b"".join(lines), self._block_bytes):
+                if not _is_written(self._descriptor, block):
+                    self._drop(block)
+                self._done += len(block)
+            self._write_notice()
+
+    def _write_notice(self) -> None:
+        """Say how many lines were dropped since it was last said, if any were."""
+        dropped = self._dropped
+        if dropped > self._noticed and _is_written(
+            self._descriptor, self._notice(dropped - self._noticed)
+        ):
+            self._noticed = dropped
+
+
+def _blocks(lines: bytes, most: int) -> Iterator[bytes]:
+    """Divide lines into blocks of at most `most` bytes, but for a line that is longer."""
+    start = 0
+    while start < len(lines):
+        stop = start + most
+        if stop < len(lines):
+            stop = lines.rfind(b"\n", start, stop) + 1 or lines.find(b"\n", start) + 1 or len(lines)
+        yield lines[start:stop]
+        start = stop
+
+
+def _is_written(descriptor: int, block: bytes) -> bool:
+    """Write a block, however long that takes. False if it fails: no reader, no space."""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLOUT)
+    try:
+        while block:
+            try:
+                block = block[os.write(descriptor, block) :]
+            except BlockingIOError:
+                poller.poll()
+    except OSError:  # the next may find it better
+        return False
+    return True
+
+
+_STDERR = 2
+
+
+class StandardError(io.TextIOWrapper):
+    """In place of `sys.stderr`: text goes to a LineWriter, from any thread. Writing never fails."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._writer = writer
+        super().__init__(
+            _Lines(writer), encoding="utf-8", errors="backslashreplace", line_buffering=True
+        )
+
+    def finish(self) -> None:
+        """Write what waits, for a second at most. What comes later is written at once or lost."""
+        self._writer.close()
+
+
+class _Lines(io.RawIOBase):
+    """The bytes that a StandardError has encoded: whole lines, or the beginning of one."""
+
+    name = "<stderr>"
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._writer = writer
+        self._turn = threading.RLock()  # a signal's handler may write within a write
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        lines = bytes(data)
+        with self._turn:
+            self._writer.write(lines)
+        return len(lines)
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return os.isatty(_STDERR)
+
+    def fileno(self) -> int:
+        return _STDERR
+
+
+def open_standard_error(notice: Callable[[int], str]) -> None:
+    """Write `sys.stderr` through a thread until the process exits, which waits for it for a second
+    at most. `notice` makes the line that says how many lines were dropped."""
+    descriptor = _own_descriptor()
+    writer = LineWriter(descriptor, lambda lines: f"{notice(lines)}\n".encode())
+    sys.stderr = stream = StandardError(writer)
+    atexit.register(stream.finish)
+
+
+def finish_standard_error() -> None:
+    """Write what waits, for a second at most: this process ends without what `atexit` would do."""
+    if isinstance(sys.stderr, StandardError):
+        sys.stderr.finish()
+
+
+def _own_descriptor() -> int:
+    """A descriptor for what standard error is now.
+
+    A pipe or a terminal is opened anew: that one does not block, and nor does standard error
+    itself from then on, so that libraries that write to it lose a line rather than wait. The open
+    file that this process was started with may be another's, too, and stays as it is.
+    """
+    _occupy()
+    if stat.S_ISFIFO(os.fstat(_STDERR).st_mode) or os.isatty(_STDERR):
+        try:
+            own = os.open(f"/proc/self/fd/{_STDERR}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError:  # no reader, or another user's
+            return os.dup(_STDERR)
+        os.dup2(own, _STDERR)
+        return own
+    return os.dup(_STDERR)
+
+
+def _occupy() -> None:
+    """Open /dev/null in place of a standard stream that is closed.
+
+    The next file to be opened would be taken for it.
+    """
+    for stream in range(_STDERR + 1):
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(stream, True)

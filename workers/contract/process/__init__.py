@@ -1,1 +1,0 @@
-"""Standard error, log and end of a process of the daemon."""
