@@ -36,13 +36,13 @@ from engine_core.messages import (
 )
 from engine_core.outbox import Outbox
 from engine_core.pace import Pacer
-from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
 from engine_core.reports.statistics import Statistics
 from engine_core.reports.tracer import Tracer
 from engine_core.traced_steps import Trace
 from engine_core.transport import Clients, Pollable, Sources
-from engine_core.workflows.base import Preprocessor, Workflow
+from engine_core.workflows.base import Workflow
+from engine_core.workflows.tokenizer_threads import JobInputs, TokenizerThreads
 from workers.contract.messages import StageReport, StepOutput
 
 _RECEIVE_SECONDS = 1e-3
@@ -59,7 +59,7 @@ class EngineCore:
         capacity: Capacity,
         executor: Executor,
         clients: Clients,
-        preprocessor: Preprocessor,
+        preprocessor: TokenizerThreads,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         execution = config.execution

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerError
+from engine_core.tokenization.tokenizer_settings import TokenizerSettings
 from server.conversion.slow_tokenizer import slow_files
 from server.echoed import one_line
 from server.inspection.inspected_model import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from engine_core.config import EngineConfig
-from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
+from engine_core.tokenization.tokenizer_settings import TokenizerSettings
 from server.conversion.slow_tokenizer import with_tokenizer
 from server.models.devices import available_cores, cuda_memory, device_ordinal, resolve_devices
 from server.models.generation_file import read_generation_defaults

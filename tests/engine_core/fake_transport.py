@@ -15,7 +15,7 @@ from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import EngineInfo, FromCore, Outputs, ToCore
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.traced_steps import TracedSteps
-from engine_core.workflows import workflow_for
+from engine_core.workflows.base import workflow_for
 from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
 from workers.contract.attention_kind import AttentionKind

@@ -14,8 +14,7 @@ from server.schemas.field_names import name_and_value
 from server.service.registry import Model
 from server.service.service import record_of, service_of
 from server.service.time_limit import within_limit
-from server.templates.messages.kinds import has_text, text_part
-from server.templates.protocol import ChatTemplate, Conversation, frame
+from server.templates.protocol import ChatTemplate, Conversation, frame, has_text, text_part
 
 _OWN_NAMES = {
     "messages",

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from engine_core.tokenization.pipeline.byte_level import longest_token
+from engine_core.tokenization.pipeline_rules import longest_token
 from engine_core.tokenization.tokenizer import Tokenizer as OurTokenizer
 from server.demo import demo_models
 

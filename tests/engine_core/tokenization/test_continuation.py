@@ -6,7 +6,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
-from engine_core.tokenization.pipeline.continuation import continuing
+from engine_core.tokenization.pipeline_rules import continuing
 
 VOCABULARY = {"▁": 0, "Ġ": 1, "a": 2, "b": 3, "ab": 4, "▁a": 5, "Ġa": 6}
 MERGES = [("a", "b"), ("▁", "a"), ("Ġ", "a")]
