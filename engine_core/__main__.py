@@ -16,7 +16,7 @@ from engine_core.executor.base import WorkerLostError
 from engine_core.executor.stage_link import StageLink
 from engine_core.loop.transport import ClientSocket
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
-from engine_core.workflows import workflow_for
+from engine_core.workflows.base import workflow_for
 from workers.contract.model_config import ModelConfigError
 from workers.contract.process import Heartbeat, exit_with_parent, open_log
 

@@ -38,9 +38,9 @@ from engine_core.messages import (
     ToCore,
     Trace,
 )
-from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
-from engine_core.workflows.base import Preprocessor, Workflow
+from engine_core.workflows.base import Workflow
+from engine_core.workflows.tokenizer_threads import JobInputs, TokenizerThreads
 from workers.contract.messages import StageReport, StepOutput
 
 _RECEIVE_SECONDS = 1e-3
@@ -57,7 +57,7 @@ class EngineCore:
         capacity: Capacity,
         executor: Executor,
         clients: Clients,
-        preprocessor: Preprocessor,
+        preprocessor: TokenizerThreads,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         execution = config.execution

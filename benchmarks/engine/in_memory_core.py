@@ -17,7 +17,7 @@ from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import ToCore
 from engine_core.schedulers.base import Scheduler
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.workflows import workflow_for
+from engine_core.workflows.base import workflow_for
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.settings import Limits

@@ -27,8 +27,7 @@ from engine_core.messages import NO_KEY
 from engine_core.refusal import RefusalError
 from server.generation.chat.conversation import ChatOptions, conversation
 from server.schemas.chat import ChatMessage
-from server.templates.loaded_template import LoadedTemplate
-from server.templates.messages.kinds import kinds_of
+from server.templates.loaded_template import LoadedTemplate, kinds_of
 from server.templates.protocol import Conversation, frame
 from server.templates.template_client import TemplateClient
 from server.templates.template_files import read_chat_template

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.request import Request, Status
-from engine_core.structured.matcher import MaskFiller
+from engine_core.structured.matcher import fill_masks
 from workers.contract.messages import StepMask
 
 
@@ -27,7 +27,6 @@ class StepMasks:
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_words = -(-vocab_size // 32)
-        self._filler = MaskFiller()
         # Steps that wait for their masks, and their constrained requests that sample.
         self._owed: deque[tuple[int, list[Request]]] = deque()
 
@@ -53,7 +52,7 @@ class StepMasks:
         matchers = [(i, r.matcher) for i, r in open_ones if r.matcher is not None]
         words = max([matcher.words for _, matcher in matchers], default=self._vocab_words)
         bits = np.full((len(requests), words), 0xFFFFFFFF, np.uint32)
-        failed = set(self._filler.fill(bits, matchers))
+        failed = set(fill_masks(bits, matchers))
         bits = bits[:, : self._vocab_words]
         for i, r in open_ones:
             if r.limits is not None and not r.limits.restrict(bits[i], r.tokens, r.prompt_len):

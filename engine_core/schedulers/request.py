@@ -16,8 +16,7 @@ from workers.contract.messages import SlotInit
 from workers.contract.token_sampling import BarredTokens, TokenBias
 
 if TYPE_CHECKING:
-    from engine_core.structured.matcher import Matcher
-    from engine_core.structured.token_limits import TokenLimits
+    from engine_core.structured.matcher import Matcher, TokenLimits
 
 _SEED_BITS = 63
 _NOTHING = range(0)

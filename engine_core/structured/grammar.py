@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,8 +14,17 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.messages import Grammar
-from engine_core.structured.grammar_error import GrammarError
-from engine_core.structured.schema_compiler import SchemaCompiler
+from engine_core.structured.json_schema import Unheld, rewritten
+from engine_core.structured.schema_tree import (
+    GrammarError,
+    SchemaPath,
+    as_schema,
+    children,
+    decoded,
+    path_text,
+    schemas_in,
+    without,
+)
 from engine_core.tokenization.panics import as_exception
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 from workers.contract.config import ExecutionConfig
@@ -44,9 +53,18 @@ _LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 
+_SEARCH_S = 2.0
+"""A search ends without a result within the time limit of a grammar."""
 
-@dataclass(frozen=True, slots=True)
-class CompiledGrammar:
+_ROOT: SchemaPath = ()
+
+_PHASES = {"$ref": 1, "patternProperties": 2, "oneOf": 3}
+
+_LATE = ("additionalProperties", "required", "minProperties", "maxProperties")
+"""In each schema, after what they depend on."""
+
+
+class CompiledGrammar(NamedTuple):
     """A grammar over a vocabulary, before its first token.
 
     A mask is uint32[words] and covers at least the vocabulary: bit i % 32 of word i // 32 is set if
@@ -85,18 +103,83 @@ class GrammarCompiler:
         except BaseException as error:
             reason = as_exception(error)
             raise GrammarError(f"its tokenizer cannot be read for it: {reason}") from None
-        self._schemas = SchemaCompiler(self._start_of_schema, self._check_pattern)
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Lets other threads run. Raises GrammarError if the grammar is wrong or too complex."""
         ignored: tuple[str, ...] = ()
         if grammar.kind == "loose_json_schema":
-            start, ignored = self._schemas.loose(grammar.source)
+            start, ignored = self._loose(grammar.source)
         elif grammar.kind == "json_schema":
-            start = self._schemas.strict(grammar.source)
+            start = self._strict(grammar.source)
         else:
             start = self._start_of_text(grammar.kind, grammar.source)
         return CompiledGrammar(start, self._end, self._words, ignored)
+
+    def _strict(self, source: str) -> LLMatcher:
+        """Raises GrammarError, with the path of the keyword, unless the whole schema is followed.
+        Objects that list their properties have no others."""
+        root = decoded(source)
+        exploding = list(self._exploding(source, root))
+        text, unheld = rewritten(root, closed=True)
+        for fault in [*unheld, *exploding]:
+            raise GrammarError(f"{path_text(fault.path)}: {fault.reason}")
+        try:
+            return self._start_of_schema(text)
+        except GrammarError as error:
+            path = self._fault(decoded(source), set(), time.monotonic() + _SEARCH_S, closed=True)
+            raise GrammarError(f"{path_text(path or _ROOT)}: {error}") from None
+
+    def _loose(self, source: str) -> tuple[LLMatcher, tuple[str, ...]]:
+        """The schema as far as it can be followed, and the paths of what is left out.
+
+        Raises GrammarError for what is no schema.
+        """
+        root = decoded(source)
+        deadline = time.monotonic() + _SEARCH_S
+        left_out = {fault.path for fault in self._exploding(source, root)}
+        while True:
+            text, unheld = rewritten(without(root, left_out), closed=False)
+            try:
+                compiled = self._start_of_schema(text)
+            except GrammarError:
+                if (path := self._fault(root, left_out, deadline, closed=False)) is None:
+                    return self._start_of_schema("{}"), (path_text(_ROOT),)
+                left_out.add(path)
+            else:
+                paths = left_out | {fault.path for fault in unheld}
+                return compiled, tuple(sorted(map(path_text, paths)))
+
+    def _fault(
+        self, root: Any, left_out: Set[SchemaPath], deadline: float, *, closed: bool
+    ) -> SchemaPath | None:
+        """The keyword at fault. None if it is not found by the deadline."""
+
+        def compiles(schema: Any) -> bool:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            try:
+                self._start_of_schema(rewritten(schema, closed=closed)[0])
+            except GrammarError:
+                return False
+            return True
+
+        try:
+            return _fault_in(root, left_out, compiles)
+        except TimeoutError:
+            return None
+
+    def _exploding(self, source: str, root: Any) -> Iterator[Unheld]:
+        """The patterns that grow too complex while a text is written."""
+        for path, schema in schemas_in(root) if '"pattern' in source else ():
+            patterns = [("pattern", schema.get("pattern", ""))]
+            names = as_schema(schema.get("patternProperties"))
+            for keyword, pattern in [*patterns, *(("patternProperties", name) for name in names)]:
+                if _REPEATED_GROUP.search(pattern):
+                    before = "" if pattern.startswith("^") else "(?s:.*)"
+                    try:
+                        self._start_of_text("regex", f"{before}({pattern})")
+                    except GrammarError as error:
+                        yield Unheld((*path, keyword), str(error))
 
     def _start_of_schema(self, schema: str) -> LLMatcher:
         """Raises GrammarError."""
@@ -115,12 +198,6 @@ class GrammarCompiler:
             self._probe(start, _WALKED_TOKENS)
             self._probe(start, _WALKED_TOKENS, stride=_STRIDE)
         return start
-
-    def _check_pattern(self, pattern: str) -> None:
-        """Raises GrammarError for one that grows too complex within a text."""
-        if _REPEATED_GROUP.search(pattern):
-            before = "" if pattern.startswith("^") else "(?s:.*)"
-            self._start_of_text("regex", f"{before}({pattern})")
 
     def _start(self, source: str) -> LLMatcher:
         start = LLMatcher(self._vocabulary, source, log_level=0, limits=_LIMITS)
@@ -188,3 +265,45 @@ def _one_line(message: str) -> str:
         return "oneOf with schemas that may overlap: use anyOf"
     line = " ".join(message.replace("<non-verbose/>", "").split())
     return line if len(line) <= _MAX_MESSAGE else line[:_MAX_MESSAGE] + " ..."
+
+
+def _fault_in(
+    root: Any, left_out: Set[SchemaPath], compiles: Callable[[Any], bool]
+) -> SchemaPath | None:
+    """The first keyword with which `root` no longer compiles, as they are added one after another.
+    None if it does not compile even without keywords.
+
+    Those of `left_out` are never added.
+    """
+    phased = sorted(_keywords(root, ()), key=lambda entry: entry[0])
+    keywords = [path for _, path in phased if path not in left_out]
+    if not compiles(without(root, {*left_out, *keywords})):
+        return None
+    good, bad = 0, len(keywords)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if compiles(without(root, {*left_out, *keywords[middle:]})):
+            good = middle
+        else:
+            bad = middle
+    return keywords[bad - 1] if keywords else None
+
+
+def _keywords(schema: Any, path: SchemaPath) -> Iterator[tuple[int, SchemaPath]]:
+    """The paths of all keywords, each with the phase in which it is added.
+
+    First come the keywords with schemas in them, then references, as definitions are followed only
+    where they are used, then all others; `oneOf` depends on all that is in its branches.
+    """
+    keywords = as_schema(schema)
+    for keyword in sorted(keywords, key=_rank):
+        value = keywords[keyword]
+        within = children(keyword, value)
+        has_schemas = within and value is not False
+        yield _PHASES.get(keyword, 0 if has_schemas else 2), (*path, keyword)
+        for place, child in within:
+            yield from _keywords(child, path + place)
+
+
+def _rank(keyword: str) -> int:
+    return _LATE.index(keyword) + 1 if keyword in _LATE else 0

@@ -4,27 +4,26 @@ What is an annotation only is left out, and what has an equivalent is replaced b
 """
 
 import json
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import product
+from typing import Any, NamedTuple, TypeGuard
 
-from engine_core.structured.closed_objects import ClosedObjects
-from engine_core.structured.exact_numbers import (
-    LARGEST_JOINED,
-    inexact_keywords,
-    unjoined_divisors,
-)
-from engine_core.structured.grammar_error import GrammarError
-from engine_core.structured.references import hoist, localize, resolved
 from engine_core.structured.schema_tree import (
-    Path,
+    COUNTS,
+    DEFINITIONS,
+    GrammarError,
     Schema,
+    SchemaPath,
     as_list,
     as_schema,
+    mapped,
     new_name,
+    resolved,
     schemas_in,
+    target,
 )
-from engine_core.structured.unique_items import MOST_VALUES, unique_lists
-from engine_core.structured.valid_schema import check_valid
 
 _FORMATS = frozenset("date-time time date duration uuid email hostname ipv4 ipv6 uri".split())
 """Those that llguidance follows. JSON Schema (2020-12, 7.2.1) has all others as annotations."""
@@ -44,61 +43,31 @@ _MAX_SHOWN = 40
 
 _APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
 
-_COUNTS = frozenset("minLength maxLength minItems maxItems minProperties maxProperties".split())
-
 _UNHELD = frozenset(
     "not if contains dependentSchemas dependentRequired dependencies propertyNames uniqueItems "
     "unevaluatedItems unevaluatedProperties $dynamicRef $recursiveRef".split()
 )
 """What is not followed where no rewriting has replaced it."""
 
-_FOLLOWED = _COUNTS.union(
+_FOLLOWED = COUNTS.union(
     "$defs $ref definitions type const enum allOf anyOf oneOf properties additionalProperties "
     "patternProperties required items additionalItems prefixItems pattern format minimum maximum "
     "exclusiveMinimum exclusiveMaximum multipleOf".split()
-)
-
-_UNJOINED = (
-    f"a common multiple of all multipleOf is over {LARGEST_JOINED}, and allOf, anyOf, oneOf or "
-    "$ref may join them"
 )
 
 _ONLY_BESIDE = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
 """What means something only beside another keyword."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unheld:
+class Unheld(NamedTuple):
     """A keyword that cannot be followed, and why."""
 
-    path: Path
+    path: SchemaPath
     reason: str
 
 
-def decoded(source: str) -> Schema:
-    """The JSON schema `source`, with references as pointers. Raises GrammarError for what is no
-    schema."""
-    try:
-        # Not msgspec's, which has no integers of more than 64 bits.
-        root: Any = json.loads(source, parse_float=_finite, parse_constant=_finite)
-        if not isinstance(root, dict):
-            raise GrammarError("the schema is not an object")
-        schema = as_schema(root)
-        check_valid(schemas := schemas_in(schema))
-        localize(schemas)
-        if hoist(schema, schemas):
-            check_valid(schemas_in(schema))
-    except GrammarError:
-        raise
-    except RecursionError:
-        raise GrammarError("the schema is nested too deeply") from None
-    except ValueError as error:
-        raise GrammarError(f"the schema cannot be read: {error}") from None
-    return schema
-
-
 def rewritten(root: Schema, *, closed: bool) -> tuple[str, list[Unheld]]:
-    """`root`, which is changed, as llguidance understands it; and what is left out of it.
+    """`root`, which is changed, as llguidance understands it, and what is left out of it.
 
     - Formats that are not followed are annotations.
     - Times have no second 60.
@@ -113,21 +82,14 @@ def rewritten(root: Schema, *, closed: bool) -> tuple[str, list[Unheld]]:
         rewriting = _Rewriting(root)
         result = rewriting.result()
         if closed:
-            result = ClosedObjects(result).result()
+            result = _ClosedObjects(result).result()
         return json.dumps(result), rewriting.unheld
     except RecursionError:
         raise GrammarError("the schema is nested too deeply") from None
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if value - value != 0:
-        raise GrammarError("the schema has a number that is too large")
-    return value
-
-
 class _Rewriting:
-    """Of one schema, in place."""
+    """The rewriting of one schema, in place."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -140,21 +102,25 @@ class _Rewriting:
         """The schema, rewritten."""
         schemas = schemas_in(self._root)
         for _, schema in schemas:
-            if "unevaluatedProperties" in schema:
-                _rewrite_unevaluated(schema)
+            # They are additional ones where no other schema evaluates any.
+            idle = schema.get("unevaluatedProperties") in (True, {})
+            if "unevaluatedProperties" in schema and (idle or not _APPLICATORS & schema.keys()):
+                schema.setdefault("additionalProperties", schema.pop("unevaluatedProperties"))
         for path, schema in schemas:
             self._rewrite(schema, path)
-        for path, schema in list(unjoined_divisors(schemas)):
-            self._leave_out(schema, path, "multipleOf", _UNJOINED)
+        for path, schema in list(_unjoined_divisors(schemas)):
+            reason = f"a common multiple of all multipleOf is over {_LARGEST_JOINED}, and allOf, "
+            reason += "anyOf, oneOf or $ref may join them"
+            self._leave_out(schema, path, "multipleOf", reason)
         if self._definitions:
             self._root["$defs"] = self._definitions
         return self._root
 
-    def _leave_out(self, schema: Schema, path: Path, keyword: str, reason: str) -> None:
+    def _leave_out(self, schema: Schema, path: SchemaPath, keyword: str, reason: str) -> None:
         del schema[keyword]
         self.unheld.append(Unheld((*path, keyword), reason))
 
-    def _rewrite(self, schema: Schema, path: Path) -> None:
+    def _rewrite(self, schema: Schema, path: SchemaPath) -> None:
         _drop_idle(schema)
         if "format" in schema:
             _rewrite_format(schema)
@@ -164,7 +130,7 @@ class _Rewriting:
             self._rewrite_names(schema, path)
         if not schema.get("$ref", "#").startswith("#"):
             self._leave_out(schema, path, "$ref", "nothing is found there")
-        for keyword in list(inexact_keywords(schema)):
+        for keyword in list(_inexact_keywords(schema)):
             self._leave_out(schema, path, keyword, _inexact(schema[keyword]))
         if unheld := _UNHELD & schema.keys():
             for keyword in sorted(unheld):
@@ -176,12 +142,12 @@ class _Rewriting:
             schema.clear()
             schema |= keywords
 
-    def _rewrite_unique(self, schema: Schema, path: Path) -> None:
+    def _rewrite_unique(self, schema: Schema, path: SchemaPath) -> None:
         """Make a list of different values of an enum alternatives."""
         items = resolved(self._root, schema.get("items"))
         values = as_list(items.get("enum"))
         plain = schema.get("type") == "array" and not {"prefixItems", "contains"} & schema.keys()
-        if not (plain and 0 < len(values) <= MOST_VALUES):
+        if not (plain and 0 < len(values) <= _MOST_VALUES):
             return
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         kind = json.dumps([items, least, most])
@@ -201,7 +167,7 @@ class _Rewriting:
             del schema[keyword]
         schema["allOf"] = [*as_list(schema.get("allOf")), self._unique_lists[kind]]
 
-    def _rewrite_names(self, schema: Schema, path: Path) -> None:
+    def _rewrite_names(self, schema: Schema, path: SchemaPath) -> None:
         """Make `propertyNames` optional properties, each with the schema of additional ones."""
         names = self._names(schema["propertyNames"])
         own = as_schema(schema.get("properties"))
@@ -229,7 +195,7 @@ class _Rewriting:
         return {"$ref": "#/$defs/" + name}
 
     def _names(self, schema: Any) -> list[str] | None:
-        """The names that `propertyNames` allows; None if it is no list of a few names."""
+        """The names that `propertyNames` allows. None if it is no list of a few names."""
         found = resolved(self._root, schema)
         values = [found["const"]] if "const" in found else as_list(found.get("enum"))
         others = found.keys() - {"enum", "const", "type", "title", "description"}
@@ -239,20 +205,14 @@ class _Rewriting:
 
 
 def _drop_idle(schema: Schema) -> None:
-    """Drop what has no effect; make counts integers, which may be written as `2.0`."""
+    """Drop what has no effect. Make counts integers, which may be written as `2.0`."""
     for keyword in schema.keys() - _FOLLOWED - _UNHELD:
         if _ONLY_BESIDE.get(keyword) not in schema:
             del schema[keyword]
     if schema.get("uniqueItems") is False:
         del schema["uniqueItems"]
-    for keyword in _COUNTS & schema.keys():
+    for keyword in COUNTS & schema.keys():
         schema[keyword] = int(schema[keyword])
-
-
-def _rewrite_unevaluated(schema: Schema) -> None:
-    """Make `unevaluatedProperties` additional ones, where no other schema evaluates any."""
-    if schema["unevaluatedProperties"] in (True, {}) or not _APPLICATORS & schema.keys():
-        schema.setdefault("additionalProperties", schema.pop("unevaluatedProperties"))
 
 
 def _rewrite_format(schema: Schema) -> None:
@@ -272,3 +232,304 @@ def _inexact(value: Any) -> str:
     text = json.dumps(value)
     shown = text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + " ..."
     return f"{shown} cannot be followed exactly"
+
+
+_OF_OTHERS = ("additionalProperties", "patternProperties", "unevaluatedProperties")
+_BRANCHES = ("anyOf", "oneOf")
+_IN_PLACE = ("allOf", *_BRANCHES)
+_INCLUDES = frozenset({"$ref", *_IN_PLACE})
+_CONSTRAINTS = _INCLUDES.union(
+    _OF_OTHERS,
+    "properties required type const enum items maxProperties minProperties prefixItems".split(),
+)
+_MOST_CLOSED_NAMES = 20_000
+
+_Names = dict[str, None]
+
+
+class _ClosedObjects:
+    """Closes the objects of one schema.
+
+    All schemas that apply to one value make a *place*: one that nothing includes, and what it
+    includes by `allOf`, `$ref`, `anyOf` and `oneOf`. A place is closed as a whole, behind all names
+    in it, so that no part of it forbids the properties of another. So a part refers to an open copy
+    of a definition.
+    """
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._definitions = dict(as_schema(root.get("$defs")))
+        self._open_copies: dict[str, str] = {}
+        self._names_left = _MOST_CLOSED_NAMES
+
+    def result(self) -> Schema:
+        """The closed schema. Raises GrammarError if it has too many names."""
+        root = self._place(self._root)
+        copies = {name: self._definitions[name] for name in self._open_copies.values()}
+        return root | {"$defs": as_schema(root.get("$defs")) | copies} if copies else root
+
+    def _place(self, schema: Any) -> Any:
+        """Close a schema that nothing includes."""
+        if not isinstance(schema, dict):
+            return schema
+        place = as_schema(schema)
+        constraints = [keyword for keyword in place if keyword in _CONSTRAINTS]
+        if (
+            ("properties" not in place and _INCLUDES.isdisjoint(place))
+            or constraints == ["$ref"]
+            or (constraints == ["allOf"] and len(place["allOf"]) == 1)
+        ):
+            return mapped(place, lambda _, child: self._place(child))
+        return self._closed(place, {}, listed=False)
+
+    def _opened(self, schema: Any) -> Any:
+        """A part that others complete."""
+        if not isinstance(schema, dict):
+            return schema
+
+        def change(path: SchemaPath, child: Any) -> Any:
+            return self._opened(child) if path[0] in _IN_PLACE else self._place(child)
+
+        return self._with_open_reference(mapped(as_schema(schema), change))
+
+    def _closed(self, schema: Schema, others: _Names, *, listed: bool) -> Schema:
+        """`schema` and what it includes, closed behind their names and `others`, if that or what
+        includes it (`listed`) lists properties."""
+        parts = list(self._tree(schema, ("allOf",)))
+        listed = listed or any("properties" in part for part in parts)
+        branched = any(schema.get(key) for key in _BRANCHES)
+        open_ones = parts if branched else self._tree(schema, _IN_PLACE)
+        if any(key in part for part in open_ones for key in _OF_OTHERS):
+            return self._opened(schema)
+
+        beside = {key: others | self._names(schema, skip=key) for key in _BRANCHES if key in schema}
+
+        def change(path: SchemaPath, child: Any) -> Any:
+            if names := beside.get(str(path[0])):
+                if child is False:
+                    return child
+                return self._closed(as_schema(child), names, listed=listed)
+            return self._opened(child) if path[0] == "allOf" else self._place(child)
+
+        closed = self._with_open_reference(mapped(schema, change))
+        if listed and not branched:
+            self._shut(closed, others | self._names(schema))
+        return closed
+
+    def _shut(self, schema: Schema, names: _Names) -> None:
+        self._names_left -= len(names)
+        if self._names_left < 0:
+            raise GrammarError("too many properties beside anyOf, oneOf or allOf")
+        own = as_schema(schema.get("properties"))
+        schema["properties"] = own | {name: {} for name in names if name not in own}
+        schema["additionalProperties"] = False
+
+    def _names(self, schema: Schema, skip: str | None = None) -> _Names:
+        """The names in a place, but for its branches under the keyword `skip`."""
+        names: _Names = {}
+        for part in self._tree(schema, _IN_PLACE, skip):
+            names |= dict.fromkeys(as_schema(part.get("properties")))
+            names |= dict.fromkeys(as_list(part.get("required")))
+        return names
+
+    def _tree(
+        self,
+        schema: Schema,
+        keywords: tuple[str, ...],
+        skip: str | None = None,
+        seen: set[str] | None = None,
+    ) -> Iterator[Schema]:
+        """`schema` and what it includes by these keywords and `$ref`, but not by its own `skip`."""
+        seen = set() if seen is None else seen
+        yield schema
+        for keyword in keywords:
+            for child in [] if keyword == skip else as_list(schema.get(keyword)):
+                yield from self._tree(as_schema(child), keywords, seen=seen)
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference not in seen:
+            seen.add(reference)
+            yield from self._tree(target(self._root, reference), keywords, seen=seen)
+
+    def _with_open_reference(self, schema: Schema) -> Schema:
+        if isinstance(reference := schema.get("$ref"), str):
+            schema["$ref"] = self._open_copy(reference)
+        return schema
+
+    def _open_copy(self, reference: str) -> str:
+        found = target(self._root, reference)
+        if found and reference not in self._open_copies:
+            name = self._open_copies[reference] = new_name("open", self._definitions)
+            self._definitions[name] = {}
+            copy = self._opened(found)
+            self._definitions[name] = {k: v for k, v in copy.items() if k not in DEFINITIONS}
+        return f"#/$defs/{self._open_copies[reference]}" if found else reference
+
+
+_Number = int | float
+
+_WITH_NUMBERS = frozenset(
+    "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf const enum".split()
+)
+
+_EXACT = 2**53
+"""Every integer below is a float64, and so is the next one."""
+
+_MOST_DIGITS = 10**17
+"""Integers up to here that are float64 are written with all their digits."""
+
+_INT64_MAX = 2**63 - 1
+"""Taken for what it is, since its float64 is clipped to it."""
+
+_MOST_REMAINDERS = 10_000
+"""An automaton has a state for each remainder of a division: more take seconds to compile."""
+
+_LARGEST_DIVISOR = 2**28
+"""Ten times its remainders are uint32."""
+
+_LARGEST_JOINED = 2**16 - 1
+"""Divisors of one number are multiplied as uint32, even if both are their common multiple."""
+
+_JOINS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+
+
+def _inexact_keywords(schema: Schema) -> Iterator[str]:
+    """The keywords of `schema` whose numbers would not be followed exactly."""
+    if _WITH_NUMBERS.isdisjoint(schema):
+        return
+    for keyword in ("minimum", "maximum"):
+        value = schema.get(keyword)
+        followed = keyword == "maximum" and isinstance(value, int) and value == _INT64_MAX
+        if _is_number(value) and not _is_exact(value) and not followed:
+            yield keyword
+    for keyword, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        value = schema.get(keyword)
+        value = schema.get(bound) if value is True else value
+        if _is_number(value) and abs(value) >= _EXACT:
+            yield keyword
+    if _is_number(value := schema.get("multipleOf")) and not _is_followed_divisor(value):
+        yield "multipleOf"
+    for keyword in ("const", "enum"):
+        if not all(map(_is_exact, _numbers(schema.get(keyword)))):
+            yield keyword
+
+
+def _unjoined_divisors(
+    schemas: list[tuple[SchemaPath, Schema]],
+) -> Iterator[tuple[SchemaPath, Schema]]:
+    """The schemas whose `multipleOf` would not be joined exactly with those of others.
+
+    Two may apply to one number wherever a schema includes another and has more in it.
+    """
+    divided = [entry for entry in schemas if "multipleOf" in entry[1]]
+    if not divided or not any(_joins(schema) for _, schema in schemas):
+        return
+    common = scale = 1
+    for path, schema in divided:
+        divisor, finer = Fraction(str(schema["multipleOf"])), scale
+        while (divisor * finer).denominator > 1:
+            finer *= 10
+        joined = math.lcm(common * finer // scale, int(divisor * finer))
+        if joined > _LARGEST_JOINED:
+            yield path, schema
+        else:
+            common, scale = joined, finer
+
+
+def _joins(schema: Schema) -> bool:
+    beside = schema.keys() - set(DEFINITIONS)
+    several = len(beside) > 1 or len(as_list(schema.get("allOf"))) > 1
+    return several and not _JOINS.isdisjoint(beside)
+
+
+def _is_number(value: Any) -> TypeGuard[_Number]:
+    """Whether `value` is a number of JSON: `true` is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_exact(value: _Number) -> bool:
+    return abs(value) < _EXACT or (abs(value) <= _MOST_DIGITS and value == float(value))
+
+
+def _is_followed_divisor(value: _Number) -> bool:
+    coefficient = Fraction(str(value))
+    while coefficient.denominator > 1:
+        coefficient *= 10
+    rest = coefficient.numerator
+    for factor in (2, 5):
+        while rest % factor == 0:
+            rest //= factor
+    return coefficient < _LARGEST_DIVISOR and rest <= _MOST_REMAINDERS
+
+
+def _numbers(value: Any) -> Iterator[_Number]:
+    if _is_number(value):
+        yield value
+    for each in as_list(value) or as_schema(value).values():
+        yield from _numbers(each)
+
+
+_MOST_VALUES = 16
+
+_Pick = list[tuple[int, ...]]
+"""One of each tuple, in this order."""
+
+_BLOCK = 4
+
+_PICKS: list[_Pick] = [
+    [],
+    [(0, 1, 2, 3)],
+    *([(0, 1), (2, 3)], [(0, 2), (1, 3)]),
+    *([(0, 1), (2,), (3,)], [(0,), (1,), (2, 3)]),
+    [(0,), (1,), (2,), (3,)],
+]
+"""Each set of four values is what one of these picks."""
+
+_BEGINNINGS: list[_Pick] = [
+    [(0,), (1,), (2,), (3,)],
+    [(1, 2), (3,), (0,)],
+    [(0, 3), (2,), (1,)],
+    [(0, 1), (2, 3)],
+]
+"""Each set of four values is what the beginning of one of these picks."""
+
+
+def unique_lists(
+    values: list[Any], least: int, most: int | None, define: Callable[[list[Any]], Schema]
+) -> Schema:
+    """A schema for the lists of `least` to `most` of these values, none of them twice.
+
+    Each set of values has at least one order in it: roughly that of `values`. `define` returns a
+    reference to a schema for one of some values.
+    """
+    blocks = [range(at, min(at + _BLOCK, len(values))) for at in range(0, len(values), _BLOCK)]
+    *beginning, end = [_within(block, _PICKS) for block in blocks[:-1]] + [
+        _within(blocks[-1], _BEGINNINGS)
+    ]
+    references: dict[tuple[int, ...], Schema] = {}
+
+    def one_of(choices: tuple[int, ...]) -> Schema:
+        if choices not in references:
+            references[choices] = define([values[choice] for choice in choices])
+        return references[choices]
+
+    alternatives: list[Schema] = []
+    for *picks, last in product(*beginning, end):
+        first = [choices for pick in picks for choices in pick]
+        items = [*first, *last]
+        low, high = max(len(first), least), min(len(items), len(items) if most is None else most)
+        if low <= high:
+            places = [one_of(choices) for choices in items[:high]]
+            alternatives.append(
+                {"type": "array", "prefixItems": places, "minItems": low, "items": False}
+            )
+    return {"anyOf": alternatives} if alternatives else {"enum": []}
+
+
+def _within(block: range, picks: list[_Pick]) -> list[_Pick]:
+    """The picks as they are in a block, which may have fewer values."""
+    found: list[_Pick] = []
+    for pick in picks:
+        present = [tuple(block[i] for i in choices if i < len(block)) for choices in pick]
+        if (used := [choices for choices in present if choices]) not in found:
+            found.append(used)
+    return found

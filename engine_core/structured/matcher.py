@@ -1,6 +1,10 @@
-"""Which tokens may come next in a row that follows a grammar, and the masks of a step's rows."""
+"""Which tokens may come next in a row: by its grammar, and by the ids that a request permits."""
 
 from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +21,8 @@ class Matcher:
     """Follows one row's text through its grammar. The state is created when it is first needed."""
 
     def __init__(self, grammar: CompiledGrammar, params: SamplingParams, vocab_size: int) -> None:
-        """The row may sample the end tokens of `params` wherever the grammar lets the text end;
-        with `ignore_eos`, or before `min_tokens`, only if no other token may follow."""
+        """The row may sample the end tokens of `params` wherever the grammar lets the text end.
+        With `ignore_eos`, or before `min_tokens`, it may only if no other token may follow."""
         self._grammar = grammar
         ends = params.eos_token_ids | params.stop_token_ids
         self._end_tokens = [token for token in ends if 0 <= token < vocab_size]
@@ -44,7 +48,7 @@ class Matcher:
         return self._state is not None and self._state.is_stopped()
 
     def accept(self, token: int) -> bool:
-        """Append a sampled token; False if the grammar does not allow it. An end token is no part
+        """Append a sampled token. False if the grammar does not allow it. An end token is no part
         of the text."""
         self._min_tokens_left -= 1
         return token in self._end_tokens or self.state.consume_token(token)
@@ -62,41 +66,86 @@ class Matcher:
         if self._min_tokens_left > 0 and self._forbid_ends(mask):
             return not self.state.is_error()
         if may_end and not (self._ignore_eos and mask.any()):
-            for token in self._end_tokens:
-                mask[token >> 5] |= np.uint32(1 << (token & 31))
+            _permit(mask, self._end_tokens)
         return not self.state.is_error() and bool(mask.any())
 
     def _forbid_ends(self, mask: npt.NDArray[np.uint32]) -> bool:
         """Forbid the end tokens, which may also be text of the grammar, unless nothing else is
         allowed: then return False."""
         others = mask.copy()
-        for token in self._end_tokens:
-            others[token >> 5] &= ~np.uint32(1 << (token & 31))
+        _clear(others, self._end_tokens)
         if not others.any():
             return False
         mask[:] = others
         return True
 
 
-class MaskFiller:
-    """Computes the masks of many rows, in threads where there are enough rows."""
+def fill_masks(bits: npt.NDArray[np.uint32], matchers: list[tuple[int, Matcher]]) -> list[int]:
+    """Write into `bits` uint32[rows, words] the mask of each (index of a row, its matcher).
+    Threads share the work where there are enough rows.
 
-    def __init__(self) -> None:
-        self._executor: LLExecutor | None = None
+    Returns the indices of the rows that cannot go on: their grammar grew too complex, or no token
+    of the model may follow.
+    """
+    states = [(matcher.state, index) for index, matcher in matchers]
+    address, size = bits.ctypes.data, bits.strides[0]
+    if len(states) < _PARALLEL_ROWS:
+        for state, index in states:
+            state.unsafe_compute_mask_ptr(address + index * size, size)
+    else:
+        _executor().unsafe_compute_mask_ptr(states, address, size, len(bits))
+    return [index for index, matcher in matchers if not matcher.finish_mask(bits[index])]
 
-    def fill(self, bits: npt.NDArray[np.uint32], matchers: list[tuple[int, Matcher]]) -> list[int]:
-        """Write into `bits` uint32[rows, words] the mask of each (index of a row, its matcher).
 
-        Returns the indices of the rows that cannot go on: their grammar grew too complex, or no
-        token of the model may follow.
-        """
-        states = [(matcher.state, index) for index, matcher in matchers]
-        address, size = bits.ctypes.data, bits.strides[0]
-        if len(states) < _PARALLEL_ROWS:
-            for state, index in states:
-                state.unsafe_compute_mask_ptr(address + index * size, size)
-        else:
-            if self._executor is None:
-                self._executor = LLExecutor()
-            self._executor.unsafe_compute_mask_ptr(states, address, size, len(bits))
-        return [index for index, matcher in matchers if not matcher.finish_mask(bits[index])]
+class TokenLimits:
+    """Takes tokens out of a mask. All rows of a job share it: it keeps nothing of their texts."""
+
+    def __init__(self, params: SamplingParams, vocab_size: int) -> None:
+        """Every id of `params` is within the vocabulary."""
+        self._permitted = np.full(-(-vocab_size // 32), 0xFFFFFFFF, np.uint32)
+        if params.allowed_token_ids:
+            self._permitted[:] = 0
+            _permit(self._permitted, params.allowed_token_ids)
+        _clear(self._permitted, (word[0] for word in params.bad_words if len(word) == 1))
+        # By the token before the last: most steps look at none.
+        self._words: dict[int, list[tuple[int, ...]]] = {}
+        for word in params.bad_words:
+            if len(word) > 1:
+                self._words.setdefault(word[-2], []).append(word)
+        self._longest = max(map(len, params.bad_words), default=1) - 1
+
+    @classmethod
+    def of(cls, params: SamplingParams, vocab_size: int) -> TokenLimits | None:
+        """The limits of a request, or None if it has none."""
+        limited = params.allowed_token_ids or params.bad_words
+        return cls(params, vocab_size) if limited else None
+
+    def restrict(self, mask: npt.NDArray[np.uint32], tokens: array[int], prompt_len: int) -> bool:
+        """Take the tokens that may not follow `tokens` out of `mask`, uint32[vocabulary / 32]. The
+        first of `tokens` are the prompt's. False if none is left."""
+        mask &= self._permitted
+        text = tokens[max(prompt_len, len(tokens) - self._longest) :].tolist()
+        if text:
+            # Words of which the text has all but the last token.
+            begun = (
+                word
+                for word in self._words.get(text[-1], ())
+                if tuple(text[1 - len(word) :]) == word[:-1]
+            )
+            _clear(mask, (word[-1] for word in begun))
+        return bool(mask.any())
+
+
+@cache
+def _executor() -> LLExecutor:
+    return LLExecutor()
+
+
+def _permit(mask: npt.NDArray[np.uint32], tokens: Iterable[int]) -> None:
+    for token in tokens:
+        mask[token >> 5] |= np.uint32(1 << (token & 31))
+
+
+def _clear(mask: npt.NDArray[np.uint32], tokens: Iterable[int]) -> None:
+    for token in tokens:
+        mask[token >> 5] &= ~np.uint32(1 << (token & 31))

@@ -1,14 +1,20 @@
-"""Where a JSON schema has schemas within it, and the paths that name its keywords."""
+"""A JSON schema as a client writes it: read and checked, with references as pointers from the root.
+And where it has schemas within it."""
 
 import json
 import re
-from collections.abc import Callable, Set
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Set
+from typing import Annotated, Any, Literal, TypedDict, cast
+from urllib.parse import unquote, urldefrag, urljoin
+
+import msgspec
+from msgspec import Meta
 
 Schema = dict[str, Any]
-Path = tuple[str | int, ...]
+SchemaPath = tuple[str | int, ...]
 
 DEFINITIONS = ("$defs", "definitions")
+COUNTS = frozenset("minLength maxLength minItems maxItems minProperties maxProperties".split())
 
 _ONE_SCHEMA = frozenset(
     "additionalItems additionalProperties contains contentSchema else if items not propertyNames "
@@ -19,10 +25,91 @@ _NAMED_SCHEMAS = frozenset(
     "$defs definitions dependencies dependentSchemas patternProperties properties".split()
 )
 _WITH_SCHEMAS = _ONE_SCHEMA | _SCHEMAS | _NAMED_SCHEMAS
+
+_Type = Literal["array", "boolean", "integer", "null", "number", "object", "string"]
+_Place = dict[str, Any] | bool
+_VALUES: dict[str, Any] = {
+    **dict.fromkeys(_ONE_SCHEMA - {"contentSchema"}, _Place),
+    **dict.fromkeys(_SCHEMAS, Annotated[list[_Place], Meta(min_length=1)]),
+    **dict.fromkeys(_NAMED_SCHEMAS - {"dependencies"}, dict[str, _Place]),
+    **dict.fromkeys(
+        {*COUNTS, "minContains", "maxContains"}, Annotated[float, Meta(ge=0, multiple_of=1)]
+    ),
+    **dict.fromkeys(("$ref", "format", "pattern"), str),
+    **dict.fromkeys(("minimum", "maximum"), float),
+    # A boolean in draft 4, beside `minimum` or `maximum`.
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), float | bool),
+    "enum": list[Any],
+    "items": dict[str, Any] | list[_Place] | bool,
+    "multipleOf": Annotated[float, Meta(gt=0)],
+    "prefixItems": list[_Place],
+    "required": list[str],
+    "type": _Type | Annotated[list[_Type], Meta(min_length=1)],
+    "uniqueItems": bool,
+}
+"""The values that JSON Schema asks of keywords, as far as these are read."""
+
+_Keywords: Any = TypedDict("_Keywords", _VALUES, total=False)  # pyright: ignore[reportArgumentType]
+
+_MAX_DEPTH = 128
+"""That of llguidance's parser."""
 _PLAIN_NAME = re.compile(r"[\w$-]+", re.ASCII)
+_BASE = "http://root.invalid/"
+_NAMES = frozenset({"$id", "id", "$anchor", "$dynamicAnchor"})
+_MOST_STEPS = 64
 
 
-def path_text(path: Path) -> str:
+class GrammarError(ValueError):
+    """A grammar that cannot be compiled or followed. Its message, one line, names a schema's
+    keyword."""
+
+
+def decoded(source: str) -> Schema:
+    """The JSON schema `source`, with references as pointers. Raises GrammarError for what is no
+    schema."""
+    try:
+        # Not msgspec's, which has no integers of more than 64 bits.
+        root: Any = json.loads(source, parse_float=_finite, parse_constant=_finite)
+        if not isinstance(root, dict):
+            raise GrammarError("the schema is not an object")
+        schema = as_schema(root)
+        _check_valid(schemas := schemas_in(schema))
+        _localize(schemas)
+        if _hoist(schema, schemas):
+            _check_valid(schemas_in(schema))
+    except GrammarError:
+        raise
+    except RecursionError:
+        raise GrammarError("the schema is nested too deeply") from None
+    except ValueError as error:
+        raise GrammarError(f"the schema cannot be read: {error}") from None
+    return schema
+
+
+def resolved(root: Any, schema: Any) -> Schema:
+    """The schema that a chain of references leads to. An empty one if there is none."""
+    found = as_schema(schema)
+    for _ in range(_MOST_STEPS):
+        if not isinstance(reference := found.get("$ref"), str):
+            return found
+        found = target(root, reference)
+    return {}
+
+
+def target(root: Any, reference: str) -> Schema:
+    """The schema at a pointer from the root. An empty one if there is none."""
+    found = root if reference.startswith("#") else None
+    for escaped in reference.removeprefix("#").split("/")[1:]:
+        part = unquote(escaped).replace("~1", "/").replace("~0", "~")
+        items = as_list(found)
+        if part.isdecimal() and int(part) < len(items):
+            found = items[int(part)]
+        else:
+            found = as_schema(found).get(part)
+    return as_schema(found)
+
+
+def path_text(path: SchemaPath) -> str:
     """The path of a keyword as messages and headers write it: ASCII, with no line break.
 
     >>> path_text(("properties", "a b", "allOf", 0, "pattern"))
@@ -34,7 +121,7 @@ def path_text(path: Path) -> str:
     )
 
 
-def children(keyword: str, value: Any) -> list[tuple[Path, Any]]:
+def children(keyword: str, value: Any) -> list[tuple[SchemaPath, Any]]:
     """The schemas in a keyword's value, each with its path from the keyword's schema.
 
     What stands in `const`, `enum`, `default` and `examples` is data.
@@ -49,11 +136,11 @@ def children(keyword: str, value: Any) -> list[tuple[Path, Any]]:
     return [((keyword,), value)] if keyword in _ONE_SCHEMA else []
 
 
-def schemas_in(root: Any) -> list[tuple[Path, Schema]]:
+def schemas_in(root: Any) -> list[tuple[SchemaPath, Schema]]:
     """`root` and all schemas within it with their paths, the innermost first, but no booleans."""
-    found: list[tuple[Path, Schema]] = []
+    found: list[tuple[SchemaPath, Schema]] = []
 
-    def collect(schema: Schema, path: Path) -> None:
+    def collect(schema: Schema, path: SchemaPath) -> None:
         for keyword, value in schema.items():
             if keyword in _WITH_SCHEMAS:
                 for place, child in children(keyword, value):
@@ -65,7 +152,7 @@ def schemas_in(root: Any) -> list[tuple[Path, Schema]]:
     return found
 
 
-def mapped(schema: Schema, change: Callable[[Path, Any], Any]) -> Schema:
+def mapped(schema: Schema, change: Callable[[SchemaPath, Any], Any]) -> Schema:
     """A copy of `schema` in which `change(its path, it)` stands for each schema within it."""
     copy = dict(schema)
     for keyword, value in schema.items():
@@ -81,7 +168,7 @@ def mapped(schema: Schema, change: Callable[[Path, Any], Any]) -> Schema:
     return copy
 
 
-def without(schema: Any, left_out: Set[Path], path: Path = ()) -> Any:
+def without(schema: Any, left_out: Set[SchemaPath], path: SchemaPath = ()) -> Any:
     """A copy of `schema` without the keywords at these paths. `oneOf` becomes `anyOf`, if there is
     none."""
     if not isinstance(schema, dict):
@@ -116,3 +203,88 @@ def as_schema(value: Any) -> Schema:
 
 def _bracketed(part: str | int) -> str:
     return f"[{json.dumps(part)}]"
+
+
+def _check_valid(schemas: Iterable[tuple[SchemaPath, Schema]]) -> None:
+    """Raises GrammarError, with the path of the keyword, if one of them is no JSON schema. What is
+    within it is not looked at."""
+    for path, schema in schemas:
+        if len(path) > _MAX_DEPTH:
+            raise GrammarError("the schema is nested too deeply")
+        try:
+            msgspec.convert(schema, _Keywords)
+        except msgspec.ValidationError as error:
+            raise GrammarError(str(error).replace("`$", f"`{path_text(path)}")) from None
+
+
+def _localize(schemas: list[tuple[SchemaPath, Schema]]) -> None:
+    """Make references by `$id` or anchor pointers from the root, in place, and drop `$id`s and
+    anchors. References to what is not there stay as they are."""
+    if not any(not _NAMES.isdisjoint(schema) for _, schema in schemas):
+        return
+    places: dict[str, SchemaPath] = {_BASE: ()}
+    bases: dict[SchemaPath, str] = {(): _BASE}
+    for path, schema in sorted(schemas, key=lambda entry: len(entry[0])):
+        base = next(bases[path[:end]] for end in range(len(path), -1, -1) if path[:end] in bases)
+        for keyword in ("$id", "id"):
+            if isinstance(name := schema.pop(keyword, None), str):
+                base = urldefrag(_joined(base, name)).url or base
+                # Draft 7 writes an anchor as `$id: "#name"`.
+                places.setdefault(_joined(base, name), path)
+        bases[path] = base
+        places.setdefault(base, path)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            if isinstance(name := schema.pop(keyword, None), str):
+                places.setdefault(f"{base}#{name}", path)
+    for path, schema in schemas:
+        if isinstance(reference := schema.get("$ref"), str):
+            schema["$ref"] = _pointer(_joined(bases[path], reference), places) or reference
+
+
+def _hoist(root: Schema, schemas: list[tuple[SchemaPath, Schema]]) -> bool:
+    """Give definitions to schemas that are only found by references, as those of
+    `#/components/schemas`, in place. Returns whether there are any; `schemas` are all others."""
+    names: dict[str, str] = {}
+    waiting = [schema for _, schema in schemas]
+    known = set(map(id, waiting))
+    while waiting:
+        schema = waiting.pop()
+        reference = schema.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            continue
+        found = target(root, reference)
+        if reference not in names and found and id(found) not in known:
+            definitions = as_schema(root.get("$defs"))
+            name = names[reference] = new_name(reference.removeprefix("#/"), definitions)
+            root["$defs"] = {**definitions, name: found}
+            waiting += (within := [schema for _, schema in schemas_in(found)])
+            known |= set(map(id, within))
+        if reference in names:
+            schema["$ref"] = "#" + "".join(map(_escaped, ("$defs", names[reference])))
+    return bool(names)
+
+
+def _pointer(uri: str, places: dict[str, SchemaPath]) -> str | None:
+    name, rest = (uri, "") if uri in places else urldefrag(uri)
+    if name not in places or (rest and not rest.startswith("/")):
+        return None
+    return "#" + "".join(map(_escaped, places[name])) + rest
+
+
+def _escaped(part: str | int) -> str:
+    return "/" + str(part).replace("~", "~0").replace("/", "~1").replace("%", "%25")
+
+
+def _joined(base: str, name: str) -> str:
+    """As urljoin, which knows no relative references of other schemes, and raises ValueError."""
+    try:
+        return base + name if name.startswith("#") else urljoin(base, name)
+    except ValueError:
+        return name
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value - value != 0:
+        raise GrammarError("the schema has a number that is too large")
+    return value

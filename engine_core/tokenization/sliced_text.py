@@ -1,26 +1,58 @@
 """A long text, tokenized slice by slice, and not further than its tokens are of use."""
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 
 from tokenizers import Encoding
+from tokenizers.models import Unigram
 
-from engine_core.tokenization.text_slicer import TextSlice, TextSlicer
 from engine_core.tokenization.tokenizer import Tokenizer
+
+SLICE_CHARACTERS = 64 * 1024
+"""No text of so many is tokenized in parts."""
+_CONTEXT = 128
+"""What a tokenizer looks at on either side of a place, in characters."""
+_CANDIDATES = 32
+_GROWTH = 16
+_SIGNS = r"、。\uff0c\uff01\uff1f\uff1b\uff1a"
+"""Between the words of Chinese and Japanese."""
+_SPACE = re.compile(rf"(?<=\S)(?=[ {_SIGNS}])|(?<=\n)(?=\S)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """The tokens of a text from `start` to `stop`. `is_apart`: what follows is tokenized like a
+    text of its own; else like what continues a text."""
+
+    start: int
+    stop: int
+    encoding: Encoding
+    is_apart: bool = True
 
 
 class SlicedText:
     """The tokens of a text, those of its beginning first, or those of its end. They are those of
-    the whole text."""
+    the whole text, which is divided where that changes no token.
+
+    The best places are before a space and behind a line, where the tokenizer treats what is on
+    either side as it would treat two texts. Where there is none, a slice that begins with the text
+    or behind such a slice ends between two tokens, if those behind are found again when they are
+    all that is tokenized: a row of tokens is what byte-pair encoding makes of a text if each two
+    neighbours are what it makes of theirs (the crate `bpe` of github.com/github/rust-gems). With
+    a unigram model there is no such place.
+    """
 
     def __init__(
         self, tokenizer: Tokenizer, text: str, *, from_end: bool = False, offsets: bool = False
     ) -> None:
         """With `offsets` it is also known where the tokens are."""
-        self._slicer = TextSlicer(tokenizer, text, offsets=offsets)
+        self._tokenizer, self._text, self._offsets = tokenizer, text, offsets
         self._from_end = self._can_take_last = from_end
-        self._before: deque[TextSlice] = deque()
-        self._behind: deque[TextSlice] = deque()
+        self._before: deque[_Slice] = deque()
+        self._behind: deque[_Slice] = deque()
         # What is not tokenized yet is between these.
         self._start, self._stop = 0, len(text)
 
@@ -40,12 +72,14 @@ class SlicedText:
 
     def take(self) -> int:
         """Tokenize one slice more, and return how many characters it had."""
-        if part := self._slicer.last(self._stop) if self._can_take_last else None:
+        if part := self._last() if self._can_take_last else None:
             self._behind.appendleft(part)
             self._stop = part.start
         else:
             self._can_take_last = False
-            part = self._take_first()
+            part = self._first()
+            self._before.append(part)
+            self._start = part.stop
         return part.stop - part.start
 
     def keep_last(self, most: int) -> None:
@@ -54,7 +88,7 @@ class SlicedText:
             self._before.popleft()
 
     def merged(self) -> Encoding:
-        """What is tokenized so far, as one text without special tokens."""
+        """The slices so far, as one text without special tokens."""
         slices = [part.encoding for part in (*self._before, *self._behind)]
         return Encoding.merge(slices, growing_offsets=False)
 
@@ -64,18 +98,90 @@ class SlicedText:
             for start, stop in part.encoding.offsets:
                 yield part.start + start, part.start + stop
 
-    def _take_first(self) -> TextSlice:
+    def _last(self) -> _Slice | None:
+        """A slice of what is left, from its end. None where there is no space to divide at, as
+        other places are not known from there."""
+        most = self._stop - SLICE_CHARACTERS
+        if most <= 0:
+            return self._slice(0, self._stop)
+        spaces = [*_SPACE.finditer(self._text, max(most - SLICE_CHARACTERS, 0), most)]
+        for space in spaces[: -_CANDIDATES - 1 : -1]:
+            if self._divides(space.start()):
+                return self._slice(space.start(), self._stop)
+        return None
+
+    def _first(self) -> _Slice:
+        """A slice of what is left, from its beginning. Where the text cannot be divided there, all
+        of it, in place of all slices."""
         continues = bool(self._before) and not self._before[-1].is_apart
-        part = self._slicer.first(self._start, self._stop, continues=continues)
-        if part is None:
-            part = self._slicer.whole()
+        part = self._to_space(continues=continues)
+        if continues and not self._tokenizer.starting_ids.isdisjoint(part.encoding.ids):
             self._before.clear()
             self._behind.clear()
-            self._stop = part.stop
-        self._before.append(part)
-        self._start = part.stop
+            self._stop = len(self._text)
+            return self._slice(0, self._stop)
         return part
 
+    def _to_space(self, *, continues: bool) -> _Slice:
+        start, stop = self._start, self._stop
+        least = start + SLICE_CHARACTERS
+        if least >= stop:
+            return self._slice(start, stop, continues=continues)
+        spaces = _SPACE.finditer(self._text, least, min(least + SLICE_CHARACTERS, stop))
+        for space in islice(spaces, _CANDIDATES):
+            if self._divides(space.start()):
+                return self._slice(start, space.start(), continues=continues)
+        return self._to_token(start, stop, continues=continues)
 
-def _num_tokens(slices: Iterable[TextSlice]) -> int:
+    def _to_token(self, start: int, stop: int, *, continues: bool) -> _Slice:
+        size = SLICE_CHARACTERS
+        # Where the tokens of a run begin is decided by its end.
+        known = not isinstance(self._tokenizer.raw.model, Unigram)
+        while known and (end := start + size + 2 * _CONTEXT) < stop:
+            ahead = self._encode(start, end, continues, offsets=True)
+            ids = ahead.ids
+            for count, length in islice(_boundaries(ahead, size), _CANDIDATES):
+                at = start + length
+                if self._continues_with(ids[count:], at):
+                    encoding = self._encode(start, at, continues, self._offsets)
+                    if encoding.ids == ids[:count]:
+                        return _Slice(start, at, encoding, is_apart=False)
+            size *= _GROWTH
+        return self._slice(start, stop, continues=continues)
+
+    def _divides(self, at: int) -> bool:
+        """Whether the two sides of a place are tokenized independently of each other."""
+        start, stop = max(at - _CONTEXT, 0), at + _CONTEXT
+        both = self._encode(start, stop).ids
+        return both == self._encode(start, at).ids + self._encode(at, stop).ids
+
+    def _continues_with(self, ids: list[int], at: int) -> bool:
+        """Whether what follows a place is tokenized as `ids`, as far as that can be seen."""
+        found = self._encode(at, at + 2 * _CONTEXT, continues=True, offsets=True)
+        count = sum(stop <= _CONTEXT for _, stop in found.offsets)
+        return count > 0 and found.ids[:count] == ids[:count]
+
+    def _slice(self, start: int, stop: int, *, continues: bool = False) -> _Slice:
+        return _Slice(start, stop, self._encode(start, stop, continues, self._offsets))
+
+    def _encode(
+        self, start: int, stop: int, continues: bool = False, offsets: bool = False
+    ) -> Encoding:
+        (encoding,) = self._tokenizer.encodings(
+            [self._text[start:stop]], add_special_tokens=False, offsets=offsets, continues=continues
+        )
+        return encoding
+
+
+def _boundaries(encoding: Encoding, most: int) -> Iterator[tuple[int, int]]:
+    """How many tokens, and how many characters, are before each place between two tokens. The last
+    place is first, and none is behind `most` characters. A character of several tokens has none."""
+    offsets = encoding.offsets
+    for count in range(len(offsets) - 1, 0, -1):
+        start = offsets[count][0]
+        if 0 < start <= most and offsets[count - 1][1] <= start:
+            yield count, start
+
+
+def _num_tokens(slices: Iterable[_Slice]) -> int:
     return sum(len(part.encoding) for part in slices)

@@ -1,18 +1,27 @@
 """A text's tokens, truncated as its job asks."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding
 
 from engine_core.messages import EncodeJob, GenerateJob, Tokenization
+from engine_core.refusal import RefusalError
+from engine_core.tokenization.sliced_text import SLICE_CHARACTERS, SlicedText
+from engine_core.tokenization.tokenizer import Tokenizer
 
+WholeText = str | tuple[str, str]
+"""A text, or a pair of texts."""
+_Ids = npt.NDArray[np.int32]
 _Positions = npt.NDArray[np.intp]
 _ITEM = 4  # bytes of an int32
 
 
 class Tokenized(msgspec.Struct, frozen=True):
-    """One text's (or pair's) ids, int32 bytes, and segments, uint8 bytes (empty for one text).
+    """The ids of a text or a pair, int32 bytes, and segments, uint8 bytes (empty for one text).
 
     `dropped` counts the tokens that truncation removed, among those that were looked at.
     `at_least` is not 0 where a text was not tokenized to its end, as it has at least so many
@@ -64,7 +73,10 @@ def tokenized(
     if limit is None or len(ids) <= limit:
         return Tokenized(ids.tobytes(), segments.tobytes())
     text = _of_last_text(encoding) if first is None else _behind(encoding, first)
-    kept = _kept(len(ids), text, limit, left=options.truncation_side == "left")
+    left, excess = options.truncation_side == "left", len(ids) - limit
+    cut = text[:excess] if left else text[max(len(text) - excess, 0) :]
+    kept = np.delete(np.arange(len(ids)), cut)
+    kept = kept[-limit:] if left else kept[:limit]
     segments = segments[kept] if paired else segments
     return Tokenized(ids[kept].tobytes(), segments.tobytes(), len(ids) - len(kept))
 
@@ -80,9 +92,116 @@ def _behind(encoding: Encoding, first: int) -> _Positions:
     return own[first:] if first < len(own) else own
 
 
-def _kept(count: int, text: _Positions, limit: int, *, left: bool) -> _Positions:
-    """The positions of the `limit` tokens that are kept; `text` are those of the last text."""
-    excess = count - limit
-    cut = text[:excess] if left else text[max(len(text) - excess, 0) :]
-    kept = np.delete(np.arange(count), cut)
-    return kept[-limit:] if left else kept[:limit]
+@dataclass(frozen=True, slots=True)
+class TextPieces:
+    """A template's `pieces`, each tokenized alone. `text` is the end of piece number `place`."""
+
+    pieces: tuple[str, ...]
+    place: int
+    text: str
+
+    def __len__(self) -> int:
+        """In characters."""
+        return len(self.text) + sum(map(len, self.pieces))
+
+    @property
+    def whole_piece(self) -> str:
+        """The piece with its text."""
+        return self.pieces[self.place] + self.text
+
+
+def tokenize_pieces(
+    tokenizer: Tokenizer, texts: Sequence[TextPieces], options: Tokenization, max_model_len: int
+) -> list[Tokenized]:
+    """Truncation removes tokens of a text, from either side, and nothing else. What several texts
+    have in common is tokenized once; a long piece only as far as it matters, but for one that is
+    cut on the left.
+
+    Raises RefusalError where the template alone is longer than the limit, or a text cannot be
+    tokenized.
+    """
+    spelled = dict.fromkeys(piece for text in texts for piece in (*text.pieces, text.whole_piece))
+    limit = options.most_tokens(max_model_len)
+    sliced = options.truncate_to is None or options.truncation_side == "right"
+    long = [piece for piece in spelled if sliced and len(piece) > SLICE_CHARACTERS]
+    whole = [piece for piece in spelled if piece not in long]
+    encodings = tokenizer.encodings(whole, add_special_tokens=False)
+    ids = {
+        piece: np.array(encoding.ids, np.int32)
+        for piece, encoding in zip(whole, encodings, strict=True)
+    }
+    ids |= {piece: _first_ids(tokenizer, piece, limit) for piece in long}
+    return [_tokenized(text, ids, options) for text in texts]
+
+
+def _first_ids(tokenizer: Tokenizer, piece: str, limit: int) -> _Ids:
+    """The ids of a long piece, or its first ones, which are more than `limit`."""
+    text = SlicedText(tokenizer, piece)
+    while not text.is_complete and not text.has_more_than(limit):
+        text.take()
+    return np.array(text.merged().ids, np.int32)
+
+
+def _tokenized(text: TextPieces, ids: dict[str, _Ids], options: Tokenization) -> Tokenized:
+    bare, own = ids[text.pieces[text.place]], ids[text.whole_piece]
+    before = [ids[piece] for piece in text.pieces[: text.place]]
+    behind = [ids[piece] for piece in text.pieces[text.place + 1 :]]
+    others, limit = sum(map(len, [*before, *behind])), options.truncate_to
+    excess = 0 if limit is None else max(others + len(own) - limit, 0)
+    start = _in_common(bare, own)
+    if excess > len(own) - start:
+        raise RefusalError(
+            "context_length_exceeded",
+            f"query and template have {others + start} tokens; the limit for them and a text is "
+            f"{limit}",
+        )
+    at = start if options.truncation_side == "left" else len(own) - excess
+    kept = np.delete(own, slice(at, at + excess))
+    return Tokenized(np.concatenate([*before, kept, *behind]).tobytes(), dropped=excess)
+
+
+def _in_common(bare: _Ids, own: _Ids) -> int:
+    """How many tokens a piece begins with whether or not its text follows."""
+    shorter = min(len(bare), len(own))
+    different = np.flatnonzero(bare[:shorter] != own[:shorter])
+    return int(different[0]) if len(different) else shorter
+
+
+class LongItem:
+    """A long item, tokenized slice after slice. It is over at its end, or once it has more tokens
+    than it may keep, or than the model takes."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, text: WholeText, options: Tokenization, max_model_len: int
+    ) -> None:
+        self._raw, self._options = tokenizer.raw, options
+        texts = (text,) if isinstance(text, str) else text
+        truncated = options.truncate_to is not None
+        self._most = options.most_tokens(max_model_len)
+        self._fewest = 0 if truncated else sum(map(tokenizer.fewest_tokens, texts))
+        self._from_end = truncated and options.truncation_side == "left"
+        self._texts = [SlicedText(tokenizer, each, from_end=self._from_end) for each in texts]
+
+    def step(self) -> Tokenized | None:
+        """Tokenize one slice more. Returns the item's tokens if no other slice matters."""
+        if self._fewest > self._most:
+            return Tokenized(b"", at_least=self._fewest)
+        text = next(text for text in self._texts if not self._is_enough(text))
+        text.take()
+        if self._from_end:
+            text.keep_last(self._most)
+        return self._tokenized() if all(map(self._is_enough, self._texts)) else None
+
+    def _is_enough(self, text: SlicedText) -> bool:
+        return text.is_complete or text.has_more_than(self._most)
+
+    def _tokenized(self) -> Tokenized:
+        options = self._options
+        encoding = self._raw.post_process(
+            *(text.merged() for text in self._texts), add_special_tokens=options.add_special_tokens
+        )
+        if options.truncate_to is None and not all(text.is_complete for text in self._texts):
+            return Tokenized(b"", at_least=len(encoding))
+        paired = len(self._texts) > 1
+        first = self._texts[0].num_tokens if paired else 0
+        return tokenized(encoding, options, paired=paired, first=first)

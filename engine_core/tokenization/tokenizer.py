@@ -1,5 +1,6 @@
 """A model's tokenizer, read from `tokenizer.json` without transformers (and so without torch)."""
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,22 +14,30 @@ from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from engine_core.refusal import RefusalError
-from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
+from engine_core.tokenization.growth import check_growth
 from engine_core.tokenization.panics import as_exception
-from engine_core.tokenization.pipeline.byte_level import longest_token
-from engine_core.tokenization.pipeline.continuation import continuing
-from engine_core.tokenization.pipeline.growth import check_growth
-from engine_core.tokenization.token_bytes import REPLACEMENT, TokenBytes
+from engine_core.tokenization.pipeline_rules import continuing, longest_token
+from engine_core.tokenization.tokenizer_settings import TokenizerSettings
 from workers.contract.checkpoint.config_keys import Refuse, stop
 from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, find_file, read_bytes
 from workers.contract.config import LoadFormat
 from workers.contract.model_config import ModelConfig, ModelConfigError
 
 TOKENIZER_FILE = "tokenizer.json"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_UNKNOWN = REPLACEMENT.encode()
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(256 + index): byte for index, byte in enumerate(_OTHERS)
+}
+"""The byte behind each character of a byte-level vocabulary (GPT-2): printable bytes are
+themselves, the others are, in order, the characters from 256 on."""
 
 
 class TokenizerError(ValueError):
-    """A tokenizer is missing or unreadable; one line says which file."""
+    """A tokenizer is missing or unreadable. One line says which file."""
 
 
 class Tokenizer:
@@ -46,22 +55,17 @@ class Tokenizer:
         self.growth = growth
 
     @classmethod
-    def load(cls, folder: Path) -> "Tokenizer":
-        """Raises TokenizerError if `folder` has no readable tokenizer.json."""
-        return cls.read(folder / TOKENIZER_FILE)
-
-    @classmethod
-    def read(cls, file: Path) -> "Tokenizer":
-        """The tokenizer in a file. Raises TokenizerError if it cannot be read."""
+    def load(cls, folder: Path, name: str = TOKENIZER_FILE) -> "Tokenizer":
+        """The tokenizer in a folder's file. Raises TokenizerError if it cannot be read."""
         try:
-            data = read_bytes(file.parent, file.name, TOKENIZER_BYTES)
+            data = read_bytes(folder, name, TOKENIZER_BYTES)
         except ModelConfigError as error:
             raise TokenizerError(str(error)) from None
         try:
             growth = check_growth(data)
             return cls(RawTokenizer.from_buffer(data), growth)
         except BaseException as error:  # a plain Exception for any bad file, or a panic
-            raise TokenizerError(f"{file} cannot be read: {as_exception(error)}") from None
+            raise TokenizerError(f"{folder / name} cannot be read: {as_exception(error)}") from None
 
     @classmethod
     def for_model(
@@ -76,19 +80,14 @@ class Tokenizer:
         try:
             if load_format == "dummy" and not find_file(file.parent, file.name):
                 return cls(_numbered_words(model.vocab_size))
-            tokenizer = cls.read(file)
+            tokenizer = cls.load(file.parent, file.name)
             TokenizerSettings(Path(model.path), refuse).put_into(tokenizer.raw)
         except ModelConfigError as error:
             raise TokenizerError(str(error)) from None
         if model.lowercase:
-            tokenizer.lowercase()
+            first, own = Lowercase(), tokenizer.raw.normalizer
+            tokenizer.raw.normalizer = first if own is None else Normalizers([first, own])
         return tokenizer
-
-    def lowercase(self) -> None:
-        """Make the tokenizer lowercase texts before its own normalization."""
-        own = self.raw.normalizer
-        first = Lowercase()
-        self.raw.normalizer = first if own is None else Normalizers([first, own])
 
     def encodings(
         self,
@@ -98,7 +97,7 @@ class Tokenizer:
         offsets: bool = False,
         continues: bool = False,
     ) -> list[Encoding]:
-        """Tokenize texts, or pairs, in one call; with `offsets` it is known where their tokens are.
+        """Tokenize texts, or pairs, in one call. With `offsets` it is known where their tokens are.
         With `continues` each is taken for what follows another text.
 
         Raises RefusalError if one of them cannot be tokenized: the regular expressions of a
@@ -121,23 +120,20 @@ class Tokenizer:
 
         Raises an Exception if the library fails, or panics.
         """
-        try:
-            text = self.raw.decode(ids, skip_special_tokens=skip_special_tokens)
-        except BaseException as error:
-            raise as_exception(error) from None
+        text = _decoded(self.raw, ids, skip_special_tokens=skip_special_tokens)
         if REPLACEMENT not in text:
             return text
         data = self.token_bytes.joined(ids, skip_special_tokens=skip_special_tokens)
         return data.decode(errors="replace")
 
     @cached_property
-    def token_bytes(self) -> TokenBytes:
+    def token_bytes(self) -> "TokenBytes":
         """The bytes of single tokens."""
         return TokenBytes(self.raw)
 
     def fewest_tokens(self, text: str) -> int:
-        """So many tokens a text has at least, known without tokenizing it; 0 where the tokenizer
-        might drop parts of it, or take any number of characters for one token."""
+        """Return a lower bound of a text's tokens, known without tokenizing it. It is 0 where the
+        tokenizer might drop parts of it, or take any number of characters for one token."""
         return -(-len(text.encode()) // self._longest) if self._longest else 0
 
     @cached_property
@@ -147,8 +143,8 @@ class Tokenizer:
 
     @cached_property
     def starting_ids(self) -> frozenset[int]:
-        """The ids of tokens behind which a text is tokenized like one that begins there, if the
-        tokenizer puts something before texts."""
+        """The ids of tokens behind which a text is tokenized like one that begins there. There are
+        none where the tokenizer puts nothing before texts."""
         alike = self.continuation is self.raw
         return frozenset() if alike else frozenset(self.continuation.get_added_tokens_decoder())
 
@@ -157,8 +153,79 @@ class Tokenizer:
         return longest_token(self.raw)
 
     def id_to_token(self, token: int) -> str:
-        """The vocabulary's own spelling of a token; empty for an id without one."""
+        """The vocabulary's own spelling of a token. Empty for an id without one."""
         return self.raw.id_to_token(token) or ""
+
+
+class TokenBytes:
+    """The UTF-8 of single tokens inside a text. None for a part of a character whose entry in the
+    vocabulary does not show its bytes.
+
+    Texts are put together from these wherever bytes are no UTF-8. The tokenizers' own decoders lose
+    text there: one that falls back to bytes replaces a whole run of them if one is wrong.
+    """
+
+    def __init__(self, raw: RawTokenizer) -> None:
+        self._raw = raw
+        self._known: dict[int, bytes | None] = {}
+        # Decoders drop the space before the first token; this one is put before every other, and
+        # behind it, because some decoders drop the space behind the last.
+        self._anchor = raw.encode("a", add_special_tokens=False).ids[-1:]
+        self._before = _decoded(raw, self._anchor)
+        self._behind = _decoded(raw, self._anchor * 2).removeprefix(self._before)
+        added = raw.get_added_tokens_decoder()
+        self.special = frozenset(token for token in added if added[token].special)
+
+    def __getitem__(self, token: int) -> bytes | None:
+        if token not in self._known:
+            text = _decoded(self._raw, [*self._anchor, token, *self._anchor])
+            text = text.removeprefix(self._before).removesuffix(self._behind)
+            self._known[token] = self._spelled(token, text)
+        return self._known[token]
+
+    def entry(self, token: int) -> str:
+        """The vocabulary's own spelling of a token. Empty for an id without one."""
+        return self._raw.id_to_token(token) or ""
+
+    def first(self, token: int) -> bytes | None:
+        """The UTF-8 of a token that a text begins with."""
+        return self._spelled(token, _decoded(self._raw, [token]))
+
+    def joined(self, ids: Sequence[int], *, skip_special_tokens: bool) -> bytes:
+        """The bytes of the text of `ids`."""
+        text = TextBytes(self, skip_special_tokens=skip_special_tokens)
+        return b"".join(map(text.next, ids))
+
+    def _spelled(self, token: int, text: str) -> bytes | None:
+        """The bytes of a token whose `text` may have replacements for them."""
+        entry = self.entry(token)
+        # No alphabet of bytes has U+FFFD itself: an entry with it is text.
+        if REPLACEMENT not in text or REPLACEMENT in entry:
+            return text.encode()
+        if byte := _BYTE_TOKEN.fullmatch(entry):
+            return bytes([int(byte[1], 16)])
+        if all(char in _BYTE_OF for char in entry):
+            return bytes(_BYTE_OF[char] for char in entry)
+        return None
+
+
+class TextBytes:
+    """The bytes of a text, token by token."""
+
+    def __init__(self, tokens: TokenBytes, *, skip_special_tokens: bool) -> None:
+        self._tokens = tokens
+        self._skipped = tokens.special if skip_special_tokens else frozenset[int]()
+        self._begun = False
+
+    def next(self, token: int) -> bytes:
+        """The bytes that `token` adds. Unknown ones are those of U+FFFD."""
+        if token in self._skipped:
+            return b""
+        data = self._tokens[token]
+        if not self._begun and data != b"":
+            self._begun = True
+            data = self._tokens.first(token)
+        return _UNKNOWN if data is None else data
 
 
 def not_tokenized(error: BaseException) -> RefusalError:
@@ -171,3 +238,10 @@ def _numbered_words(vocab_size: int) -> RawTokenizer:
     raw = RawTokenizer(WordLevel({f"<{i}>": i for i in range(vocab_size)}, "<0>"))
     raw.pre_tokenizer = WhitespaceSplit()
     return raw
+
+
+def _decoded(raw: RawTokenizer, ids: list[int], *, skip_special_tokens: bool = False) -> str:
+    try:
+        return raw.decode(ids, skip_special_tokens=skip_special_tokens)
+    except BaseException as error:
+        raise as_exception(error) from None

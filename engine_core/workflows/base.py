@@ -1,16 +1,16 @@
 """A workflow: everything that differs between kinds of models, in one record."""
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from engine_core.executor.base import Capacity
-from engine_core.loop.jobs import Job
 from engine_core.messages import Accepted, EncodeJob, EngineInfo, GenerateJob
-from engine_core.preprocessing.job_inputs import JobInputs, Text
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.base import Scheduler
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig
 
@@ -20,28 +20,11 @@ Operation = Literal[
 """Something that a job may require of a model."""
 
 
-class Preprocessor(Protocol):
-    """Does in threads what would hold the loop up: tokenizing, compiling a grammar."""
-
-    def fileno(self) -> int:
-        """Readable when `take` has something, for the loop's poller."""
-        ...
-
-    def put(self, job: Job, texts: list[Text]) -> JobInputs | None:
-        """Queue a job, whose `texts` are to be tokenized. Returns its inputs at once where there is
-        nothing to wait for."""
-        ...
-
-    def take(self) -> list[JobInputs]:
-        """The inputs that are ready, each once."""
-        ...
-
-
 class RequestProcessor(Protocol):
     """Turns a job's message into rows that its scheduler can run."""
 
     def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
-        """The texts and pairs to tokenize; empty for a job of ids. Raises RefusalError."""
+        """The texts and pairs to tokenize. Empty for a job of ids. Raises RefusalError."""
         ...
 
     def prepare(self, inputs: JobInputs) -> tuple[Accepted, Any]:
@@ -63,20 +46,30 @@ class Workflow:
 
     task: Task
     operations: frozenset[Operation]
-    preprocessor: Callable[[ExecutionConfig, Tokenizer], Preprocessor]
+    preprocessor: Callable[[ExecutionConfig, Tokenizer], TokenizerThreads]
     processor: Callable[[ExecutionConfig, int], RequestProcessor]
     scheduler: Callable[[ExecutionConfig, int, Callable[[], float]], Scheduler[Any, Any, Any]]
     vector_size: Callable[[ModelConfig], int]
 
     def check(self, message: GenerateJob | EncodeJob) -> None:
         """Raises RefusalError for a job that this kind of model does not serve."""
-        for operation in _required_by(message):
-            if operation not in self.operations:
+        required: dict[Operation, bool]
+        if isinstance(message, GenerateJob):
+            required = {"generate text": True}
+        else:
+            required = {
+                "encode texts": True,
+                "score pairs": message.query is not None,
+                "follow an instruction": message.instruction is not None,
+                "return token states": message.token_states,
+            }
+        for operation, is_required in required.items():
+            if is_required and operation not in self.operations:
                 reason = f"this model does not {operation} (its task: {self.task})"
                 raise RefusalError("invalid_request", reason)
 
     def engine_info(self, config: ExecutionConfig, capacity: Capacity) -> EngineInfo:
-        """What a ready engine tells its clients of its model."""
+        """The model of a ready engine, for its clients."""
         return EngineInfo(
             task=self.task,
             max_model_len=config.max_model_len,
@@ -88,14 +81,14 @@ class Workflow:
         )
 
 
-def _required_by(message: GenerateJob | EncodeJob) -> list[Operation]:
-    if isinstance(message, GenerateJob):
-        return ["generate text"]
-    operations: list[Operation] = ["encode texts"]
-    if message.query is not None:
-        operations.append("score pairs")
-    if message.instruction is not None:
-        operations.append("follow an instruction")
-    if message.token_states:
-        operations.append("return token states")
-    return operations
+def workflow_for(task: Task, *, has_kv_cache: bool) -> Workflow:
+    """The workflow of a model that does `task`. Only its module is imported."""
+    encoder = "decoder_encode" if has_kv_cache else "encode"
+    module = "generate" if task == "generate" else encoder
+    return importlib.import_module(f"engine_core.workflows.{module}").WORKFLOWS[task]
+
+
+def outside_vocabulary(param: str, has: str, token: int, vocab_size: int) -> RefusalError:
+    """Return the refusal of a token id that `param` `has`: "holds", "names"."""
+    reason = f"{param} {has} token id {token}; this model's vocabulary ends at {vocab_size - 1}"
+    return RefusalError("invalid_request", reason, param)

@@ -14,15 +14,15 @@ from typing import Any
 
 from engine_core.loop.outbox import Outbox
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
-from engine_core.preprocessing.job_inputs import JobInputs, Text
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request
 from engine_core.schedulers.results import confirm_encoded_rows
-from engine_core.tokenization.text_pieces import TextPieces
+from engine_core.tokenization.tokenized import TextPieces
 from engine_core.workflows.base import Workflow
 from engine_core.workflows.encode import EncodeProcessor, encode_workflow
+from engine_core.workflows.tokenizer_threads import JobInputs, Text
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.reranking import UNKNOWN_TEMPLATE
 
@@ -30,15 +30,15 @@ _NOT_CONTINUED = SamplingParams(max_tokens=0)
 
 
 class PromptScheduler(DecoderScheduler):
-    """Each row has one answer, from its last token."""
+    """A scheduler whose rows have one answer each, from their last token."""
 
     def _confirm(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> Iterator[Request]:
         return confirm_encoded_rows(batch, output, outbox)
 
 
 class PromptProcessor(EncodeProcessor):
-    """Turns each text, or the template with a query and a text, into a request that ends with its
-    last token."""
+    """Turns each text, or a template with a query and a text, into a request. It ends with the last
+    token of the prompt."""
 
     def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
         super().__init__(config, num_blocks)

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
-from engine_core.preprocessing.job_inputs import JobInputs, Text
-from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.base import Scheduler
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from engine_core.tokenization.tokenized import Tokenized
-from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.workflows.base import Operation, RequestProcessor, Workflow
+from engine_core.workflows.base import Operation, RequestProcessor, Workflow, outside_vocabulary
+from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig
 
@@ -45,7 +43,7 @@ class EncodeProcessor:
         return self._pairs(list(zip(queries, texts, strict=True)), message.instruction)
 
     def _pairs(self, pairs: list[tuple[str, str]], instruction: str | None) -> list[Text]:
-        """What is tokenized for each query with its text."""
+        """The texts to tokenize for each query with its text."""
         del instruction
         return [*pairs]
 
@@ -54,19 +52,22 @@ class EncodeProcessor:
         lens = np.array([text.num_tokens for text in tokenized], np.int32)
         self._check_lengths(tokenized, lens, inputs.job.message.tokenization.unpooled)
         tokens = np.frombuffer(b"".join([text.ids for text in tokenized]), np.int32)
-        rows = EncoderRows(tokens, _segments(tokenized), lens)
-        self._check_ids(rows)
+        segments = np.frombuffer(b"".join([text.segments for text in tokenized]), np.uint8)
+        rows = EncoderRows(tokens, segments, lens)
+        wrong = np.flatnonzero((tokens < 0) | (tokens >= self._vocab_size))
+        if len(wrong):
+            param = self._param(bisect_right(rows.offsets, int(wrong[0])) - 1, len(lens))
+            raise outside_vocabulary(param, "holds", int(tokens[wrong[0]]), self._vocab_size)
         dropped = [text.dropped for text in tokenized]
-        accepted = Accepted(
-            inputs.job.message.id, lens.tolist(), dropped=dropped if any(dropped) else []
-        )
-        return accepted, rows
+        dropped = dropped if any(dropped) else []
+        return Accepted(inputs.job.message.id, lens.tolist(), dropped=dropped), rows
 
     def _check_lengths(
         self, texts: list[Tokenized], lens: np.typing.NDArray[np.int32], unpooled: int
     ) -> None:
-        wrong: list[int] = np.flatnonzero((lens <= unpooled) | (lens > self._most_tokens)).tolist()
-        for index in wrong[:1]:
+        wrong = np.flatnonzero((lens <= unpooled) | (lens > self._most_tokens))
+        if len(wrong):
+            index = int(wrong[0])
             param = self._param(index, len(lens))
             if lens[index] <= unpooled:
                 behind = f" behind the {unpooled} of its prompt" if unpooled else ""
@@ -77,30 +78,8 @@ class EncodeProcessor:
                 param,
             )
 
-    def _check_ids(self, rows: EncoderRows) -> None:
-        for position in np.flatnonzero((rows.tokens < 0) | (rows.tokens >= self._vocab_size))[
-            :1
-        ].tolist():
-            index = bisect_right(rows.offsets, position) - 1
-            param = self._param(index, len(rows.lens))
-            raise RefusalError(
-                "invalid_request",
-                f"{param} holds token id {rows.tokens[position]}; this model's vocabulary ends at "
-                f"{self._vocab_size - 1}",
-                param,
-            )
-
     def _param(self, index: int, count: int) -> str:
         return f"{self._item}[{index}]" if count > 1 else self._item
-
-
-def _segments(tokenized: list[Tokenized]) -> np.typing.NDArray[np.uint8]:
-    return np.frombuffer(b"".join([text.segments for text in tokenized]), np.uint8)
-
-
-def tokenizer_threads_for(config: ExecutionConfig, tokenizer: Tokenizer) -> TokenizerThreads:
-    """An encoder's preprocessor: its jobs are only tokenized."""
-    return TokenizerThreads(tokenizer, config.max_model_len)
 
 
 def encode_workflow(
@@ -110,11 +89,11 @@ def encode_workflow(
     processor: Callable[[ExecutionConfig, int], RequestProcessor] = EncodeProcessor,
     scheduler: Callable[..., Scheduler[Any, Any, Any]] = PrefillOnlyScheduler,
 ) -> Workflow:
-    """The workflow of a model that encodes texts; `others` are its other operations."""
+    """The workflow of a model that encodes texts. `others` are its other operations."""
     return Workflow(
         task=task,
         operations=frozenset({"encode texts", *others}),
-        preprocessor=tokenizer_threads_for,
+        preprocessor=lambda config, tokenizer: TokenizerThreads(tokenizer, config.max_model_len),
         processor=processor,
         scheduler=scheduler,
         vector_size=vector_size,

@@ -12,46 +12,44 @@ import numpy as np
 
 from engine_core.loop.jobs import Job
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
-from engine_core.preprocessing.compiler_threads import CompilerThreads
-from engine_core.preprocessing.job_inputs import JobInputs, Text
-from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request, row_seed
-from engine_core.structured.grammar import CompiledGrammar, compiler_for
-from engine_core.structured.matcher import Matcher
-from engine_core.structured.token_limits import TokenLimits
+from engine_core.structured.grammar import compiler_for
+from engine_core.structured.matcher import Matcher, TokenLimits
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.workflows.base import Workflow
+from engine_core.workflows.base import Workflow, outside_vocabulary
+from engine_core.workflows.compiler_threads import CompilerThreads
+from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
 from workers.contract.config import ExecutionConfig, Task
 
 MAX_PROMPT_SCORES = 1 << 22
 """Most log-probabilities of prompts in the answer to one job of a client."""
 
 
-class DecoderPreprocessor:
+class DecoderPreprocessor(TokenizerThreads):
     """Tokenizes the prompts of a job, then compiles its grammar.
 
     A grammar is compiled before anything else is found to be wrong with the job.
     """
 
     def __init__(self, config: ExecutionConfig, tokenizer: Tokenizer) -> None:
-        self._tokenizer_threads = TokenizerThreads(tokenizer, config.max_model_len)
+        super().__init__(tokenizer, config.max_model_len)
         self._compiler_threads = CompilerThreads(compiler_for(config, tokenizer))
         self._ready = select.epoll()
-        for threads in (self._tokenizer_threads, self._compiler_threads):
-            self._ready.register(threads.fileno(), select.EPOLLIN)
+        self._ready.register(super().fileno(), select.EPOLLIN)
+        self._ready.register(self._compiler_threads.fileno(), select.EPOLLIN)
 
     def fileno(self) -> int:
         return self._ready.fileno()
 
     def put(self, job: Job, texts: list[Text]) -> JobInputs | None:
-        done = self._tokenizer_threads.put(job, texts)
+        done = super().put(job, texts)
         return None if done is None else self._compile(done)
 
     def take(self) -> list[JobInputs]:
-        compiled = map(self._compile, self._tokenizer_threads.take())
+        compiled = map(self._compile, super().take())
         ready = [inputs for inputs in compiled if inputs is not None]
         return ready + self._compiler_threads.take()
 
@@ -79,7 +77,8 @@ class DecoderProcessor:
         return list(message.texts)
 
     def prepare(self, inputs: JobInputs) -> tuple[Accepted, Iterator[Request]]:
-        job, tokenized, message = inputs.job, inputs.tokenized, inputs.job.message
+        job, tokenized, grammar = inputs.job, inputs.tokenized, inputs.grammar
+        message = job.message
         assert isinstance(message, GenerateJob)
         self._check_ids(message.params)
         prompts = [array("i", text.ids) for text in tokenized]
@@ -107,7 +106,7 @@ class DecoderProcessor:
                         tokens=tokens[:],
                         max_len=limits[index],
                         seed=row_seed(message.params.seed, choice),
-                        matcher=self._matcher(inputs.grammar, message.params),
+                        matcher=grammar and Matcher(grammar, message.params, self._vocab_size),
                         limits=token_limits,
                         barred=barred,
                         salt=message.cache_salt.encode(),
@@ -118,11 +117,8 @@ class DecoderProcessor:
                     yield request
 
         counts, ids = [len(tokens) for tokens in prompts], [text.ids for text in tokenized]
-        ignored = () if inputs.grammar is None else inputs.grammar.ignored
+        ignored = () if grammar is None else grammar.ignored
         return Accepted(message.id, counts, ids, ignored=ignored), requests()
-
-    def _matcher(self, grammar: CompiledGrammar | None, params: SamplingParams) -> Matcher | None:
-        return None if grammar is None else Matcher(grammar, params, self._vocab_size)
 
     def _barred(self, params: SamplingParams) -> bytes:
         """The tokens that must not come before `min_tokens` others, int32. With a grammar there are
@@ -144,12 +140,7 @@ class DecoderProcessor:
         for field, ids in named.items():
             for token in ids:
                 if not 0 <= token < self._vocab_size:
-                    raise RefusalError(
-                        "invalid_request",
-                        f"{field} names token id {token}; this model's vocabulary ends at "
-                        f"{self._vocab_size - 1}",
-                        field,
-                    )
+                    raise outside_vocabulary(field, "names", token, self._vocab_size)
 
     def _max_len(
         self, message: GenerateJob, index: int, prompt: Tokenized, tokens: array[int]
@@ -162,12 +153,7 @@ class DecoderProcessor:
         # Negative ones are beyond every vocabulary so.
         if tokens and np.frombuffer(tokens, np.uint32).max() >= self._vocab_size:
             wrong = next(token for token in tokens if not 0 <= token < self._vocab_size)
-            raise RefusalError(
-                "invalid_request",
-                f"{param} holds token id {wrong}; this model's vocabulary ends at "
-                f"{self._vocab_size - 1}",
-                param,
-            )
+            raise outside_vocabulary(param, "holds", wrong, self._vocab_size)
         return self._checked_len(message.params, prompt, param)
 
     def _checked_len(self, params: SamplingParams, prompt: Tokenized, param: str) -> int:

@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from tokenizers import Encoding
 
-from engine_core.tokenization.sliced_text import SlicedText
-from engine_core.tokenization.text_slicer import SLICE_CHARACTERS
+from engine_core.tokenization.sliced_text import SLICE_CHARACTERS, SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
 
 ResultT = TypeVar("ResultT")

@@ -2,8 +2,7 @@
 
 import codecs
 
-from engine_core.tokenization.token_bytes import REPLACEMENT, TextBytes
-from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import REPLACEMENT, TextBytes, Tokenizer
 
 # Enough of the prompt to know whether a text has begun, and with it a character.
 CONTEXT_TOKENS = 8

@@ -23,7 +23,7 @@ from transformers.convert_slow_tokenizer import convert_slow_tokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-from engine_core.tokenization.pipeline.growth import check_growth
+from engine_core.tokenization.growth import check_growth
 from workers.contract.checkpoint.folder_files import optional
 
 Reference = Callable[[str], list[str]]

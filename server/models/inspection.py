@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerError
+from engine_core.tokenization.tokenizer_settings import TokenizerSettings
 from server.errors import one_line
 from server.models.model_setup import (
     EngineOptions,

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from engine_core.config import EngineConfig
-from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer_settings import TokenizerSettings
 from server.models.devices import available_cores, cuda_memory, device_ordinal, resolve_devices
 from server.models.model_source import SetupError, WeightHeads, check_checkpoint
 from server.models.slow_tokenizer import with_tokenizer

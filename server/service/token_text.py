@@ -1,6 +1,6 @@
 """The text of single tokens in log-probabilities."""
 
-from engine_core.tokenization.token_bytes import TokenBytes
+from engine_core.tokenization.tokenizer import TokenBytes
 
 _PRINTABLE = range(0x20, 0x7F)
 

@@ -1,21 +1,42 @@
-"""A template that has been compiled and probed."""
+"""A chat template as transformers understands it, compiled and probed. Small conversations with
+words in the probed place show what it writes, and in which forms it takes messages."""
 
-from typing import Any
+from __future__ import annotations
 
+import json
+import math
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+from jinja2 import Template, nodes
+from jinja2.exceptions import TemplateError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from msgspec.structs import replace
 
-from server.templates.jinja import compile_template, render
-from server.templates.messages.kinds import Message
-from server.templates.messages.manners import ProbedManners
-from server.templates.messages.shaping import LeftOutError, shaped_messages
-from server.templates.protocol import ChatTemplate, Conversation
+from server.errors import quoted
+from server.templates.protocol import ChatTemplate, Conversation, Message, has_text, text_part
+
+# In a rendered prompt. Its bytes count against `MAX_PENDING_TOKENS`, so a longer one would be
+# refused all the same.
+_MAX_CHARS = 16 * 1024 * 1024
+
+# Earlier reasoning, by each name under which published templates look for it.
+_REASONING_NAMES = ("reasoning_content", "reasoning", "thinking", "thought", "tool_plan")
 
 
 class LoadedTemplate:
     """Writes prompts of which every message is a part."""
 
     def __init__(self, template: ChatTemplate) -> None:
-        """Raises TemplateError; may take any time and memory, as prompts may."""
+        """Raises TemplateError. May take any time and memory, as prompts may."""
         self._template = template
         self._compiled = compile_template(template.source)
         self.manners = self._probed({})
@@ -23,17 +44,14 @@ class LoadedTemplate:
     def prompt(self, conversation: Conversation) -> str:
         """The prompt of a client's messages. Raises LeftOutError, and whatever the template does:
         TemplateError where it refuses."""
-        return self._render(replace(conversation, messages=self.shaped(conversation)))
-
-    def shaped(self, conversation: Conversation) -> list[Message]:
-        """The messages in the forms that the template takes. Raises LeftOutError."""
         try:
-            return shaped_messages(conversation.messages, self.manners)
+            messages = self.manners.checked(conversation.messages)
         except LeftOutError:
             if not conversation.variables:
                 raise
-        # A variable may have the template write what it otherwise leaves out.
-        return shaped_messages(conversation.messages, self._probed(conversation.variables))
+            # A variable may have the template write what it otherwise leaves out.
+            messages = self._probed(conversation.variables).checked(conversation.messages)
+        return self._render(replace(conversation, messages=messages))
 
     def _probed(self, variables: dict[str, Any]) -> ProbedManners:
         return ProbedManners(
@@ -44,3 +62,495 @@ class LoadedTemplate:
         prompt = render(self._compiled, self._template, conversation)
         prompt.encode()
         return prompt
+
+
+class LeftOutError(Exception):
+    """A template leaves out something of a message: `field` names it."""
+
+    def __init__(self, field: str, what: str) -> None:
+        super().__init__(f"this model's chat template leaves out {what}")
+        self.field = field
+
+
+def compile_template(source: str) -> Template:
+    """Raises TemplateError. May take any time and memory, as rendering may."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", _GenerationTag],
+    )
+    environment.filters["tojson"] = _to_json  # pyright: ignore[reportUnknownMemberType]
+    names = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+    return environment.from_string(source, globals=names)
+
+
+def render(compiled: Template, template: ChatTemplate, conversation: Conversation) -> str:
+    """The prompt. Raises whatever the template does, TemplateError where it refuses."""
+    if conversation.continue_final_message:
+        return _render_open_ended(compiled, template, conversation)
+    variables = {
+        **template.tokens,
+        **conversation.variables,
+        "messages": conversation.messages,
+        "tools": None,
+        "documents": None,
+        "add_generation_prompt": conversation.add_generation_prompt,
+    }
+    pieces: list[str] = []
+    room = _MAX_CHARS
+    for piece in compiled.generate(variables):
+        room -= len(piece)
+        if room < 0:
+            raise TemplateError(f"it makes more than {_MAX_CHARS} characters of them")
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+def _render_open_ended(
+    compiled: Template, template: ChatTemplate, conversation: Conversation
+) -> str:
+    """The prompt up to the end of the last message's text, found by a mark in it."""
+    *before, last = conversation.messages
+    # The blank shows whether the template strips contents.
+    word = f"end-{secrets.token_hex(8)}"
+    marked = {**last, "content": _followed_by(f"{word} ", last["content"])}
+    closed = replace(
+        conversation,
+        messages=[*before, marked],
+        add_generation_prompt=False,
+        continue_final_message=False,
+    )
+    text = render(compiled, template, closed)
+    end = text.rfind(word)
+    if end < 0:
+        raise TemplateError("it leaves out the final message, which therefore cannot be continued")
+    stripped = not text.startswith(" ", end + len(word))
+    return text[:end].rstrip() if stripped else text[:end]
+
+
+def _followed_by(text: str, content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
+    if isinstance(content, str):
+        return content + text
+    *before, last = content
+    return [*before, {**last, "text": last["text"] + text}]
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}`, which marks the assistant's text for training: here only a scope."""
+
+    tags = {"generation"}  # noqa: RUF012 -- Jinja's own declaration
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The tag's body."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes HTML's markup.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)
+
+
+class _Kind(NamedTuple):
+    """A kind of messages that are written alike: their role, place, and whether they call tools."""
+
+    role: str
+    is_first: bool
+    has_calls: bool = False
+
+
+class _Manner(NamedTuple):
+    """How a template writes a kind of message: as which role, in which forms of content.
+
+    A template that takes neither strings nor several parts takes one part. `is_written` is None if
+    the template refuses the kind, and False if it leaves it out in every form.
+    """
+
+    role: str
+    takes_strings: bool = True
+    takes_parts: bool = False
+    is_written: bool | None = None
+    loses_name: bool = False
+
+    def content(self, content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
+        """A client's content in a form that the template takes."""
+        if isinstance(content, list):
+            if self.takes_parts:
+                return content
+            content = "\n".join(part["text"] for part in content)
+        return content if self.takes_strings else [text_part(content)]
+
+
+class _CallManner(NamedTuple):
+    """How a template writes tool calls. `no_content` is what an assistant without text has."""
+
+    arguments_are_text: bool = False
+    no_content: Message = {}  # noqa: RUF012 -- nothing changes it
+    is_written: bool | None = None
+    loses_second: bool = False
+
+    def shaped(self, message: Message) -> Message:
+        """A message with tool calls in the form that the template takes."""
+        shaped = {**message, "tool_calls": [self._call(call) for call in message["tool_calls"]]}
+        if not has_text(message):
+            shaped.pop("content", None)
+            shaped |= self.no_content
+        return shaped
+
+    def _call(self, call: Message) -> Message:
+        if self.arguments_are_text:
+            return call
+        function = call["function"]
+        return {
+            **call,
+            "function": {**function, "arguments": msgspec.json.decode(function["arguments"])},
+        }
+
+
+# Conversations of many messages have few kinds.
+_kind = lru_cache(256)(_Kind)
+
+
+def kinds_of(messages: Sequence[Message]) -> list[_Kind]:
+    """The kind of each message of a conversation."""
+    kinds: list[_Kind] = []
+    for message in messages:
+        has_calls = bool(message.get("tool_calls"))
+        kinds.append(_kind(message["role"], not kinds and not has_calls, has_calls))
+    return kinds
+
+
+def _shaped_message(message: Message, manner: _Manner, calls: _CallManner) -> Message:
+    """A client's message in the form that a template takes."""
+    shaped = {**message, "role": manner.role}
+    if "content" in message:
+        shaped["content"] = manner.content(message["content"])
+    if message.get("tool_calls"):
+        shaped = calls.shaped(shaped)
+    if (name := _reasoning_name(message)) is not None:
+        shaped |= dict.fromkeys(_REASONING_NAMES, message[name])
+    return shaped
+
+
+def _reasoning_name(message: Message) -> str | None:
+    """The name under which a client's message has reasoning, if it has any."""
+    if "reasoning_content" in message:
+        return "reasoning_content"
+    return "reasoning" if "reasoning" in message else None
+
+
+# Small letters only, because templates escape, cut, strip, and change case.
+_WORD = re.compile("zq[a-j]+vx")
+_LETTERS = str.maketrans("0123456789", "abcdefghij")
+
+
+def _word(number: int) -> str:
+    """A word that no template has of its own, by its number."""
+    return f"zq{str(number).translate(_LETTERS)}vx"
+
+
+def _words_in(text: str) -> set[str]:
+    """The words of this kind in a text."""
+    return set(_WORD.findall(text.lower()))
+
+
+_TEXT, _MORE, _NAME, _THOUGHT, _TOOL, _KEY, _VALUE = map(_word, range(7))
+_NO_ROLE, _SPARE = "qxrole", "qxspare"
+# Signs that a template has printed a list of parts, or arguments, as something else.
+_MISTAKEN = (_SPARE, f'\\"{_KEY}', f"'{_KEY}'")
+
+_USER: Message = {"role": "user", "content": "Hello"}
+_ASSISTANT: Message = {"role": "assistant", "content": "Hi"}
+
+
+def _parts(*texts: str) -> list[dict[str, str]]:
+    """A content of text parts, with a key in each that only a template shows which prints lists."""
+    return [{**text_part(text), _SPARE: _SPARE} for text in texts]
+
+
+def _calling(*names: str, arguments: str = "{}", number: int = 1) -> Message:
+    """An assistant's message with calls. `number` is in the first one's id."""
+    calls = [
+        {"id": _id(at), "type": "function", "function": {"name": name, "arguments": arguments}}
+        for at, name in enumerate(names, number)
+    ]
+    return {"role": "assistant", "tool_calls": calls}
+
+
+def _result(content: str, number: int = 1) -> Message:
+    """A tool's answer to a call."""
+    return {"role": "tool", "name": "f", "tool_call_id": _id(number), "content": content}
+
+
+def _id(number: int) -> str:
+    """Some templates take no id but one of nine letters and digits."""
+    return f"call{number:05}"
+
+
+# With words for its name, and a key and a value of its arguments.
+_TELLING_CALL = _calling(_TOOL, arguments=f'{{"{_KEY}": "{_VALUE}"}}')
+_TELLING_CALLS = _calling(_TOOL, _MORE)
+
+
+def _message_of(kind: _Kind, text: str, number: int = 1) -> Message:
+    """A message of a kind that tells `text`. Calls and results have the id of this number."""
+    if kind.has_calls:
+        return _calling(text, number=number)
+    return _result(text, number) if kind.role == "tool" else {"role": kind.role, "content": text}
+
+
+class _Place(NamedTuple):
+    """The messages around the probed one."""
+
+    before: Sequence[Message]
+    after: Sequence[Message]
+
+
+_BOTH_RESULTS = [_result("1"), _result("2", 2)]
+_FIRST = [_Place([], after) for after in ([], [_USER], [_USER, _ASSISTANT, _USER])]
+_LATER = [
+    _Place(before, after)
+    for before in ([_USER, _ASSISTANT], [_USER, _calling("f")], [_USER])
+    for after in ([], [_USER], [_ASSISTANT, _USER])
+]
+_OF_CALLS = [
+    _Place([_USER], after)
+    for after in ([], [_result("1")], _BOTH_RESULTS, [_result("1"), _ASSISTANT, _USER], [_USER])
+]
+
+# Of processor time. What has not been probed by then counts as written.
+_SECONDS = 1.0
+_UNUSUAL_KINDS = 64
+"""Kinds of messages with a template's own roles that are remembered."""
+_NAMED_BY_THEIR_CALLS = ("tool", "function")
+_REMEMBERED_ORDERS = 64
+_ROLE_LETTERS = {"system": "s", "developer": "s", "user": "u", "assistant": "a", "tool": "t"}
+# A system message, then a user's; tools' results behind their calls; a user's message at last.
+_COMMON_ORDER = re.compile("s?(?:u(?:a|ct*)*)*u")
+
+
+def _of(*roles: str) -> list[_Kind]:
+    return [_Kind(role, is_first) for role in roles for is_first in (True, False)]
+
+
+# In the order of probing: those before stand around those behind.
+_USUAL = [
+    *_of("user", "assistant"),
+    _Kind("assistant", is_first=False, has_calls=True),
+    *_of("system", "tool", "developer"),
+]
+
+
+class _Trial(NamedTuple):
+    """Whether a template writes a message, None if it refuses it, and a place where it does."""
+
+    message: Message
+    written: bool | None
+    place: _Place | None = None
+
+
+class ProbedManners:
+    """A template's manners, probed when it has been compiled. Those of an unusual role, and of an
+    unusual order of messages, when that first comes."""
+
+    def __init__(self, render: Callable[[list[Message]], str]) -> None:
+        """`render` writes messages as they are, and may raise anything."""
+        self._render = render
+        self._until = time.process_time() + _SECONDS
+        self._usual = {kind: _Manner(kind.role) for kind in _USUAL}
+        self._unusual = lru_cache(_UNUSUAL_KINDS)(self._probed)
+        self._calls = _CallManner()
+        for kind in _USUAL:
+            if kind.has_calls:
+                self._calls = self._probed_calls()
+            self._usual[kind] = self._probed_usual(kind)
+        self._loses_reasoning = self._writes_reasoning() is False
+        self._until = math.inf
+        self._lost_by_order = lru_cache(_REMEMBERED_ORDERS)(self._probed_order)
+
+    def checked(self, messages: Sequence[Message]) -> list[Message]:
+        """Clients' messages in the forms that the template takes. Raises LeftOutError, and
+        TemplateError for more kinds of messages than are probed for one conversation."""
+        kinds = kinds_of(messages)
+        if len(set(kinds)) > _UNUSUAL_KINDS:
+            raise TemplateError(f"they have more than {_UNUSUAL_KINDS} roles")
+        for place, (message, kind) in enumerate(zip(messages, kinds, strict=True)):
+            if (left_out := self._left_out(message, kind)) is not None:
+                field, what = left_out
+                raise LeftOutError(f"messages[{place}].{field}", what)
+        for place in self._lost_places(kinds):
+            if kinds[place].has_calls or has_text(messages[place]):
+                what = f"a message of role {quoted(kinds[place].role)} among messages in this order"
+                raise LeftOutError(f"messages[{place}].role", what)
+        return self.shaped(messages, kinds)
+
+    def shaped(self, messages: Sequence[Message], kinds: Sequence[_Kind]) -> list[Message]:
+        """Clients' messages, which are of these kinds, in the forms that the template takes."""
+        return [
+            _shaped_message(message, self._manner(kind), self._calls)
+            for message, kind in zip(messages, kinds, strict=True)
+        ]
+
+    def _manner(self, kind: _Kind) -> _Manner:
+        return self._usual.get(kind) or self._unusual(kind)
+
+    def _left_out(self, message: Message, kind: _Kind) -> tuple[str, str] | None:
+        """The field that a template leaves out in every message of a kind, and a word for it."""
+        manner = self._manner(kind)
+        if kind.has_calls and (lost := self._left_out_of_calls(message, manner)):
+            return lost
+        if manner.is_written is False and not kind.has_calls and has_text(message):
+            place = "first" if kind.is_first else "later"
+            return "role", f"a {place} message of role {quoted(kind.role)}"
+        if manner.loses_name and message.get("name"):
+            return "name", f"names in messages of role {quoted(kind.role)}"
+        if self._loses_reasoning and (name := _reasoning_name(message)) and message[name]:
+            return name, "the reasoning of earlier answers"
+        return None
+
+    def _left_out_of_calls(self, message: Message, manner: _Manner) -> tuple[str, str] | None:
+        if self._calls.is_written is False:
+            return "tool_calls", "tool calls"
+        if self._calls.loses_second and len(message["tool_calls"]) > 1:
+            return "tool_calls[1]", "all tool calls of a message but the first"
+        if manner.is_written is False and has_text(message):
+            return "content", "an assistant's text or the tool calls beside it"
+        return None
+
+    def _lost_places(self, kinds: Sequence[_Kind]) -> Sequence[int]:
+        """The messages that a template leaves out of a conversation of these kinds because of
+        others. Such are a second system message, a system message without a user's behind it, and
+        a tool's result without a call."""
+        letters = ["c" if kind.has_calls else _ROLE_LETTERS.get(kind.role, "x") for kind in kinds]
+        common = _COMMON_ORDER.fullmatch("".join(letters))
+        return () if common else self._lost_by_order(tuple(kinds))
+
+    def _probed_order(self, kinds: Sequence[_Kind]) -> Sequence[int]:
+        messages: list[Message] = []
+        calls = 0
+        for place, kind in enumerate(kinds):
+            calls += kind.has_calls
+            messages.append(_message_of(kind, _word(place), calls))
+        try:
+            written = _words_in(self._render(self.shaped(messages, kinds_of(messages))))
+        except Exception:  # a template is a program, and may raise anything
+            return ()
+        return [place for place in range(len(kinds)) if _word(place) not in written]
+
+    def _probed_usual(self, kind: _Kind) -> _Manner:
+        """A developer's is that of a system where the template knows no developer."""
+        manner = self._probed(kind)
+        if kind.role == "developer" and not (manner.is_written and self._knows(kind)):
+            system = self._usual[kind._replace(role="system")]
+            return system if system.is_written else manner
+        return manner
+
+    def _knows(self, kind: _Kind) -> bool:
+        """Whether the template writes a role otherwise than one that nobody has."""
+        role, other = kind.role, kind._replace(role=_NO_ROLE)
+        for place in _places(kind):
+            prompt = self._prompt(_message_of(kind, _TEXT), place)
+            if prompt is not None:
+                same = self._prompt(_message_of(other, _TEXT), place)
+                return same is None or prompt.lower() != same.lower().replace(_NO_ROLE, role)
+        return True
+
+    def _probed(self, kind: _Kind) -> _Manner:
+        places = _places(kind)
+        message = self._calls.shaped(_TELLING_CALL) if kind.has_calls else _message_of(kind, _TEXT)
+        string = self._trial({**message, "content": _TEXT}, places)
+        places = [string.place] if string.place else places
+        several = self._trial({**message, "content": _parts(_TEXT, _MORE)}, places)
+        trials = [string, several]
+        if not (string.written or several.written):
+            trials.append(self._trial({**message, "content": _parts(_TEXT)}, places))
+        written = _summary(trials)
+        return _Manner(
+            role=kind.role,
+            takes_strings=bool(string.written) or not written,
+            takes_parts=bool(several.written),
+            is_written=written,
+            loses_name=kind.role not in _NAMED_BY_THEIR_CALLS and self._loses_name(trials),
+        )
+
+    def _loses_name(self, trials: Sequence[_Trial]) -> bool:
+        for trial in trials:
+            if trial.place:
+                return self._writes({**trial.message, "name": _NAME}, trial.place) is False
+        return False
+
+    def _probed_calls(self) -> _CallManner:
+        """The first manner in which a template writes a call. Without one, as most take calls."""
+        trials: list[_Trial] = []
+        for arguments_are_text in (False, True):
+            for no_content in ({}, {"content": ""}, {"content": None}):
+                manner = _CallManner(arguments_are_text, no_content)
+                trials.append(self._trial(manner.shaped(_TELLING_CALL), _OF_CALLS))
+                if trials[-1].written:
+                    two = self._trial(manner.shaped(_TELLING_CALLS), _OF_CALLS)
+                    return manner._replace(is_written=True, loses_second=two.written is False)
+        return _CallManner(is_written=_summary(trials))
+
+    def _writes_reasoning(self) -> bool | None:
+        """Whether a template writes reasoning anywhere: many leave out that of earlier turns."""
+        reasoning = dict.fromkeys(_REASONING_NAMES, _THOUGHT)
+        messages = [{"role": "assistant", "content": _TEXT}, _TELLING_CALL]
+        answer, call = self.shaped(messages, kinds_of(messages))
+        trials = [self._trial(answer | reasoning, _LATER), self._trial(call | reasoning, _OF_CALLS)]
+        return _summary(trials)
+
+    def _trial(self, message: Message, places: Sequence[_Place]) -> _Trial:
+        """Look for a place in which a template writes all that `message` tells."""
+        written = None
+        for place in places:
+            outcome = self._writes(message, place)
+            if outcome:
+                return _Trial(message, True, place)
+            written = False if outcome is False else written
+        return _Trial(message, written)
+
+    def _writes(self, message: Message, place: _Place) -> bool | None:
+        prompt = self._prompt(message, place)
+        if prompt is None:
+            return None
+        is_mistaken = any(sign in prompt.lower() for sign in _MISTAKEN)
+        return _words_in(str(message)) <= _words_in(prompt) and not is_mistaken
+
+    def _prompt(self, message: Message, place: _Place) -> str | None:
+        """The prompt of `message` as it is. None if the template refuses it."""
+        if time.process_time() > self._until:
+            return None
+        around = [*place.before, _USER, *place.after]
+        messages = self.shaped(around, kinds_of(around))
+        messages[len(place.before)] = message
+        try:
+            return self._render(messages)
+        except Exception:  # a template is a program, and may raise anything
+            return None
+
+
+def _places(kind: _Kind) -> Sequence[_Place]:
+    return _OF_CALLS if kind.has_calls else _FIRST if kind.is_first else _LATER
+
+
+def _summary(trials: Sequence[_Trial]) -> bool | None:
+    """True if any is written. None if all are refused."""
+    outcomes = {trial.written for trial in trials}
+    return True if True in outcomes else False if False in outcomes else None

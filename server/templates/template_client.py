@@ -1,36 +1,44 @@
 """From conversations to prompts: the process that renders one model's template, kept alive."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import signal
+import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+import msgspec
 
 from engine_core.client.pending_jobs import Outcome
 from engine_core.loop.fair_queue import FairQueue
 from engine_core.messages import KeyShare
 from engine_core.refusal import RefusalError
+from server.child_process import ChildProcess
+from server.settings.settings import child_environment
 from server.tasks import lasting_task
-from server.templates.process_handle import ProcessEndedError, ProcessHandle
-from server.templates.protocol import (
-    CPU_SECONDS,
-    Answer,
-    ChatTemplate,
-    NotRendered,
-    Ping,
-    frame,
-)
+from server.templates import protocol
 from server.templates.template_files import NoChatTemplateError, read_chat_template
+
+_COMMAND = (sys.executable, "-P", "-m", "server.templates.template_main")
+_ANSWER = msgspec.json.Decoder(protocol.Answer)
+_LIMITS = {
+    -signal.SIGPROF: f"it takes more than {protocol.CPU_SECONDS:g} s",
+    -signal.SIGALRM: f"it takes more than {protocol.WALL_SECONDS:g} s by the clock",
+}
+_FAULTS = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL)
 
 # To start and to compile the template, while all of the daemon starts.
 _START_S = 30.0
-_RENDER_S = CPU_SECONDS + 5.0
+_RENDER_S = protocol.CPU_SECONDS + 5.0
 
 # An idle process that hangs is noticed within their sum: at the next ping, by its missing answer.
 _PING_EVERY_S = 3.0
 _PING_S = 4.0
-_PING = frame(Ping())
+_PING = protocol.frame(protocol.Ping())
 
 # A process that has lived so long has started well: failures are counted from 0 again.
 _STEADY_S = 10.0
@@ -47,16 +55,16 @@ _log = logging.getLogger(__name__)
 
 
 class _PendingRender:
-    """A conversation that waits for its prompt: the frame to send, and the answer to come, which is
+    """A conversation that waits for its prompt: the frame to send, and the answer to come. That is
     cancelled when the client leaves."""
 
     def __init__(self, frame: bytes) -> None:
         self.frame = frame
-        self.answer: Outcome[Answer] = Outcome()
+        self.answer: Outcome[protocol.Answer] = Outcome()
 
 
 class TemplateClient:
-    """One template's process, started with the server and again whenever it ends.
+    """The process of a template, started with the server and again whenever it ends.
 
     A task owns the process and sends it one conversation at a time; API keys take turns. It also
     reads answers that nobody waits for any more, so that no request gets the answer of another.
@@ -69,12 +77,12 @@ class TemplateClient:
         self._current: _PendingRender | None = None
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self._process: ProcessHandle | None = None
+        self._process: _Process | None = None
         self._is_up = False
         self._has_compiled = False
         self._failures = 0  # in a row
         self._last_end = ""
-        self._template: ChatTemplate | None = None
+        self._template: protocol.ChatTemplate | None = None
         self._why_not = ""
         try:
             self._template = read_chat_template(folder)
@@ -82,19 +90,19 @@ class TemplateClient:
             self._why_not = str(error)
 
     @property
-    def template(self) -> ChatTemplate:
+    def template(self) -> protocol.ChatTemplate:
         """Raises RefusalError, naming `model`, if there is none that can be used."""
         if self._template is None:
             raise self._no_template()
         return self._template
 
     def start(self) -> None:
-        """Start the process, if there is a template; the log gets what is wrong with it."""
+        """Start the process, if there is a template. The log gets what is wrong with it."""
         if self._template is not None:
             self._keeper = lasting_task(self._keep(), f"chat template of {self._model}")
 
     async def prompt_of(self, conversation: bytes, key: KeyShare) -> str:
-        """The prompt of a Conversation's frame, which came with an API key; cancelled, it is given
+        """The prompt of a Conversation's frame, which came with an API key. Cancelled, it is given
         up, waiting or rendered. The first one starts the process where nothing has.
 
         Raises RefusalError: no template, one that refuses these messages, or no running process."""
@@ -112,7 +120,7 @@ class TemplateClient:
             self._queue.discard(pending, key)
             self._interrupt(pending)
             raise
-        if isinstance(outcome, NotRendered):
+        if isinstance(outcome, protocol.NotRendered):
             raise _refusal(outcome)
         return outcome.text
 
@@ -165,11 +173,17 @@ class TemplateClient:
                 self._last_end = str(failure)
                 await self._back_off()
 
-    async def _run(self, template: ChatTemplate) -> None:
-        """One process, until a conversation ends it. Raises ProcessEndedError for any other end."""
-        self._process = process = ProcessHandle(on_exit=self._wake.set)
+    async def _run(self, template: protocol.ChatTemplate) -> None:
+        """Run one process, until a conversation ends it. Raises ProcessEndedError otherwise."""
+        self._process = process = _Process(on_exit=self._wake.set)
         try:
-            if isinstance(answer := await _compiled(process, template), NotRendered):
+            try:
+                answer = await process.ask(protocol.frame(template), _START_S)
+            except ProcessEndedError as end:
+                if end.status != -signal.SIGPROF:
+                    raise
+                answer = protocol.NotRendered(str(end))
+            if isinstance(answer, protocol.NotRendered):
                 self._give_up(template, answer.reason)
                 return
             if self._is_down:
@@ -181,14 +195,14 @@ class TemplateClient:
             self._is_up = False
             await process.close()
 
-    def _give_up(self, template: ChatTemplate, reason: str) -> None:
+    def _give_up(self, template: protocol.ChatTemplate, reason: str) -> None:
         self._template = None
         self._why_not = f"its chat template ({template.file}): {reason}"
         _log.warning("model %s cannot chat: %s", self._model, self._why_not)
         self._fail_all(self._no_template())
 
-    async def _serves_next(self, process: ProcessHandle) -> bool:
-        """Render one conversation, or check that the process is alive; False if a conversation has
+    async def _serves_next(self, process: _Process) -> bool:
+        """Render one conversation, or check that the process is alive. False if a conversation has
         ended it. Raises ProcessEndedError for any other end."""
         pending = self._current = await self._next(process)
         if pending is None:
@@ -200,13 +214,13 @@ class TemplateClient:
             if not end.is_own_doing:
                 # Rendering changes nothing: the next process may do it.
                 raise
-            answer, survives = NotRendered(str(end)), False
+            answer, survives = protocol.NotRendered(str(end)), False
         self._current = None
         pending.answer.set(answer)
         return survives
 
-    async def _next(self, process: ProcessHandle) -> _PendingRender | None:
-        """The conversation that the last process has left, or the next one in turn; None after a
+    async def _next(self, process: _Process) -> _PendingRender | None:
+        """The conversation that the last process has left, or the next one in turn. None after a
         while without one, or at once if the process has ended."""
         if self._current is not None and not self._current.answer.done():
             return self._current
@@ -244,18 +258,85 @@ class TemplateClient:
             self._queue.take().answer.set(error)
 
 
-def _refusal(answer: NotRendered) -> RefusalError:
+def _refusal(answer: protocol.NotRendered) -> RefusalError:
     if answer.field:
         return RefusalError("invalid_request", f"{answer.field}: {answer.reason}", answer.field)
     message = f"messages: the model's chat template refuses them: {answer.reason}"
     return RefusalError("invalid_request", message, "messages")
 
 
-async def _compiled(process: ProcessHandle, template: ChatTemplate) -> Answer:
-    """Raises ProcessEndedError, but not for a template that takes too long."""
-    try:
-        return await process.ask(frame(template), _START_S)
-    except ProcessEndedError as end:
-        if end.status != -signal.SIGPROF:
-            raise
-        return NotRendered(str(end))
+class ProcessEndedError(Exception):
+    """The process has ended. The message says why: "its process was killed ...".
+
+    `status` is None for one that could not be started, or that was killed because it hung.
+    """
+
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+
+    @property
+    def is_own_doing(self) -> bool:
+        """Whether its question has ended it, by a limit or a crash, and not another process."""
+        status = self.status
+        return status is not None and (status >= 0 or status in _LIMITS or status in _FAULTS)
+
+
+class _Process:
+    """A running process of a template, with one question at a time on its socket."""
+
+    def __init__(self, on_exit: Callable[[], object]) -> None:
+        """Start it. `on_exit` is called when it ends. Raises ProcessEndedError if it cannot be
+        started."""
+        try:
+            self._child = ChildProcess(_COMMAND, child_environment(), answers=True)
+        except OSError as error:
+            raise ProcessEndedError(f"its process cannot be started: {error.strerror}") from None
+        self._child.exit.add_done_callback(lambda _: on_exit())
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended yet."""
+        return not self._child.exit.done()
+
+    async def ask(self, question: bytes, seconds: float) -> protocol.Answer:
+        """The answer to a frame. Raises ProcessEndedError, also for a process that has not answered
+        after `seconds`: it is killed."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds):
+                await loop.sock_sendall(self._child.socket, question)
+                size = protocol.frame_size(await self._receive(protocol.LENGTH_BYTES))
+                return _ANSWER.decode(await self._receive(size))
+        except TimeoutError:
+            await self.close()
+            reason = f"its process hung for {seconds:g} s, and was killed"
+            raise ProcessEndedError(reason) from None
+        except (EOFError, ConnectionError):
+            await self.close()
+            status = self._child.exit.result()
+            reason = _LIMITS.get(status) or f"its process {self._child.end()}"
+            raise ProcessEndedError(reason, status) from None
+
+    def interrupt(self) -> None:
+        """Have it give up the conversation that it renders, if it has come to rendering it. Then
+        `ask` has a NotRendered soon. Only for a process that has compiled its template."""
+        self._child.signal(protocol.INTERRUPT)
+
+    async def close(self) -> None:
+        """Kill it, unless it has ended, and wait until it is gone. Idempotent."""
+        self._child.socket.close()
+        self._child.signal(signal.SIGKILL)
+        await asyncio.wait([self._child.exit])
+
+    async def _receive(self, size: int) -> bytearray:
+        """The next `size` bytes. Raises EOFError, ConnectionError."""
+        loop = asyncio.get_running_loop()
+        data = bytearray(size)
+        rest = memoryview(data)
+        while rest:
+            count = await loop.sock_recv_into(self._child.socket, rest)
+            if count == 0:
+                raise EOFError
+            rest = rest[count:]
+        return data

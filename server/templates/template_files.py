@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
+from engine_core.tokenization.tokenizer_settings import TokenizerSettings
 from server.templates.protocol import ChatTemplate
 from workers.contract.checkpoint.folder_files import (
     CONFIG_BYTES,
@@ -31,19 +31,29 @@ _Written = str | list[_NamedTemplate] | dict[str, str] | None
 
 
 class NoChatTemplateError(ValueError):
-    """A model has no usable chat template; the message says why, in one line."""
+    """A model has no usable chat template. The message says why, in one line."""
 
 
 def read_chat_template(folder: Path) -> ChatTemplate:
-    """The template of a folder's model: a file of its own before one inside JSON; if there are
+    """The template of a folder's model: a file of its own before one inside JSON. If there are
     several by name, `default`.
 
     Raises NoChatTemplateError: none, none of that name, a file that cannot be read.
     """
+    names: list[str] = []
     try:
-        return _read(folder)
+        for file, found in _candidates(folder):
+            templates = _by_name(found)
+            if _DEFAULT in templates:
+                tokens = TokenizerSettings(folder).template_tokens
+                return ChatTemplate(source=templates[_DEFAULT], file=file, tokens=tokens)
+            names += templates
     except (ModelConfigError, msgspec.ValidationError) as error:
         raise NoChatTemplateError(f"its chat template cannot be read: {error}") from None
+    if names:
+        known = ", ".join(names)
+        raise NoChatTemplateError(f"none of its chat templates is called {_DEFAULT}: {known}")
+    raise NoChatTemplateError("it has no chat template")
 
 
 def check_template_files(folder: Path) -> None:
@@ -57,22 +67,8 @@ def check_template_files(folder: Path) -> None:
         pass
 
 
-def _read(folder: Path) -> ChatTemplate:
-    names: list[str] = []
-    for file, found in _candidates(folder):
-        templates = _by_name(found)
-        if _DEFAULT in templates:
-            source, tokens = templates[_DEFAULT], TokenizerSettings(folder).template_tokens
-            return ChatTemplate(source=source, file=file, tokens=tokens)
-        names += templates
-    if names:
-        known = ", ".join(names)
-        raise NoChatTemplateError(f"none of its chat templates is called {_DEFAULT}: {known}")
-    raise NoChatTemplateError("it has no chat template")
-
-
 def _candidates(folder: Path) -> Iterator[tuple[str, object]]:
-    """Each file that may hold templates with its templates, in order of precedence."""
+    """The files that may hold templates with their templates, in order of precedence."""
     own = "chat_template.jinja"
     if find_file(folder, own):
         yield own, read_text(folder, own)

@@ -1,5 +1,5 @@
 """The program of a template's process, `python -P -m server.templates.template_main`: frames in and
-out. `process_handle.py` is its other side.
+out. `template_client.py` is its other side.
 
 Templates are programs: one expression may run for ever or take all memory, and nothing inside
 Python stops it. So the kernel does. A conversation that takes too long ends the process, by timers
@@ -7,42 +7,33 @@ of the processor's time and of the clock; memory is bounded as a whole; the proc
 parent. A conversation whose client has left is given up at the next step of the template.
 """
 
+import ctypes
+import os
 import resource
+import select
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import BinaryIO
+from types import FrameType
+from typing import BinaryIO, Self
 
 import msgspec
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
-from server.templates.interruption import Interruptible, RenderInterrupted
-from server.templates.loaded_template import LoadedTemplate
-from server.templates.messages.shaping import LeftOutError
-from server.templates.parent_death import die_with_parent
-from server.templates.protocol import (
-    CPU_SECONDS,
-    LENGTH_BYTES,
-    WALL_SECONDS,
-    Answer,
-    ChatTemplate,
-    NotRendered,
-    Ping,
-    Question,
-    Rendered,
-    frame,
-    frame_size,
-)
+from server.templates import protocol
+from server.templates.loaded_template import LeftOutError, LoadedTemplate
 
 MEMORY_BYTES = 1 << 30
 _MAX_REASON = 200
+_PR_SET_PDEATHSIG = 1
+_STDIN = 0
 
 
 def main() -> None:
     """The process: its limits, and `_serve` within them."""
-    die_with_parent()
+    _die_with_parent()
     # Ctrl-C is for the daemon to answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -54,50 +45,80 @@ def main() -> None:
         _serve(sys.stdin.buffer, sys.stdout.buffer)
 
 
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends. In an API process
+    that is the one of its event loop. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    # A parent that had ended before sends no signal any more, but it has closed our input.
+    poll = select.poll()
+    poll.register(_STDIN, 0)
+    if poll.poll(0):
+        sys.exit(1)
+
+
 def _serve(source: BinaryIO, sink: BinaryIO) -> None:
     """A ChatTemplate first, then Questions, each of which gets its answer, until the API process
     has gone."""
-    if not (first := _read(source)):
-        return
-    template = msgspec.json.decode(first, type=ChatTemplate)
     loaded: list[LoadedTemplate] = []
-    interruptible = Interruptible()
+    decoder = msgspec.json.Decoder(protocol.Question)
 
-    def loads() -> str:
-        loaded.append(LoadedTemplate(template))
-        return ""
-
-    _answer(sink, interruptible, loads)
-    decoder = msgspec.json.Decoder(Question)
-
-    def rendered(body: bytes) -> str:
+    def prompt(body: bytes) -> str:
+        if not loaded:
+            loaded.append(LoadedTemplate(msgspec.json.decode(body, type=protocol.ChatTemplate)))
+            return ""
         question = decoder.decode(body)
-        return "" if isinstance(question, Ping) else loaded[0].prompt(question)
+        return "" if isinstance(question, protocol.Ping) else loaded[0].prompt(question)
 
-    while body := _read(source):
-        _answer(sink, interruptible, partial(rendered, body))
-
-
-def _answer(sink: BinaryIO, interruptible: Interruptible, work: Callable[[], str]) -> None:
-    _set_timers(cpu=CPU_SECONDS, wall=WALL_SECONDS)
-    answer = frame(_outcome(interruptible, work))
-    _set_timers(cpu=0, wall=0)
-    sink.write(answer)
-    sink.flush()
+    interruptible = _Interruptible()
+    while body := source.read(protocol.frame_size(source.read(protocol.LENGTH_BYTES))):
+        _set_timers(cpu=protocol.CPU_SECONDS, wall=protocol.WALL_SECONDS)
+        answer = protocol.frame(_outcome(interruptible, partial(prompt, body)))
+        _set_timers(cpu=0, wall=0)
+        sink.write(answer)
+        sink.flush()
 
 
 def _set_timers(*, cpu: float, wall: float) -> None:
-    """SIGPROF or SIGALRM ends this process after so many seconds; 0 is never."""
+    """SIGPROF or SIGALRM ends this process after so many seconds. 0 is never."""
     signal.setitimer(signal.ITIMER_PROF, cpu)
     signal.setitimer(signal.ITIMER_REAL, wall)
 
 
-def _outcome(interruptible: Interruptible, work: Callable[[], str]) -> Answer:
+class _RenderInterrupted(BaseException):
+    """The API process no longer wants the prompt. No Exception: nothing in Jinja catches it."""
+
+
+class _Interruptible:
+    """INTERRUPT raises _RenderInterrupted within its `with` block, and is ignored outside.
+
+    One that comes before the block is lost, so its sender repeats it.
+    """
+
+    def __init__(self) -> None:
+        self._inside = False
+        signal.signal(protocol.INTERRUPT, self._on_signal)
+
+    def __enter__(self) -> Self:
+        self._inside = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = False
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._inside:
+            raise _RenderInterrupted
+
+
+def _outcome(interruptible: _Interruptible, work: Callable[[], str]) -> protocol.Answer:
     field = ""
     try:
         with interruptible:
             text = work()
-    except RenderInterrupted:
+    except _RenderInterrupted:
         reason = "nobody waits for it any more"
     except LeftOutError as error:
         field, reason = error.field, str(error)
@@ -110,13 +131,8 @@ def _outcome(interruptible: Interruptible, work: Callable[[], str]) -> Answer:
     except Exception as error:  # a template is a program, and may raise anything
         reason = f"{type(error).__name__}: {error}"
     else:
-        return Rendered(text)
-    return NotRendered(reason[:_MAX_REASON].encode(errors="replace").decode(), field)
-
-
-def _read(source: BinaryIO) -> bytes:
-    """A frame's body; empty once the API process has gone."""
-    return source.read(frame_size(source.read(LENGTH_BYTES)))
+        return protocol.Rendered(text)
+    return protocol.NotRendered(reason[:_MAX_REASON].encode(errors="replace").decode(), field)
 
 
 if __name__ == "__main__":

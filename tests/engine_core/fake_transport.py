@@ -13,7 +13,7 @@ from engine_core.core import EngineCore
 from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import Beat, EngineInfo, FromCore, Outputs, ToCore, TracedSteps
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.workflows import workflow_for
+from engine_core.workflows.base import workflow_for
 from tests.engine_core.configs import engine_config
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
 from workers.contract.checkpoint.architectures import family_of

@@ -14,12 +14,12 @@ import torch
 from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
 from engine_core.messages import GenerateJob, SamplingParams
-from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request, Status
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
+from engine_core.workflows.tokenizer_threads import JobInputs
 from tests.engine_core.configs import execution_config
 from tests.workers.checkpoints import with_execution, worker_config
 from tests.workers.in_memory_links import Fault

@@ -12,8 +12,7 @@ from server.errors import quoted
 from server.schemas.chat import ChatMessage, ContentPart, ToolCall
 from server.schemas.field_names import name_and_value
 from server.service.service import Model, record_of, service_of, within_limit
-from server.templates.messages.kinds import has_text, text_part
-from server.templates.protocol import ChatTemplate, Conversation, frame
+from server.templates.protocol import ChatTemplate, Conversation, frame, has_text, text_part
 
 _OWN_NAMES = {
     "messages",

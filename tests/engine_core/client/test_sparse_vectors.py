@@ -20,7 +20,7 @@ from engine_core.messages import (
 )
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
-from engine_core.workflows import workflow_for
+from engine_core.workflows.base import workflow_for
 from tests.engine_core.client.test_engine_client import connected
 from tests.engine_core.configs import MODEL, execution_config
 from tests.patience import PATIENCE

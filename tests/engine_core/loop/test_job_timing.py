@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from engine_core.messages import Abort, EncodeJob, GenerateJob, JobTiming, SamplingParams
-from engine_core.preprocessing.tokenizer_threads import _Lane
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.workflows.tokenizer_threads import _Lane
 from tests.engine_core.fake_transport import Engine
 from tests.patience import PATIENCE
 

@@ -12,14 +12,13 @@ import pytest
 from engine_core.loop.fair_queue import Mailbox
 from engine_core.loop.jobs import Job
 from engine_core.messages import EncodeJob, GenerateJob, Grammar, SamplingParams
-from engine_core.preprocessing.compiler_threads import CompilerThreads
-from engine_core.preprocessing.job_inputs import JobInputs
-from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.structured.grammar import CompiledGrammar
-from engine_core.structured.grammar_error import GrammarError
+from engine_core.structured.schema_tree import GrammarError
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from tests.engine_core.preprocessing.test_tokenizer_threads import raw_tokenizer
+from engine_core.workflows.compiler_threads import CompilerThreads
+from engine_core.workflows.tokenizer_threads import JobInputs, TokenizerThreads
+from tests.engine_core.workflows.test_tokenizer_threads import raw_tokenizer
 from tests.patience import PATIENCE
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine_core.structured.grammar_error import GrammarError
+from engine_core.structured.schema_tree import GrammarError
 from tests.engine_core.structured.schemas import allows, compiled, fits
 
 LARGE = [2**53 + d for d in (-1, 0, 1, 2)] + [2**63 + d for d in (-1, 0, 1)]

@@ -10,8 +10,8 @@ import pytest
 
 from engine_core.messages import Grammar, GrammarKind, SamplingParams
 from engine_core.structured.grammar import GrammarCompiler, compiler_for
-from engine_core.structured.grammar_error import GrammarError
 from engine_core.structured.matcher import Matcher
+from engine_core.structured.schema_tree import GrammarError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import GENERATOR_NAME, demo_models
 from tests.engine_core.configs import MODEL, execution_config

@@ -22,9 +22,9 @@ from pydantic import (
 )
 
 from engine_core.messages import Grammar, SamplingParams
-from engine_core.structured.grammar_error import GrammarError
-from engine_core.structured.json_schema import decoded, rewritten
+from engine_core.structured.json_schema import rewritten
 from engine_core.structured.matcher import Matcher
+from engine_core.structured.schema_tree import GrammarError, decoded
 from tests.engine_core.structured.schemas import COMPILER, TOKENIZER, compiled, fits
 
 CLOSING = ('"', "}", "]")

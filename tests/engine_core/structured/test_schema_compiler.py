@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine_core.messages import Grammar
-from engine_core.structured.grammar_error import GrammarError
+from engine_core.structured.schema_tree import GrammarError
 from tests.engine_core.structured.schemas import COMPILER, allows, compiled
 
 EXPLODING = "^(a{1,1000}){1,1000}$"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine_core.messages import GenerateJob, SamplingParams
-from engine_core.structured.token_limits import TokenLimits
+from engine_core.structured.matcher import TokenLimits
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.grammars import END, json_tokenizer
 from tests.engine_core.simulated_model import VOCAB, allowed_tokens, next_token, reference

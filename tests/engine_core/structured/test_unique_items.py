@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine_core.structured.grammar_error import GrammarError
-from engine_core.structured.json_schema import decoded, rewritten
-from engine_core.structured.schema_tree import Schema
-from engine_core.structured.unique_items import unique_lists
+from engine_core.structured.json_schema import rewritten, unique_lists
+from engine_core.structured.schema_tree import GrammarError, Schema, decoded
 from tests.engine_core.structured.schemas import allows, compiled, fits
 
 

@@ -11,9 +11,8 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from engine_core.messages import Tokenization
-from engine_core.tokenization import sliced_text, text_slicer
-from engine_core.tokenization.long_item import LongItem
-from engine_core.tokenization.tokenized import Tokenized, tokenized
+from engine_core.tokenization import sliced_text
+from engine_core.tokenization.tokenized import LongItem, Tokenized, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
 
@@ -78,8 +77,8 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_slicer, "SLICE_CHARACTERS", 24)
-    monkeypatch.setattr(text_slicer, "_CONTEXT", 32)
+    monkeypatch.setattr(sliced_text, "SLICE_CHARACTERS", 24)
+    monkeypatch.setattr(sliced_text, "_CONTEXT", 32)
 
 
 def in_parts(tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization) -> Tokenized:

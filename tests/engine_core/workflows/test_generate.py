@@ -7,11 +7,11 @@ import pytest
 
 from engine_core.loop.jobs import Job
 from engine_core.messages import GenerateJob, SamplingParams
-from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.request import Request
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.workflows.generate import MAX_PROMPT_SCORES, DecoderProcessor
+from engine_core.workflows.tokenizer_threads import JobInputs
 from tests.engine_core.configs import execution_config
 
 STOPS = {"eos_token_ids": frozenset({1, 70}), "stop_token_ids": frozenset({7})}

@@ -8,7 +8,7 @@ import pytest
 SCRIPT = """
 import sys
 import engine_core.__main__
-from engine_core.workflows import workflow_for
+from engine_core.workflows.base import workflow_for
 workflow_for(sys.argv[1], has_kv_cache=sys.argv[2] == "cached")
 print(*sys.modules)
 """

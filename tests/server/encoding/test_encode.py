@@ -9,9 +9,9 @@ import pytest
 from engine_core.client.engine_client import EngineClient
 from engine_core.loop.jobs import Job
 from engine_core.messages import EncodeJob
-from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.workflows.tokenizer_threads import TokenizerThreads
 from server.encoding.encode import texts_cut_to
 from server.service.service import Model
 from tests.server.support import served_model

@@ -21,7 +21,7 @@ def panicking() -> Iterator[Deployment]:
     with TemporaryDirectory(prefix="penstock-") as name:
         file = Path(name) / "tokenizer.json"
         write_tokenizer(Path(name))
-        sane = Tokenizer.read(file)
+        sane = Tokenizer.load(file.parent, file.name)
         raw = RawTokenizer.from_file(str(file))
         make_panicking(raw)
         raw.save(str(file))

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from engine_core.tokenization import text_slicer
+from engine_core.tokenization import sliced_text
 from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
@@ -17,7 +17,7 @@ TEXTS = ["", "a few words", "naïve \u00ad Straße,\n two lines\n\nand 1 2 3 �
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_slicer, "SLICE_CHARACTERS", 24)
+    monkeypatch.setattr(sliced_text, "SLICE_CHARACTERS", 24)
 
 
 @pytest.mark.parametrize("name", list(demo_models()))

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine_core.messages import NO_KEY
 from engine_core.refusal import RefusalError
-from server.templates.jinja import compile_template, render
+from server.templates.loaded_template import compile_template, render
 from server.templates.protocol import ChatTemplate, Conversation, frame
 from server.templates.template_client import TemplateClient
 from server.templates.template_files import NoChatTemplateError, read_chat_template

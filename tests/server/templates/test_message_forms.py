@@ -6,10 +6,7 @@ import pytest
 from jinja2.exceptions import TemplateError
 
 from server.templates import loaded_template
-from server.templates.jinja import render
-from server.templates.loaded_template import LoadedTemplate
-from server.templates.messages import manners
-from server.templates.messages.shaping import LeftOutError
+from server.templates.loaded_template import LeftOutError, LoadedTemplate, render
 from server.templates.protocol import ChatTemplate, Conversation
 
 Message = dict[str, Any]
@@ -291,5 +288,5 @@ def test_too_many_roles_at_once_are_refused():
 
 
 def test_what_could_not_be_probed_in_time_counts_as_written(monkeypatch):
-    monkeypatch.setattr(manners, "_SECONDS", -1.0)
+    monkeypatch.setattr(loaded_template, "_SECONDS", -1.0)
     assert prompt(CHATML, said("user", "a", "b", name="Ada")) == "[user: a\nb]"

@@ -84,13 +84,21 @@ async def test_killed_while_idle_it_is_started_again_at_once(tmp_path, caplog):
     )
 
 
-async def test_killed_during_a_render_the_conversation_is_rendered_by_the_next(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "logged"),
+    [
+        (signal.SIGKILL, "its process was killed by SIGKILL; starting"),
+        (signal.SIGSTOP, "its process hung for 7 s, and was killed; starting"),
+    ],
+)
+async def test_ended_during_a_render_the_next_process_renders(tmp_path, caplog, number, logged):
     async with started(tmp_path, SLOW) as chat:
         assert await ask(chat, "one") == "one"
         slow, after = ask(chat, "slow"), ask(chat, "after")
         await asyncio.sleep(0.02)
-        os.kill(await pid(), signal.SIGKILL)
+        os.kill(await pid(), number)
         assert await asyncio.gather(slow, after) == ["slow", "after"]
+    assert logged in caplog.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -115,16 +123,6 @@ async def test_stopped_while_idle_it_is_noticed_within_10_s(tmp_path, caplog):
         await gone(first, 10)
         assert await ask(chat, "two") == "two"
     assert "its process hung for 4 s, and was killed; starting" in caplog.text
-
-
-async def test_stopped_during_a_render_it_is_killed_and_the_next_renders(tmp_path, caplog):
-    async with started(tmp_path, SLOW) as chat:
-        assert await ask(chat, "one") == "one"
-        slow, after = ask(chat, "slow"), ask(chat, "after")
-        await asyncio.sleep(0.02)
-        os.kill(await pid(), signal.SIGSTOP)
-        assert await asyncio.gather(slow, after) == ["slow", "after"]
-    assert "its process hung for 7 s, and was killed; starting" in caplog.text
 
 
 async def test_who_leaves_before_his_turn_is_not_rendered(tmp_path):

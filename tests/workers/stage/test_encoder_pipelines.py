@@ -12,8 +12,8 @@ import pytest
 from engine_core.messages import EncodedRows, EncodeJob
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.fake_transport import Engine, FakeExecutor
-from tests.engine_core.preprocessing.test_tokenizer_threads import TEMPLATE, raw_tokenizer
 from tests.engine_core.test_core import A
+from tests.engine_core.workflows.test_tokenizer_threads import TEMPLATE, raw_tokenizer
 from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
 from tests.workers.staged_engine import EncoderRunner, Visit, serve
 from tests.workers.stages import EncoderStages

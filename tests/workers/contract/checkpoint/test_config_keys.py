@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from transformers import BertConfig, LlamaConfig
 
-from engine_core.workflows import workflow_for
+from engine_core.workflows.base import workflow_for
 from workers.contract.checkpoint.architectures import FAMILIES, UnknownArchitectureError
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.checkpoint.shape_keys import ShapeKeys

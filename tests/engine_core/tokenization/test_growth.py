@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as RawTokenizer
 
+from engine_core.tokenization.growth import GrowthError, check_growth
 from engine_core.tokenization.panics import as_exception
-from engine_core.tokenization.pipeline.growth import GrowthError, check_growth
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from server.models.text_bound import TextBound
 

@@ -21,7 +21,7 @@ _FORMS = frozenset("NFC NFD NFKC NFKD Lowercase BertNormalizer".split())
 
 
 class GrowthError(ValueError):
-    """A tokenizer that multiplies texts; one line says by what."""
+    """A tokenizer that multiplies texts. One line says by what."""
 
 
 class _SpecialToken(msgspec.Struct):
@@ -48,7 +48,7 @@ class _Rule(msgspec.Struct):
     special_tokens: dict[str, _SpecialToken] = {}
 
     def single_rules(self) -> "Iterator[_Rule]":
-        """Each single rule, in order."""
+        """The single rules, in order."""
         several = (*self.normalizers, *self.pretokenizers, *self.processors, *self.decoders)
         for rule in several:
             yield from rule.single_rules()
@@ -106,7 +106,7 @@ def _growth(part: str, rules: Sequence[_Rule]) -> float:
 
 
 def _factor(rule: _Rule, *, written: bool) -> float:
-    """How many times longer one rule may make a text; `written` says whether that may have letters
+    """How many times longer one rule may make a text. `written` says whether that may have letters
     which other rules wrote, and which a form of Unicode may lengthen again."""
     if rule.pattern is not None and rule.content:
         found = len(rule.pattern.get("String", "").encode())
@@ -129,8 +129,8 @@ def _writes_other_letters(rule: _Rule) -> bool:
 
 
 def _longest(charsmap: str) -> int:
-    """Bytes of the longest text in a map of sentencepiece: the length of a trie, the trie, and the
-    texts, which end with NUL."""
+    """Bytes of the longest text in a map of sentencepiece. That is the length of a trie, the trie,
+    and the texts, which end with NUL."""
     data = base64.b64decode(charsmap)
     size = int.from_bytes(data[:4], "little")
     return max(map(len, data[4 + size :].split(b"\0")))

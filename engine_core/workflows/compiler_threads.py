@@ -6,15 +6,14 @@ import logging
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
 from engine_core.loop.fair_queue import BlockingQueue, Mailbox
 from engine_core.messages import Grammar, GrammarKind, KeyShare
-from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.refusal import RefusalError
 from engine_core.structured.grammar import Compile, CompiledGrammar
-from engine_core.structured.grammar_error import GrammarError
+from engine_core.structured.schema_tree import GrammarError
+from engine_core.workflows.tokenizer_threads import JobInputs
 
 _log = logging.getLogger(__name__)
 
@@ -46,21 +45,21 @@ _BROKEN = RefusalError("invalid_request", "it cannot be compiled")
 
 
 class CompilerThreads:
-    """Compiles the grammars of jobs; long ones have threads of their own, so that they delay no
+    """Compiles the grammars of jobs. Long ones have threads of their own, so that they delay no
     short ones. `take` returns the jobs whose grammars are compiled; `fileno` is readable when there
     are some. The threads end when nobody holds this object.
     """
 
     def __init__(self, compile_grammar: Compile, time_limit: float = TIME_LIMIT_S) -> None:
-        """`compile_grammar` raises GrammarError; `time_limit` is in seconds, for each grammar."""
+        """`compile_grammar` raises GrammarError. `time_limit` is in seconds, for each grammar."""
         self._outcomes: Mailbox[_Outcome] = Mailbox()
         self._short, self._long = (
             _Lane(name, threads, compile_grammar, time_limit, self._outcomes)
             for name, threads in (("short", _SHORT_THREADS), ("long", _LONG_THREADS))
         )
         for lane in (self._short, self._long):
-            weakref.finalize(self, lane.end)
-        self._cache = _Cache()
+            weakref.finalize(self, lane.queue.close)
+        self._cache: dict[_Source, CompiledGrammar] = {}  # the last used at its end
         self._waiting: dict[_Query, list[tuple[JobInputs, str]]] = {}
         self._compiled: list[JobInputs] = []
 
@@ -69,11 +68,11 @@ class CompilerThreads:
         return self._outcomes.fileno()
 
     def put(self, inputs: JobInputs, grammar: Grammar) -> None:
-        """Queue a tokenized job; if its grammar is cached, the next `take` returns it."""
+        """Queue a tokenized job. If its grammar is cached, the next `take` returns it."""
         source = (grammar.kind, grammar.source)
         query = _Query(source, inputs.key, grammar, time.monotonic())
-        inputs.grammar = self._cache.get(source)
-        if inputs.grammar is not None:
+        if (cached := self._cache.pop(source, None)) is not None:
+            inputs.grammar = self._cache[source] = cached
             self._compiled.append(inputs)
         elif (waiting := self._waiting.get(query)) is not None:
             waiting.append((inputs, grammar.param))
@@ -87,7 +86,7 @@ class CompilerThreads:
         # Each grammar that jobs wait for has one outcome: while none wait there is nothing to read.
         for query, outcome in self._outcomes.take() if self._waiting else []:
             if isinstance(outcome, CompiledGrammar):
-                self._cache.put(query.source, outcome)
+                self._remember(query.source, outcome)
             for inputs, param in self._waiting.pop(query):
                 if isinstance(outcome, CompiledGrammar):
                     inputs.grammar = outcome
@@ -98,88 +97,68 @@ class CompilerThreads:
         compiled, self._compiled = self._compiled, []
         return compiled
 
-
-class _Cache:
-    """The last used grammars, bounded by their number and by the length of their sources."""
-
-    def __init__(self) -> None:
-        self._grammars: OrderedDict[_Source, CompiledGrammar] = OrderedDict()
-        self._chars = 0
-
-    def get(self, source: _Source) -> CompiledGrammar | None:
-        if source in self._grammars:
-            self._grammars.move_to_end(source)
-        return self._grammars.get(source)
-
-    def put(self, source: _Source, compiled: CompiledGrammar) -> None:
-        if source not in self._grammars:
-            self._chars += len(source[1])
-        self._grammars[source] = compiled
-        while len(self._grammars) > _MAX_CACHED or self._chars > _MAX_CACHED_CHARS:
-            (_, text), _ = self._grammars.popitem(last=False)
-            self._chars -= len(text)
+    def _remember(self, source: _Source, grammar: CompiledGrammar) -> None:
+        self._cache[source] = grammar
+        while (
+            len(self._cache) > _MAX_CACHED
+            or sum(len(text) for _, text in self._cache) > _MAX_CACHED_CHARS
+        ):
+            del self._cache[next(iter(self._cache))]
 
 
+@dataclass(slots=True, eq=False)
 class _Lane:
-    """Threads that take one grammar after another; API keys take turns.
+    """Threads that take one grammar after another. API keys take turns.
 
     Each is compiled in a thread of its own, which cannot be stopped: an overdue one runs on within
     llguidance's limits, and no other is started while too many of them still run.
     """
 
-    def __init__(
-        self,
-        name: str,
-        threads: int,
-        compile_grammar: Compile,
-        time_limit: float,
-        outcomes: Mailbox[_Outcome],
-    ) -> None:
-        self._name, self._threads = name, threads
-        self._compile_grammar = compile_grammar
-        self._time_limit = time_limit
-        self._outcomes = outcomes
-        self._queue: BlockingQueue[_Query] = BlockingQueue()
-        self._permits = threading.Semaphore(threads + _MAX_OVERDUE)
-        self._started = False
+    name: str
+    num_threads: int
+    compile_grammar: Compile
+    time_limit: float
+    outcomes: Mailbox[_Outcome]
+    queue: BlockingQueue[_Query] = field(default_factory=BlockingQueue[_Query])
+    permits: threading.Semaphore = field(init=False)
+    started: bool = False
+
+    def __post_init__(self) -> None:
+        self.permits = threading.Semaphore(self.num_threads + _MAX_OVERDUE)
 
     def put(self, query: _Query) -> None:
         """Queue one grammar."""
-        if not self._started:
-            self._started = True
-            for _ in range(self._threads):
-                name = f"compile-{self._name}"
+        if not self.started:
+            self.started = True
+            for _ in range(self.num_threads):
+                name = f"compile-{self.name}"
                 threading.Thread(target=self._run, name=name, daemon=True).start()
-        self._queue.put(query, query.key)
-
-    def end(self) -> None:
-        """Let the threads end, once the queue is empty."""
-        self._queue.close()
+        self.queue.put(query, query.key)
 
     def _run(self) -> None:
-        while (query := self._queue.get()) is not None:
+        while (query := self.queue.get()) is not None:
             waited = time.monotonic() - query.since
-            busy = waited > _MAX_WAIT_S or not self._permits.acquire(blocking=False)
+            busy = waited > _MAX_WAIT_S or not self.permits.acquire(blocking=False)
             outcome = _BUSY if busy else self._attempt(query.grammar)
-            self._outcomes.put((query, outcome))
+            self.outcomes.put((query, outcome))
 
     def _attempt(self, grammar: Grammar) -> CompiledGrammar | RefusalError:
         outcome: list[CompiledGrammar | RefusalError] = [_BROKEN]
 
         def attempt() -> None:
             try:
-                outcome[0] = self._compile_grammar(grammar)
+                outcome[0] = self.compile_grammar(grammar)
             except GrammarError as error:
                 outcome[0] = RefusalError("invalid_request", str(error))
             except BaseException as error:  # llguidance may panic: that refuses this grammar alone
                 _log.error("a grammar cannot be compiled: %r", error)
             finally:
-                self._permits.release()
+                self.permits.release()
 
         thread = threading.Thread(target=attempt, name="compile-one", daemon=True)
         thread.start()
-        thread.join(self._time_limit)
+        thread.join(self.time_limit)
         if not thread.is_alive():
             return outcome[0]
-        message = f"too complex: it takes more than {self._time_limit:g} s to compile"
+        message = f"too complex: it takes more than {self.time_limit:g} s to compile"
         return RefusalError("invalid_request", message)

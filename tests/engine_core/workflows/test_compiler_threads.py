@@ -8,12 +8,12 @@ import pytest
 
 from engine_core.loop.jobs import Job
 from engine_core.messages import NO_KEY, GenerateJob, Grammar, KeyShare, SamplingParams
-from engine_core.preprocessing import compiler_threads
-from engine_core.preprocessing.compiler_threads import CompilerThreads
-from engine_core.preprocessing.job_inputs import JobInputs
 from engine_core.structured.grammar import CompiledGrammar, GrammarCompiler
-from engine_core.structured.grammar_error import GrammarError
+from engine_core.structured.schema_tree import GrammarError
 from engine_core.tokenization.tokenized import Tokenized
+from engine_core.workflows import compiler_threads
+from engine_core.workflows.compiler_threads import CompilerThreads
+from engine_core.workflows.tokenizer_threads import JobInputs
 from tests.engine_core.grammars import GRAMMARS, json_tokenizer
 from tests.engine_core.simulated_model import VOCAB
 from tests.patience import PATIENCE
@@ -177,13 +177,13 @@ def test_the_cache_is_bounded_by_count_and_by_size(script: Scripted, monkeypatch
     for job in range(compiler_threads._MAX_CACHED + 10):
         put(threads, job, f"a{job}")
         take(threads, 1)
-    assert len(threads._cache._grammars) == compiler_threads._MAX_CACHED
+    assert len(threads._cache) == compiler_threads._MAX_CACHED
     monkeypatch.setattr(compiler_threads, "_MAX_CACHED_CHARS", 100)
     for job in range(30):
         put(threads, job, f"b{job}" + "x" * 17)
         take(threads, 1)
-    cached = list(threads._cache._grammars)
-    assert sum(len(source) for _, source in cached) == threads._cache._chars <= 100
+    cached = list(threads._cache)
+    assert sum(len(source) for _, source in cached) <= 100
     assert len(cached) == 5
     put(threads, 0, "b29" + "x" * 17)
     assert len(threads.take()) == 1, "the last ones are kept"

@@ -11,15 +11,14 @@ from tokenizers import Regex
 from tokenizers import Tokenizer as RawTokenizer
 from transformers import AutoTokenizer
 
-from engine_core.tokenization.checkpoint.class_rules import MISTRAL_WORDS
-from engine_core.tokenization.checkpoint.tokenizer_settings import TokenizerSettings
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
-from server.templates.jinja import compile_template, render
+from engine_core.tokenization.tokenizer_settings import MISTRAL_WORDS, TokenizerSettings
+from server.templates.loaded_template import compile_template, render
 from server.templates.protocol import Conversation
 from server.templates.template_files import read_chat_template
 from tests.engine_core.configs import MODEL
-from tests.engine_core.tokenization.checkpoint import tokenizer_folders as kinds
-from tests.engine_core.tokenization.checkpoint.tokenizer_folders import TokenizerFolder
+from tests.engine_core.tokenization import tokenizer_folders as kinds
+from tests.engine_core.tokenization.tokenizer_folders import TokenizerFolder
 from workers.contract.model_config import ModelConfigError
 
 TEXTS = [

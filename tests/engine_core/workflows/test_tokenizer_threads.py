@@ -12,10 +12,9 @@ from tokenizers.processors import PostProcessor, RobertaProcessing, TemplateProc
 
 from engine_core.loop.jobs import Job
 from engine_core.messages import EncodeJob, GenerateJob, SamplingParams, Tokenization
-from engine_core.preprocessing.job_inputs import Text
-from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.tokenization.tokenized import Tokenized, given_ids
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.workflows.tokenizer_threads import Text, TokenizerThreads
 
 WORDS = ["a", "b", "c", "d", "e", "f", "[CLS]", "[SEP]"]
 CLS, SEP = 6, 7

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.configs import MODEL
-from tests.engine_core.tokenization.checkpoint import tokenizer_folders as kinds
+from tests.engine_core.tokenization import tokenizer_folders as kinds
 
 BERT = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
 BERT |= {"pad_token": "[PAD]", "tokenizer_class": "BertTokenizer", "strip_accents": None}

@@ -1,1 +1,0 @@
-"""What a tokenizer does with a text before its model, and what follows from that."""

@@ -1,0 +1,207 @@
+"""Tokenizes the texts of jobs in threads, off the loop, many texts a call."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from engine_core.loop.fair_queue import FairQueue, Mailbox
+from engine_core.loop.jobs import Job
+from engine_core.messages import KeyShare
+from engine_core.refusal import RefusalError
+from engine_core.tokenization.sliced_text import SLICE_CHARACTERS
+from engine_core.tokenization.tokenized import (
+    LongItem,
+    TextPieces,
+    Tokenized,
+    WholeText,
+    given_ids,
+    tokenize_pieces,
+    tokenized,
+)
+from engine_core.tokenization.tokenizer import Tokenizer, not_tokenized
+
+if TYPE_CHECKING:
+    from engine_core.structured.grammar import CompiledGrammar
+
+Text = WholeText | TextPieces
+_Part = tuple["JobInputs", list[WholeText]]
+
+
+@dataclass(slots=True, eq=False)
+class JobInputs:
+    """A job, its items' ids as far as they are known, and its grammar, if it has one. If it is
+    refused there is the reason. Its `texts` are tokenized in order."""
+
+    job: Job
+    tokenized: list[Tokenized] = field(default_factory=list[Tokenized])
+    texts: list[Text] = field(default_factory=list[Text])
+    grammar: CompiledGrammar | None = None
+    refusal: RefusalError | None = None
+    long_item: LongItem | None = None
+
+    @property
+    def key(self) -> KeyShare:
+        """Its API key."""
+        return self.job.message.key
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no text is left to tokenize."""
+        return self.refusal is not None or self.job.ended or len(self.tokenized) == len(self.texts)
+
+    def next_texts(self) -> list[WholeText]:
+        """The next texts, about `SLICE_CHARACTERS` of them, for a call that tokenizes those of
+        other jobs too. None where `next_part` is due."""
+        texts: list[WholeText] = []
+        for text in self._next_slice():
+            if isinstance(text, TextPieces) or _length_of(text) > SLICE_CHARACTERS:
+                break
+            texts.append(text)
+        return texts
+
+    def next_part(self, tokenizer: Tokenizer, max_model_len: int) -> None:
+        """Tokenize the next texts in a template, or a part of the next text, which is long."""
+        options = self.job.message.tokenization
+        text, *others = self._next_slice()
+        if isinstance(text, TextPieces):
+            pieces = [text, *(other for other in others if isinstance(other, TextPieces))]
+            self.tokenized += tokenize_pieces(tokenizer, pieces, options, max_model_len)
+            return
+        if self.long_item is None:
+            self.long_item = LongItem(tokenizer, text, options, max_model_len)
+        if (whole := self.long_item.step()) is not None:
+            self.tokenized.append(whole)
+            self.long_item = None
+
+    def _next_slice(self) -> list[Text]:
+        size, start = 0, len(self.tokenized)
+        for stop in range(start, len(self.texts)):
+            size += _length_of(self.texts[stop])
+            if size >= SLICE_CHARACTERS:
+                return self.texts[start : stop + 1]
+        return self.texts[start:]
+
+
+class TokenizerThreads:
+    """Two threads, one for jobs with long texts, so that they delay no short ones. They do what
+    would hold the loop up, and end when nobody holds this object.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
+        """Texts of more than `max_model_len` tokens need not be tokenized further than that."""
+        self._tokenized: Mailbox[JobInputs] = Mailbox()
+        self._short, self._long = (
+            self._started_lane(name, _Lane(tokenizer, max_model_len, self._tokenized))
+            for name in ("tokenize-short", "tokenize-long")
+        )
+
+    def _started_lane(self, name: str, lane: _Lane) -> _Lane:
+        threading.Thread(target=lane.run, name=name, daemon=True).start()
+        weakref.finalize(self, lane.queue.put, None)
+        return lane
+
+    def fileno(self) -> int:
+        """Readable when `take` has something, for the loop's poller."""
+        return self._tokenized.fileno()
+
+    def put(self, job: Job, texts: list[Text]) -> JobInputs | None:
+        """Queue a job's texts. Returns its inputs at once where there is nothing to wait for: a job
+        of ids has no texts."""
+        if not texts:
+            return JobInputs(job, given_ids(job.message))
+        long = any(_length_of(text) > SLICE_CHARACTERS for text in texts)
+        (self._long if long else self._short).queue.put(JobInputs(job, texts=texts))
+        return None
+
+    def take(self) -> list[JobInputs]:
+        """The inputs that became ready, or are refused, since the last call."""
+        return self._tokenized.take()
+
+
+class _Lane:
+    """A thread that tokenizes. API keys take turns, and the jobs of each are served slice by slice
+    in rotation. One call encodes a slice of each: the tokenizer fans a batch out over its own
+    threads.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, max_model_len: int, tokenized: Mailbox[JobInputs]
+    ) -> None:
+        self._tokenizer, self._max_model_len = tokenizer, max_model_len
+        self._tokenized = tokenized
+        self.queue: queue.SimpleQueue[JobInputs | None] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        """Work in this thread, until None is taken from the queue."""
+        active: FairQueue[JobInputs] = FairQueue()
+        while True:
+            while not active or not self.queue.empty():
+                if (job := self.queue.get()) is None:
+                    return
+                active.put(job, job.key)
+            self._encode_slices(active)
+
+    def _encode_slices(self, active: FairQueue[JobInputs]) -> None:
+        """Encode one slice of as many jobs as fill a call, and put back those that have more."""
+        parts: list[_Part] = []
+        size = 0
+        while active and size < SLICE_CHARACTERS:
+            job = active.take()
+            texts = [] if job.job.ended else job.next_texts()
+            parts.append((job, texts))
+            size += sum(map(_length_of, texts))
+            if not texts and not job.job.ended:
+                size += SLICE_CHARACTERS
+                try:
+                    job.next_part(self._tokenizer, self._max_model_len)
+                except BaseException as error:
+                    job.refusal = _refusal(error)
+        for special, group in groupby(parts, key=_adds_special_tokens):
+            self._encode(list(group), special)
+        over: list[JobInputs] = []
+        for job, _ in parts:
+            if job.is_over:
+                over.append(job)
+            else:
+                active.put(job, job.key)
+        if over:
+            self._tokenized.put(*over)
+
+    def _encode(self, parts: list[_Part], special: bool) -> None:
+        """Encode the texts of jobs that agree about special tokens with one call. If that fails
+        those of each job are encoded alone, and the job whose text has failed is refused."""
+        batch = [text for _, texts in parts for text in texts]
+        try:
+            encodings = iter(self._tokenizer.encodings(batch, add_special_tokens=special))
+        except RefusalError as error:
+            if len(parts) == 1:
+                parts[0][0].refusal = _refusal(error)
+            else:
+                for part in parts:
+                    self._encode([part], special)
+            return
+        for job, texts in parts:
+            options = job.job.message.tokenization
+            job.tokenized += [
+                tokenized(next(encodings), options, paired=isinstance(text, tuple))
+                for text in texts
+            ]
+
+
+def _adds_special_tokens(part: _Part) -> bool:
+    return part[0].job.message.tokenization.add_special_tokens
+
+
+def _refusal(error: BaseException) -> RefusalError:
+    """Raises what is neither an Exception nor a panic."""
+    return error.copy() if isinstance(error, RefusalError) else not_tokenized(error)
+
+
+def _length_of(text: Text) -> int:
+    """In characters."""
+    return len(text[0]) + len(text[1]) if isinstance(text, tuple) else len(text)

@@ -1,1 +1,0 @@
-"""The forms in which a template takes messages, found by probing it."""
