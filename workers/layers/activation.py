@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from workers.contract.model_shape import ActivationName
-from workers.layers.fused import FusedActivation
+from workers.kernels.linear.fused import FusedActivation
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 

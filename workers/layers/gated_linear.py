@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
+from workers.kernels.linear.fused import FusedActivation
 from workers.layers.activation import Activation, fused_activation, gated
-from workers.layers.fused import FusedActivation
 from workers.layers.linear import Linear
 from workers.layers.norm import RMSNorm
 from workers.layers.placement import Placement

@@ -1,13 +1,17 @@
 """Linear layers whose weight holds one or several layers of a checkpoint."""
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 
 from workers.layers import onednn
-from workers.layers.fused import FusedKernels
 from workers.layers.layer import Layer
 from workers.layers.norm import RMSNorm
 from workers.layers.placement import Placement
+
+if TYPE_CHECKING:
+    from workers.kernels.linear.fused_kernels import FusedKernels
 
 MIN_CPU_ROWS = 4
 """With fewer rows, MKL multiplies by an unpacked weight with another kernel, which rounds
@@ -72,7 +76,7 @@ class Linear(Layer):
             self._weight = onednn.pack(self._weight)
             self._packed = True
 
-    def _skinny_kernels(self, rows: torch.Tensor, *, normed: bool) -> FusedKernels | None:
+    def _skinny_kernels(self, rows: torch.Tensor, *, normed: bool) -> "FusedKernels | None":
         kernels = self._kernels
         if kernels is None:
             return None

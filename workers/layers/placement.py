@@ -1,10 +1,14 @@
 """The device and element type of a model's weights."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from workers.layers.fused import FusedKernels, fused_kernels
+from workers.kernels.linear.fused import fused_kernels
+
+if TYPE_CHECKING:
+    from workers.kernels.linear.fused_kernels import FusedKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,6 @@ class Placement:
         return torch.empty(shape, device=self.device, dtype=dtype or self.dtype)
 
     @property
-    def kernels(self) -> FusedKernels | None:
+    def kernels(self) -> "FusedKernels | None":
         """The fused kernels of this device; None if there are none."""
         return fused_kernels(self.device)

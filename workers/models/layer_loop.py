@@ -6,7 +6,8 @@ values of all tokens, but computes attention and everything after it for the las
 
 import torch
 
-from workers.attention.stage_attention import QKV, StepAttention
+from workers.attention.base import QKV
+from workers.attention.stage_attention import StepAttention
 from workers.models.base import StageModel
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep

@@ -7,9 +7,8 @@ from functools import cached_property, partial
 import numpy as np
 
 from workers.contract.messages import DecodeStep
-from workers.graphs.full_graph import FullGraph
-from workers.graphs.graph_selection import StageGraphs
-from workers.graphs.partial_graph import PartialGraph
+from workers.graphs.captured_steps import FullGraph, PartialGraph
+from workers.graphs.stage_graphs import StageGraphs
 from workers.heads.requested_outputs import RequestedOutputs, requested_outputs
 from workers.sampling.sampling_table import SamplingTable
 from workers.step.paged_step import LastTokens, PagedStep

@@ -34,7 +34,7 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
         return PackedStep.of(message, self.device)
 
     def forward(self, batch: PackedStep, hidden: torch.Tensor | None) -> torch.Tensor:
-        return forward(self._model, batch, hidden, self._attention.packed(batch))
+        return forward(self._model, batch, hidden, self._attention.over(batch))
 
     def reuses_states(self, batch: PackedStep) -> bool:
         del batch

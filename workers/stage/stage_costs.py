@@ -172,7 +172,7 @@ def _encoder_seconds(
     """The time of each part in a step of texts."""
     step = PackedStep.of(step_of_texts(_prompt_lens(execution).tolist()), placement.device)
     stage = stage_attention(execution, model, backends, (), placement)
-    attention = stage.packed(step)
+    attention = stage.over(step)
     hidden, head = torch.randn_like(model.embed(step)), encoder_head(execution, model)
     parts = _Parts(
         layer=lambda: run_layer(model, 0, hidden, attention),
@@ -211,8 +211,8 @@ def _decoder_seconds(
     def seconds(query_lens: IntArray, cached: IntArray) -> list[float]:
         batch = builder.build(step_of_rows(query_lens, cached, size, TokenSampling()))
         step, requested = batch.tensors, batch.requested
-        hidden, attention = torch.randn_like(model.embed(step)), stage.paged(step)
-        at_the_end = stage.paged(step, lambda: requested.last_tokens)
+        hidden, attention = torch.randn_like(model.embed(step)), stage.over(step)
+        at_the_end = stage.over(step, lambda: requested.last_tokens)
         parts = _Parts(
             layer=lambda: run_layer(model, 0, hidden, attention),
             embedding=lambda: model.embed(step),

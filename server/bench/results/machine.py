@@ -14,7 +14,7 @@ from server.bench.results.targets import SOURCE
 from server.models.devices import available_cores
 
 _PACKAGES = (
-    *("torch", "triton", "flash-attn-4", "flash-attn", "flashinfer-python", "xformers"),
+    *("torch", "triton", "flash-attn-4", "flash-attn", "flashinfer-python"),
     *("transformers", "pyzmq", "msgspec", "uvicorn", "uvloop", "tokenizers"),
 )
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from workers.contract.model_shape import ActivationName
-from workers.kernels.linear.activation_mul import activation_mul
+from workers.kernels.linear.fused import FusedActivation
+from workers.kernels.linear.rowwise import activation_mul
 from workers.layers.activation import activation
-from workers.layers.fused import FusedActivation
 
 
 @pytest.mark.parametrize(

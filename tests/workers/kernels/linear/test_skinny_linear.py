@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from tests.workers.kernels.drawn import drawn
 from workers.contract.model_shape import ActivationName
 from workers.device.tuning import SkinnyTile
+from workers.kernels.linear.fused import Norm
 from workers.kernels.linear.skinny_linear import linear
 from workers.layers.activation import activation, fused_activation
-from workers.layers.fused import Norm
 
 EPS = 1e-5
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
