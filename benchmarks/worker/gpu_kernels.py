@@ -4,15 +4,18 @@ note is what the same takes as separate kernels, or without what is fused."""
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import cycle
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from benchmarks.report import Figure, NotMeasuredError
 from workers.device.timing import seconds_of
-from workers.layers.fused import FusedActivation, FusedKernels, Norm, fused_kernels
+from workers.kernels.linear.fused import FusedActivation, Norm, fused_kernels
 from workers.layers.norm import QKNorm
+
+if TYPE_CHECKING:
+    from workers.kernels.linear.fused_kernels import FusedKernels
 
 _CUDA = torch.device("cuda")
 _WEIGHT_BYTES = 1 << 28
@@ -48,7 +51,7 @@ def _drawn(*shape: int) -> torch.Tensor:
 
 def _rotations() -> Iterator[Compared]:
     # Imported here, because a machine without a GPU may have no Triton.
-    from workers.kernels.attention.rotate_and_cache import rotate_and_cache  # noqa: PLC0415
+    from workers.kernels.attention.kv_cache import KVTarget, rotate_and_cache  # noqa: PLC0415
 
     for model, heads, kv_heads, size in (("Qwen3-8B", 32, 8, 128), ("Gemma-3-4B", 8, 4, 256)):
         table = torch.rand(8192, size, device=_CUDA)
@@ -58,12 +61,13 @@ def _rotations() -> Iterator[Compared]:
             indices = torch.arange(rows, device=_CUDA)
             keys, values = _drawn(2, -(-rows // 128), 128, kv_heads, size)
 
-            run = partial(rotate_and_cache, qkv, table, indices, indices, keys, values, heads, qkv)
+            target = KVTarget(indices, keys, values)
+            run = partial(rotate_and_cache, qkv, table, indices, heads, qkv, target)
             name = f"rotation with QK-norm, {model}, {rows} rows"
             yield Compared(name, partial(run, norm), run)
 
 
-def _products(kernels: FusedKernels) -> Iterator[Compared]:
+def _products(kernels: "FusedKernels") -> Iterator[Compared]:
     inputs, outputs = 3584, 4608
     weights = cycle(
         [_drawn(outputs, inputs) for _ in range(_WEIGHT_BYTES // inputs // outputs // 2)]
@@ -81,7 +85,7 @@ def _products(kernels: FusedKernels) -> Iterator[Compared]:
         yield Compared(name, partial(run, bias), partial(run, None))
 
 
-def _gates(kernels: FusedKernels) -> Iterator[Compared]:
+def _gates(kernels: "FusedKernels") -> Iterator[Compared]:
     inputs, outputs = 2560, 10240
     weights = cycle([_drawn(2 * outputs, inputs) for _ in range(4)])
     norm = Norm(_drawn(inputs), 1e-6)
@@ -102,7 +106,7 @@ def _gates(kernels: FusedKernels) -> Iterator[Compared]:
         yield Compared(name, partial(gelu, rows), partial(silu, rows))
 
 
-def _norms(kernels: FusedKernels) -> Iterator[Compared]:
+def _norms(kernels: "FusedKernels") -> Iterator[Compared]:
     size, eps = 1024, 1e-5
     weight, bias = _drawn(size), _drawn(size)
     for count in (512, 4096, 32768):

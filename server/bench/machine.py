@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2]
 """The source checkout, or where the wheel is installed."""
 
 _PACKAGES = (
-    *("torch", "triton", "flash-attn-4", "flash-attn", "flashinfer-python", "xformers"),
+    *("torch", "triton", "flash-attn-4", "flash-attn", "flashinfer-python"),
     *("transformers", "pyzmq", "msgspec", "uvicorn", "uvloop", "tokenizers"),
 )
 

@@ -9,23 +9,17 @@ import triton
 import triton.language as tl
 
 from workers.attention.backends.triton import PagedPlan, TritonBackend
-from workers.attention.base import LayerCache
+from workers.attention.base import QKV, LayerCache
 
 
 class BrokenBackend(TritonBackend):
     """Declares what Triton's does."""
 
     def attend_paged(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        cache: LayerCache,
-        plan: PagedPlan,
-        out: torch.Tensor | None = None,
+        self, qkv: QKV, cache: LayerCache, plan: PagedPlan, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        _does_not_compile[(1,)](queries)
-        return queries
+        _does_not_compile[(1,)](qkv.queries)
+        return qkv.queries
 
 
 @triton.jit

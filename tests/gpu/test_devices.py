@@ -20,6 +20,7 @@ from tests.workers.checkpoints import save_bert, save_llama
 from tests.workers.equivalence import DEMO, SHAPES, random_prompts
 from tests.workers.teacher import CLEAR_GAP, TOLERANCE
 from workers.attention import backend_selection
+from workers.attention.backend_selection import implementations, unmet_need
 
 pytestmark = [
     pytest.mark.gpu,
@@ -188,8 +189,7 @@ def backends_for(name: str) -> dict[str, str]:
 
 def does(name: str, model: str) -> bool:
     return any(
-        not backend_selection._unmet_need(path, NEEDS[model])
-        for path in backend_selection._BACKENDS[name]
+        not unmet_need(backend.capabilities, NEEDS[model]) for backend in implementations(name)
     )
 
 
@@ -216,7 +216,7 @@ def check_log(log: Sequence[str], backends: Mapping[str, str]) -> None:
     assert all(asked in (taken[model], "auto") for model, asked in backends.items())
     assert len(re.findall(r"of generator: gated product, ", lines)) == 1
     (graphs,) = re.findall(r"of generator: CUDA graphs: (.+)", lines)
-    first = backend_selection._implementation(backend_selection._BACKENDS[taken["generator"]][0])
+    first = implementations(taken["generator"])[0]
     assert ("decode of" in graphs) == first.capabilities.graph_safe
 
 

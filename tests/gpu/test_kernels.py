@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from workers.contract.model_config import ActivationName
 from workers.device.tuning import FUSED_NORM_MIN_ROWS
-from workers.layers.fused import Norm, fused_kernels
+from workers.kernels.linear.fused import Norm, fused_kernels
 from workers.layers.layer import Placement
 from workers.layers.linear import Linear, activation, fused_activation
 from workers.layers.norm import LayerNorm, QKNorm, RMSNorm
@@ -58,10 +58,7 @@ def turned(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) ->
 def test_normed_rotated_and_cached(
     shape: tuple[int, int, int], weights: torch.dtype, rotary: float
 ) -> None:
-    from workers.kernels.attention.rotate_and_cache import (
-        rotate,
-        rotate_and_cache,
-    )
+    from workers.kernels.attention.kv_cache import KVTarget, rotate_and_cache
 
     num_heads, kv_heads, size = shape
     angles = 6 * torch.rand(64, int(size * rotary) // 2, device=DEVICE)
@@ -76,8 +73,9 @@ def test_normed_rotated_and_cached(
         keys, values = torch.zeros(2, -(-rows // 16), 16, kv_heads, size, device=DEVICE).bfloat16()
         indices = torch.randperm(rows, device=DEVICE)
         out = torch.empty_like(qkv)
-        rotate(qkv, table, positions, num_heads, out, norm)
-        rotate_and_cache(qkv, table, positions, indices, keys, values, num_heads, qkv, norm)
+        target = KVTarget(indices, keys, values)
+        rotate_and_cache(qkv, table, positions, num_heads, out, None, norm)
+        rotate_and_cache(qkv, table, positions, num_heads, qkv, target, norm)
         close(qkv, want)
         assert torch.equal(out, qkv)
         cached = [cache.flatten(0, 1)[indices] for cache in (keys, values)]

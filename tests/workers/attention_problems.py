@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tests.workers.step_tensors import PagedRow, paged_step
-from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
+from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, LayerCache
 from workers.contract.model_config import AttentionKind
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -82,9 +82,9 @@ class Problem:
     def solve(self, backend: AttentionBackend) -> torch.Tensor:
         """A backend's answer, [T, H, D]; only earlier tokens are in the cache beforehand."""
         plan, cache = backend.plan_paged(self.step), self.cache()
-        keys, values = self.new_keys, self.new_values
-        backend.write_kv(keys, values, cache, plan)
-        return backend.attend_paged(self.queries, keys, values, cache, plan)
+        qkv = QKV(self.queries, self.new_keys, self.new_values)
+        backend.write_kv(qkv, cache, plan)
+        return backend.attend_paged(qkv, cache, plan)
 
     def cache(self) -> LayerCache:
         """The earlier tokens of every row, in its blocks."""

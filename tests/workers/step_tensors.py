@@ -133,9 +133,7 @@ class Stages:
         with torch.inference_mode():
             for model, cache in zip(self.models, self._caches, strict=True):
                 stage = self._attention(model, cache)
-                paged = isinstance(step, PagedStep)
-                attention = stage.paged(step) if paged else stage.packed(step)
-                hidden = forward(model, step, hidden, attention)
+                hidden = forward(model, step, hidden, stage.over(step))
         assert hidden is not None
         return list(hidden[: step.num_tokens].split(step.query_lens.tolist()))
 

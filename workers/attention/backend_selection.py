@@ -1,15 +1,31 @@
 """Selects the attention backends of a model on a device, one a kind of layer."""
 
 import logging
-from collections.abc import Sequence, Set
-from importlib import import_module
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, distribution
+from textwrap import shorten
 
+import numpy as np
 import torch
 
-from workers.attention.base import AttentionBackend, AttentionNeeds
-from workers.attention.capability_check import unmet_need
-from workers.attention.probe import Probe, Probed, ProbeError
+from workers.attention.base import (
+    QKV,
+    AttentionBackend,
+    AttentionNeeds,
+    Capabilities,
+    LayerCache,
+    imported,
+)
 from workers.contract.attention_backends import AttentionBackendName
+from workers.contract.messages import EncodeStep
+from workers.contract.model_config import AttentionKind
+from workers.device.timing import queued_milliseconds
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
+from workers.step.rows import StepRows
+from workers.step.slot_table import SlotTable
 
 _BACKENDS: dict[str, tuple[str, ...]] = {
     name.value: name.implementations for name in AttentionBackendName if name.implementations
@@ -23,59 +39,71 @@ _logger = logging.getLogger(__name__)
 
 
 class AttentionBackendError(ValueError):
-    """No such backend, or it cannot serve the model; the message names those that can."""
+    """No backend, or not the one asked for, can serve the model. The message names what can."""
+
+
+class ProbeError(Exception):
+    """A backend does not load, compile or run here, or returns values that are not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A backend that works, and its time for one layer of each kind of step."""
+
+    backend: AttentionBackend
+    milliseconds: dict[str, float]
 
 
 def select_backends(name: str, needs: Sequence[AttentionNeeds]) -> list[AttentionBackend]:
-    """`select_backend` for each kind of layer; the backends may differ."""
+    """`select_backend` for each kind of layer. The backends may differ."""
     return [select_backend(name, own) for own in needs]
 
 
 def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
-    """The backend called `name`; for "auto" the fastest one that meets `needs`.
+    """Select the backend called `name`, or for "auto" the fastest one that meets `needs`.
 
     On CUDA every candidate first runs a few probe steps of the model's shape, which compiles its
     kernels; one that fails is skipped with a warning. Raises AttentionBackendError if none is left:
     for a backend requested by name, that is its own failure.
     """
     kind = needs.device.partition(":")[0]
-    if name != "auto" and name not in _BACKENDS:
-        raise AttentionBackendError(
-            f"no attention backend {name!r} for {_describe(needs)}; {_alternatives(needs)}"
-        )
     names = _AUTO.get(kind, ()) if name == "auto" else (name,)
-    candidates = [(known, path) for known in names for path in _BACKENDS[known]]
-    fitting = [(known, path) for known, path in candidates if not _unmet_need(path, needs)]
+    candidates = [(known, each) for known in names for each in implementations(known)]
+    fitting = [each for each in candidates if not unmet_need(each[1].capabilities, needs)]
     if not fitting:
         why = "" if name == "auto" else f" ({_unmet_needs(name, needs)})"
         raise AttentionBackendError(
             f"attention backend {name!r} cannot do {_describe(needs)}{why}; {_alternatives(needs)}"
         )
     if kind != "cuda":
-        return _implementation(fitting[0][1])(needs)
+        return fitting[0][1](needs)
     backend = _fastest(name, fitting, needs)
     torch.cuda.empty_cache()  # Frees the probe's tensors before free memory is measured.
     return backend
 
 
-def _fastest(
-    name: str, fitting: Sequence[tuple[str, str]], needs: AttentionNeeds
-) -> AttentionBackend:
-    """The fastest backend in the probe; each name enters with its first implementation that works.
+def implementations(name: str) -> list[type[AttentionBackend]]:
+    """The backends called `name`, best first, imported now."""
+    return [imported(*path.split(":")) for path in _BACKENDS[name]]
 
-    `fitting` are pairs of a name and an implementation's path.
-    """
+
+def _fastest(
+    name: str, fitting: Sequence[tuple[str, type[AttentionBackend]]], needs: AttentionNeeds
+) -> AttentionBackend:
+    """The fastest of the `fitting` in the probe. Each name enters with its first implementation
+    that works."""
     probe = Probe(needs)
     passed: dict[str, Probed] = {}
     failures: list[str] = []
-    for known, path in fitting:
+    for known, implementation in fitting:
         if known in passed:
             continue
         try:
-            passed[known] = probe.run(_implementation(path))
+            passed[known] = probe.run(implementation)
         except ProbeError as error:
-            failures.append(f"{_label(path)}: {error}")
-            _logger.warning("attention backend %s fails, passed over: %s", _label(path), error)
+            label = implementation.label
+            failures.append(f"{label}: {error}")
+            _logger.warning("attention backend %s fails, passed over: %s", label, error)
     if not passed:
         tried = {known for known, _ in fitting}
         raise AttentionBackendError(
@@ -88,35 +116,21 @@ def _fastest(
     return passed[best].backend
 
 
-def _implementation(path: str) -> type[AttentionBackend]:
-    module, _, attribute = path.partition(":")
-    backend: type[AttentionBackend] = getattr(import_module(module), attribute)
-    return backend
-
-
-def _unmet_need(path: str, needs: AttentionNeeds) -> str:
-    return unmet_need(_implementation(path).capabilities, needs)
-
-
 def _unmet_needs(name: str, needs: AttentionNeeds) -> str:
     """Why no implementation of a name fits, one by one if the reasons differ."""
-    reasons = {_label(path): _unmet_need(path, needs) for path in _BACKENDS[name]}
+    reasons = {each.label: unmet_need(each.capabilities, needs) for each in implementations(name)}
     if len(set(reasons.values())) == 1:
         return next(iter(reasons.values()))
     return "; ".join(f"{label}: {reason}" for label, reason in reasons.items())
-
-
-def _label(path: str) -> str:
-    """The name of an implementation in messages: the last part of its module's name."""
-    return path.partition(":")[0].rpartition(".")[2]
 
 
 def _alternatives(needs: AttentionNeeds, tried: Set[str] = frozenset()) -> str:
     """Text that names the backends, other than `tried`, that meet `needs`."""
     able = [
         name
-        for name, paths in _BACKENDS.items()
-        if name not in tried and not all(_unmet_need(path, needs) for path in paths)
+        for name in _BACKENDS
+        if name not in tried
+        and not all(unmet_need(each.capabilities, needs) for each in implementations(name))
     ]
     return f"these would do: {', '.join(able)}" if able else "no other would do"
 
@@ -145,3 +159,179 @@ def _table(passed: dict[str, Probed]) -> str:
         for name, row in passed.items()
     )
     return "; ".join(rows)
+
+
+def unmet_need(capabilities: Capabilities, needs: AttentionNeeds) -> str:
+    """The first need that is not met, as text, or "" if all are met.
+
+    A missing package counts as an unmet need. The GPU is queried last, and only if all else fits.
+    """
+    device = needs.device.partition(":")[0]
+    if needs.paged and not capabilities.causal_paged:
+        return "no causal attention over a paged cache"
+    if not needs.paged and not capabilities.bidirectional:
+        return "no bidirectional attention"
+    if missing := _unmet_kind(capabilities, needs.kind):
+        return missing
+    if device not in capabilities.devices:
+        return f"not for device {device!r}"
+    if needs.dtype not in capabilities.dtypes:
+        return f"not for {needs.dtype}"
+    if capabilities.head_dims is not None and needs.head_dim not in capabilities.head_dims:
+        return f"head size {needs.head_dim} is not {_one_of(capabilities.head_dims)}"
+    if needs.paged and needs.block_size % capabilities.page_multiple:
+        return f"block size {needs.block_size} is no multiple of {capabilities.page_multiple}"
+    package = capabilities.requires
+    if package and not _installed(package.name):
+        return f"package {package.name} is not installed ({package.source})"
+    return _unmet_compute(capabilities.compute_majors, needs.device)
+
+
+def _unmet_kind(capabilities: Capabilities, kind: AttentionKind) -> str:
+    windows = capabilities.causal_windows if kind.causal else capabilities.bidirectional_windows
+    if kind.window is not None and not windows:
+        return "no windows"
+    if kind.softcap is not None and not capabilities.softcap:
+        return "no softcap"
+    if kind.position_bias is not None and not capabilities.position_bias:
+        return "no position bias"
+    return ""
+
+
+def _one_of(allowed: Sequence[int]) -> str:
+    if isinstance(allowed, range):
+        return f"a multiple of {allowed.step} up to {allowed[-1]}"
+    return f"one of {', '.join(map(str, allowed))}"
+
+
+def _installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _unmet_compute(majors: tuple[int, ...] | None, device: str) -> str:
+    if majors is None:
+        return ""
+    major, minor = torch.cuda.get_device_capability(device)
+    if major in majors:
+        return ""
+    known = ", ".join(f"{number}.x" for number in majors)
+    return f"the GPU's compute capability {major}.{minor} is none of {known}"
+
+
+_PAGED: dict[str, list[tuple[int, int]]] = {
+    "decode": [(1023, 1)] * 64,
+    "chunk": [(4096, 4096)],
+    "short prompts": [(0, 32)] * 320,
+}
+"""A decoder's steps: rows of (cached tokens, queries), each step about as much work as on a busy
+server. flash-attn-4 compiles another variant for more than 256 rows, which takes seconds: it must
+happen here, and not during a request."""
+
+_GROUPED = [*[(1023, 1)] * 64, *[(1023, 4)] * 16]
+"""Rows that share prefixes, the first 64 one and the others one. Run, so that it is compiled, and
+not timed: few steps are like it."""
+
+_BIDIRECTIONAL: dict[str, list[tuple[int, int]]] = {
+    "long texts": [(0, 512)] * 8,
+    "short texts": [(0, 32)] * 320,
+}
+_MAX_REASON = 400
+"""Characters of an error message. A compiler's can fill pages."""
+
+
+class Probe:
+    """Steps, and a KV cache filled for them, the same for every backend."""
+
+    def __init__(self, needs: AttentionNeeds) -> None:
+        self._needs = needs
+        self._device = torch.device(needs.device)
+        self._random = torch.Generator(self._device).manual_seed(0)
+        kinds = _PAGED if needs.paged else _BIDIRECTIONAL
+        self.steps = {kind: self._step(rows) for kind, rows in kinds.items()}
+        tokens = max(step.num_tokens for step in self.steps.values())
+        self._queries = self._normal(tokens, needs.num_heads, needs.head_dim)
+        self._keys = self._normal(tokens, needs.num_kv_heads, needs.head_dim)
+
+    @torch.inference_mode()
+    def run(self, implementation: type[AttentionBackend]) -> Probed:
+        """Build the backend, run every step once, then time it. CUDA only.
+
+        Raises ProbeError for any failure.
+        """
+        times: dict[str, float] = {}
+        try:
+            backend = implementation(self._needs)
+            for kind, step in self.steps.items():
+                attend = self.attend(backend, step)
+                if not bool(attend().isfinite().all()):
+                    raise ProbeError(f"{kind}: not finite")
+                times[kind] = queued_milliseconds(attend, self._device)
+            if self._needs.paged and backend.capabilities.prefix_groups:
+                self.attend(backend, self._grouped_step())()
+        except ProbeError:
+            raise
+        except Exception as error:
+            line = shorten(str(error), _MAX_REASON)
+            raise ProbeError(f"{type(error).__name__}: {line}") from error
+        return Probed(backend, times)
+
+    def attend(
+        self, backend: AttentionBackend, step: PagedStep | PackedStep
+    ) -> Callable[[], torch.Tensor]:
+        """Plan a step and fill the cache. Each call attends for one layer, [T, H, D]."""
+        qkv = QKV(self._queries, self._keys, self._keys).first(step.num_tokens)
+        if isinstance(step, PackedStep):
+            packed = backend.plan_packed(step)
+            return lambda: backend.attend_packed(qkv, packed)
+        plan, cache = backend.plan_paged(step), self._cache
+        backend.write_kv(qkv, cache, plan)
+        return lambda: backend.attend_paged(qkv, cache, plan)
+
+    def _normal(self, *shape: int) -> torch.Tensor:
+        return torch.randn(
+            shape, generator=self._random, device=self._device, dtype=self._needs.dtype
+        )
+
+    @cached_property
+    def _cache(self) -> LayerCache:
+        """Filled, and large enough for the largest paged step."""
+        needs, size = self._needs, self._needs.block_size
+        steps = [*_PAGED.values(), _GROUPED]
+        blocks = max(sum(-(-sum(row) // size) for row in rows) for rows in steps)
+        shape = (blocks, size, needs.num_kv_heads, needs.head_dim)
+        return LayerCache(self._normal(*shape), self._normal(*shape))
+
+    def _step(self, rows: Sequence[tuple[int, int]]) -> PagedStep | PackedStep:
+        """A step of these rows. If paged, row r is in slot r, and its blocks follow row r - 1's."""
+        cached, lens = np.array(rows, np.int32).T
+        tokens = np.zeros(int(lens.sum()), np.int32)
+        if not self._needs.paged:
+            message = EncodeStep(step=0, tokens=tokens.tobytes(), query_lens=lens.tobytes())
+            return PackedStep.of(message, self._device)
+        slots = np.arange(len(rows), dtype=np.int32)
+        step_rows = StepRows.over(slots, lens, cached)
+        return PagedStep.of(step_rows, tokens, self._slot_table(step_rows))
+
+    def _grouped_step(self) -> PagedStep:
+        """A step of `_GROUPED`. What its groups share are in truth the first row's blocks."""
+        size = self._needs.block_size
+        prefix = 1023 // size * size
+        groups = [(0, 64, prefix), (64, 16, prefix)]
+        step = self._step(_GROUPED)
+        assert isinstance(step, PagedStep), "of a decoder"
+        return replace(step, groups=np.array(groups, np.int32))
+
+    def _slot_table(self, rows: StepRows) -> SlotTable:
+        size = self._needs.block_size
+        pages = -(-rows.contexts // size)
+        blocks = np.arange(int(pages.sum()), dtype=np.int32)
+        owners = np.repeat(rows.slots, pages)
+        firsts = (np.cumsum(pages) - pages)[owners]
+        table = SlotTable(len(pages), int(pages.max()), size, 0, self._device)
+        updates = np.stack([owners, blocks - firsts, blocks], axis=1, dtype=np.int32)
+        table.update(updates.tobytes())
+        return table

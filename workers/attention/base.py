@@ -1,8 +1,10 @@
 """The interface of attention backends, between models and kernels."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,7 +24,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do, to be checked against a model's needs at start. Every backend can
+    """Abilities of a backend, checked against a model's needs at start. Every backend can
     scale scores by any number.
 
     causal_windows, bidirectional_windows, softcap  as in `AttentionKind`
@@ -60,7 +62,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class AttentionNeeds:
-    """What one kind of a model's layers needs of its backend."""
+    """Needs of one kind of a model's layers."""
 
     kind: AttentionKind
     device: str
@@ -89,60 +91,76 @@ class LayerCache:
         self.values.flatten(0, 1).index_copy_(0, kv_indices, values)
 
 
-class AttentionBackend(Protocol):
+class QKV(NamedTuple):
+    """Queries [T', H, D], keys and values [T', Hkv, D]."""
+
+    queries: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def first(self, count: int) -> "QKV":
+        """The part of the first `count` tokens."""
+        return QKV(self.queries[:count], self.keys[:count], self.values[:count])
+
+    def at(self, tokens: torch.Tensor) -> "QKV":
+        """The part of the tokens int64[N]: [N, ...] each."""
+        return QKV(*(part.index_select(0, tokens) for part in self))
+
+
+class AttentionBackend(ABC):
     """Attention of one kind of layers over a step's rows. A plan is made once a step, the rest runs
     once a layer.
 
-    Queries are [T, num_heads, head_dim], keys and values [T, num_kv_heads, head_dim], without
-    padding. `AttentionNeeds.kind` says what is computed. The paged methods are called only if
-    `capabilities` has `causal_paged`, the packed ones only if it has `bidirectional`.
+    Queries, keys and values come without padding. `AttentionNeeds.kind` says what is computed. The
+    paged methods are called only if `capabilities` has `causal_paged`, the packed ones only if it
+    has `bidirectional`.
+
+    label         what messages call it
+    prefix_tiler  what a captured step holds of shared prefixes: of a graph-safe backend with
+                  `prefix_groups`, whose layers have no windows
     """
 
+    label: str
     capabilities: Capabilities
+    prefix_tiler: PrefixTiler | None = None
 
-    def __init__(self, needs: AttentionNeeds) -> None: ...
+    def __init__(self, needs: AttentionNeeds) -> None:
+        """Raises whatever a broken build of a library raises on import."""
+        self._needs, self._kind = needs, needs.kind
 
+    @abstractmethod
     def plan_paged(self, step: PagedStep) -> Any:
-        """Everything that the layers share in this step, computed once, without synchronising."""
-        ...
+        """Compute what the layers share in this step, once and without synchronising. A plan has
+        the step's `kv_indices`."""
 
-    def write_kv(
-        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: Any
-    ) -> None:
+    def write_kv(self, qkv: QKV, cache: LayerCache, plan: Any) -> None:
         """Write this step's keys and values to the cache, for all rows before any row reads."""
-        ...
+        cache.write(qkv.keys, qkv.values, plan.kv_indices)
 
+    @abstractmethod
     def attend_paged(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        cache: LayerCache,
-        plan: Any,
-        out: torch.Tensor | None = None,
+        self, qkv: QKV, cache: LayerCache, plan: Any, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Attend causally: the queries of row r are the last `query_lens[r]` tokens of its context
         of `contexts[r]` tokens, whose keys and values are all written.
 
         Returns [T, num_heads, head_dim]: `out` if given, which only graph-safe backends are.
         """
-        ...
 
+    @abstractmethod
     def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> Any:
         """Like `plan_paged`. `position_bias` [num_heads, 2 * L - 1], contiguous and no row longer
         than L tokens, has at L - 1 + k - q what is added to the score of query q and key k."""
-        ...
 
-    def attend_packed(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Any
-    ) -> torch.Tensor:
+    @abstractmethod
+    def attend_packed(self, qkv: QKV, plan: Any) -> torch.Tensor:
         """Each token attends to all of its row. Returns [T, num_heads, head_dim]."""
-        ...
 
 
-@runtime_checkable
-class SharesPrefixes(Protocol):
-    """A graph-safe backend with `prefix_groups`. Its tiler, None for layers with windows, says what
-    a captured step holds."""
+def imported(module: str, name: str) -> Any:
+    """The function or class `name` of `module`, which is imported now.
 
-    prefix_tiler: PrefixTiler | None
+    Raises ImportError or AttributeError if the package is not the expected one, and anything that a
+    broken build raises on import.
+    """
+    return getattr(import_module(module), name)

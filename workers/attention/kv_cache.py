@@ -45,7 +45,7 @@ class KVCache:
         pairs = np.frombuffer(bytearray(copies), np.int32).reshape(-1, 2)  # torch wants it writable
         if self._cached.is_cuda:
             # Imported here, because a machine without a GPU may have no Triton.
-            from workers.kernels.attention.copy_blocks import copy_blocks  # noqa: PLC0415
+            from workers.kernels.attention.kv_cache import copy_blocks  # noqa: PLC0415
 
             for independent in _independent(pairs):
                 copy_blocks(self._cached, *to_device([independent], self._cached.device))

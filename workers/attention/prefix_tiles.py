@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from workers.device.tuning import (
     PREFIX_MAX_PARTS,
@@ -22,7 +21,8 @@ TILE_NUMBERS = 6
 
 
 class PrefixTables(NamedTuple):
-    """tiles int32[N, TILE_NUMBERS]; for R rows, starts and counts int32[R] (see `PrefixParts`)."""
+    """Tables of tiles int32[N, TILE_NUMBERS], and for R rows of starts and counts int32[R] (see
+    `PrefixParts`)."""
 
     tiles: IntArray
     starts: IntArray
@@ -47,7 +47,7 @@ class PrefixTiler:
     def tables(
         self, groups: IntArray, query_lens: IntArray, most_parts: int | None = None
     ) -> PrefixTables | None:
-        """For rows of `query_lens` int32[R] tokens in `groups` int32[G, 3] (`DecodeStep.groups`);
+        """Tables for rows of `query_lens` int32[R] tokens in `groups` int32[G, 3] of `DecodeStep`.
         None if no prefix is worth it. No prefix has more than `most_parts` parts, or than memory
         for so many tokens allows."""
         starts = offsets(query_lens)
@@ -55,13 +55,17 @@ class PrefixTiler:
         firsts = starts[rows]
         tokens = starts[rows + counts] - firsts
         tiles = -(-tokens // self.tile_tokens)
-        paying = self._paying(rows, counts, prefixes, tiles, query_lens)
-        if not paying.any():
+        # A prefix, not a short one, that is read at most half as often as without the group.
+        alone = offsets(-(-query_lens // self.tile_tokens))
+        saved = alone[rows + counts] - alone[rows] - tiles
+        paying = (saved >= tiles) & (prefixes >= PREFIX_MIN_TOKENS)
+        # What all groups save may not be worth a launch.
+        counted = np.minimum(prefixes, PREFIX_MOST_COUNTED).astype(np.int64)
+        if (saved * counted)[paying].sum() <= PREFIX_MIN_SAVED:
             return None
-        rows, counts, prefixes = groups[paying].T
+        chosen = np.stack([rows, counts, prefixes, firsts, tokens, tiles])[:, paying]
         most = most_parts or self.most_parts(int(starts[-1]))
-        own = rows, counts, prefixes, firsts[paying], tokens[paying]
-        return self._tables(*own, len(query_lens), most)
+        return self._tables(chosen, len(query_lens), most)
 
     def most_tiles(self, rows: int) -> int:
         """The most entries of a table for `rows` rows of one token."""
@@ -79,33 +83,9 @@ class PrefixTiler:
         """Entries that fill the GPU."""
         return -(-PREFIX_PROGRAMS_PER_PROCESSOR * self.processors // self.kv_heads)
 
-    def _paying(
-        self,
-        rows: IntArray,
-        counts: IntArray,
-        prefixes: IntArray,
-        tiles: IntArray,
-        query_lens: IntArray,
-    ) -> npt.NDArray[np.bool_]:
-        """bool[G]: groups whose prefix, not a short one, is read at most half as often as without
-        the group; none, if what all of them save is not worth a launch."""
-        alone = offsets(-(-query_lens // self.tile_tokens))
-        saved = alone[rows + counts] - alone[rows] - tiles
-        paying = (saved >= tiles) & (prefixes >= PREFIX_MIN_TOKENS)
-        counted = np.minimum(prefixes, PREFIX_MOST_COUNTED).astype(np.int64)
-        return paying & ((saved * counted)[paying].sum() > PREFIX_MIN_SAVED)
-
-    def _tables(
-        self,
-        rows: IntArray,
-        counts: IntArray,
-        prefixes: IntArray,
-        firsts: IntArray,
-        tokens: IntArray,
-        step_rows: int,
-        most_parts: int,
-    ) -> PrefixTables:
-        tiles = -(-tokens // self.tile_tokens)
+    def _tables(self, groups: IntArray, step_rows: int, most_parts: int) -> PrefixTables:
+        """For `groups` int32[6, G]: first row, rows, prefix, first token, tokens, tiles."""
+        rows, counts, prefixes, firsts, tokens, tiles = groups
         parts = self._parts(prefixes, tiles, most_parts)
         starts, own_parts = np.zeros((2, step_rows), np.int32)
         members = _within(counts) + np.repeat(rows, counts)

@@ -26,9 +26,9 @@ class AttentionBackendName(StrEnum):
     FLASH_ATTN = (
         "flash_attn",
         (
-            "workers.attention.backends.flash_attn4:FlashAttention4Backend",
-            "workers.attention.backends.flash_attn3:FlashAttention3Backend",
-            "workers.attention.backends.flash_attn2:FlashAttention2Backend",
+            "workers.attention.backends.flash_attn:FlashAttention4Backend",
+            "workers.attention.backends.flash_attn:FlashAttention3Backend",
+            "workers.attention.backends.flash_attn:FlashAttention2Backend",
         ),
         ("cuda",),
     )
@@ -38,6 +38,5 @@ class AttentionBackendName(StrEnum):
         ("workers.attention.backends.flashinfer:FlashInferBackend",),
         ("cuda",),
     )
-    XFORMERS = "xformers", ("workers.attention.backends.xformers:XformersBackend",), ("cuda",)
     SDPA = "sdpa", ("workers.attention.backends.sdpa:SdpaBackend",), ("cpu", "cuda")
     NAIVE = "naive", ("workers.attention.backends.naive:NaiveBackend",)

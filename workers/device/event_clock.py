@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 _WINDOW_US = 2e6
-"""The clocks of a device and of its host drift apart by some 20 µs in this time, at the most."""
+"""The clocks of a device and of its host drift apart by some 20 µs in this time."""
 
 
 class EventClock:
@@ -26,7 +26,7 @@ class EventClock:
         self._leads: deque[tuple[float, float]] = deque()  # (host's time, lead), both ascending
 
     def wait(self, events: Sequence[torch.cuda.Event]) -> list[float]:
-        """Wait until all of them are reached; the device's time at each, 0 at the first ever.
+        """Wait until all are reached. Returns the device's time at each, 0 at the first ever.
 
         It waits for one after another, so that little is left to do after the last.
         """

@@ -10,7 +10,7 @@ _SECONDS_BETWEEN = 10.0
 """CPU time of the thread, so that a busy machine does not make it dearer."""
 
 _FREED_BYTES = 64 << 20
-"""What a worker may have in memory beyond what it had after the last time."""
+"""Bytes that a worker may have in memory beyond what it had after the last time."""
 
 
 class HeapTrimmer:

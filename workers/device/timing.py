@@ -14,7 +14,7 @@ _HEAD_START = 64
 longer than it takes to launch the runs, each of which may be a dozen kernels."""
 
 _CPU_RUNS, _CPU_SECONDS, _SLOW_SECONDS = 8, 0.15, 0.5
-"""The most runs on a CPU; none begins after so many seconds, nor a second one if the first was
+"""The most runs on a CPU. None begins after so many seconds, nor a second one if the first was
 slow."""
 
 
@@ -48,8 +48,8 @@ def queued_milliseconds(run: Callable[[], object], device: torch.device) -> floa
 
 
 def seconds_of(run: Callable[[], object], device: torch.device) -> float:
-    """What a run takes at least, on any device. The first of several pays for what is compiled or
-    allocated then."""
+    """Seconds that a run takes at least, on any device. The first of several pays for what is
+    compiled or allocated then."""
     if device.type == "cuda":
         run()
         return min(queued_milliseconds(run, device) for _ in range(_RUNS)) / 1e3

@@ -31,7 +31,7 @@ MIXED_GRAPH_MAX_CONTEXT = 4096
 instead of by all, adds a millisecond to a step: the piecewise graph is then faster."""
 
 CLEARLY_FASTER = 0.95
-"""A graph is dropped only if a larger one runs in under this fraction of its time; the margin
+"""A graph is dropped only if a larger one runs in under this fraction of its time. The margin
 absorbs noise. d02e0f6."""
 
 # Attention. H200, a531c42; skewed contexts 26615e5, number of splits 6f9dff8.
@@ -86,15 +86,15 @@ PREFIX_MIN_PART = 256
 """Tokens of a prefix below which it is not divided further."""
 
 PREFIX_MAX_PARTS, PREFIX_PART_TOKENS = 16, 4096
-"""The most parts of a prefix, and the most tokens times parts, each of which has a result in memory
-(16 KiB for 32 heads of 128 dimensions)."""
+"""The most parts of a prefix, and the most tokens times parts. Each part of a token has a result in
+memory (16 KiB for 32 heads of 128 dimensions)."""
 
 PREFIX_MIN_TOKENS = 256
 """A shorter prefix is read from the L2 cache for every row but the first. cd394d1."""
 
 PREFIX_MIN_SAVED, PREFIX_MOST_COUNTED = 1 << 14, 4096
-"""Tokens of keys and values, each for one tile of queries, beyond whose number it is faster to
-attend prefixes apart; of a prefix at most so many count, because a long context is split among many
+"""Tokens of keys and values, each for one tile of queries. With more it is faster to attend
+prefixes apart. At most so many tokens of a prefix count, because a long context is split among many
 programs anyway. cd394d1."""
 
 # Attention on a CPU. Two cores of an EPYC 9004 (AVX-512).
@@ -109,7 +109,7 @@ rows, bfloat16."""
 
 
 class SkinnyTile(NamedTuple):
-    """Outputs a program, inputs an iteration, warps, and pipeline stages; `ahead` is how many bytes
+    """Outputs a program, inputs an iteration, warps, and pipeline stages. `ahead` is how many bytes
     of each output's weights are fetched into the L2 cache before the rows arrive (several rows
     only)."""
 
@@ -124,7 +124,7 @@ SKINNY_MAX_ROWS = 32
 """With more rows, reading the weight no longer bounds the product, and cuBLAS is as good."""
 
 SKINNY_MAX_NORMED_ROWS = 16
-"""The same for a product after a norm."""
+"""Likewise for a product after a norm."""
 
 SKINNY_ONE_ROW = SkinnyTile(8, 1024, 4, 1)
 SKINNY_ONE_ROW_FEW_OUTPUTS = SkinnyTile(2, 1024, 4, 1)
@@ -178,7 +178,7 @@ for the sum of 512 rows of 1,024 in place of 7.8."""
 # The LM head. H200, 26615e5.
 
 WARM_LM_HEAD_ROWS = 64
-"""cuBLAS has separate kernels for each number of rows up to this one; warm-up loads them."""
+"""cuBLAS has separate kernels for each number of rows up to this one. Warm-up loads them."""
 
 # Memory. H200, a531c42.
 

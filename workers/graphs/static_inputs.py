@@ -6,12 +6,57 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from workers.device.transfer import pin
+from workers.attention.prefix_tiles import TILE_NUMBERS, PrefixTables, PrefixTiler
+from workers.device.transfer import pin, to_device
 from workers.device.tuning import MIXED_GRAPH_MAX_CONTEXT
-from workers.graphs.static_prefixes import StaticPrefixes
-from workers.step.paged_step import PagedStep, TokenInputs
+from workers.step.paged_step import PagedStep, PrefixTensors
 from workers.step.rows import IntArray, StepRows
 from workers.step.slot_table import SlotTable
+
+
+class StaticPrefixes:
+    """Room for any groups of a captured step of `size` rows of one token. What a step does not use
+    is zero: tiles of no tokens, rows without a prefix."""
+
+    tensors: PrefixTensors
+
+    def __init__(self, size: int, tiler: PrefixTiler) -> None:
+        self._size, self._tiler = size, tiler
+        self._tiles, self._parts = tiler.most_tiles(size), tiler.most_parts(size)
+        self._planned: tuple[StepRows, PrefixTables | None] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer that `use` takes."""
+        return (self._tiles * TILE_NUMBERS + 2 * self._size) * 4
+
+    def use(self, buffer: torch.Tensor) -> None:
+        """Make the tensors views of `buffer`, uint8[nbytes]."""
+        numbers = buffer.view(torch.int32)
+        starts, counts = numbers[: 2 * self._size].view(2, self._size)
+        tiles = numbers[2 * self._size :].view(self._tiles, TILE_NUMBERS)
+        self.tensors = PrefixTensors(tiles, starts, counts, self._parts)
+
+    def tables(self, rows: StepRows) -> PrefixTables | None:
+        """Which prefixes of these rows are attended once. None if no group is worth it."""
+        if self._planned is None or self._planned[0] is not rows:
+            tables = None
+            if len(rows.groups):
+                tables = self._tiler.tables(rows.groups, rows.query_lens, self._parts)
+            self._planned = rows, tables
+        return self._planned[1]
+
+    def packed(self, rows: StepRows) -> IntArray:
+        """The buffer's content for these rows."""
+        packed = np.zeros(self.nbytes // 4, np.int32)
+        tables = self.tables(rows)
+        if tables is not None:
+            count = len(tables.starts)
+            packed[:count] = tables.starts
+            packed[self._size : self._size + count] = tables.counts
+            packed[2 * self._size :][: tables.tiles.size] = tables.tiles.ravel()
+        return packed
+
 
 _BYTES = 32
 """Per token: tokens, positions and kv_indices int64, slots and context_lens int32."""
@@ -56,7 +101,7 @@ class StaticInputs:
             more.use(self._buffer[size * _BYTES :])
         self.resolved = torch.zeros_like(self.tokens)
         nothing = np.zeros(0, np.int32)
-        self.load(nothing, nothing, StepRows.none())
+        self.load(nothing, nothing, StepRows.over(nothing, nothing, nothing))
 
     def load(self, tokens: IntArray, kv_indices: npt.NDArray[np.integer], rows: StepRows) -> None:
         """Queue the copy of a step's T <= size tokens and KV indices [T], and of its rows."""
@@ -81,7 +126,7 @@ class StaticInputs:
         return rows.total <= self.size and (self.rows is None or self.rows.has_room_for(rows))
 
     def resolve_tokens(self) -> None:
-        """Fill `resolved`; part of what is captured."""
+        """Fill `resolved`, as part of what is captured."""
         self._table.resolve(self.slots, self.tokens, self.resolved)
 
     def as_decode_step(self) -> PagedStep:
@@ -101,9 +146,15 @@ class StaticInputs:
         )
 
     def as_step(self, rows: StepRows) -> PagedStep:
-        """The step that was loaded, whose rows are `rows`; its tokens are not resolved."""
-        inputs = TokenInputs(self.tokens, self.positions, self.kv_indices)
-        return PagedStep.over(inputs, rows, self._table)
+        """The step that was loaded, whose rows are `rows`. Its tokens are not resolved."""
+        arrays = [rows.slots, rows.starts, rows.contexts]
+        slots, starts, lens = to_device(arrays, self._table.device)
+        own = slice(rows.total)
+        return PagedStep(
+            *(self.tokens[own], self.positions[own], self.kv_indices[own]),
+            *(self._table.device_tables, slots, starts, lens, rows.query_lens, rows.contexts),
+            groups=rows.groups,
+        )
 
     def as_step_of_rows(self) -> PagedStep:
         """A step of these tokens in `rows`. Its lengths on the host are the largest possible."""
@@ -152,8 +203,8 @@ class StaticRows:
         return 3 * self._width * 4
 
     def has_room_for(self, rows: StepRows) -> bool:
-        """Whether there is an entry for each of these rows, and no decode row's context is too long
-        for the captured attention."""
+        """Whether there is an entry for each of these rows, and no decode row's context is too
+        long."""
         decode_rows = rows.decode_rows
         return (
             decode_rows <= self.decode_rows
@@ -165,11 +216,8 @@ class StaticRows:
         """Make the three tensors views of `buffer`, uint8[nbytes]."""
         slots, lens, starts = buffer.view(torch.int32).view(3, self._width)
         count = self.decode_rows + self.chunks
-        self.slots, self.context_lens, self.query_starts = (
-            slots[:count],
-            lens[:count],
-            starts[: count + 1],
-        )
+        self.slots, self.context_lens = slots[:count], lens[:count]
+        self.query_starts = starts[: count + 1]
 
     def packed(self, rows: StepRows, padding_slot: int) -> IntArray:
         """The buffer's content for these rows: int32[3, width]."""

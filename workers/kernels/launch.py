@@ -1,20 +1,14 @@
 """Launch options of the kernels, and properties of the GPU."""
 
 from functools import lru_cache
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import torch
 
 
-class DependentLaunch(TypedDict, total=False):
-    """Keyword arguments of a launch: the kernel's own PDL flag, and Triton's."""
-
-    PDL: bool
-    launch_pdl: bool
-
-
-def pdl(tensor: torch.Tensor) -> DependentLaunch:
-    """Programmatic dependent launch (griddepcontrol, CUDA 12.3) if the GPU of `tensor` has it.
+def pdl(tensor: torch.Tensor) -> dict[str, bool]:
+    """Programmatic dependent launch (griddepcontrol, CUDA 12.3) if the GPU of `tensor` has it: the
+    keyword arguments of a launch, which are the kernel's own flag and Triton's.
 
     A kernel launched with it starts while the one before it in the stream still runs, and every
     program must call gdc_wait() before it touches anything but constants such as weights. It may

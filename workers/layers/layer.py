@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
 from workers.contract.config import Dtype, WorkerConfig
-from workers.layers.fused import FusedKernels, fused_kernels
+from workers.kernels.linear.fused import fused_kernels
+
+if TYPE_CHECKING:
+    from workers.kernels.linear.fused_kernels import FusedKernels
 
 TORCH_DTYPES: dict[Dtype, torch.dtype] = {
     "float32": torch.float32,
@@ -81,6 +84,6 @@ class Placement:
         return torch.empty(shape, device=self.device, dtype=dtype or self.dtype)
 
     @property
-    def kernels(self) -> FusedKernels | None:
+    def kernels(self) -> "FusedKernels | None":
         """The fused kernels of this device; None if there are none."""
         return fused_kernels(self.device)

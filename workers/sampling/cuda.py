@@ -9,11 +9,8 @@ import torch
 
 from workers.device.transfer import to_device
 from workers.kernels.sampling.adjust_logits import AdjustedRows, adjusted_logits
-from workers.kernels.sampling.best_tokens import best_tokens
-from workers.kernels.sampling.candidates import DrawParameters
-from workers.kernels.sampling.draw_tokens import draw_tokens
-from workers.kernels.sampling.group_statistics import group_statistics
-from workers.kernels.sampling.logit_rows import LogitRows
+from workers.kernels.sampling.draw_tokens import DrawParameters, draw_tokens
+from workers.kernels.sampling.logit_rows import LogitRows, best_tokens, group_statistics
 from workers.sampling.sampler import TokenLogprobs
 from workers.sampling.sampling_table import Adjustments, SamplingRows, TokenCounts, TokenMask
 

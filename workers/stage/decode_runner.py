@@ -15,12 +15,14 @@ from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, StepMask
 from workers.contract.token_sampling import TokenSampling
 from workers.device.tuning import OUTSIDE_ALLOCATOR_BYTES, WARM_LM_HEAD_ROWS
-from workers.graphs.full_graph import FullGraph
-from workers.graphs.graph_capture import GraphCapture
-from workers.graphs.graph_selection import StageGraphs
-from workers.graphs.graph_sizes import decode_graph_sizes, prompt_graph_sizes
-from workers.graphs.graph_summary import summary
-from workers.graphs.partial_graph import PartialGraph
+from workers.graphs.captured_steps import FullGraph, PartialGraph
+from workers.graphs.stage_graphs import (
+    GraphCapture,
+    StageGraphs,
+    decode_graph_sizes,
+    prompt_graph_sizes,
+    summary,
+)
 from workers.heads.base import HeadResult
 from workers.heads.decoder_head import (
     GenerateHead,
@@ -138,7 +140,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         if graph is not None:
             return graph.run(step, hidden, batch.last_tokens)
         step.resolve(self.slots)
-        attention = self.attention.paged(step, batch.last_tokens)
+        attention = self.attention.over(step, batch.last_tokens)
         return forward(self._model, step, hidden, attention)
 
     def reuses_states(self, batch: DecodeInput) -> bool:

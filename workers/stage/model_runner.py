@@ -148,7 +148,7 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
         return PackedStep.of(message, self.device)
 
     def forward(self, batch: PackedStep, hidden: torch.Tensor | None) -> torch.Tensor:
-        return forward(self._model, batch, hidden, self.attention.packed(batch))
+        return forward(self._model, batch, hidden, self.attention.over(batch))
 
     def run_head(
         self, batch: PackedStep, hidden: torch.Tensor, mask: StepMask | None = None

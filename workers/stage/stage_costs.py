@@ -18,7 +18,12 @@ from workers.contract.token_sampling import TokenSampling
 from workers.device.timing import seconds_of
 from workers.layers.layer import Placement
 from workers.models.base import StageModel, forward, model_class, run_layer
-from workers.stage.model_runner import EncodeRunner, blocks_of, step_of_rows, step_of_texts
+from workers.stage.model_runner import (
+    EncodeRunner,
+    blocks_of,
+    step_of_rows,
+    step_of_texts,
+)
 from workers.step.rows import IntArray
 from workers.weights.loader import LoadedModel, outline
 
@@ -146,7 +151,7 @@ def _encoder_seconds(
     """The time of each part in a decode step, which an encoder has not, and in a step of texts."""
     model, runner = loaded.model, EncodeRunner(worker, loaded, backends)
     step = runner.prepare(step_of_texts(_prompt_lens(worker.execution).tolist()))
-    hidden, attention = torch.randn_like(model.embed(step)), runner.attention.packed(step)
+    hidden, attention = torch.randn_like(model.embed(step)), runner.attention.over(step)
     prompts = _seconds(
         runner.device,
         until,
@@ -176,8 +181,8 @@ def _decoder_seconds(
     def seconds(message: DecodeStep) -> list[float]:
         batch = runner.prepare(message)
         step, requested = batch.tensors, batch.requested
-        hidden, attention = torch.randn_like(model.embed(step)), runner.attention.paged(step)
-        at_the_end = runner.attention.paged(step, lambda: requested.last_tokens)
+        hidden, attention = torch.randn_like(model.embed(step)), runner.attention.over(step)
+        at_the_end = runner.attention.over(step, lambda: requested.last_tokens)
         layer, embedding, last_layer_and_head = _seconds(
             runner.device,
             until,

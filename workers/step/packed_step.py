@@ -9,8 +9,7 @@ import torch
 
 from workers.contract.messages import EncodeStep
 from workers.device.transfer import to_device
-from workers.step.padding import lengthened, padded_count
-from workers.step.rows import IntArray, LongArray, offsets
+from workers.step.rows import IntArray, LongArray, offsets, padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +43,16 @@ class PackedStep:
         query_lens = np.frombuffer(bytearray(message.query_lens), np.int32)  # torch writes to it
         query_starts = offsets(query_lens)
         total = int(query_starts[-1])
-        padded = padded_count(total, device)
-        positions = np.zeros(padded, np.int64)
-        positions[:total] = np.arange(total) - np.repeat(query_starts[:-1], query_lens)
+        positions = np.arange(total) - np.repeat(query_starts[:-1], query_lens)
         arrays: dict[str, npt.NDArray[Any]] = {
-            "tokens": lengthened(np.frombuffer(message.tokens, np.int32), padded),
-            "positions": positions,
+            "tokens": padded(np.frombuffer(message.tokens, np.int32), device),
+            "positions": padded(positions, device),
             "query_starts": query_starts,
             "row_lens": query_lens,
         }
         if message.token_types:
             types = np.frombuffer(message.token_types, np.uint8)
-            arrays["token_types"] = lengthened(types, padded)
+            arrays["token_types"] = padded(types, device)
         if message.unpooled_lens:
             arrays["unpooled_lens"] = np.frombuffer(bytearray(message.unpooled_lens), np.int32)
         if message.token_states:

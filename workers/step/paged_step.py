@@ -8,18 +8,45 @@ import numpy.typing as npt
 import torch
 
 from workers.device.transfer import to_device
-from workers.step.padding import lengthened, padded_count
-from workers.step.prefixes import PrefixTensors
-from workers.step.rows import NO_GROUPS, IntArray, StepRows, leading_decode_rows
+from workers.step.rows import (
+    NO_GROUPS,
+    IntArray,
+    StepRows,
+    leading_decode_rows,
+    padded,
+)
 from workers.step.slot_table import SlotTable
 
 
-class TokenInputs(NamedTuple):
-    """`PagedStep`'s tensors of tokens."""
+class PrefixTensors(NamedTuple):
+    """Which prefixes are attended once, in memory that a captured step reads: int32[N, 6], int32[R]
+    and int32[R] (see `attention.prefix_tiles.PrefixTables`); a row has at most `most_parts`."""
 
-    tokens: torch.Tensor
-    positions: torch.Tensor
-    kv_indices: torch.Tensor
+    tiles: torch.Tensor
+    starts: torch.Tensor
+    counts: torch.Tensor
+    most_parts: int
+
+
+class PrefixParts(NamedTuple):
+    """The prefixes of R rows, each divided into at most P parts. Tokens of the step
+    behind the first T have no prefix.
+
+    outputs       [P, T, H, D], log_sum_exps float32[P, T, H] (natural logarithm), contiguous; not
+                  written for a token's unused parts
+    starts        int32[R]  tokens of the row's prefix, whole blocks; 0 without a prefix
+    counts        int32[R]  parts of the row's prefix; 0 without a prefix
+    """
+
+    outputs: torch.Tensor
+    log_sum_exps: torch.Tensor
+    starts: torch.Tensor
+    counts: torch.Tensor
+
+    @property
+    def stride(self) -> int:
+        """T * H: from a part to the next, in heads."""
+        return self.log_sum_exps.stride(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +87,9 @@ class PagedStep:
         """Everything from the host, in one copy: `tokens` int32[T]. With `look_up`, -1 stands for
         the newest token of the row's slot, and `resolve` has to be called."""
         device = table.device
-        padded = padded_count(rows.total, device)
         arrays = [
-            lengthened(tokens, padded),
-            lengthened(rows.positions, padded),
+            padded(tokens, device),
+            padded(rows.positions, device),
             table.kv_indices(rows),
             rows.slots,
             rows.starts,
@@ -81,16 +107,6 @@ class PagedStep:
         if self.token_slots is not None:
             own = self.tokens[: len(self.token_slots)]
             table.resolve(self.token_slots, own, own)
-
-    @classmethod
-    def over(cls, inputs: TokenInputs, rows: StepRows, table: SlotTable) -> Self:
-        """Tokens that are on the device already, cut into `rows`, whose lengths are sent there."""
-        arrays = [rows.slots, rows.starts, rows.contexts]
-        slots, starts, lens = to_device(arrays, table.device)
-        tokens, positions, kv_indices = (part[: rows.total] for part in inputs)
-        tables = table.device_tables
-        own = rows.query_lens, rows.contexts, None, rows.groups
-        return cls(tokens, positions, kv_indices, tables, slots, starts, lens, *own)
 
     @property
     def num_tokens(self) -> int:
@@ -122,7 +138,7 @@ class LastTokens:
         device, count = step.slots.device, len(subset)
         indices = rows.last_token_indices[subset]
         if count:
-            indices = lengthened(indices, padded_count(count, device))
+            indices = padded(indices, device)
         contexts = rows.contexts[subset]
         arrays = [indices, rows.slots[subset], contexts, np.arange(count + 1, dtype=np.int32)]
         indices, slots, lens, starts = to_device(arrays, device)

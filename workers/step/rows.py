@@ -1,15 +1,16 @@
 """The rows of a decode step, on the host."""
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from workers.contract.messages import DecodeStep
+from workers.layers.linear import MIN_CPU_ROWS
 
 IntArray = npt.NDArray[np.int32]
 LongArray = npt.NDArray[np.int64]
-
 
 NO_GROUPS: IntArray = np.zeros((0, 3), np.int32)
 
@@ -46,12 +47,6 @@ class StepRows(NamedTuple):
         positions = np.repeat(contexts - starts[1:], query_lens) + np.arange(len(token_slots))
         return cls(slots, query_lens, contexts, starts, token_slots, positions)
 
-    @classmethod
-    def none(cls) -> Self:
-        """A step without rows."""
-        nothing = np.zeros(0, np.int32)
-        return cls.over(nothing, nothing, nothing)
-
     def groups_among(self, subset: npt.NDArray[np.intp]) -> IntArray:
         """The groups of the rows `subset`, rising, which are counted anew."""
         firsts, counts = self.groups[:, 0], self.groups[:, 1]
@@ -87,3 +82,12 @@ def leading_decode_rows(query_lens: IntArray) -> int:
     """How many rows precede the first one of several tokens."""
     several = np.flatnonzero(query_lens != 1)
     return int(several[0]) if len(several) else len(query_lens)
+
+
+def padded(values: npt.NDArray[Any], device: torch.device) -> LongArray:
+    """The `values` of a step's tokens as int64. On a CPU there are at least MIN_CPU_ROWS, with
+    zeros behind them: a matrix product of fewer rows takes another path and rounds otherwise."""
+    least = MIN_CPU_ROWS if device.type == "cpu" else 0
+    wide = np.zeros(max(len(values), least), np.int64)
+    wide[: len(values)] = values
+    return wide

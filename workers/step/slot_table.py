@@ -35,7 +35,7 @@ class SlotTable:
         device: torch.device,
         last_tokens: torch.Tensor | None = None,
     ) -> None:
-        """`last_tokens` is that memory; None: of this table's own."""
+        """`last_tokens` is memory to share. None: the table has its own."""
         self.device = device
         self._block_size = block_size
         self.padding_slot = max_running

@@ -12,20 +12,24 @@ import torch
 
 from tests.workers.attention_problems import Problem, attention_needs, on_device
 from tests.workers.step_tensors import packed_step
-from workers.attention import backend_selection
-from workers.attention.backend_selection import select_backend
+from workers.attention.backend_selection import (
+    AttentionBackendError,
+    implementations,
+    select_backend,
+    unmet_need,
+)
 from workers.attention.backends.naive import NaiveBackend
-from workers.attention.base import AttentionBackend, AttentionNeeds
-from workers.attention.capability_check import unmet_need
+from workers.attention.base import QKV, AttentionBackend, AttentionNeeds
+from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.model_config import PositionBias
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 IMPLEMENTATIONS = {
-    path.partition(":")[0].rpartition(".")[2]: path
-    for name, paths in backend_selection._BACKENDS.items()
-    if name != "naive"
-    for path in paths
+    backend.label: backend
+    for name in AttentionBackendName
+    if name not in ("auto", "naive")
+    for backend in implementations(name)
 }
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 2e-5}
 HEADS = [
@@ -76,7 +80,7 @@ def needs(
 
 def built(name: str, want: AttentionNeeds) -> AttentionBackend:
     """The backend, where it is installed and fits."""
-    implementation = backend_selection._implementation(IMPLEMENTATIONS[name])
+    implementation = IMPLEMENTATIONS[name]
     if why := unmet_need(implementation.capabilities, want):
         pytest.skip(f"{name}: {why}")
     return implementation(want)
@@ -144,7 +148,7 @@ def test_bidirectional(name: str, heads: tuple[int, int, int, torch.dtype]) -> N
         parts = torch.randn(shape, device="cuda").to(dtype).split(query_heads, dim=1)
         with torch.inference_mode():
             actual, expected = (
-                each.attend_packed(parts[0], parts[1], parts[2], each.plan_packed(step)).float()
+                each.attend_packed(QKV(*parts), each.plan_packed(step)).float()
                 for each in (backend, control)
             )
         bound = TOLERANCE[dtype]
@@ -182,7 +186,7 @@ def test_kinds_of_bidirectional_layers(
     bias = torch.randn(queries, 511, device="cuda") if biased else None
     with torch.inference_mode():
         actual, expected = (
-            each.attend_packed(parts[0], parts[1], parts[2], each.plan_packed(step, bias)).float()
+            each.attend_packed(QKV(*parts), each.plan_packed(step, bias)).float()
             for each in (backend, control)
         )
     torch.testing.assert_close(actual, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
@@ -199,11 +203,12 @@ def test_a_graph_of_decoding_is_right_for_other_lengths(name: str, kind: dict[st
     with torch.inference_mode():
         cache = problem.cache()
         keys = torch.cat([keys[-1:] for keys in problem.row_keys])
-        backend.write_kv(keys, keys, cache, backend.plan_paged(problem.step))
+        qkv = QKV(problem.queries, keys, keys)
+        backend.write_kv(qkv, cache, backend.plan_paged(problem.step))
 
         def attend() -> torch.Tensor:
             plan = backend.plan_paged(problem.step)
-            return backend.attend_paged(problem.queries, keys, keys, cache, plan)
+            return backend.attend_paged(qkv, cache, plan)
 
         attend()
         torch.cuda.synchronize()
@@ -215,9 +220,7 @@ def test_a_graph_of_decoding_is_right_for_other_lengths(name: str, kind: dict[st
             graph.replay()
             step = dataclasses.replace(problem.step, contexts=np.array(contexts, np.int32))
             control = NaiveBackend(want)
-            expected = control.attend_paged(
-                problem.queries, keys, keys, cache, control.plan_paged(step)
-            )
+            expected = control.attend_paged(qkv, cache, control.plan_paged(step))
             torch.testing.assert_close(out.float(), expected.float(), atol=2e-2, rtol=2e-2)
 
 
@@ -239,5 +242,5 @@ def test_one_asked_for_by_name_runs_or_says_why_not() -> None:
     want = needs((32, 8, 128, torch.bfloat16))
     for name in ("triton", "sdpa"):
         assert select_backend(name, want).capabilities.causal_paged
-    with pytest.raises(backend_selection.AttentionBackendError, match="head size 100 is not"):
+    with pytest.raises(AttentionBackendError, match="head size 100 is not"):
         select_backend("flashinfer", needs((4, 4, 100, torch.bfloat16)))

@@ -13,11 +13,10 @@ from tests.workers.kernels.attention.test_grouped_steps import grouped_step
 from tests.workers.kernels.attention.test_static_rows import host_rows
 from tests.workers.kernels.grouped_rows import Group, GroupedRows
 from tests.workers.kernels.paged_rows import Heads
-from workers.attention import backend_selection
-from workers.attention.base import AttentionBackend, LayerCache, SharesPrefixes
-from workers.attention.capability_check import unmet_need
-from workers.graphs.static_inputs import StaticInputs
-from workers.graphs.static_prefixes import StaticPrefixes
+from workers.attention.backend_selection import unmet_need
+from workers.attention.base import QKV, AttentionBackend, LayerCache
+from workers.contract.model_config import AttentionKind
+from workers.graphs.static_inputs import StaticInputs, StaticPrefixes
 from workers.kernels.attention import paged_decode, shared_prefix
 from workers.step.slot_table import SlotTable
 
@@ -57,7 +56,7 @@ def built(name: str, heads: Heads, page: int) -> AttentionBackend:
         head_dim=heads.size,
         block_size=page,
     )
-    implementation = backend_selection._implementation(IMPLEMENTATIONS[name])
+    implementation = IMPLEMENTATIONS[name]
     if why := unmet_need(implementation.capabilities, want):
         pytest.skip(f"{name}: {why}")
     return implementation(want)
@@ -76,7 +75,8 @@ def test_steps(name: str, step: str, heads: Heads, page: int) -> None:
     with torch.inference_mode():
         plan = backend.plan_paged(grouped_step(rows))
         cache = LayerCache(rows.keys, rows.values)
-        out = backend.attend_paged(rows.queries, rows.new_keys, rows.new_values, cache, plan)
+        qkv = QKV(rows.queries, rows.new_keys, rows.new_values)
+        out = backend.attend_paged(qkv, cache, plan)
     close(out, rows.by_definition())
 
 
@@ -103,7 +103,6 @@ def test_one_graph_for_any_groups(name: str) -> None:
         )
     ]
     backend = built(name, heads, page)
-    assert isinstance(backend, SharesPrefixes)
     assert backend.prefix_tiler is not None
     blocks = max(len(rows.keys) for rows in every)
     width = max(rows.block_tables.shape[1] for rows in every)
@@ -116,7 +115,8 @@ def test_one_graph_for_any_groups(name: str) -> None:
 
     def attend() -> None:
         plan = backend.plan_paged(inputs.as_decode_step())
-        backend.attend_paged(queries, queries, queries, LayerCache(keys, values), plan, out)
+        qkv = QKV(queries, queries, queries)
+        backend.attend_paged(qkv, LayerCache(keys, values), plan, out)
 
     with torch.inference_mode():
         graph = replayed(attend)
@@ -139,7 +139,7 @@ def test_own_parts_that_overlap_the_prefixes_are_the_same() -> None:
     most = shared_prefix.tokens_a_tile(32, 8, 128, torch.bfloat16)
     tiles, parts = rows.tiles(most, 1), rows.parts(1)
     cache = rows.keys, rows.values, rows.block_tables, rows.slots
-    scale, lens = 128**-0.5, rows.context_lens
+    kind, lens = AttentionKind(causal=True, scale=128**-0.5), rows.context_lens
     keys, values = rows.keys.clone(), rows.values.clone()
 
     def layers(outs: list[torch.Tensor], between: Callable[[], object]) -> None:
@@ -149,9 +149,9 @@ def test_own_parts_that_overlap_the_prefixes_are_the_same() -> None:
             rows.keys.mul_(0.99)
             rows.values.mul_(1.01)
             between()
-            shared_prefix.attend(rows.queries, *cache, tiles, parts, scale)
+            shared_prefix.attend(rows.queries, *cache, tiles, parts, kind)
             between()
-            paged_decode.attend(rows.queries, *cache, lens, scale, out, prefix=parts)
+            paged_decode.attend(rows.queries, *cache, lens, kind, out, prefix=parts)
 
     alone, overlapping = (
         [torch.empty_like(rows.queries.contiguous()) for _ in range(24)] for _ in range(2)

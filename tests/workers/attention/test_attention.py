@@ -8,8 +8,8 @@ import torch
 from tests.workers.attention_problems import Problem, attention_needs
 from tests.workers.step_tensors import packed_step
 from workers.attention.backend_selection import select_backend
-from workers.attention.base import AttentionNeeds
-from workers.attention.padded_batches import padded_batches
+from workers.attention.backends.sdpa import padded_batches
+from workers.attention.base import QKV, AttentionNeeds
 from workers.step.packed_step import PackedStep
 
 HEADS = [(4, 4, 64), (4, 1, 80), (6, 2, 96), (4, 2, 128)]
@@ -128,7 +128,7 @@ def bidirectional(
 ) -> torch.Tensor:
     """A backend's answer for queries, keys and values packed as [T, 3, H, D]."""
     backend = select_backend(name, want)
-    return backend.attend_packed(qkv[:, 0], qkv[:, 1], qkv[:, 2], backend.plan_packed(step))
+    return backend.attend_packed(QKV(*qkv.unbind(1)), backend.plan_packed(step))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

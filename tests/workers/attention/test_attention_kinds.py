@@ -9,7 +9,7 @@ from tests.workers.attention.reference import dense_attention, solution
 from tests.workers.attention_problems import Problem, attention_needs
 from tests.workers.step_tensors import packed_step
 from workers.attention.backend_selection import select_backend
-from workers.attention.base import AttentionNeeds
+from workers.attention.base import QKV, AttentionNeeds
 
 WINDOW = 6
 KINDS: dict[str, dict[str, Any]] = {
@@ -59,10 +59,10 @@ def test_causal(name: str, kind: dict[str, Any], rows: list[tuple[int, int]]) ->
 def test_bidirectional(name: str, kind: dict[str, Any], lengths: list[int], biased: bool) -> None:
     want = attention_needs(paged=False, num_kv_heads=2, **kind)
     bias = random_bias(want, 40) if biased else None
-    queries, keys, values = parts = random_qkv(lengths, want)
+    parts = random_qkv(lengths, want)
     backend = select_backend(name, want)
     step = packed_step([[0] * length for length in lengths])
-    answer = backend.attend_packed(queries, keys, values, backend.plan_packed(step, bias))
+    answer = backend.attend_packed(QKV(*parts), backend.plan_packed(step, bias))
     rows = zip(*(part.split(lengths) for part in parts), strict=True)
     expected = torch.cat([dense_attention(q, k, v, want.kind, bias) for q, k, v in rows])
     torch.testing.assert_close(answer.double(), expected, atol=3e-6, rtol=0)

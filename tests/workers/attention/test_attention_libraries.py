@@ -4,7 +4,7 @@ definition from nothing but the arguments."""
 import sys
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,15 +12,17 @@ import torch
 from tests.workers.attention.reference import dense_attention
 from tests.workers.attention_problems import Problem, attention_needs
 from tests.workers.step_tensors import packed_step
-from workers.attention.backends.flash_attn2 import FlashAttention2Backend
-from workers.attention.backends.flash_attn3 import FlashAttention3Backend
-from workers.attention.backends.flash_attn4 import FlashAttention4Backend
+from workers.attention.backend_selection import _unmet_kind
+from workers.attention.backends.flash_attn import (
+    FlashAttention2Backend,
+    FlashAttention3Backend,
+    FlashAttention4Backend,
+)
 from workers.attention.backends.flashinfer import FlashInferBackend
 from workers.attention.backends.naive import NaiveBackend
-from workers.attention.backends.xformers import XformersBackend
-from workers.attention.base import AttentionBackend, AttentionNeeds
-from workers.attention.capability_check import _unmet_kind
+from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, LayerCache
 from workers.contract.model_config import AttentionKind
+from workers.kernels import attention as kernels
 
 STEPS = {
     "decode": [(6, 1), (8, 1), (0, 1)],
@@ -161,20 +163,29 @@ def paged_decode(
     block_tables: torch.Tensor,
     slots: torch.Tensor,
     context_lens: torch.Tensor,
-    scale: float,
+    kind: AttentionKind,
     out: torch.Tensor,
     *,
     min_splits: int,
-    window: int | None,
-    softcap: float | None,
     prefix: None,
 ) -> None:
-    kind = AttentionKind(causal=True, scale=scale, window=window, softcap=softcap)
     assert min_splits == 1, "contexts are short"
     assert prefix is None, "no rows share one"
     starts = torch.arange(len(queries) + 1, dtype=torch.int32)
     table = block_tables[slots]
     out.copy_(paged(queries, keys, values, starts, context_lens, table, kind))
+
+
+class KVTarget(NamedTuple):
+    """Where `write_kv` writes."""
+
+    kv_indices: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+def write_kv(new_keys: torch.Tensor, new_values: torch.Tensor, target: KVTarget) -> None:
+    LayerCache(target.keys, target.values).write(new_keys, new_values, target.kv_indices)
 
 
 class PagedWrapper:
@@ -249,30 +260,6 @@ class RaggedWrapper:
         return ragged(q, k, v, self._starts, self._kind)
 
 
-class BlockDiagonalMask:
-    """xformers' mask of rows that see themselves."""
-
-    def __init__(self, starts: torch.Tensor) -> None:
-        self.starts = starts
-
-    @classmethod
-    def from_seqlens(cls, q_seqlen: list[int]) -> "BlockDiagonalMask":
-        return cls(torch.tensor([0, *q_seqlen]).cumsum(0).int())
-
-
-def memory_efficient_attention_forward(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_bias: BlockDiagonalMask,
-    *,
-    scale: float,
-) -> torch.Tensor:
-    assert query.shape == key.shape == value.shape
-    kind = AttentionKind(causal=False, scale=scale)
-    return ragged(query[0], key[0], value[0], attn_bias.starts, kind)[None]
-
-
 class Event:
     """torch.cuda.Event, where there is no CUDA."""
 
@@ -291,9 +278,9 @@ STAND_INS: dict[str, dict[str, Any]] = {
         "BatchPrefillWithPagedKVCacheWrapper": PagedWrapper,
         "BatchPrefillWithRaggedKVCacheWrapper": RaggedWrapper,
     },
-    "xformers.ops": {"memory_efficient_attention_forward": memory_efficient_attention_forward},
-    "xformers.ops.fmha.attn_bias": {"BlockDiagonalMask": BlockDiagonalMask},
+    "workers.kernels.attention.kv_cache": {"KVTarget": KVTarget, "write_kv": write_kv},
     "workers.kernels.attention.paged_decode": {"attend": paged_decode},
+    "workers.kernels.attention.paged_prefill": {},
     "workers.kernels.attention.shared_prefix": {"attend": None, "tokens_a_tile": lambda *_: 16},
 }
 
@@ -311,6 +298,8 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         module = ModuleType(name)
         vars(module).update(attributes)
         monkeypatch.setitem(sys.modules, name, module)
+        if name.startswith("workers."):
+            monkeypatch.setattr(kernels, name.rpartition(".")[2], module, raising=False)
     monkeypatch.setattr(torch.cuda, "Event", Event)
 
 
@@ -326,7 +315,7 @@ def test_paged_causal(
     torch.testing.assert_close(problem.solve(backend(want)), expected, atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("backend", [*PAGED, XformersBackend])
+@pytest.mark.parametrize("backend", PAGED)
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("kind", [{}, {"window": 5}, {"softcap": 2.0, "scale": 0.4}], ids=str)
 def test_bidirectional(
@@ -348,8 +337,7 @@ def _answer(
     backend: type[AttentionBackend], want: AttentionNeeds, step: Any, parts: tuple[Any, ...]
 ) -> torch.Tensor:
     made = backend(want)
-    queries, keys, values = parts
-    return made.attend_packed(queries, keys, values, made.plan_packed(step))
+    return made.attend_packed(QKV(*parts), made.plan_packed(step))
 
 
 def test_steps_of_decoding_look_at_no_length_on_the_host() -> None:
@@ -359,7 +347,6 @@ def test_steps_of_decoding_look_at_no_length_on_the_host() -> None:
     short, long = (Problem([(cached, 1)] * 3, want) for cached in (1, 40))
     for problem in (short, long):
         plan = backend.plan_paged(problem.step)
-        assert plan.chunks is None
-        assert plan.decodes is not None
-        assert plan.decodes.step.block_tables is problem.step.block_tables
-        assert len(plan.decodes) == 3
+        assert plan.others is None
+        assert plan.step.block_tables is problem.step.block_tables
+        assert plan.decode_rows == 3

@@ -13,17 +13,19 @@ import torch
 
 import workers
 from tests.workers.attention_problems import attention_needs
-from workers.attention import backend_selection, capability_check
+from workers.attention import backend_selection
 from workers.attention.backend_selection import (
     AttentionBackendError,
+    Probe,
+    Probed,
+    ProbeError,
     select_backend,
     select_backends,
+    unmet_need,
 )
 from workers.attention.backends.naive import NaiveBackend
 from workers.attention.backends.sdpa import SdpaBackend
-from workers.attention.base import AttentionNeeds, Capabilities, LayerCache, Package
-from workers.attention.capability_check import unmet_need
-from workers.attention.probe import Probe, Probed, ProbeError
+from workers.attention.base import QKV, AttentionNeeds, Capabilities, LayerCache, Package
 from workers.contract.model_config import PositionBias
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -44,13 +46,7 @@ def _no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(capability_check, "distribution", missing)
-
-
-def test_an_unknown_backend_is_refused_with_those_that_would_do() -> None:
-    message = refused("flash")
-    assert "no attention backend 'flash'" in message
-    assert "these would do: sdpa, naive" in message
+    monkeypatch.setattr(backend_selection, "distribution", missing)
 
 
 def test_what_no_backend_can_do_is_refused() -> None:
@@ -82,12 +78,6 @@ def test_each_generation_of_flash_attention_says_why_it_does_not_fit() -> None:
     assert "flash_attn4: head size 200 is not a multiple of 16 up to 256" in message
     assert "flash_attn3: package flash-attn-3 is not installed" in message
     assert "flash_attn2: block size 16 is no multiple of 256" in message
-
-
-@pytest.mark.usefixtures("_no_packages")
-def test_xformers_is_for_encoders() -> None:
-    assert "no causal attention over a paged cache" in refused("xformers", **ON_GPU)
-    assert "xformers is not installed" in refused("xformers", **ON_GPU | {"paged": False})
 
 
 def test_a_need_that_is_not_met_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,13 +144,7 @@ class Unusable(NaiveBackend):
     capabilities = SdpaBackend.capabilities
 
     def attend_paged(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        cache: LayerCache,
-        plan: Any,
-        out: torch.Tensor | None = None,
+        self, qkv: QKV, cache: LayerCache, plan: Any, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         raise RuntimeError("ptxas\nfails")
 
@@ -177,15 +161,9 @@ class OnlyEncoders(NaiveBackend):
 
 class NotFinite(NaiveBackend):
     def attend_paged(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        cache: LayerCache,
-        plan: Any,
-        out: torch.Tensor | None = None,
+        self, qkv: QKV, cache: LayerCache, plan: Any, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return torch.full_like(queries, torch.nan)
+        return torch.full_like(qkv.queries, torch.nan)
 
 
 class Again(Usable):
@@ -337,7 +315,5 @@ def test_only_the_chosen_backend_is_imported() -> None:
         "workers.attention.backends",
         "workers.attention.backends.naive",
         "workers.attention.base",
-        "workers.attention.capability_check",
         "workers.attention.prefix_tiles",
-        "workers.attention.probe",
     ]

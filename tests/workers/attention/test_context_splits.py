@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from workers.attention.context_splits import min_splits
+from workers.attention.backends.triton import min_splits
 
 
 @pytest.mark.parametrize(

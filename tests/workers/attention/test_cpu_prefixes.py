@@ -8,9 +8,9 @@ import torch
 
 from tests.workers.attention_problems import Problem, attention_needs
 from workers.attention.backend_selection import select_backend
-from workers.attention.backends.dense import paged_plan
-from workers.attention.backends.dense.paged_plan import PagedPlan
-from workers.attention.base import AttentionNeeds
+from workers.attention.backends import sdpa
+from workers.attention.backends.sdpa import PagedPlan
+from workers.attention.base import QKV, AttentionNeeds
 from workers.device.tuning import CPU_PREFIX_MIN_GAIN
 from workers.step.paged_step import LastTokens
 from workers.step.rows import StepRows
@@ -31,7 +31,7 @@ def needs(heads: tuple[int, int, int], dtype: torch.dtype = torch.float32) -> At
 
 @pytest.fixture
 def any_group_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paged_plan, "CPU_PREFIX_MIN_GAIN", -(1 << 40))
+    monkeypatch.setattr(sdpa, "CPU_PREFIX_MIN_GAIN", -(1 << 40))
 
 
 def solve(problem: Problem, name: str) -> torch.Tensor:
@@ -117,11 +117,10 @@ def test_last_tokens_keep_their_groups(seed: int) -> None:
     subset = np.flatnonzero([draw.random() < 0.7 for _ in rows])
     last = LastTokens.of(step, over, subset)
     backend, cache = select_backend("sdpa", problem.want), problem.cache()
-    keys, values = problem.new_keys, problem.new_values
-    backend.write_kv(keys, values, cache, backend.plan_paged(step))
+    qkv = QKV(problem.queries, problem.new_keys, problem.new_values)
+    backend.write_kv(qkv, cache, backend.plan_paged(step))
     at = last.indices[: len(subset)]
-    own = problem.queries[at], keys[at], values[at]
-    attended = backend.attend_paged(*own, cache, backend.plan_paged(last.rows))
+    attended = backend.attend_paged(qkv.at(at), cache, backend.plan_paged(last.rows))
     torch.testing.assert_close(attended, solve(problem, "naive")[at], atol=2e-6, rtol=0)
 
 

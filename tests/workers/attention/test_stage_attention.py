@@ -42,7 +42,7 @@ def test_each_layer_attends_as_its_kind_does(name: str) -> None:
     norm = QKNorm(weights[0], weights[1], EPS)
     stage = StageAttention((4, 2), kinds, [LayerAttention(0, norm), LayerAttention(1, None)], ())
     step = packed_step([[0] * length for length in LENGTHS])
-    attention = stage.packed(step)
+    attention = stage.over(step)
     for layer, kind in enumerate(KINDS):
         qkv = torch.randn(sum(LENGTHS), 8, SIZE, generator=numbers)
         attended = attention.attend(layer, attention.rotate_and_cache(layer, qkv.clone()))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.graphs.graph_capture import drop_slow_graphs
+from workers.graphs.stage_graphs import drop_slow_graphs
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.workers.step_maker import int32
 from workers.contract.messages import DecodeStep
-from workers.graphs.graph_selection import StageGraphs
+from workers.graphs.stage_graphs import StageGraphs
 from workers.graphs.static_inputs import StaticRows
 from workers.step.rows import StepRows
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.graphs.graph_sizes import decode_graph_sizes, grouped_graph_sizes, prompt_graph_sizes
+from workers.graphs.stage_graphs import decode_graph_sizes, grouped_graph_sizes, prompt_graph_sizes
 
 
 @pytest.mark.parametrize("most", [1, 7, 64, 500, 512, 700])

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from workers.graphs.graph_selection import StageGraphs
-from workers.graphs.graph_sizes import decode_graph_sizes
-from workers.graphs.graph_summary import formatted_sizes, summary
+from workers.graphs.stage_graphs import StageGraphs, decode_graph_sizes, formatted_sizes, summary
 
 
 def sized(size: int) -> Any:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from tests.workers.kernels.paged_rows import Heads, PagedRows
-from workers.step.prefixes import PrefixParts
+from workers.step.paged_step import PrefixParts
 
 
 class Group(NamedTuple):

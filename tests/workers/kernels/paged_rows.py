@@ -7,6 +7,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from workers.contract.model_config import AttentionKind
+
 
 class Heads(NamedTuple):
     """Query heads, KV heads, head size."""
@@ -14,6 +16,11 @@ class Heads(NamedTuple):
     queries: int
     keys: int
     size: int
+
+    @property
+    def kind(self) -> AttentionKind:
+        """Causal, without window and softcap."""
+        return AttentionKind(causal=True, scale=self.size**-0.5)
 
 
 SHAPES = [

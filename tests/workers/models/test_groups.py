@@ -10,7 +10,7 @@ from engine_core.messages import SamplingParams
 from tests.engine_core.integrity import check_blocks
 from tests.workers.checkpoints import LLAMA, save_llama
 from tests.workers.inline_engine import InlineEngine, Sampled, Way
-from workers.attention.backends.dense import paged_plan
+from workers.attention.backends import sdpa
 from workers.contract.messages import DecodeStep
 from workers.contract.token_sampling import GREEDY
 
@@ -90,7 +90,7 @@ def test_prefixes_that_are_attended_once_change_no_text(
 ) -> None:
     """Teacher-forced: each row goes on with the token that it gets alone. In the batch band, and as
     prompts that share whole blocks only."""
-    monkeypatch.setattr(paged_plan, "CPU_PREFIX_MIN_GAIN", -(1 << 40))
+    monkeypatch.setattr(sdpa, "CPU_PREFIX_MIN_GAIN", -(1 << 40))
     rows = prompts(37)
     alone = texts(folder, Way(backend="naive"), rows)
     shared: list[bytes] = []

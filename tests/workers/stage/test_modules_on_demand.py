@@ -33,8 +33,10 @@ print(*(set(sys.modules) - before), sep="\\n")
 def test_an_encoder_starts_without_sampling_graphs_and_kernels() -> None:
     loaded = modules_of(PROGRAM)
     assert "workers.stage.model_runner" in loaded
-    needless = ("workers.graphs", "workers.kernels", "workers.sampling", "triton", "llguidance")
+    needless = ("workers.graphs", "workers.sampling", "triton", "llguidance")
     assert not loaded & {*needless, "workers.stage.decode_runner", "workers.heads.decoder_head"}
+    kernels = {name for name in loaded if name.startswith("workers.kernels.")}
+    assert kernels == {"workers.kernels.linear", "workers.kernels.linear.fused"}  # the interface
 
 
 def test_the_outline_of_a_model_computes_nothing() -> None:

@@ -1,37 +1,28 @@
-"""The base of the FlashAttention generations: which rows of a step go to which kernel.
+"""FlashAttention over whichever generation is there: 4 first, then 3, then 2.
+
+Source: Dao, FlashAttention-2 (2023); Shah et al., FlashAttention-3 (2024).
 
 Decode rows go to the project's own split-K kernel, because FlashAttention gives such a row one
 block of threads a KV head, however long its context is (flash-attn-4 on Hopper has no split over
-keys). All other rows go to FlashAttention.
+keys). All other rows go to FlashAttention. Generations 2 and 3 are untried: they are called as
+documented, and have run against stand-ins only.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 
-from workers.attention.backends.optional import imported
-from workers.attention.backends.shared_prefixes import SharedPrefixes, StepPrefixes
-from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
-from workers.attention.concurrent_kernels import concurrently
-from workers.attention.context_splits import min_splits
-from workers.step.packed_step import PackedStep
+from workers.attention.backends.triton import PackedPlan, PagedPlan, TritonBackend, empty_like
+from workers.attention.base import (
+    QKV,
+    AttentionNeeds,
+    LayerCache,
+    Package,
+    imported,
+)
 from workers.step.paged_step import PagedStep
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeRows:
-    """The step's R leading rows of one query each, tokens [0, R); their contexts are divided into
-    at least `min_splits` splits. `prefixes` are those that are attended once."""
-
-    step: PagedStep
-    count: int
-    min_splits: int
-    prefixes: StepPrefixes | None
-
-    def __len__(self) -> int:
-        return self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +33,6 @@ class Chunks:
     context_lens  int32[R]
     page_table    int32[R, width]   block ids; wide enough for the longest context
     longest_query, longest_context  tokens
-    first         index of these rows' first token in the step
     """
 
     query_starts: torch.Tensor
@@ -50,149 +40,152 @@ class Chunks:
     page_table: torch.Tensor
     longest_query: int
     longest_context: int
-    first: int
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """Rows of a packed step: starts and end int32[R + 1], and the most tokens of a row."""
+class FlashAttention4Backend(TritonBackend):
+    """CuTe kernels for Hopper and Blackwell, compiled at first use: `flash_attn.cute`, by the
+    function under its public one.
 
-    starts: torch.Tensor
-    longest: int
+    The public `flash_attn_varlen_func` is an autograd function, which costs CPU time at every
+    launch, and cannot write into a given output. No maximum length is passed: it would only select
+    one of two variants of the same kernel, each of which takes seconds to compile.
 
-
-@dataclass(frozen=True, slots=True)
-class FlashPlan:
-    """A paged step's rows by kernel, and the KV indices int64[T] of its tokens."""
-
-    kv_indices: torch.Tensor
-    decodes: DecodeRows | None
-    chunks: Chunks | None
-
-
-class FlashAttentionBackend(ABC):
-    """One FlashAttention generation; subclasses declare its capabilities and call it.
-
-    Source: Dao, FlashAttention-2 (2023); Shah et al., FlashAttention-3 (2024).
+    If a page is exactly one key tile (128 tokens for attention heads of size 128), whole pages are
+    loaded: values after the end of a row's context in its last page are masked but must be finite.
     """
 
-    capabilities: Capabilities
+    label = "flash_attn4"
+    capabilities = replace(
+        TritonBackend.capabilities,
+        position_bias=False,
+        dtypes=(torch.bfloat16, torch.float16),
+        head_dims=range(16, 257, 16),
+        compute_majors=(9, 10, 11),
+        requires=Package("flash-attn-4", "pip install 'flash-attn-4[cu13]>=4.0.0b36'"),
+    )
+
+    # A chunk's queries fill a tile by themselves: only decode rows gain by sharing.
+    _all_rows_share = False
 
     def __init__(self, needs: AttentionNeeds) -> None:
-        """Imports the library. Raises whatever a broken build raises on import."""
-        self._block_size = needs.block_size
-        self._scale, self._softcap = needs.kind.scale, needs.kind.softcap
-        self._window = needs.kind.window
-        # How far a query sees to either side; the library's causal attention ignores the right one.
-        self._reach = None if self._window is None else self._window - 1
-        self.shared_prefixes = SharedPrefixes.where_possible(needs)
-        self.prefix_tiler = self.shared_prefixes.tiler if self.shared_prefixes else None
-        if needs.paged:
-            self._decode = imported("workers.kernels.attention.paged_decode", "attend")
+        super().__init__(needs)
+        # How far a query sees to either side.
+        self._reach = None if needs.kind.window is None else needs.kind.window - 1
+        self._options: dict[str, Any] = {"softmax_scale": needs.kind.scale} | self._load()
 
-    def plan_paged(self, step: PagedStep) -> FlashPlan:
-        first = step.leading_decode_rows
-        decodes = chunks = None
-        if first:
-            decodes = self._plan_decodes(step, first)
-        if first < len(step.query_lens):
-            chunks = self._plan_chunks(step, first)
-        return FlashPlan(step.kv_indices, decodes, chunks)
+    def _load(self) -> dict[str, Any]:
+        """Import the library's functions. Returns arguments of every call."""
+        self._attend = imported("flash_attn.cute.interface", "_flash_attn_fwd")
+        return {"softcap": self._kind.softcap, "window_size_left": self._reach}
 
-    def _plan_decodes(self, step: PagedStep, count: int) -> DecodeRows:
-        # A chunk's queries fill a tile by themselves: only decode rows gain by sharing.
-        prefixes = self.shared_prefixes.plan(step, count) if self.shared_prefixes else None
-        contexts = prefixes.contexts if prefixes else step.contexts[:count]
-        return DecodeRows(step, count, min_splits(contexts, self._window), prefixes)
-
-    def write_kv(
-        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: FlashPlan
-    ) -> None:
-        cache.write(keys, values, plan.kv_indices)
-
-    def attend_paged(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        cache: LayerCache,
-        plan: FlashPlan,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        attended = _empty_like(queries) if out is None else out
-        launches: list[Callable[[], None]] = []
-        if decodes := plan.decodes:
-            launches.append(lambda: self._attend_decodes(queries, cache, decodes, attended))
-        if chunks := plan.chunks:
-            launches.append(lambda: self._attend_chunks(queries, cache, chunks, attended))
-        concurrently(launches)
-        return attended
-
-    def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> Texts:
-        return Texts(step.query_starts, int(step.query_lens.max()))
-
-    def attend_packed(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Texts
-    ) -> torch.Tensor:
-        out = _empty_like(queries)
-        self._attend_texts(queries, keys, values, plan, out)
+    def attend_packed(self, qkv: QKV, plan: PackedPlan) -> torch.Tensor:
+        out = empty_like(qkv.queries)
+        self._attend(
+            *qkv,
+            cu_seqlens_q=plan.starts,
+            cu_seqlens_k=plan.starts,
+            window_size_right=self._reach,
+            out=out,
+            **self._options,
+        )
         return out
 
-    def _attend_decodes(
-        self, queries: torch.Tensor, cache: LayerCache, rows: DecodeRows, out: torch.Tensor
-    ) -> None:
-        step, count, prefixes = rows.step, len(rows), rows.prefixes
-        if self.shared_prefixes and prefixes:
-            self.shared_prefixes.attend(queries, cache, step, prefixes)
-        self._decode(
-            queries[:count],
-            cache.keys,
-            cache.values,
-            step.block_tables,
-            step.slots[:count],
-            step.context_lens[:count],
-            self._scale,
-            out=out[:count],
-            min_splits=rows.min_splits,
-            window=self._window,
-            softcap=self._softcap,
-            prefix=prefixes.of_rows(slice(count)) if prefixes else None,
-        )
-
-    def _plan_chunks(self, step: PagedStep, first: int) -> Chunks:
-        """The rows from `first` on; each row before them has one token."""
+    def _plan_others(self, step: PagedStep, first: int) -> Chunks:
         longest = int(step.contexts[first:].max())
-        width = -(-longest // self._block_size)
+        width = -(-longest // self._needs.block_size)
         return Chunks(
             query_starts=step.query_starts[first:],
             context_lens=step.context_lens[first:],
             page_table=step.block_tables[:, :width].index_select(0, step.slots[first:]),
             longest_query=int(step.query_lens[first:].max()),
             longest_context=longest,
-            first=first,
         )
 
-    @abstractmethod
-    def _attend_chunks(
-        self, queries: torch.Tensor, cache: LayerCache, rows: Chunks, out: torch.Tensor
+    def _attend_others(
+        self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
     ) -> None:
-        """Attend causally for `rows`, whose queries are the last tokens of their contexts.
+        rows: Chunks = plan.others
+        self._attend(
+            *(queries, cache.keys, cache.values),
+            cu_seqlens_q=rows.query_starts,
+            seqused_k=rows.context_lens,
+            page_table=rows.page_table,
+            causal=True,
+            out=out,
+            **self._options,
+        )
 
-        `queries` and `out` [T, H, D] are of all tokens of the step.
-        """
 
-    @abstractmethod
-    def _attend_texts(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        rows: Texts,
-        out: torch.Tensor,
+class FlashAttention3Backend(FlashAttention4Backend):
+    """Hopper only, built from source: `flash_attn_interface`. Returns its result, which is copied
+    to `out`."""
+
+    label = "flash_attn3"
+    capabilities = replace(
+        FlashAttention4Backend.capabilities,
+        chunks_graph_safe=False,
+        head_dims=range(8, 257, 8),
+        compute_majors=(9,),
+        requires=Package("flash-attn-3", "built from the folder hopper of FlashAttention's source"),
+    )
+    _functions = ("flash_attn_interface", "flash_attn_varlen_func", "flash_attn_with_kvcache")
+    """The module, and its functions for texts and for chunks."""
+
+    def _load(self) -> dict[str, Any]:
+        module, texts, chunks = self._functions
+        self._attend, self._attend_cached = imported(module, texts), imported(module, chunks)
+        # Causal attention ignores the right side.
+        side = -1 if self._reach is None else self._reach
+        return {"softcap": self._kind.softcap or 0.0, "window_size": (side, side)}
+
+    def attend_packed(self, qkv: QKV, plan: PackedPlan) -> torch.Tensor:
+        attended: torch.Tensor = self._attend(
+            *qkv,
+            cu_seqlens_q=plan.starts,
+            cu_seqlens_k=plan.starts,
+            max_seqlen_q=plan.longest,
+            max_seqlen_k=plan.longest,
+            **self._options,
+        )
+        return attended
+
+    def _attend_others(
+        self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
     ) -> None:
-        """Every token attends to all of its row. `out` is [T, H, D]."""
+        rows: Chunks = plan.others
+        attended = self._attend_cached(
+            *(queries, cache.keys, cache.values),
+            cu_seqlens_q=rows.query_starts,
+            max_seqlen_q=rows.longest_query,
+            causal=True,
+            **self._contexts(rows),
+            **self._options,
+        )
+        first = plan.decode_rows  # of one token each
+        out[first:] = attended[first:]
+
+    def _contexts(self, rows: Chunks) -> dict[str, Any]:
+        """The arguments that say where the rows' contexts are."""
+        return {"cache_seqlens": rows.context_lens, "page_table": rows.page_table}
 
 
-def _empty_like(queries: torch.Tensor) -> torch.Tensor:
-    """Contiguous, even if `queries` are not."""
-    return torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+class FlashAttention2Backend(FlashAttention3Backend):
+    """Ampere and later, from source: `flash_attn`, whose pages are multiples of 256 tokens."""
+
+    label = "flash_attn2"
+    capabilities = replace(
+        FlashAttention3Backend.capabilities,
+        page_multiple=256,
+        compute_majors=(8, 9, 10, 12),
+        requires=Package("flash-attn", "pip install 'flash-attn>=2.6'"),
+    )
+    _functions = ("flash_attn", "flash_attn_varlen_func", "flash_attn_varlen_func")
+
+    def _contexts(self, rows: Chunks) -> dict[str, Any]:
+        # This generation takes context lengths as cumulative sums.
+        context_ends = rows.context_lens.cumsum(0, dtype=torch.int32)
+        return {
+            "cu_seqlens_k": F.pad(context_ends, (1, 0)),
+            "max_seqlen_k": rows.longest_context,
+            "block_table": rows.page_table,
+        }

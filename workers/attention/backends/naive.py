@@ -9,33 +9,14 @@ from dataclasses import dataclass
 
 import torch
 
-from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
+from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, Capabilities, LayerCache
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """A row: the step's tokens [start, stop), which are the last of the `context` tokens in
-    `blocks`."""
-
-    start: int
-    stop: int
-    context: int
-    blocks: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class NaivePlan:
-    """A step's rows, and the KV indices of its tokens."""
-
-    rows: list[_Row]
-    kv_indices: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class TextPlan:
-    """The number of tokens of each row, and the position bias [H, 2 * L - 1] if there is one."""
+    """The number of tokens of each row, and a position bias [H, 2 * L - 1] or none."""
 
     lengths: list[int]
     position_bias: torch.Tensor | None
@@ -48,9 +29,10 @@ class TextPlan:
         return self.position_bias[:, zero + keys.start - query : zero + keys.stop - query]
 
 
-class NaiveBackend:
-    """Attention by its definition, for tests and bitwise reproducible runs; slow."""
+class NaiveBackend(AttentionBackend):
+    """Slow attention by its definition, for tests and bitwise reproducible runs."""
 
+    label = "naive"
     capabilities = Capabilities(
         causal_paged=True,
         bidirectional=True,
@@ -64,48 +46,33 @@ class NaiveBackend:
     )
 
     def __init__(self, needs: AttentionNeeds) -> None:
-        self._kind = needs.kind
+        super().__init__(needs)
         # A query sees no token that is so far away or farther.
         self._reach = needs.kind.window or sys.maxsize
 
-    def plan_paged(self, step: PagedStep) -> NaivePlan:
-        rows: list[_Row] = []
-        start = 0
-        tables = step.block_tables[step.slots]
-        for index, length in enumerate(step.query_lens.tolist()):
-            rows.append(_Row(start, start + length, int(step.contexts[index]), tables[index]))
-            start += length
-        return NaivePlan(rows, step.kv_indices)
-
-    def write_kv(
-        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: NaivePlan
-    ) -> None:
-        cache.write(keys, values, plan.kv_indices)
+    def plan_paged(self, step: PagedStep) -> PagedStep:
+        return step
 
     def attend_paged(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        cache: LayerCache,
-        plan: NaivePlan,
-        out: torch.Tensor | None = None,
+        self, qkv: QKV, cache: LayerCache, plan: PagedStep, out: torch.Tensor | None = None
     ) -> torch.Tensor:
+        queries = qkv.queries
         out = torch.empty_like(queries, memory_format=torch.contiguous_format)
-        for row in plan.rows:
-            row_keys, row_values = _cached(cache.keys, row), _cached(cache.values, row)
-            cached = row.context - (row.stop - row.start)
-            for position, token in enumerate(range(row.start, row.stop), start=cached):
+        lengths = zip(plan.query_lens.tolist(), plan.contexts.tolist(), strict=True)
+        token = 0
+        for blocks, (length, context) in zip(plan.block_tables[plan.slots], lengths, strict=True):
+            keys, values = (_cached(part, blocks, context) for part in (cache.keys, cache.values))
+            for position in range(context - length, context):
                 seen = slice(max(0, position + 1 - self._reach), position + 1)
-                out[token] = self._attend(queries[token], row_keys[seen], row_values[seen])
+                out[token] = self._attend(queries[token], keys[seen], values[seen])
+                token += 1
         return out
 
     def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> TextPlan:
         return TextPlan(step.query_lens.tolist(), position_bias)
 
-    def attend_packed(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: TextPlan
-    ) -> torch.Tensor:
+    def attend_packed(self, qkv: QKV, plan: TextPlan) -> torch.Tensor:
+        queries, keys, values = qkv
         out = torch.empty_like(queries, memory_format=torch.contiguous_format)
         stop = 0
         for length in plan.lengths:
@@ -124,7 +91,7 @@ class NaiveBackend:
         values: torch.Tensor,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """One query [H, D] over keys and values [L, Hkv, D], with `bias` [H, L] or none; returns
+        """One query [H, D] over keys and values [L, Hkv, D], with `bias` [H, L] or none. Returns
         [H, D]."""
         grouped = query.float().reshape(keys.shape[1], -1, query.shape[-1])
         scores = grouped @ keys.float().permute(1, 2, 0).contiguous() * self._kind.scale
@@ -136,8 +103,7 @@ class NaiveBackend:
         return attended.view_as(query)
 
 
-def _cached(cached: torch.Tensor, row: _Row) -> torch.Tensor:
-    """A row's cached keys or values, [L, Hkv, D], in order."""
-    block_size = cached.shape[1]
-    blocks = row.blocks[: -(-row.context // block_size)]
-    return cached[blocks].flatten(0, 1)[: row.context]
+def _cached(cached: torch.Tensor, blocks: torch.Tensor, context: int) -> torch.Tensor:
+    """The keys or values of the first `context` tokens in `blocks`, [L, Hkv, D], in order."""
+    used = -(-context // cached.shape[1])
+    return cached[blocks[:used]].flatten(0, 1)[:context]

@@ -1,18 +1,165 @@
-"""Attention by torch's scaled_dot_product_attention, on any device; the default on a CPU."""
+"""Attention by torch's scaled_dot_product_attention, on any device: the default on a CPU.
 
+Rows of different lengths are gathered into dense batches of similar lengths, which torch attends.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 
-from workers.attention.backends.dense.bidirectional import BidirectionalPlan, attend_bidirectional
-from workers.attention.backends.dense.paged import attend_paged
-from workers.attention.backends.dense.paged_plan import PagedPlan
-from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
+from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, Capabilities, LayerCache
+from workers.contract.model_config import AttentionKind
+from workers.device.transfer import to_device
+from workers.device.tuning import CPU_PREFIX_MIN_GAIN
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
+from workers.step.rows import NO_GROUPS, IntArray, offsets
+
+_MAX_TEXT_PADDING, _MAX_DECODE_PADDING = 0.25, 0.5
+"""The part of a dense batch's positions that may be padding."""
+
+_Results = tuple[torch.Tensor, ...]
+"""The attention output [N, H, D]. Behind it, in a step with prefixes that are attended once, the
+log-sum-exp of the scores, float32[N, H]."""
 
 
-class SdpaBackend:
+class Prefix(NamedTuple):
+    """Tokens with which all rows of the step's tokens [start, stop) begin, kv_indices int32[P]."""
+
+    start: int
+    stop: int
+    kv_indices: torch.Tensor
+
+
+class DecodeBatch(NamedTuple):
+    """`rows` rows of one query each, over contexts padded to `length` tokens.
+
+    kv_indices  int32[rows * length]  of what they see of their contexts; padding repeats the row's
+                                      last one, so that no value of another request enters a product
+    mask        [rows, 1, 1, length]  None if none is padded
+    """
+
+    kv_indices: torch.Tensor
+    rows: int
+    length: int
+    mask: torch.Tensor | None
+
+
+class Chunk(NamedTuple):
+    """A row of several queries, the step's tokens [start, stop), at the end of its context (here
+    and above: of what is behind its prefix, if that is attended once).
+
+    kv_indices  int32[seen]           of what the queries see of the context; None if the chunk is
+                                      the whole context
+    mask        [stop - start, seen]  bottom-right causal, within the window; None if the chunk is
+                                      the whole context, and seen whole, without a softcap
+    """
+
+    start: int
+    stop: int
+    kv_indices: torch.Tensor | None
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class PagedPlan:
+    """How a step's rows are attended.
+
+    prefixes       those that are attended once
+    decodes        the decode rows
+    decode_tokens  int64[rows] for each of these batches: their indices in the step; empty if one
+                   batch is the whole step
+    chunks         the other rows
+    kv_indices     int64[T], of the step's tokens
+    """
+
+    prefixes: list[Prefix]
+    decodes: list[DecodeBatch]
+    decode_tokens: list[torch.Tensor]
+    chunks: list[Chunk]
+    kv_indices: torch.Tensor
+
+    @classmethod
+    def of(cls, step: PagedStep, needs: AttentionNeeds) -> Self:
+        starts = offsets(step.query_lens)
+        groups = _paying_groups(step, needs, starts)
+        own = _own_contexts(step, groups)
+        # How many tokens of each context, the last ones, its last token sees.
+        window = needs.kind.window
+        seen = own if window is None else np.minimum(own, np.int32(window))
+        decode_rows = np.flatnonzero(step.query_lens == 1)
+        batches = padded_batches(seen[decode_rows], _MAX_DECODE_PADDING)
+        decodes = [_plan_decodes(step, decode_rows[batch], seen, needs) for batch in batches]
+        tokens: list[torch.Tensor] = []
+        if len(batches) > 1 or 0 < len(decode_rows) < len(step.query_lens):
+            indices = [starts[decode_rows[batch]].astype(np.int64) for batch in batches]
+            tokens = to_device(indices, step.tokens.device)
+        chunks = [
+            _plan_chunk(step, row, int(starts[row]), int(own[row]), needs)
+            for row in np.flatnonzero(step.query_lens > 1).tolist()
+        ]
+        prefixes = _plan_prefixes(step, groups, starts, needs.block_size)
+        return cls(prefixes, decodes, tokens, chunks, step.kv_indices)
+
+
+class TextBatch(NamedTuple):
+    """`rows` rows padded to `length` tokens. An additive `mask` broadcasts to [rows, H, length,
+    length]; None without padding, window and position bias."""
+
+    rows: int
+    length: int
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class BidirectionalPlan:
+    """How a step's tokens are gathered into dense batches, one after another, and restored.
+
+    gather    int64[P]  the token at each padded position; padding repeats its row's last token, so
+                        that no value of another row, finite or not, enters a product
+    restore   int64[T]  the padded position of each token
+    Both are None if the step's tokens already are one dense batch.
+    """
+
+    batches: list[TextBatch]
+    gather: torch.Tensor | None
+    restore: torch.Tensor | None
+
+    @classmethod
+    def of(
+        cls, step: PackedStep, needs: AttentionNeeds, position_bias: torch.Tensor | None
+    ) -> Self:
+        device = step.tokens.device
+        lengths = step.query_lens
+        starts = np.cumsum(lengths) - lengths
+        restore = np.empty(step.num_tokens, np.int64)
+        gathered: list[npt.NDArray[np.int64]] = []
+        batches: list[TextBatch] = []
+        filled = 0
+        for rows in padded_batches(lengths, _MAX_TEXT_PADDING):
+            own = lengths[rows]
+            offsets = np.arange(int(own.max()))
+            tokens = starts[rows, None] + np.minimum(offsets, own[:, None] - 1)
+            real = offsets < own[:, None]
+            restore[tokens[real]] = filled + np.flatnonzero(real)
+            filled += tokens.size
+            gathered.append(tokens.ravel())
+            mask = _mask(own, needs, position_bias, device)
+            batches.append(TextBatch(len(rows), len(offsets), mask))
+        if len(batches) == 1 and lengths.min() == batches[0].length:
+            return cls(batches, None, None)
+        gather, back = to_device([np.concatenate(gathered), restore], device)
+        return cls(batches, gather, back)
+
+
+class SdpaBackend(AttentionBackend):
     """Gathers paged or ragged rows into dense batches, which torch attends."""
 
+    label = "sdpa"
     capabilities = Capabilities(
         causal_paged=True,
         bidirectional=True,
@@ -26,38 +173,299 @@ class SdpaBackend:
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
     )
 
-    def __init__(self, needs: AttentionNeeds) -> None:
-        self._needs = needs
-
     def plan_paged(self, step: PagedStep) -> PagedPlan:
         return PagedPlan.of(step, self._needs)
 
-    def write_kv(
-        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: PagedPlan
-    ) -> None:
-        cache.write(keys, values, plan.kv_indices)
-
     def attend_paged(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        cache: LayerCache,
-        plan: PagedPlan,
-        out: torch.Tensor | None = None,
+        self, qkv: QKV, cache: LayerCache, plan: PagedPlan, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return attend_paged(queries, keys, values, cache, plan, self._needs.kind)
+        attended, *lse = self._attend_rows(qkv, cache, plan)
+        for prefix in plan.prefixes:
+            tokens = slice(prefix.start, prefix.stop)
+            self._add_prefix(qkv.queries[tokens], cache, prefix, attended[tokens], lse[0][tokens])
+        return attended
 
     def plan_packed(
         self, step: PackedStep, position_bias: torch.Tensor | None = None
     ) -> BidirectionalPlan:
         return BidirectionalPlan.of(step, self._needs, position_bias)
 
-    def attend_packed(
+    def attend_packed(self, qkv: QKV, plan: BidirectionalPlan) -> torch.Tensor:
+        queries, keys, values = qkv
+        group = queries.shape[1] // keys.shape[1]
+        if group > 1:
+            keys, values = (part.repeat_interleave(group, dim=1) for part in (keys, values))
+        parts = QKV(queries, keys, values)
+        if plan.gather is not None:
+            parts = parts.at(plan.gather)
+        outputs: list[torch.Tensor] = []
+        start = 0
+        for batch in plan.batches:
+            stop = start + batch.rows * batch.length
+            shape = (batch.rows, batch.length, *queries.shape[1:])
+            dense = QKV(*(part[start:stop].view(shape).transpose(1, 2) for part in parts))
+            (attended,) = attend_dense(dense, self._kind, batch.mask)
+            outputs.append(attended.transpose(1, 2).flatten(0, 1))
+            start = stop
+        joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        return joined if plan.restore is None else joined.index_select(0, plan.restore)
+
+    def _attend_rows(self, qkv: QKV, cache: LayerCache, plan: PagedPlan) -> _Results:
+        """Attend what each query sees of its row's context, without a prefix attended once."""
+        queries, with_lse = qkv.queries, bool(plan.prefixes)
+        if plan.decodes and not plan.decode_tokens:
+            return self._attend_decodes(queries, cache, plan.decodes[0], with_lse)
+        out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+        results = (out, torch.empty(queries.shape[:2])) if with_lse else (out,)
+        for batch, tokens in zip(plan.decodes, plan.decode_tokens, strict=True):
+            own = queries.index_select(0, tokens)
+            attended = self._attend_decodes(own, cache, batch, with_lse)
+            for result, part in zip(results, attended, strict=True):
+                result.index_copy_(0, tokens, part)
+        for chunk in plan.chunks:
+            tokens = slice(chunk.start, chunk.stop)
+            own = QKV(*(part[tokens] for part in qkv))
+            if chunk.kv_indices is not None:
+                own = QKV(own.queries, *_gather(cache, chunk.kv_indices))
+            attended = self._attend_chunk(own, chunk.mask, with_lse)
+            for result, part in zip(results, attended, strict=True):
+                result[tokens] = part
+        return results
+
+    def _attend_decodes(
+        self, queries: torch.Tensor, cache: LayerCache, batch: DecodeBatch, with_lse: bool
+    ) -> _Results:
+        """[rows, H, D] -> [rows, H, D]. Query heads that share a KV head act as its queries."""
+        kv_heads, head_dim = cache.keys.shape[2:]
+        shape = (batch.rows, batch.length, kv_heads, head_dim)
+        seen = (part.view(shape).transpose(1, 2) for part in _gather(cache, batch.kv_indices))
+        dense = QKV(queries.view(batch.rows, kv_heads, -1, head_dim), *seen)
+        attended = attend_dense(dense, self._kind, batch.mask, with_lse=with_lse)
+        return tuple(part.flatten(1, 2) for part in attended)
+
+    def _attend_chunk(self, qkv: QKV, mask: torch.Tensor | None, with_lse: bool) -> _Results:
+        """[Q, H, D] over [L, Hkv, D] -> [Q, H, D]. Without a mask, L = Q and causal.
+
+        SDPA's batch are the KV heads, and its heads the query heads that share one, so that keys
+        and values are expanded over them without a copy.
+        """
+        length, heads, head_dim = qkv.queries.shape
+        kv_heads = qkv.keys.shape[1]
+        group = heads // kv_heads
+        seen = (part.transpose(0, 1)[:, None].expand(-1, group, -1, -1) for part in qkv[1:])
+        grouped = qkv.queries.view(length, kv_heads, group, head_dim).permute(1, 2, 0, 3)
+        causal = mask is None
+        attended = attend_dense(
+            QKV(grouped, *seen), self._kind, mask, is_causal=causal, with_lse=with_lse
+        )
+        return tuple(part.movedim(2, 0).flatten(1, 2) for part in attended)
+
+    def _add_prefix(
         self,
         queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        plan: BidirectionalPlan,
-    ) -> torch.Tensor:
-        return attend_bidirectional(queries, keys, values, plan, self._needs.kind)
+        cache: LayerCache,
+        prefix: Prefix,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+    ) -> None:
+        """Take a prefix into what its queries [N, H, D] have of their own contexts: `out`
+        [N, H, D], with log-sum-exps `lse` [N, H]. Query heads that share a KV head act as its
+        queries."""
+        keys, values = _gather(cache, prefix.kv_indices)
+        count, kv_heads = len(queries), keys.shape[1]
+        packed = queries.view(count, kv_heads, -1, queries.shape[2]).transpose(0, 1).flatten(1, 2)
+        dense = QKV(packed[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None])
+        attended, prefix_lse = (
+            part.view(kv_heads, count, -1, *part.shape[3:]).transpose(0, 1)
+            for part in attend_dense(dense, self._kind, None, with_lse=True)
+        )
+        share = (prefix_lse - lse.view(prefix_lse.shape)).sigmoid_()
+        out.view(attended.shape).lerp_(attended, share[..., None].to(out.dtype))
+
+
+def attend_dense(
+    dense: QKV,
+    kind: AttentionKind,
+    mask: torch.Tensor | None,
+    *,
+    is_causal: bool = False,
+    with_lse: bool = False,
+) -> _Results:
+    """Queries [B, H, Q, D] over keys and values [B, H, K, D] -> [B, H, Q, D].
+
+    An additive `mask` broadcasts to [B, H, Q, K]. `is_causal` takes its place where there is no
+    softcap. `with_lse`, on a CPU and without a softcap, adds the log-sum-exp of each query's
+    scores, float32[B, H, Q]; torch's function for everybody computes it too, but keeps it to
+    itself.
+    """
+    if with_lse:
+        attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
+        return tuple(attend(*dense, 0.0, is_causal, attn_mask=mask, scale=kind.scale))
+    queries, keys, values = dense
+    if kind.softcap is None:
+        attended = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, is_causal=is_causal, scale=kind.scale
+        )
+        return (attended,)
+    scores = torch.matmul(queries.float(), keys.float().transpose(-2, -1))
+    scores = scores.mul_(kind.scale / kind.softcap).tanh_().mul_(kind.softcap)
+    if mask is not None:
+        scores.add_(mask)
+    return (torch.matmul(scores.softmax(dim=-1), values.float()).to(queries.dtype),)
+
+
+def _gather(cache: LayerCache, kv_indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values at `kv_indices` [N]: [N, Hkv, D] each.
+
+    The cache is viewed as a matrix, because index_select copies whole rows of a matrix at once.
+    """
+    kv_heads, head_dim = cache.keys.shape[2:]
+    matrix = (-1, kv_heads * head_dim)
+    keys = cache.keys.view(matrix).index_select(0, kv_indices)
+    values = cache.values.view(matrix).index_select(0, kv_indices)
+    return keys.view(-1, kv_heads, head_dim), values.view(-1, kv_heads, head_dim)
+
+
+def _paying_groups(step: PagedStep, needs: AttentionNeeds, starts: IntArray) -> IntArray:
+    """The step's groups whose prefix takes less time if it is attended once."""
+    plain = needs.kind.window is None and needs.kind.softcap is None
+    if not len(step.groups) or not plain or step.slots.device.type != "cpu":
+        return NO_GROUPS
+    rows, members, prefixes = step.groups.astype(np.int64).T
+    spared_keys = (members - 1) * prefixes * needs.num_kv_heads
+    merged_queries = (starts[rows + members] - starts[rows]) * needs.num_heads
+    gain = (spared_keys - merged_queries) * needs.head_dim
+    return step.groups[gain >= CPU_PREFIX_MIN_GAIN * torch.get_num_threads()]
+
+
+def _own_contexts(step: PagedStep, groups: IntArray) -> IntArray:
+    """int32[R]: how many tokens of each context are behind a prefix that is attended once."""
+    if not len(groups):
+        return step.contexts
+    own = step.contexts.copy()
+    for first, members, prefix in groups.tolist():
+        own[first : first + members] -= prefix
+    return own
+
+
+def _plan_prefixes(
+    step: PagedStep, groups: IntArray, starts: IntArray, block_size: int
+) -> list[Prefix]:
+    within = torch.arange(block_size, dtype=torch.int32)
+    prefixes: list[Prefix] = []
+    for first, members, tokens in groups.tolist():
+        blocks = step.block_tables[step.slots[first], : tokens // block_size]
+        kv_indices = torch.add(within, blocks[:, None], alpha=block_size).flatten()
+        start, stop = int(starts[first]), int(starts[first + members])
+        prefixes.append(Prefix(start, stop, kv_indices))
+    return prefixes
+
+
+def _plan_decodes(
+    step: PagedStep, rows: npt.NDArray[np.intp], seen: IntArray, needs: AttentionNeeds
+) -> DecodeBatch:
+    own = seen[rows]
+    return DecodeBatch(
+        kv_indices=_context_kv_indices(step, rows, own, needs.block_size),
+        rows=len(rows),
+        length=int(own.max()),
+        mask=padding_mask(own, needs.dtype, step.tokens.device),
+    )
+
+
+def _plan_chunk(
+    step: PagedStep, row: int, start: int, context: int, needs: AttentionNeeds
+) -> Chunk:
+    length = int(step.query_lens[row])
+    stop = start + length
+    window = needs.kind.window or context
+    if length == context <= window and needs.kind.softcap is None:
+        return Chunk(start, stop, None, None)
+    # The first query sees `window - 1` tokens before it.
+    seen = min(context, length + window - 1)
+    device = step.tokens.device
+    hidden = torch.full((length, seen), -torch.inf, dtype=needs.dtype, device=device)
+    mask = hidden.triu(seen - length + 1)
+    if window < seen:
+        mask += hidden.tril_(seen - length - window)
+    if length == context:
+        return Chunk(start, stop, None, mask)
+    own = np.array([row]), np.array([seen], np.int32)
+    kv_indices = _context_kv_indices(step, *own, needs.block_size)
+    return Chunk(start, stop, kv_indices, mask)
+
+
+def _context_kv_indices(
+    step: PagedStep, rows: npt.NDArray[np.intp], seen: IntArray, block_size: int
+) -> torch.Tensor:
+    """KV indices of the last `seen` tokens, int32[rows], of the contexts of `rows`, each padded to
+    the most: int32[rows * most]."""
+    last = step.contexts[rows, None] - 1
+    positions = np.minimum(np.arange(int(seen.max())) + (last + 1 - seen[:, None]), last)
+    first, end = int(positions[:, 0].min()) // block_size, int(last.max()) // block_size + 1
+    within = np.arange(block_size, dtype=np.int32)
+    arrays = [rows, positions - first * block_size, within]
+    which, index, places = to_device(arrays, step.tokens.device)
+    blocks = step.block_tables[:, first:end].index_select(0, step.slots.index_select(0, which))
+    kv_indices = torch.add(places, blocks[:, :, None], alpha=block_size)
+    return kv_indices.flatten(1).gather(1, index).flatten()
+
+
+def _mask(
+    lengths: IntArray,
+    needs: AttentionNeeds,
+    position_bias: torch.Tensor | None,
+    device: torch.device,
+) -> torch.Tensor | None:
+    """The mask of a batch of rows of these lengths."""
+    mask = padding_mask(lengths, needs.dtype, device)
+    longest, window = int(lengths.max()), needs.kind.window
+    if position_bias is not None:
+        zero = position_bias.shape[1] // 2
+        diagonals = position_bias[:, zero + 1 - longest : zero + longest].to(needs.dtype)
+        # Row i of the windows is that of query longest - 1 - i.
+        bias = diagonals.unfold(1, longest, 1).flip(1)
+        mask = bias if mask is None else mask + bias
+    if window is not None and window < longest:
+        far = torch.full((longest, longest), -torch.inf, dtype=needs.dtype, device=device)
+        band = far.triu(window) + far.tril(-window)
+        mask = band if mask is None else mask + band
+    return mask
+
+
+def padded_batches(lengths: IntArray, max_padding: float) -> list[list[int]]:
+    """Group rows of the given lengths into batches, each padded to its longest row.
+
+    Greedy from the longest row down: a row joins the batch as long as padding is at most the
+    fraction `max_padding` of the batch's positions. Within a batch, rows keep their order.
+    """
+    batches: list[list[int]] = []
+    batch: list[int] = []
+    longest = used = 0
+    by_length = np.argsort(-lengths, kind="stable")
+    for row, length in zip(by_length.tolist(), lengths[by_length].tolist(), strict=True):
+        if batch and used + length < (1 - max_padding) * longest * (len(batch) + 1):
+            batches.append(sorted(batch))
+            batch = []
+        if not batch:
+            longest, used = length, 0
+        batch.append(row)
+        used += length
+    if batch:
+        batches.append(sorted(batch))
+    return batches
+
+
+def padding_mask(
+    lengths: IntArray, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor | None:
+    """An additive mask [rows, 1, 1, longest]: 0 for the tokens of each row, -inf for its padding.
+
+    None if no row is padded.
+    """
+    longest = int(lengths.max())
+    if lengths.min() == longest:
+        return None
+    padding = np.arange(longest) >= lengths[:, None]
+    (mask,) = to_device([np.where(padding, np.float32(-np.inf), np.float32(0))], device)
+    return mask[:, None, None].to(dtype)

@@ -4,31 +4,68 @@ They serve GPUs and dtypes without FlashAttention, and few sequences with long c
 FlashAttention is slow.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 
-from workers.attention.backends.shared_prefixes import SharedPrefixes, StepPrefixes
-from workers.attention.base import AttentionNeeds, Capabilities, LayerCache
-from workers.attention.concurrent_kernels import concurrently
-from workers.attention.context_splits import min_splits
+from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, Capabilities, LayerCache
+from workers.attention.prefix_tiles import PrefixTiler
+from workers.device.transfer import to_device
+from workers.device.tuning import (
+    SKEWED_MAX_SPLITS,
+    SKEWED_MIN_CONTEXT,
+    SKEWED_MIN_ROWS,
+    SKEWED_SHARE,
+    SKEWED_SPLIT_TOKENS,
+)
+from workers.kernels.launch import processors
 from workers.step.packed_step import PackedStep
-from workers.step.paged_step import PagedStep
+from workers.step.paged_step import PagedStep, PrefixParts, PrefixTensors
+from workers.step.rows import IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class StepPrefixes:
+    """A step's prefixes that are attended once.
+
+    tiles     int32[N, 6]      (see `shared_prefix.attend`)
+    parts     all rows' parts  memory that every layer overwrites
+    contexts  int32[R]         tokens of each row behind its prefix
+    """
+
+    tiles: torch.Tensor
+    parts: PrefixParts
+    contexts: IntArray
+
+    def of_rows(self, rows: slice) -> PrefixParts:
+        """The part of the `rows`."""
+        starts, counts = self.parts.starts[rows], self.parts.counts[rows]
+        return self.parts._replace(starts=starts, counts=counts)
 
 
 @dataclass(frozen=True, slots=True)
 class PagedPlan:
-    """A step whose first `decode_rows` rows have one query each; their contexts are divided into at
-    least `min_splits` splits. `longest` is the most queries of any other row. `prefixes` are those
-    that are attended once."""
+    """A step whose first `decode_rows` rows have one query each.
+
+    min_splits  the fewest splits of these rows' contexts
+    prefixes    those that are attended once
+    others      what the kernel for the other rows needs; None if there are none
+    """
 
     step: PagedStep
     decode_rows: int
-    longest: int
     min_splits: int
     prefixes: StepPrefixes | None
+    others: Any
+
+    @property
+    def kv_indices(self) -> torch.Tensor:
+        """KV indices of the step's tokens, int64[T]."""
+        return self.step.kv_indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +77,10 @@ class PackedPlan:
     position_bias: torch.Tensor | None
 
 
-class TritonBackend:
+class TritonBackend(AttentionBackend):
     """Split-K decode for the leading rows of one query, tiles of queries for the others."""
 
+    label = "triton"
     capabilities = Capabilities(
         causal_paged=True,
         bidirectional=True,
@@ -56,48 +94,60 @@ class TritonBackend:
         devices=("cuda",),
         dtypes=(torch.bfloat16, torch.float16, torch.float32),
     )
+    _all_rows_share = True
+    """Whether rows behind the decode rows may share prefixes."""
 
     def __init__(self, needs: AttentionNeeds) -> None:
+        super().__init__(needs)
         # Imported here, so that reading the capabilities does not need Triton.
         from workers.kernels.attention import (  # noqa: PLC0415
+            kv_cache,
             paged_decode,
             paged_prefill,
-            rotate_and_cache,
+            shared_prefix,
         )
 
         self._decode, self._prefill = paged_decode, paged_prefill
-        self._write = rotate_and_cache.write_kv
-        self._kind = needs.kind
-        self.shared_prefixes = SharedPrefixes.where_possible(needs)
-        self.prefix_tiler = self.shared_prefixes.tiler if self.shared_prefixes else None
+        self._kv_cache, self._attend_prefixes = kv_cache, shared_prefix.attend
+        if needs.paged and needs.kind.window is None:  # With a window, rows attend alone.
+            heads = needs.num_heads, needs.num_kv_heads, needs.head_dim
+            self.prefix_tiler = PrefixTiler(
+                shared_prefix.tokens_a_tile(*heads, needs.dtype),
+                needs.num_kv_heads,
+                needs.block_size,
+                processors(torch.device(needs.device)),
+            )
 
     def plan_paged(self, step: PagedStep) -> PagedPlan:
         decode_rows = step.leading_decode_rows
-        longest = int(step.query_lens[decode_rows:].max(initial=0))
-        prefixes = self.shared_prefixes.plan(step) if self.shared_prefixes else None
+        prefixes = others = None
+        if self.prefix_tiler is not None:
+            prefixes = self._plan_prefixes(self.prefix_tiler, step, decode_rows)
         contexts = prefixes.contexts if prefixes else step.contexts
-        splits = min_splits(contexts[:decode_rows], self._kind.window)
-        return PagedPlan(step, decode_rows, longest, splits, prefixes)
+        splits = min_splits(contexts[:decode_rows], self._kind.window) if decode_rows else 1
+        if decode_rows < len(step.query_lens):
+            others = self._plan_others(step, decode_rows)
+        return PagedPlan(step, decode_rows, splits, prefixes, others)
 
-    def write_kv(
-        self, keys: torch.Tensor, values: torch.Tensor, cache: LayerCache, plan: PagedPlan
-    ) -> None:
-        self._write(keys, values, plan.step.kv_indices, cache.keys, cache.values)
+    def write_kv(self, qkv: QKV, cache: LayerCache, plan: PagedPlan) -> None:
+        target = self._kv_cache.KVTarget(plan.kv_indices, cache.keys, cache.values)
+        self._kv_cache.write_kv(qkv.keys, qkv.values, target)
 
     def attend_paged(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        cache: LayerCache,
-        plan: PagedPlan,
-        out: torch.Tensor | None = None,
+        self, qkv: QKV, cache: LayerCache, plan: PagedPlan, out: torch.Tensor | None = None
     ) -> torch.Tensor:
+        queries, step, prefixes = qkv.queries, plan.step, plan.prefixes
         if out is None:
-            out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
-        if self.shared_prefixes and plan.prefixes:
-            self.shared_prefixes.attend(queries, cache, plan.step, plan.prefixes)
-        concurrently(self._launches(queries, cache, plan, out))
+            out = empty_like(queries)
+        if prefixes:
+            paged = cache.keys, cache.values, step.block_tables, step.slots
+            self._attend_prefixes(queries, *paged, prefixes.tiles, prefixes.parts, self._kind)
+        launches: list[Callable[[], object]] = []
+        if plan.decode_rows:
+            launches.append(partial(self._attend_decodes, queries, cache, plan, out))
+        if plan.others is not None:
+            launches.append(partial(self._attend_others, queries, cache, plan, out))
+        concurrently(launches)
         return out
 
     def plan_packed(
@@ -105,57 +155,124 @@ class TritonBackend:
     ) -> PackedPlan:
         return PackedPlan(step.query_starts, int(step.query_lens.max()), position_bias)
 
-    def attend_packed(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: PackedPlan
-    ) -> torch.Tensor:
-        return self._prefill.attend_bidirectional(
-            queries,
-            keys,
-            values,
-            plan.starts,
-            plan.longest,
-            self._kind.scale,
-            window=self._kind.window,
-            softcap=self._kind.softcap,
-            position_bias=plan.position_bias,
+    def attend_packed(self, qkv: QKV, plan: PackedPlan) -> torch.Tensor:
+        out = empty_like(qkv.queries)
+        rows, bias = (plan.starts, plan.longest), plan.position_bias
+        self._prefill.attend(*qkv, *rows, self._kind, out, position_bias=bias)
+        return out
+
+    def _plan_others(self, step: PagedStep, first: int) -> Any:
+        """The most queries of a row from `first` on: what `_attend_others` needs."""
+        return int(step.query_lens[first:].max())
+
+    def _attend_decodes(
+        self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
+    ) -> None:
+        step, rows = plan.step, slice(plan.decode_rows)
+        self._decode.attend(
+            queries[rows],
+            *(cache.keys, cache.values, step.block_tables, step.slots[rows]),
+            step.context_lens[rows],
+            self._kind,
+            out[rows],
+            min_splits=plan.min_splits,
+            prefix=plan.prefixes.of_rows(rows) if plan.prefixes else None,
         )
 
-    def _launches(
+    def _attend_others(
         self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
-    ) -> list[Callable[[], object]]:
-        """One launch for the decode rows, and one for the others, if there are any."""
-        step, decode_rows, prefixes = plan.step, plan.decode_rows, plan.prefixes
-        paged = cache.keys, cache.values, step.block_tables
-        launches: list[Callable[[], object]] = []
-        if decode_rows:
-            decode = partial(
-                self._decode.attend,
-                queries[:decode_rows],
-                *paged,
-                step.slots[:decode_rows],
-                step.context_lens[:decode_rows],
-                self._kind.scale,
-                out[:decode_rows],
-                min_splits=plan.min_splits,
-                window=self._kind.window,
-                softcap=self._kind.softcap,
-                prefix=prefixes.of_rows(slice(decode_rows)) if prefixes else None,
-            )
-            launches.append(decode)
-        if plan.longest:
-            prefill = partial(
-                self._prefill.attend,
-                queries,
-                *paged,
-                step.slots[decode_rows:],
-                step.query_starts[decode_rows:],
-                step.context_lens[decode_rows:],
-                plan.longest,
-                self._kind.scale,
-                out,
-                window=self._kind.window,
-                softcap=self._kind.softcap,
-                prefix=prefixes.of_rows(slice(decode_rows, None)) if prefixes else None,
-            )
-            launches.append(prefill)
-        return launches
+    ) -> None:
+        """Attend causally for the rows behind the decode rows, whose queries are the last tokens of
+        their contexts. `queries` and `out` [T, H, D] are of all tokens of the step."""
+        step, rows = plan.step, slice(plan.decode_rows, None)
+        paging = step.block_tables, step.slots[rows], step.context_lens[rows]
+        self._prefill.attend(
+            *(queries, cache.keys, cache.values),
+            *(step.query_starts[rows], plan.others),
+            self._kind,
+            out,
+            self._prefill.Paging(*paging),
+            prefix=plan.prefixes.of_rows(rows) if plan.prefixes else None,
+        )
+
+    def _plan_prefixes(
+        self, tiler: PrefixTiler, step: PagedStep, decode_rows: int
+    ) -> StepPrefixes | None:
+        """The prefixes worth it among the groups of rows that may share one. None without any."""
+        if step.prefixes is not None:
+            tokens = len(step.query_lens)
+            return self._prefix_memory(step.prefixes, tokens, step, step.contexts)
+        if not len(step.groups):
+            return None
+        rows = None if self._all_rows_share else decode_rows
+        query_lens = step.query_lens[:rows]
+        count = len(query_lens)
+        groups = step.groups[step.groups[:, 0] < count]
+        # The last of these may have rows beyond.
+        groups[:, 1] = np.minimum(groups[:, 1], count - groups[:, 0])
+        tables = tiler.tables(groups, query_lens) if len(groups) else None
+        if tables is None:
+            return None
+        tiles, starts, counts = to_device(list(tables), step.slots.device)
+        tensors = PrefixTensors(tiles, starts, counts, int(tables.counts.max()))
+        # Decode rows come first: memory behind the last grouped token is not needed.
+        tokens = int((tables.tiles[:, 0] + tables.tiles[:, 1]).max())
+        own = step.contexts[:rows] - tables.starts
+        return self._prefix_memory(tensors, tokens, step, own)
+
+    def _prefix_memory(
+        self, tensors: PrefixTensors, tokens: int, step: PagedStep, contexts: IntArray
+    ) -> StepPrefixes:
+        """Prefixes with memory for the parts of `tokens` tokens."""
+        device, shape = step.slots.device, (tensors.most_parts, tokens, self._needs.num_heads)
+        outputs = torch.empty((*shape, self._needs.head_dim), dtype=torch.float32, device=device)
+        sums = torch.empty(shape, dtype=torch.float32, device=device)
+        parts = PrefixParts(outputs, sums, tensors.starts, tensors.counts)
+        return StepPrefixes(tensors.tiles, parts, contexts)
+
+
+def empty_like(queries: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory of the same shape, even if `queries` are not."""
+    return torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+
+
+def concurrently(launches: Sequence[Callable[[], object]]) -> None:
+    """Call each of `launches` in order. In a CUDA graph that is being captured they become parallel
+    branches; none may read or overwrite another's results.
+
+    Outside a graph, parallel streams would gain little: launching takes as long as the kernels.
+    """
+    capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    if len(launches) < 2 or not capturing:
+        for launch in launches:
+            launch()
+        return
+    main = torch.cuda.current_stream()
+    others = [torch.cuda.Stream() for _ in launches[1:]]
+    for stream in others:
+        stream.wait_stream(main)
+    launches[0]()
+    for stream, launch in zip(others, launches[1:], strict=True):
+        with torch.cuda.stream(stream):
+            launch()
+        main.wait_stream(stream)
+
+
+def min_splits(contexts: IntArray, window: int | None = None) -> int:
+    """The fewest splits into which a decode kernel divides each of the contexts int32[R].
+
+    With a window, only that part of a context is divided. There is one split unless one context is
+    much longer than the others: read by one program, it would delay the whole step.
+    """
+    if window is not None:
+        contexts = np.minimum(contexts, np.int32(window))
+    longest = int(contexts.max(initial=0))
+    fair_share = int(contexts.sum()) // SKEWED_SHARE
+    if len(contexts) <= SKEWED_MIN_ROWS or longest <= max(SKEWED_MIN_CONTEXT, fair_share):
+        return 1
+    return min(longest // SKEWED_SPLIT_TOKENS, SKEWED_MAX_SPLITS)
+
+
+def has_skewed_context(contexts: IntArray) -> bool:
+    """Whether one of the contexts int32[R] is so long that it must be split."""
+    return min_splits(contexts) > 1

@@ -1,4 +1,5 @@
-"""Softmax attention one tile of keys at a time, shared by the attention kernels."""
+"""Parts of all attention kernels: softmax attention one tile of keys at a time, the KV indices of
+a tile, and folding in what was attended before, over a prefix that rows share."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -40,3 +41,48 @@ def fold_tile(
     attended = attended * kept[:, None]
     attended = tl.dot(weights.to(values.dtype), values, attended, input_precision="ieee")
     return higher, total, attended
+
+
+@triton.jit
+def tile_kv_indices(table, start, end, PAGE: tl.constexpr, TILE: tl.constexpr):
+    """KV indices int64[TILE] of the tokens from `start` on, a multiple of TILE.
+
+    `table` points to the row's block ids, and is not read for tokens from `end` on. A PAGE of 0
+    means no paging: a token's index is its position.
+    """
+    tokens = start + tl.arange(0, TILE)
+    if PAGE == 0:
+        kv_indices = tokens.to(tl.int64)
+    elif PAGE % TILE == 0:
+        block = tl.load(table + start // PAGE, mask=start < end, other=0)
+        kv_indices = block.to(tl.int64) * PAGE + start % PAGE + tl.arange(0, TILE)
+    else:
+        blocks = tl.load(table + tokens // PAGE, mask=tokens < end, other=0)
+        kv_indices = blocks.to(tl.int64) * PAGE + tokens % PAGE
+    return kv_indices
+
+
+@triton.jit
+def fold_parts(
+    outputs, log_sum_exps, count, stride, offsets, dims, present, peak, total, attended,
+    HEAD_DIM: tl.constexpr,
+):  # fmt: skip
+    """Fold `count` parts of a prefix into a running softmax (see `fold_tile`).
+
+    `offsets` int64[M] are the queries' indices among the T * H = `stride` of a part; they
+    are read where `present`.
+    """
+    for part in range(count):
+        here = part * stride + offsets
+        seen = tl.load(log_sum_exps + here, mask=present, other=float("-inf")) * _LOG2_E
+        inside = (seen > float("-inf"))[:, None] & (dims < HEAD_DIM)[None, :]
+        partial = tl.load(
+            outputs + here[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0
+        )
+        higher = tl.maximum(peak, seen)
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        weight, kept = tl.exp2(seen - base), tl.exp2(peak - base)
+        total = total * kept + weight
+        attended = attended * kept[:, None] + partial.to(tl.float32) * weight[:, None]
+        peak = higher
+    return peak, total, attended

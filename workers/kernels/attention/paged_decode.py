@@ -21,19 +21,23 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from workers.contract.model_config import AttentionKind
 from workers.device.tuning import (
     DECODE_MANY_SPLITS,
     DECODE_PROGRAMS_PER_PROCESSOR,
     DECODE_TILE_BYTES,
 )
-from workers.kernels.attention.merge import MAX_SPLITS, merge
-from workers.kernels.attention.online_softmax import fold_tile
-from workers.kernels.attention.paging import tile_kv_indices
-from workers.kernels.attention.prefix_parts import fold_parts
+from workers.kernels.attention.online_softmax import fold_parts, fold_tile, tile_kv_indices
 from workers.kernels.launch import pdl, processors
-from workers.step.prefixes import PrefixParts
+from workers.step.paged_step import PrefixParts
+
+MAX_SPLITS = 64
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
+
+_UNALIGNED = ["block_tables", "slots", "context_lens", "starts", "parts"]
+_UNALIGNED += ["table_stride", "part_stride"]
+"""Arguments that may be views at any offset, which must not cause another compilation."""
 
 
 class Launch(NamedTuple):
@@ -45,14 +49,6 @@ class Launch(NamedTuple):
     splits: int
 
 
-class Score(NamedTuple):
-    """How a score is computed, and which tokens have one: `attend`'s arguments."""
-
-    scale: float
-    window: int | None
-    softcap: float | None
-
-
 def attend(
     queries: torch.Tensor,
     keys: torch.Tensor,
@@ -60,36 +56,30 @@ def attend(
     block_tables: torch.Tensor,
     slots: torch.Tensor,
     context_lens: torch.Tensor,
-    scale: float,
-    out: torch.Tensor | None = None,
+    kind: AttentionKind,
+    out: torch.Tensor,
     *,
     min_splits: int = 1,
-    window: int | None = None,
-    softcap: float | None = None,
     prefix: PrefixParts | None = None,
-) -> torch.Tensor:
-    """softmax(q K^T * scale) V of each row over the first `context_lens[row]` tokens of its slot,
-    or over the last `window` of them; with a `softcap` c, scores are c * tanh(score / c).
+) -> None:
+    """softmax(q K^T * scale) V of each row over the first `context_lens[row]` tokens of its slot.
+    With a window these are the last `window` of them.
 
     queries      [R, H, D], dense within a row
     keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
     block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
     slots, context_lens  int32[R]
+    kind         its scale, window and softcap
     min_splits   the fewest programs among which a context is split
     prefix       the first tokens of some rows, attended by the launch before, with which this one
                  overlaps: row r is token r of its T >= R; not with a window
-    Returns [R, H, D], contiguous: `out` if given. Nothing is written for a row without tokens.
+    out          [R, H, D], contiguous; nothing is written for a row without tokens
     """
-    rows, heads, head_dim = queries.shape
-    if out is None:
-        out = torch.empty((rows, heads, head_dim), dtype=queries.dtype, device=queries.device)
     longest = block_tables.shape[1] * keys.shape[1]
-    seen = longest if window is None else min(longest, window)
+    seen = longest if kind.window is None else min(longest, kind.window)
     launch = _launch(queries, keys, seen, min_splits, own_parts=prefix is not None)
-    score = Score(scale, window, softcap)
     paged = keys, values, block_tables, slots, context_lens
-    _attend_with(launch, queries, *paged, score, out, prefix)
-    return out
+    _attend_with(launch, queries, *paged, kind, out, prefix)
 
 
 def _launch(
@@ -100,22 +90,20 @@ def _launch(
     *,
     own_parts: bool = False,
 ) -> Launch:
-    """Chosen by shapes, the most tokens that a row may see, and whether rows may see only their own
-    parts behind a prefix, so that a captured launch is right for any lengths."""
+    """Choose by shapes, the most tokens that a row may see, and whether rows have `own_parts`.
+
+    These are behind a prefix. A captured launch is then right for any lengths."""
     kv_heads, head_dim = keys.shape[2:]
     row_bytes = (1 << (head_dim - 1).bit_length()) * keys.itemsize
     # In float32, which tensor cores do not multiply, more would not fit in registers.
     tile = 16 if keys.dtype == torch.float32 else min(max(DECODE_TILE_BYTES // row_bytes, 16), 128)
     tiles = -(-most_tokens // tile)
-    splits = max(_splits(len(queries) * kv_heads, processors(keys.device)), min_splits)
-    splits = min(splits, tiles, MAX_SPLITS)
+    # Without splits there are so many programs, which are enough if they fill the GPU.
+    programs, present = len(queries) * kv_heads, processors(keys.device)
+    wanted = 1 if programs >= present else DECODE_PROGRAMS_PER_PROCESSOR * present // programs
+    splits = min(max(wanted, min_splits), tiles, MAX_SPLITS)
     few_tiles = own_parts or splits > DECODE_MANY_SPLITS
     return Launch(tile, warps=4, stages=2 if few_tiles else 3, splits=splits)
-
-
-def _splits(programs: int, processors: int) -> int:
-    """Splits of a context that fill the GPU, where one split makes `programs` programs."""
-    return 1 if programs >= processors else DECODE_PROGRAMS_PER_PROCESSOR * processors // programs
 
 
 def _attend_with(
@@ -126,7 +114,7 @@ def _attend_with(
     block_tables: torch.Tensor,
     slots: torch.Tensor,
     context_lens: torch.Tensor,
-    score: Score,
+    kind: AttentionKind,
     out: torch.Tensor,
     prefix: PrefixParts | None = None,
 ) -> None:
@@ -140,8 +128,8 @@ def _attend_with(
     _attend[(kv_heads, launch.splits, rows)](
         *(queries, keys, values, block_tables, slots, context_lens, partial, sums),
         *(prefix or (out, out, slots, slots)),
-        score.scale,
-        score.softcap or 0.0,
+        kind.scale,
+        kind.softcap or 0.0,
         queries.stride(0),
         block_tables.stride(0),
         prefix.stride if prefix else 0,
@@ -152,8 +140,8 @@ def _attend_with(
         TILE=launch.tile,
         SPLIT=launch.splits > 1,
         PREFIX=prefix is not None,
-        WINDOW=score.window or 0,
-        SOFTCAP=score.softcap is not None,
+        WINDOW=kind.window or 0,
+        SOFTCAP=kind.softcap is not None,
         GROUP_BLOCK=max(triton.next_power_of_2(heads // kv_heads), 16),
         DIM_BLOCK=triton.next_power_of_2(head_dim),
         num_warps=launch.warps,
@@ -162,11 +150,6 @@ def _attend_with(
     )
     if launch.splits > 1:
         merge(partial, sums, out)
-
-
-_UNALIGNED = ["block_tables", "slots", "context_lens", "starts", "parts"]
-_UNALIGNED += ["table_stride", "part_stride"]
-"""Arguments that may be views at any offset, which must not cause another compilation."""
 
 
 @triton.jit(do_not_specialize=_UNALIGNED)
@@ -257,3 +240,57 @@ def _fold_tokens(
             True, SOFTCAP, False, False,
         )  # fmt: skip
     return peak, total, attended
+
+
+def merge(outputs: torch.Tensor, log_sum_exps: torch.Tensor, out: torch.Tensor) -> None:
+    """Softmax attention over the union of S <= MAX_SPLITS disjoint splits of a context.
+
+    outputs [S, R, H, D] and log_sum_exps float32[S, R, H] (natural logarithm), both contiguous, are
+    each split's own attention (Dao 2023, arXiv:2307.08691, section 3); `out` is [R, H, D]. A split
+    without tokens has a log-sum-exp of -inf, and its output is never read; a row without tokens in
+    any split is not written.
+    """
+    splits, rows, heads, head_dim = outputs.shape
+    assert splits <= MAX_SPLITS
+    dim_block = triton.next_power_of_2(head_dim)
+    _merge[(rows, heads)](
+        outputs,
+        log_sum_exps,
+        out,
+        splits,
+        rows * heads,
+        HEADS=heads,
+        HEAD_DIM=head_dim,
+        SPLITS=MAX_SPLITS,
+        DIM_BLOCK=dim_block,
+        num_warps=max(dim_block // 32, 1),
+        **pdl(out),
+    )
+
+
+@triton.jit(do_not_specialize=["splits", "split_stride"])
+def _merge(
+    outputs, log_sum_exps, out, splits, split_stride,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, DIM_BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    here = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
+    which = tl.arange(0, SPLITS)
+    indices = which.to(tl.int64) * split_stride + here
+    sums = tl.load(log_sum_exps + indices, mask=which < splits, other=float("-inf"))
+    present = sums > float("-inf")
+    peak = tl.max(sums, axis=0)
+    weights = tl.where(present, tl.exp(sums - peak), 0.0)
+    total = tl.sum(weights, axis=0)
+    dims = tl.arange(0, DIM_BLOCK)
+    inside = dims < tl.where(total > 0.0, HEAD_DIM, 0)
+    partial = tl.load(
+        outputs + indices[:, None] * HEAD_DIM + dims[None, :],
+        mask=present[:, None] & inside[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    merged = tl.sum(partial * weights[:, None], axis=0) / total
+    tl.store(out + here * HEAD_DIM + dims, merged.to(out.dtype.element_ty), mask=inside)

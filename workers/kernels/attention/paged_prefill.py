@@ -14,96 +14,67 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from workers.contract.model_config import AttentionKind
 from workers.device.tuning import (
     PREFILL_TILE,
     PREFILL_TILE_FLOAT32,
     PREFILL_TILE_LARGE_HEADS,
     PrefillTile,
 )
-from workers.kernels.attention.online_softmax import fold_tile
-from workers.kernels.attention.paging import tile_kv_indices
-from workers.kernels.attention.prefix_parts import fold_parts
+from workers.kernels.attention.online_softmax import fold_parts, fold_tile, tile_kv_indices
 from workers.kernels.launch import pdl
-from workers.step.prefixes import PrefixParts
+from workers.step.paged_step import PrefixParts
 
 
-class Score(NamedTuple):
-    """How a score is computed, and which tokens have one: arguments of the functions below."""
+class Paging(NamedTuple):
+    """The rows' contexts in a paged cache: row slots[r] of `block_tables` int32[S, max_blocks],
+    contiguous, holds row r's block ids; slots and context_lens are int32[R]."""
 
-    scale: float
-    window: int | None
-    softcap: float | None
-    position_bias: torch.Tensor | None
+    block_tables: torch.Tensor
+    slots: torch.Tensor
+    context_lens: torch.Tensor
 
 
 def attend(
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    block_tables: torch.Tensor,
-    slots: torch.Tensor,
     query_starts: torch.Tensor,
-    context_lens: torch.Tensor,
     max_query_len: int,
-    scale: float,
-    out: torch.Tensor | None = None,
+    kind: AttentionKind,
+    out: torch.Tensor,
+    paging: Paging | None = None,
     *,
-    window: int | None = None,
-    softcap: float | None = None,
+    position_bias: torch.Tensor | None = None,
     prefix: PrefixParts | None = None,
-) -> torch.Tensor:
-    """Causal attention of each row's queries, the last tokens of its context, to themselves and to
-    the tokens less than `window` before them; with a `softcap` c, scores are c * tanh(score / c).
+) -> None:
+    """Attention by the scale, window and softcap of `kind`, without a cache or over one.
+
+    With `paging` it is causal: each row's queries are the last tokens of its context, and see
+    themselves and those before. Without, every token sees all of its row.
 
     queries      [T, H, D], dense within a token; row r's are [query_starts[r], query_starts[r + 1])
-    keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
-    block_tables int32[S, max_blocks], row slots[r] holds row r's block ids; contiguous
-    slots, context_lens  int32[R]; query_starts int32[R + 1]; max_query_len >= any row's queries
-    prefix       the first tokens of some rows' contexts, which precede their queries and which
-                 these have attended to already; not with a window
-    Returns [T, H, D], contiguous: `out` if given, where tokens outside all rows are left alone.
+    keys, values [blocks, page, Hkv, D], contiguous, or without a cache [T, Hkv, D], dense within a
+                 token, with equal strides; H is a multiple of Hkv
+    query_starts int32[R + 1]; max_query_len >= any row's queries
+    out          [T, H, D], contiguous; tokens outside all rows are left alone
+    position_bias  without a cache: position_bias[h, L - 1 + k - q], [H, 2 * L - 1] of rows of at
+                 most L tokens, contiguous, is added to the score of query q and key k
+    prefix       with a cache and no window: the first tokens of some rows' contexts, which precede
+                 their queries and which these have attended to already
     """
-    if out is None:
-        out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+    tile = tile_for(queries.shape[2], queries.dtype, PREFILL_TILE)
     _attend_with(
-        _tile(queries), queries, keys, values, query_starts, max_query_len,
-        Score(scale, window, softcap, None), out, (block_tables, slots, context_lens), prefix,
+        tile, queries, keys, values, query_starts, max_query_len, kind, out, paging,
+        bias=position_bias, prefix=prefix,
     )  # fmt: skip
-    return out
 
 
-def attend_bidirectional(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    query_starts: torch.Tensor,
-    max_query_len: int,
-    scale: float,
-    *,
-    window: int | None = None,
-    softcap: float | None = None,
-    position_bias: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Every token over all tokens of its row, or those less than `window` away, without a cache.
-
-    `softcap` is as in `attend`; then position_bias[h, L - 1 + k - q], [H, 2 * L - 1] of rows of at
-    most L tokens, contiguous, is added to the score of query q and key k.
-
-    queries [T, H, D], keys and values [T, Hkv, D] with equal strides, all dense within a token;
-    query_starts int32[R + 1]. Returns [T, H, D], contiguous.
-    """
-    out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
-    score = Score(scale, window, softcap, position_bias)
-    tile = _tile(queries)
-    _attend_with(tile, queries, keys, values, query_starts, max_query_len, score, out, None)
-    return out
-
-
-def _tile(queries: torch.Tensor) -> PrefillTile:
+def tile_for(head_dim: int, dtype: torch.dtype, usual: PrefillTile) -> PrefillTile:
     """Chosen by head size and dtype only, so that one compiled variant serves every step."""
-    if queries.dtype == torch.float32:
+    if dtype == torch.float32:
         return PREFILL_TILE_FLOAT32
-    return PREFILL_TILE_LARGE_HEADS if queries.shape[2] > 128 else PREFILL_TILE
+    return PREFILL_TILE_LARGE_HEADS if head_dim > 128 else usual
 
 
 def _attend_with(
@@ -113,23 +84,23 @@ def _attend_with(
     values: torch.Tensor,
     query_starts: torch.Tensor,
     max_query_len: int,
-    score: Score,
+    kind: AttentionKind,
     out: torch.Tensor,
-    paging: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None,
+    paging: Paging | None,
+    *,
+    bias: torch.Tensor | None = None,
     prefix: PrefixParts | None = None,
 ) -> None:
-    """Launch with a given tile: over a cache by `paging` (block tables, slots, context lengths), or
-    without one."""
+    """`attend` with a given tile."""
     heads, head_dim = queries.shape[1:]
     kv_heads = keys.shape[-2]
-    bias = score.position_bias
     query_tiles = triton.cdiv(max_query_len * (heads // kv_heads), tile.query_tile)
     paged = paging or (query_starts,) * 3
     _attend[(kv_heads, len(query_starts) - 1, query_tiles)](
         *(queries, keys, values, query_starts, *paged, out, queries if bias is None else bias),
         *(prefix or (out, out, query_starts, query_starts)),
-        score.scale,
-        score.softcap or 0.0,
+        kind.scale,
+        kind.softcap or 0.0,
         queries.stride(0),
         keys.stride(-3),
         paged[0].stride(0),
@@ -141,9 +112,9 @@ def _attend_with(
         PAGE=keys.shape[1] if paging else 0,
         QUERY_TILE=tile.query_tile,
         KEY_TILE=tile.key_tile,
-        WINDOW=score.window or 0,
-        FIRST_PART=_first_part(score.window, 2 * tile.query_tile // (heads // kv_heads)),
-        SOFTCAP=score.softcap is not None,
+        WINDOW=kind.window or 0,
+        FIRST_PART=_first_part(kind.window, 2 * tile.query_tile // (heads // kv_heads)),
+        SOFTCAP=kind.softcap is not None,
         BIASED=bias is not None,
         PREFIX=prefix is not None,
         DIM_BLOCK=triton.next_power_of_2(head_dim),
@@ -264,7 +235,7 @@ def fold_tiles(
     MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEY_TILE: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr, DIM_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys [start, end) into a running softmax; without MASKED, all queries see all."""
+    """Fold the keys [start, end) into a running softmax. Without MASKED, all queries see all."""
     dims = tl.arange(0, DIM_BLOCK)
     # Block ids are read a tile ahead, so that no load of keys waits for them.
     kv_indices = tile_kv_indices(table, start, end, PAGE, KEY_TILE)

@@ -14,22 +14,18 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from workers.device.tuning import (
-    PREFILL_TILE_FLOAT32,
-    PREFILL_TILE_LARGE_HEADS,
-    SHARED_PREFIX_TILE,
-    PrefillTile,
-)
-from workers.kernels.attention.paged_prefill import fold_tiles
+from workers.contract.model_config import AttentionKind
+from workers.device.tuning import SHARED_PREFIX_TILE
+from workers.kernels.attention.paged_prefill import fold_tiles, tile_for
 from workers.kernels.launch import pdl
-from workers.step.prefixes import PrefixParts
+from workers.step.paged_step import PrefixParts
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 def tokens_a_tile(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
     """The most tokens that an entry of `attend`'s table may have."""
-    return max(_tile(head_dim, dtype).query_tile // (heads // kv_heads), 1)
+    return max(tile_for(head_dim, dtype, SHARED_PREFIX_TILE).query_tile // (heads // kv_heads), 1)
 
 
 def attend(
@@ -40,8 +36,7 @@ def attend(
     slots: torch.Tensor,
     tiles: torch.Tensor,
     parts: PrefixParts,
-    scale: float,
-    softcap: float | None = None,
+    kind: AttentionKind,
 ) -> None:
     """softmax(q K^T * scale) V over parts of prefixes, and its log-sum-exp, into `parts`.
 
@@ -52,16 +47,16 @@ def attend(
     tiles        int32[N, 6]: (first token, tokens, row, start, end, part): all these tokens see
                  the positions [start, end) of the row, which are whole blocks; at most
                  `tokens_a_tile`. An entry of no tokens does nothing
-    softcap      c: scores are c * tanh(score / c)
+    kind         its scale and softcap; no window
     """
     (heads, head_dim), (page, kv_heads) = queries.shape[1:], keys.shape[1:3]
-    tile = _tile(head_dim, queries.dtype)
+    tile = tile_for(head_dim, queries.dtype, SHARED_PREFIX_TILE)
     # A tile of fewer queries than heads share a KV head would not hold one token.
     query_tile = max(tile.query_tile, triton.next_power_of_2(heads // kv_heads))
     _attend[(kv_heads, len(tiles))](
         *(queries, keys, values, block_tables, slots, tiles, parts.outputs, parts.log_sum_exps),
-        scale,
-        softcap or 0.0,
+        kind.scale,
+        kind.softcap or 0.0,
         queries.stride(0),
         block_tables.stride(0),
         parts.stride,
@@ -71,19 +66,12 @@ def attend(
         PAGE=page,
         QUERY_TILE=query_tile,
         KEY_TILE=tile.key_tile,
-        SOFTCAP=softcap is not None,
+        SOFTCAP=kind.softcap is not None,
         DIM_BLOCK=triton.next_power_of_2(head_dim),
         num_warps=tile.warps,
         num_stages=tile.stages,
         **pdl(queries),
     )
-
-
-def _tile(head_dim: int, dtype: torch.dtype) -> PrefillTile:
-    """Chosen by head size and dtype only, so that one compiled variant serves every step."""
-    if dtype == torch.float32:
-        return PREFILL_TILE_FLOAT32
-    return PREFILL_TILE_LARGE_HEADS if head_dim > 128 else SHARED_PREFIX_TILE
 
 
 @triton.jit(do_not_specialize=["block_tables", "slots", "tiles", "table_stride", "part_stride"])

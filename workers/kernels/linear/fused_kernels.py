@@ -1,18 +1,22 @@
-"""The kernels that layers use, under the names of `workers.layers.fused.FusedKernels`."""
+"""The kernels that layers use, under one name."""
 
-from workers.kernels.linear.embedding_lookup import embedding
-from workers.kernels.linear.gated_matmul_selection import GatedProduct as gated_product  # noqa: N813
-from workers.kernels.linear.layer_norm import layer_norm
-from workers.kernels.linear.rms_norm import add_rms_norm, rms_norm
-from workers.kernels.linear.skinny_linear import linear as skinny_linear
-from workers.kernels.linear.skinny_linear import prefers
+from workers.kernels.linear import rowwise
+from workers.kernels.linear import skinny_linear as skinny
+from workers.kernels.linear.gated_product import GatedProduct
 
-__all__ = [
-    "add_rms_norm",
-    "embedding",
-    "gated_product",
-    "layer_norm",
-    "prefers",
-    "rms_norm",
-    "skinny_linear",
-]
+
+class FusedKernels:
+    """Functions of rows [N, size], of one dtype.
+
+    gated_product  may measure which implementation is fastest
+    prefers        whether `skinny_linear` beats the library's product for a number of rows, with or
+                   without a norm before it
+    """
+
+    embedding = staticmethod(rowwise.embedding)
+    rms_norm = staticmethod(rowwise.rms_norm)
+    add_rms_norm = staticmethod(rowwise.add_rms_norm)
+    layer_norm = staticmethod(rowwise.layer_norm)
+    gated_product = GatedProduct
+    prefers = staticmethod(skinny.prefers)
+    skinny_linear = staticmethod(skinny.linear)

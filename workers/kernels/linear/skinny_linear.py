@@ -18,9 +18,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from workers.device import tuning
 from workers.device.tuning import SkinnyTile
 from workers.kernels.launch import pdl
-from workers.kernels.linear.activated import activated
-from workers.kernels.linear.rms_norm import rms_norm
-from workers.layers.fused import FusedActivation
+from workers.kernels.linear.fused import FusedActivation
+from workers.kernels.linear.rowwise import activated, rms_norm
 
 
 def prefers(rows: int, *, normed: bool) -> bool:
@@ -157,7 +156,7 @@ def _one_row(
 
 @triton.jit
 def _loaded(values, mask, PRESENT: tl.constexpr):
-    """A bias in float32, before the rows arrive; 0 without one."""
+    """A bias in float32, before the rows arrive. 0 without one."""
     if PRESENT:
         loaded = tl.load(values, mask=mask, other=0.0).to(tl.float32)
     else:

@@ -15,7 +15,7 @@ _UNALIGNED = [
     *("rows", "slots", "penalties", "mask_rows"),
     *("bias_indices", "bias_ids", "bias_values"),
 ]
-"""As `workers.kernels.sampling.candidates.UNALIGNED`."""
+"""As `workers.kernels.sampling.draw_tokens.UNALIGNED`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.workers.kernels.drawn import drawn
-from workers.kernels.attention.copy_blocks import copy_blocks
+from workers.kernels.attention.kv_cache import copy_blocks
 
 
 @pytest.mark.parametrize("block", [(16, 2, 24), (128, 8, 128)], ids=str)

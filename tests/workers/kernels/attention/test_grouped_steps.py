@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from tests.workers.kernels.attention.test_triton_backend import needs, paged_ste
 from tests.workers.kernels.grouped_rows import Group, GroupedRows
 from tests.workers.kernels.paged_rows import Heads, assert_attended
 from workers.attention import prefix_tiles
-from workers.attention.backends.flash_attn4 import FlashAttention4Backend
+from workers.attention.backends.flash_attn import FlashAttention4Backend
 from workers.attention.backends.triton import TritonBackend
-from workers.attention.base import LayerCache
+from workers.attention.base import QKV, LayerCache
 from workers.step.paged_step import PagedStep
 
 PAGE = 16
@@ -51,17 +52,16 @@ def test_steps(
     rows = GroupedRows(groups, heads, PAGE, torch.float16, device)
     backend = TritonBackend(needs(rows, paged=True))
     attended: list[int] = []
-    assert backend.shared_prefixes is not None
-    real = backend.shared_prefixes._attend
+    real = backend._attend_prefixes
 
-    def counted(*args: torch.Tensor) -> None:
+    def counted(*args: Any) -> None:
         attended.append(len(args[5]))
         real(*args)
 
-    monkeypatch.setattr(backend.shared_prefixes, "_attend", counted)
+    monkeypatch.setattr(backend, "_attend_prefixes", counted)
     plan = backend.plan_paged(grouped_step(rows))
     cache = LayerCache(rows.keys, rows.values)
-    out = backend.attend_paged(rows.queries, rows.queries, rows.queries, cache, plan)
+    out = backend.attend_paged(QKV(rows.queries, rows.queries, rows.queries), cache, plan)
     assert_attended(out, rows.by_definition(), torch.float16)
     assert len(attended) == 1
 
@@ -76,10 +76,9 @@ def test_decode_rows_of_flash_attention(
     rows = GroupedRows(DECODES, Heads(4, 2, 64), PAGE, torch.float16, device)
     backend = FlashAttention4Backend(needs(rows, paged=True))
     plan = backend.plan_paged(grouped_step(rows))
-    assert plan.decodes is not None
-    assert plan.decodes.prefixes is not None
+    assert plan.prefixes is not None
     cache = LayerCache(rows.keys, rows.values)
-    out = backend.attend_paged(rows.queries, rows.queries, rows.queries, cache, plan)
+    out = backend.attend_paged(QKV(rows.queries, rows.queries, rows.queries), cache, plan)
     assert_attended(out, rows.by_definition(), torch.float16)
 
 
@@ -93,9 +92,8 @@ def test_a_group_that_begins_with_single_tokens(
     groups = [Group(48, [(0, 1), (2, 1), (5, 1), (1, 4), (0, 9)])]
     rows = GroupedRows(groups, Heads(4, 2, 64), PAGE, torch.float16, device)
     plan = FlashAttention4Backend(needs(rows, paged=True)).plan_paged(grouped_step(rows))
-    assert plan.decodes is not None
-    assert plan.decodes.prefixes is not None
-    assert plan.decodes.prefixes.parts.starts.tolist() == [48, 48, 48]
+    assert plan.prefixes is not None
+    assert plan.prefixes.parts.starts.tolist() == [48, 48, 48]
 
 
 def test_windows_know_no_groups(device: torch.device) -> None:

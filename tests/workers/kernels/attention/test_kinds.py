@@ -9,7 +9,7 @@ from tests.workers.attention_problems import Problem, attention_needs, on_device
 from tests.workers.step_tensors import packed_step
 from workers.attention.backends.naive import NaiveBackend
 from workers.attention.backends.triton import TritonBackend
-from workers.attention.base import AttentionBackend
+from workers.attention.base import QKV, AttentionBackend
 
 WINDOW = 20
 KINDS: dict[str, dict[str, Any]] = {
@@ -46,7 +46,6 @@ def test_bidirectional(kind: dict[str, Any], biased: bool, device: torch.device)
     bias = 2 * torch.randn(4, 199, generator=numbers).to(device) if biased else None
     backends: list[AttentionBackend] = [TritonBackend(want), NaiveBackend(want)]
     ours, naive = (
-        backend.attend_packed(parts[0], parts[1], parts[2], backend.plan_packed(step, bias))
-        for backend in backends
+        backend.attend_packed(QKV(*parts), backend.plan_packed(step, bias)) for backend in backends
     )
     torch.testing.assert_close(ours, naive, atol=2e-5, rtol=0)

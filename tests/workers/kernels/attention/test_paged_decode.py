@@ -19,13 +19,13 @@ def decoding(
 
 
 def attend(rows: PagedRows, how: Launch | None = None) -> torch.Tensor:
-    scale = rows.heads.size**-0.5
+    kind = rows.heads.kind
     cache = (rows.keys, rows.values, rows.block_tables, rows.slots, rows.context_lens)
-    if how is None:
-        return paged_decode.attend(rows.queries, *cache, scale)
     out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
-    score = paged_decode.Score(scale, None, None)
-    paged_decode._attend_with(how, rows.queries, *cache, score, out)
+    if how is None:
+        paged_decode.attend(rows.queries, *cache, kind, out)
+    else:
+        paged_decode._attend_with(how, rows.queries, *cache, kind, out)
     return out
 
 

@@ -8,26 +8,25 @@ from workers.device.tuning import PrefillTile
 from workers.kernels.attention import paged_prefill
 
 
-def attend(rows: PagedRows, tile: PrefillTile | None = None) -> torch.Tensor:
-    scale, longest = rows.heads.size**-0.5, max(count for _, count in rows.rows)
-    if tile is None:
-        return paged_prefill.attend(
-            rows.queries,
-            rows.keys,
-            rows.values,
-            rows.block_tables,
-            rows.slots,
-            rows.query_starts,
-            rows.context_lens,
-            longest,
-            scale,
-        )
+def attend(
+    rows: PagedRows, tile: PrefillTile | None = None, longest: int | None = None
+) -> torch.Tensor:
+    kind, longest = rows.heads.kind, longest or max(count for _, count in rows.rows)
+    paging = paged_prefill.Paging(rows.block_tables, rows.slots, rows.context_lens)
     out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
-    paging = (rows.block_tables, rows.slots, rows.context_lens)
-    score = paged_prefill.Score(scale, None, None, None)
-    paged_prefill._attend_with(
-        tile, rows.queries, rows.keys, rows.values, rows.query_starts, longest, score, out, paging
-    )
+    given = (rows.queries, rows.keys, rows.values, rows.query_starts, longest, kind, out, paging)
+    if tile is None:
+        paged_prefill.attend(*given)
+    else:
+        paged_prefill._attend_with(tile, *given)
+    return out
+
+
+def attend_bidirectional(rows: PagedRows) -> torch.Tensor:
+    out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
+    longest = max(count for _, count in rows.rows)
+    parts = rows.queries, rows.new_keys, rows.new_values
+    paged_prefill.attend(*parts, rows.query_starts, longest, rows.heads.kind, out)
     return out
 
 
@@ -48,45 +47,20 @@ def test_pages_and_tiles(page: int, tiles: tuple[int, int], device: torch.device
 
 def test_the_longest_row_may_be_overestimated(device: torch.device) -> None:
     rows = PagedRows([(7, 9), (0, 2)], Heads(2, 2, 64), 16, torch.float32, device)
-    out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
-    got = paged_prefill.attend(
-        rows.queries,
-        rows.keys,
-        rows.values,
-        rows.block_tables,
-        rows.slots,
-        rows.query_starts,
-        rows.context_lens,
-        100,
-        rows.heads.size**-0.5,
-        out,
-    )
-    assert got is out
-    assert_attended(out, rows.by_definition(), torch.float32)
+    assert_attended(attend(rows, longest=100), rows.by_definition(), torch.float32)
 
 
 @pytest.mark.parametrize("heads", SHAPES)
 def test_bidirectional(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> None:
-    lengths = [7, 1, 33, 16]
-    rows = PagedRows([(0, length) for length in lengths], heads, 16, dot_dtype, device)
-    got = paged_prefill.attend_bidirectional(
-        rows.queries,
-        rows.new_keys,
-        rows.new_values,
-        rows.query_starts,
-        max(lengths),
-        heads.size**-0.5,
-    )
-    assert_attended(got, rows.by_definition(causal=False), dot_dtype)
+    rows = PagedRows([(0, length) for length in (7, 1, 33, 16)], heads, 16, dot_dtype, device)
+    assert_attended(attend_bidirectional(rows), rows.by_definition(causal=False), dot_dtype)
 
 
 def test_a_row_that_is_not_finite_spoils_no_other(device: torch.device) -> None:
     rows = PagedRows([(0, 6), (0, 8), (0, 7)], Heads(2, 2, 64), 16, torch.float32, device)
     exact = rows.by_definition(causal=False)
     rows.packed[6:14] = torch.nan
-    got = paged_prefill.attend_bidirectional(
-        rows.queries, rows.new_keys, rows.new_values, rows.query_starts, 8, 64**-0.5
-    )
+    got = attend_bidirectional(rows)
     assert got[6:14].isnan().all()
     finite = [*range(6), *range(14, 21)]
     assert_attended(got[finite], exact[finite], torch.float32)

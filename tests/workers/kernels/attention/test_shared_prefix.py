@@ -7,7 +7,7 @@ from tests.workers.kernels.grouped_rows import Group, GroupedRows
 from tests.workers.kernels.paged_rows import Heads, assert_attended
 from workers.kernels.attention import paged_decode, paged_prefill, shared_prefix
 from workers.kernels.attention.paged_decode import Launch
-from workers.step.prefixes import PrefixParts
+from workers.step.paged_step import PrefixParts
 
 HEADS = [
     Heads(4, 4, 64),
@@ -33,19 +33,31 @@ def computed(rows: GroupedRows, most_parts: int, dtype: torch.dtype) -> PrefixPa
     tiles = rows.tiles(most, most_parts)
     shared_prefix.attend(
         *(rows.queries, rows.keys, rows.values, rows.block_tables, rows.slots, tiles, parts),
-        heads.size**-0.5,
+        heads.kind,
     )
     return parts
 
 
 def decoded(rows: GroupedRows, parts: PrefixParts, how: Launch | None = None) -> torch.Tensor:
-    scale = rows.heads.size**-0.5
+    kind = rows.heads.kind
     cache = (rows.keys, rows.values, rows.block_tables, rows.slots, rows.context_lens)
-    if how is None:
-        return paged_decode.attend(rows.queries, *cache, scale, prefix=parts)
     out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
-    score = paged_decode.Score(scale, None, None)
-    paged_decode._attend_with(how, rows.queries, *cache, score, out, parts)
+    if how is None:
+        paged_decode.attend(rows.queries, *cache, kind, out, prefix=parts)
+    else:
+        paged_decode._attend_with(how, rows.queries, *cache, kind, out, parts)
+    return out
+
+
+def attended_chunks(rows: GroupedRows) -> torch.Tensor:
+    out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
+    longest = max(count for _, count in rows.rows)
+    paging = paged_prefill.Paging(rows.block_tables, rows.slots, rows.context_lens)
+    paged_prefill.attend(
+        *(rows.queries, rows.keys, rows.values, rows.query_starts, longest),
+        *(rows.heads.kind, out, paging),
+        prefix=computed(rows, 2, torch.float32),
+    )
     return out
 
 
@@ -114,12 +126,7 @@ CHUNKS = {
 @pytest.mark.parametrize("heads", HEADS)
 def test_chunks(heads: Heads, groups: list[Group], device: torch.device) -> None:
     rows = GroupedRows(groups, heads, 16, torch.float16, device)
-    own = paged_prefill.attend(
-        *(rows.queries, rows.keys, rows.values, rows.block_tables, rows.slots, rows.query_starts),
-        *(rows.context_lens, max(count for _, count in rows.rows), heads.size**-0.5),
-        prefix=computed(rows, 2, torch.float32),
-    )
-    assert_attended(own, rows.by_definition(), torch.float16)
+    assert_attended(attended_chunks(rows), rows.by_definition(), torch.float16)
 
 
 @pytest.mark.parametrize("page", [24, 128])
@@ -127,9 +134,4 @@ def test_pages_of_chunks(page: int, dot_dtype: torch.dtype, device: torch.device
     groups = [Group(page, [(0, 5), (page, 2)]), Group(2 * page, [(7, 20), (0, 1)])]
     heads = Heads(4, 2, 64)
     rows = GroupedRows(groups, heads, page, dot_dtype, device)
-    own = paged_prefill.attend(
-        *(rows.queries, rows.keys, rows.values, rows.block_tables, rows.slots, rows.query_starts),
-        *(rows.context_lens, 20, heads.size**-0.5),
-        prefix=computed(rows, 2, torch.float32),
-    )
-    assert_attended(own, rows.by_definition(), dot_dtype)
+    assert_attended(attended_chunks(rows), rows.by_definition(), dot_dtype)

@@ -14,10 +14,9 @@ from tests.workers.kernels.grouped_rows import Group, GroupedRows
 from tests.workers.kernels.paged_rows import Heads, assert_attended
 from workers.attention import prefix_tiles
 from workers.attention.backends.triton import TritonBackend
-from workers.attention.base import LayerCache
-from workers.graphs.graph_selection import StageGraphs
-from workers.graphs.static_inputs import StaticInputs
-from workers.graphs.static_prefixes import StaticPrefixes
+from workers.attention.base import QKV, LayerCache
+from workers.graphs.stage_graphs import StageGraphs
+from workers.graphs.static_inputs import StaticInputs, StaticPrefixes
 from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
 
@@ -75,7 +74,7 @@ def test_steps_one_after_another(step: str, device: torch.device) -> None:
     # Padding has the padding slot, whose table is zeros.
     cache.keys[0].nan_to_num_()
     cache.values[0].nan_to_num_()
-    out = backend.attend_paged(queries, queries, queries, cache, plan)
+    out = backend.attend_paged(QKV(queries, queries, queries), cache, plan)
     assert_attended(out[:total], rows.by_definition(), torch.float16)
 
 

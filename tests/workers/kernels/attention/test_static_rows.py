@@ -11,7 +11,7 @@ from tests.workers.kernels.paged_rows import Heads, PagedRows, assert_attended
 from tests.workers.step_maker import int32
 from workers.attention.backends import triton
 from workers.attention.backends.triton import TritonBackend
-from workers.attention.base import LayerCache
+from workers.attention.base import QKV, LayerCache
 from workers.contract.messages import DecodeStep
 from workers.graphs.static_inputs import StaticInputs, StaticRows
 from workers.step.rows import StepRows
@@ -93,7 +93,8 @@ def test_attention_over_static_rows(
     backend = TritonBackend(needs(paged, paged=True))
     cache = LayerCache(paged.keys, paged.values)
     out = torch.full_like(queries, torch.nan)
-    backend.attend_paged(queries, queries, queries, cache, backend.plan_paged(static), out)
+    qkv = QKV(queries, queries, queries)
+    backend.attend_paged(qkv, cache, backend.plan_paged(static), out)
     assert_attended(out[:total], paged.by_definition(), torch.float16)
 
 

@@ -10,7 +10,7 @@ from tests.workers.attention_problems import attention_needs
 from tests.workers.kernels.paged_rows import Heads, PagedRows, assert_attended
 from workers.attention.backends.naive import NaiveBackend
 from workers.attention.backends.triton import TritonBackend
-from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
+from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, LayerCache
 from workers.contract.messages import EncodeStep
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -61,15 +61,15 @@ def packed_step(rows: PagedRows) -> PackedStep:
 
 def solve(backend: AttentionBackend, rows: PagedRows, *, paged: bool) -> torch.Tensor:
     """What the backend makes of the step; its new keys and values are not in the cache before."""
-    new = rows.new_keys, rows.new_values
+    qkv = QKV(rows.queries, rows.new_keys, rows.new_values)
     if not paged:
-        return backend.attend_packed(rows.queries, *new, backend.plan_packed(packed_step(rows)))
+        return backend.attend_packed(qkv, backend.plan_packed(packed_step(rows)))
     plan = backend.plan_paged(paged_step(rows))
     cache = LayerCache(rows.keys.clone(), rows.values.clone())
     for blocks in (cache.keys, cache.values):
         blocks.flatten(0, 1)[rows.kv_indices] = torch.nan
-    backend.write_kv(*new, cache, plan)
-    return backend.attend_paged(rows.queries, *new, cache, plan)
+    backend.write_kv(qkv, cache, plan)
+    return backend.attend_paged(qkv, cache, plan)
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from workers.contract.model_config import ActivationName
-from workers.kernels.linear.activation_mul import activation_mul
-from workers.layers.fused import FusedActivation
+from workers.kernels.linear.fused import FusedActivation
+from workers.kernels.linear.rowwise import activation_mul
 from workers.layers.linear import activation
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from workers.kernels.linear.embedding_lookup import embedding
+from workers.kernels.linear.rowwise import embedding
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 64), (5, 80), (40, 1000)])

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.workers.kernels.drawn import drawn
-from workers.kernels.linear.layer_norm import layer_norm
+from workers.kernels.linear.rowwise import layer_norm
 
 
 @pytest.mark.parametrize("biased", [True, False])

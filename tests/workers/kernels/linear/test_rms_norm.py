@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from workers.kernels.linear.rms_norm import add_rms_norm, rms_norm
+from workers.kernels.linear.rowwise import add_rms_norm, rms_norm
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 64), (5, 80), (3, 1000)])

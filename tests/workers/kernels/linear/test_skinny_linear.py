@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from tests.workers.kernels.drawn import drawn
 from workers.contract.model_config import ActivationName
 from workers.device.tuning import SkinnyTile
+from workers.kernels.linear.fused import Norm
 from workers.kernels.linear.skinny_linear import linear
-from workers.layers.fused import Norm
 from workers.layers.linear import activation, fused_activation
 
 EPS = 1e-5

@@ -3,7 +3,7 @@
 import torch
 
 from tests.workers.sampling.sampling_rows import UNCOUNTED, rows
-from workers.kernels.sampling.best_tokens import TILE
+from workers.kernels.sampling.logit_rows import TILE
 from workers.sampling import cuda
 
 

@@ -9,8 +9,7 @@ import torch
 from tests.workers.kernels.sampling.logits import logits_of
 from tests.workers.sampling.sampling_rows import rows
 from workers.device.transfer import to_device
-from workers.kernels.sampling.candidates import DrawParameters
-from workers.kernels.sampling.draw_tokens import draw_tokens
+from workers.kernels.sampling.draw_tokens import DrawParameters, draw_tokens
 from workers.kernels.sampling.logit_rows import LogitRows
 from workers.sampling import sampler
 from workers.sampling.sampling_table import SamplingRows

@@ -3,7 +3,7 @@
 import torch
 
 from tests.workers.kernels.sampling.logits import logits_of
-from workers.kernels.sampling import group_statistics
+from workers.kernels.sampling import logit_rows as group_statistics
 from workers.kernels.sampling.logit_rows import LogitRows
 from workers.sampling import cuda
 from workers.sampling.sampler import log_probabilities

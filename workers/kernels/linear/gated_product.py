@@ -4,7 +4,15 @@ gate's kernel, or the project's own kernel with the gate inside.
 cuBLAS is fast for some numbers of rows and slow for others close by, and so are the tiles of the
 own kernel. Only measuring shows which is faster: it is done once for a shape, at the numbers of
 rows in `GATED_MEASURED_ROWS`; a number in between takes the way of the next larger.
+
+The own kernel applies the gate inside the product, so that the 2 F outputs a row are never written.
+It is persistent: one program a processor goes from tile to tile, so that the end of a tile overlaps
+the first loads of the next. Programs work through a band of neighbouring rows across all outputs,
+so that they find each other's data in the L2 cache.
 """
+
+# triton has no types, and takes a launch's options among a kernel's arguments.
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import logging
 import time
@@ -15,6 +23,9 @@ from operator import itemgetter
 
 import torch
 import torch.nn.functional as F
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from workers.device.timing import least_milliseconds
 from workers.device.tuning import (
@@ -23,20 +34,23 @@ from workers.device.tuning import (
     GATED_MEASURED_ROWS,
     GatedTile,
 )
-from workers.kernels.linear.activation_mul import activation_mul
-from workers.kernels.linear.gated_matmul import can_multiply, gated_linear
-from workers.layers.fused import FusedActivation
+from workers.kernels.launch import processors
+from workers.kernels.linear.fused import FusedActivation
+from workers.kernels.linear.rowwise import activated, activation_mul
 
 _ROUNDS, _PAUSE_SECONDS = 2, 2e-3
 """A GPU at its power limit lowers its clock, which slows some ways more than others. Steps of so
 few tokens mostly run far from that limit: hence the pauses."""
 
+_ALIGNMENT = 16
+"""Bytes. The copy engine requires it of a tensor's start and of the stride of its rows."""
+
 _logger = logging.getLogger(__name__)
 
 
 class GatedProduct:
-    """[N, in] -> function(gate) * up, [N, F], by `weight` [2 F, in] and an optional `bias` [2 F],
-    whose first halves belong to the gate."""
+    """[N, in] -> function(gate) * up, [N, F], by `weight` [2 F, in] and an optional `bias` [2 F].
+    Their first halves belong to the gate."""
 
     def __init__(
         self, weight: torch.Tensor, bias: torch.Tensor | None, function: FusedActivation
@@ -54,7 +68,7 @@ class GatedProduct:
         return gated_linear(rows, self._weight, self._function, tile)
 
     def _tile(self, rows: int) -> GatedTile | None:
-        """The own kernel's tile for this number of rows; None for cuBLAS."""
+        """The own kernel's tile for this number of rows. None for cuBLAS."""
         measured = GATED_MEASURED_ROWS
         index = -(-(rows - measured.start) // measured.step)
         if self._tiles is None or index < 0:
@@ -71,7 +85,7 @@ def _tiles(
     *,
     has_choice: bool,
 ) -> Sequence[GatedTile | None] | None:
-    """The fastest way for each of `GATED_MEASURED_ROWS`; None without a choice.
+    """The fastest way for each of `GATED_MEASURED_ROWS`. None without a choice.
 
     Measured with random numbers: how many bits change decides how much power a processor draws,
     and so how fast it runs.
@@ -121,3 +135,69 @@ def _milliseconds(run: Callable[[], object]) -> float:
     time.sleep(_PAUSE_SECONDS)
     run()
     return least_milliseconds(run)
+
+
+def can_multiply(weight: torch.Tensor) -> bool:
+    """Whether `gated_linear` can multiply by `weight` [2 F, in] on its GPU."""
+    half, in_features = weight.shape[0] // 2, weight.shape[1]
+    return (
+        weight.itemsize == 2
+        and torch.cuda.get_device_capability(weight.device)[0] == 9
+        and all(size * weight.itemsize % _ALIGNMENT == 0 for size in (in_features, half))
+    )
+
+
+def gated_linear(
+    rows: torch.Tensor, weight: torch.Tensor, function: FusedActivation, tile: GatedTile
+) -> torch.Tensor:
+    """[N, in] -> function(gate) * up, [N, F], by a weight [2 F, in] whose first half is the gate's.
+
+    Both are contiguous; `in` and F are multiples of 16 bytes. The product is not rounded before the
+    gate is applied.
+    """
+    count, in_features = rows.shape
+    out_features = weight.shape[0] // 2
+    out = rows.new_empty(count, out_features)
+    halves = weight.view(2, out_features, in_features)
+    tiles = triton.cdiv(count, tile.rows) * triton.cdiv(out_features, tile.outputs)
+    programs = min(tiles, processors(rows.device))
+    _gated_linear[(programs,)](
+        TensorDescriptor.from_tensor(rows, [tile.rows, tile.inputs]),
+        TensorDescriptor.from_tensor(halves, [2, tile.outputs, tile.inputs]),
+        TensorDescriptor.from_tensor(out, [tile.rows, tile.outputs]),
+        count,
+        out_features,
+        in_features,
+        programs,
+        FUNCTION=function,
+        ROWS=tile.rows,
+        OUTPUTS=tile.outputs,
+        INPUTS=tile.inputs,
+        BAND=tile.band,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return out
+
+
+# Specializing them on divisibility by 16 would only cause another compilation.
+@triton.jit(do_not_specialize=["count", "programs"])
+def _gated_linear(
+    rows, weight, out, count, out_features, in_features, programs, FUNCTION: tl.constexpr,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BAND: tl.constexpr,
+):  # fmt: skip
+    row_tiles = tl.cdiv(count, ROWS)
+    output_tiles = tl.cdiv(out_features, OUTPUTS)
+    for tile in tl.range(tl.program_id(0), row_tiles * output_tiles, programs, flatten=True):
+        first = tile // (BAND * output_tiles) * BAND
+        height = tl.minimum(row_tiles - first, BAND)
+        within = tile % (BAND * output_tiles)
+        row = (first + within % height) * ROWS
+        output = within // height * OUTPUTS
+        total = tl.zeros((ROWS, 2 * OUTPUTS), tl.float32)
+        for start in range(0, in_features, INPUTS):
+            # One operand: gate and up are adjacent in shared memory, so reshaping moves nothing.
+            both = weight.load([0, output, start]).reshape(2 * OUTPUTS, INPUTS)
+            total = tl.dot(rows.load([row, start]), both.T, total)
+        gate, up = total.reshape(ROWS, 2, OUTPUTS).permute(0, 2, 1).split()
+        out.store([row, output], (activated(gate, FUNCTION) * up).to(out.dtype))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from workers.graphs.partial_graph import AttentionBuffers, PartialCapture
+from workers.graphs.captured_steps import AttentionBuffers, PartialGraph
 
 LAYERS = 3
 RUN = [
@@ -32,7 +32,7 @@ class Recorded:
         self.model = SimpleNamespace(
             embed=lambda step: self.record("embed"), layers=[self.layer(i) for i in range(LAYERS)]
         )
-        self.attention = SimpleNamespace(paged=self.paged, split_qkv=lambda qkv: qkv)
+        self.attention = SimpleNamespace(over=self.paged, split_qkv=lambda qkv: qkv)
 
     def record(self, what: str) -> torch.Tensor:
         self.calls.append(what)
@@ -64,8 +64,8 @@ class Recorded:
 def test_everything_up_to_the_last_attention_is_captured(with_rows: bool) -> None:
     stage: Any = Recorded(with_rows=with_rows)
     buffers = AttentionBuffers(torch.zeros(4), torch.zeros(4))
-    capture = PartialCapture(stage.inputs, stage.model, stage.attention, buffers, None)
-    captured = capture.capture(stage)
+    graph = PartialGraph(stage.inputs, stage.model, stage.attention, None)
+    captured = graph.capture(stage, buffers)
     if with_rows:
         once = [*RUN[0], "attend 0", *RUN[1], "attend 1", *RUN[2]]
         assert stage.calls == [*once, "begin", *once, "end"]

@@ -1,5 +1,5 @@
-"""Norms and rotary embedding of queries and keys, and the KV cache's new tokens, in one pass over a
-step's heads."""
+"""Writes of the KV cache: norms and rotary embedding of queries and keys with its new tokens, in
+one pass over a step's heads, and copies of blocks in all layers with one launch."""
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -15,63 +15,19 @@ from workers.kernels.launch import pdl
 from workers.layers.norm import QKNorm
 
 
-def rotate_and_cache(
-    qkv: torch.Tensor,
-    table: torch.Tensor,
-    positions: torch.Tensor,
-    kv_indices: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    num_heads: int,
-    out: torch.Tensor,
-    qk_norm: QKNorm | None = None,
-) -> None:
-    """Rotate the queries and keys of `qkv`, and write keys and values to the KV cache.
+class KVTarget(NamedTuple):
+    """Where in the KV cache a step's keys and values go.
 
-    qkv, out     [T', H + 2 Hkv, D]: queries, keys, values, contiguous; T' >= T. `out` receives the
-                 rotated queries and keys and the values, and may be `qkv`.
-    table        float32[max_position, R]: cosines of the R / 2 pairs (i, i + R / 2), then sines
-                 (Su et al. 2021, arXiv:2104.09864); contiguous. R <= D: the dimensions from R on
-                 are not rotated.
-    positions    int64[T'], kv_indices int64[T]: block * page + offset
+    kv_indices   int64[T], block * page + offset
     keys, values [blocks, page, Hkv, D], contiguous
-    qk_norm      RMSNorm of each head's query and key before the rotation, weights [D] of any dtype
-
-    Norm and rotation are computed in float32 and rounded once, at the end. Tokens from T on, a
-    step's padding, are left alone in `out`. Values that are not finite are cached as 0.
     """
-    rotation = Rotation(qkv, table, positions, num_heads, out, qk_norm)
-    kv_heads = keys.shape[2]
-    new_keys, new_values = qkv[:, num_heads : num_heads + kv_heads], qkv[:, num_heads + kv_heads :]
-    _launch(rotation, new_keys, new_values, KVTarget(kv_indices, keys, values))
+
+    kv_indices: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
 
 
-def rotate(
-    qkv: torch.Tensor,
-    table: torch.Tensor,
-    positions: torch.Tensor,
-    num_heads: int,
-    out: torch.Tensor,
-    qk_norm: QKNorm | None = None,
-) -> None:
-    """`rotate_and_cache` of all T' tokens for a model that has no KV cache."""
-    kv_heads = (qkv.shape[1] - num_heads) // 2
-    new_keys, new_values = qkv[:, num_heads : num_heads + kv_heads], qkv[:, num_heads + kv_heads :]
-    _launch(Rotation(qkv, table, positions, num_heads, out, qk_norm), new_keys, new_values, None)
-
-
-def write_kv(
-    new_keys: torch.Tensor,
-    new_values: torch.Tensor,
-    kv_indices: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-) -> None:
-    """Write keys and values [T, Hkv, D], dense within a token, to the KV cache as they are."""
-    _launch(None, new_keys, new_values, KVTarget(kv_indices, keys, values))
-
-
-class Rotation(NamedTuple):
+class _Rotation(NamedTuple):
     """Which heads to normalise and rotate, by which table and positions, and the output."""
 
     qkv: torch.Tensor
@@ -82,16 +38,41 @@ class Rotation(NamedTuple):
     qk_norm: QKNorm | None
 
 
-class KVTarget(NamedTuple):
-    """Where in the KV cache a step's keys and values go."""
+def rotate_and_cache(
+    qkv: torch.Tensor,
+    table: torch.Tensor,
+    positions: torch.Tensor,
+    num_heads: int,
+    out: torch.Tensor,
+    target: KVTarget | None,
+    qk_norm: QKNorm | None = None,
+) -> None:
+    """Rotate the queries and keys of `qkv`, and write keys and values to the KV cache.
 
-    kv_indices: torch.Tensor
-    keys: torch.Tensor
-    values: torch.Tensor
+    qkv, out     [T', H + 2 Hkv, D]: queries, keys, values, contiguous; T' >= T. `out` receives the
+                 rotated queries and keys and the values, and may be `qkv`.
+    table        float32[max_position, R]: cosines of the R / 2 pairs (i, i + R / 2), then sines
+                 (Su et al. 2021, arXiv:2104.09864); contiguous. R <= D: the dimensions from R on
+                 are not rotated.
+    positions    int64[T']
+    target       of T tokens; None for a model that has no KV cache, all of whose T' are rotated
+    qk_norm      RMSNorm of each head's query and key before the rotation, weights [D] of any dtype
+
+    Norm and rotation are computed in float32 and rounded once, at the end. Tokens from T on, a
+    step's padding, are left alone in `out`. Values that are not finite are cached as 0.
+    """
+    values = (qkv.shape[1] + num_heads) // 2
+    rotation = _Rotation(qkv, table, positions, num_heads, out, qk_norm)
+    _launch(rotation, qkv[:, num_heads:values], qkv[:, values:], target)
+
+
+def write_kv(new_keys: torch.Tensor, new_values: torch.Tensor, target: KVTarget) -> None:
+    """Write keys and values [T, Hkv, D], dense within a token, to the KV cache as they are."""
+    _launch(None, new_keys, new_values, target)
 
 
 def _launch(
-    rotation: Rotation | None,
+    rotation: _Rotation | None,
     new_keys: torch.Tensor,
     new_values: torch.Tensor,
     target: KVTarget | None,
@@ -100,7 +81,7 @@ def _launch(
     tensor stands in for them."""
     kv_heads, head_dim = new_keys.shape[1:]
     rotate = rotation is not None
-    rotation = rotation or Rotation(new_keys, new_keys, new_keys, 0, new_keys, None)
+    rotation = rotation or _Rotation(new_keys, new_keys, new_keys, 0, new_keys, None)
     qkv, table, positions, num_heads, out, qk_norm = rotation
     query_norm, key_norm, eps = qk_norm or (table, table, 0.0)
     _write[(len(positions if target is None else target.kv_indices),)](
@@ -233,7 +214,7 @@ def _scales(weight, low_at, high_at, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def _inverse_rms(low, high, eps, HEAD_DIM: tl.constexpr):
-    """1 / rms of each head [H, 1]; `low` and `high` are 0 outside of it."""
+    """1 / rms of each head [H, 1]. `low` and `high` are 0 outside of it."""
     squares = tl.sum(low * low + high * high, axis=1, keep_dims=True)
     return tl.rsqrt(squares / HEAD_DIM + eps)
 
@@ -242,3 +223,37 @@ def _inverse_rms(low, high, eps, HEAD_DIM: tl.constexpr):
 def _turned(low, high, cos, sin, dtype: tl.constexpr):
     """Rotate the pairs (low, high) of float32 by their angles, rounded once."""
     return (low * cos - high * sin).to(dtype), (high * cos + low * sin).to(dtype)
+
+
+_NUMBERS = 8192
+"""Numbers a program copies."""
+
+
+def copy_blocks(cache: torch.Tensor, copies: torch.Tensor) -> None:
+    """Copy blocks of `cache` [layers, 2, blocks, ...], contiguous, by `copies` int32[N, 2]: (from,
+    to), N > 0. No block is copied to twice, or to by one copy and from by another."""
+    numbers = cache[0, 0, 0].numel()
+    assert cache.is_contiguous()
+    _copy_blocks[(triton.cdiv(numbers, _NUMBERS), len(copies), cache.shape[0] * cache.shape[1])](
+        cache,
+        copies,
+        cache.shape[2],
+        NUMBERS=numbers,
+        SIZE=_NUMBERS,
+        num_warps=8,
+        **pdl(cache),
+    )
+
+
+@triton.jit(do_not_specialize=["copies", "blocks"])
+def _copy_blocks(
+    cache, copies, blocks, NUMBERS: tl.constexpr, SIZE: tl.constexpr, PDL: tl.constexpr
+):
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    copy, plane = copies + tl.program_id(1) * 2, tl.program_id(2).to(tl.int64) * blocks
+    offsets = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    source, target = plane + tl.load(copy), plane + tl.load(copy + 1)
+    found = tl.load(cache + source * NUMBERS + offsets, mask=offsets < NUMBERS)
+    tl.store(cache + target * NUMBERS + offsets, found, mask=offsets < NUMBERS)

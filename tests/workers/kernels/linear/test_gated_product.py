@@ -9,9 +9,13 @@ import torch.nn.functional as F
 from tests.workers.kernels.drawn import drawn
 from workers.contract.model_config import ActivationName
 from workers.device.tuning import GATED_HIGH_TILE, GATED_LOW_TILE, GatedTile
-from workers.kernels.linear.gated_matmul import can_multiply, gated_linear
-from workers.kernels.linear.gated_matmul_selection import GatedProduct, formatted_ways
-from workers.layers.fused import FusedActivation
+from workers.kernels.linear.fused import FusedActivation
+from workers.kernels.linear.gated_product import (
+    GatedProduct,
+    can_multiply,
+    formatted_ways,
+    gated_linear,
+)
 from workers.layers.linear import Activation, activation
 
 SMALL = GatedTile(32, 16, 32, 2, 4, 2)

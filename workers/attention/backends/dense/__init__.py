@@ -1,1 +1,0 @@
-"""Rows gathered into dense batches, which torch attends: what the sdpa backend is made of."""
