@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
+from server.api.tei import protocol as tei
 from server.app.endpoints import all_endpoints
 from server.http.openapi import FILE, Descriptions, components
-from server.schemas import tei
 from server.schemas.known_options import known_options
 from tools.pages import cells, names, section
 

@@ -1,28 +1,96 @@
 """`/v1/batches`: uploaded files of requests, answered when there is room."""
 
 import time
+from typing import Annotated, Literal
 
 import msgspec
 from fastapi import Request, Response
+from msgspec import Meta
 
 from engine_core.refusal import RefusalError
+from server.api.files import BatchListQuery, KeptSeconds, ObjectList
 from server.echoed import quoted
 from server.http.body import Body
 from server.http.query import query_of
-from server.schemas.stored.batch_objects import (
-    BatchErrors,
-    BatchList,
-    BatchObject,
-    BatchRequest,
-    RequestCounts,
-)
-from server.schemas.stored.list_queries import BatchListQuery
 from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer
 from server.service.stored import in_state, page_of, stored_of
 from server.state.database import Page
-from server.state.stored_batches import BatchError, StoredBatch
+from server.state.stored_batches import BatchError, Status, StoredBatch
 from server.state.stored_files import new_id
+
+BatchEndpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"]
+
+
+class ExpiresAfter(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a file is kept: `seconds` from its creation."""
+
+    anchor: Literal["created_at"]
+    seconds: KeptSeconds
+
+
+class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer every line of an uploaded file, each of which is a request to `endpoint`."""
+
+    input_file_id: str
+    endpoint: BatchEndpoint
+    completion_window: Literal["24h"]
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+            Meta(max_length=16),
+        ]
+        | None
+    ) = None
+    output_expires_after: ExpiresAfter | None = None
+
+
+class RequestCounts(msgspec.Struct, frozen=True):
+    """Lines in all, answered well, and failed."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the batch failed."""
+
+    object: Literal["list"] = "list"
+    data: list[BatchError]
+
+
+class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch. Times are in seconds since 1970, `NAME_at` when it took that status; what is not
+    done by `expires_at` will not be. The output file has the answers, the error file what failed;
+    each is null where it would be empty."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    model: str | None
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: Status
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    metadata: dict[str, str] | None
+
+
+class BatchList(ObjectList[BatchObject], frozen=True, kw_only=True):
+    """A page of batches, newest first. With `has_more`, the next one is behind `last_id`."""
+
 
 _WINDOW_SECONDS = 24 * 3600
 

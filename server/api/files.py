@@ -7,9 +7,11 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Annotated, Generic, Literal, TypeVar
 
+import msgspec
 from fastapi import Request, Response
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import FileResponse
 
 from engine_core.refusal import RefusalError
@@ -17,15 +19,6 @@ from server.echoed import quoted
 from server.http.form import Form, FormReader
 from server.http.incoming import length_of
 from server.http.query import query_of
-from server.schemas.stored.file_objects import (
-    LEAST_KEPT_SECONDS,
-    MOST_KEPT_SECONDS,
-    DeletedFile,
-    FileForm,
-    FileList,
-    FileObject,
-)
-from server.schemas.stored.list_queries import FileListQuery
 from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer, service_of
 from server.service.stored import Stored, in_state, page_of, stored_of, storing
@@ -33,6 +26,76 @@ from server.settings.limits import Limits
 from server.state.database import Page
 from server.state.stored_files import StoredFile, new_id
 from server.state.upload import Upload, UploadBounds
+
+Item = TypeVar("Item")
+
+
+class ObjectList(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
+    """A page of a list. With `has_more`, the next one is behind `last_id`."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class FileListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the client's files, behind the one with the id `after`."""
+
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
+    after: str | None = None
+    order: Literal["asc", "desc"] = "desc"
+    purpose: str | None = None
+
+
+class BatchListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the client's batches, behind the one with the id `after`."""
+
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    after: str | None = None
+
+
+LEAST_KEPT_SECONDS, MOST_KEPT_SECONDS = 3600, 2_592_000
+KeptSeconds = Annotated[int, Meta(ge=LEAST_KEPT_SECONDS, le=MOST_KEPT_SECONDS)]
+
+
+class FileForm(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of an upload, which is read as it comes."""
+
+    file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+    purpose: Literal["batch"]
+    anchor: Literal["created_at"] | UnsetType = msgspec.field(
+        default=UNSET, name="expires_after[anchor]"
+    )
+    seconds: KeptSeconds | UnsetType = msgspec.field(default=UNSET, name="expires_after[seconds]")
+
+
+class FileObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A file. Times are in seconds since 1970; without `expires_at` it stays until it is
+    deleted."""
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    expires_at: int | UnsetType = UNSET
+    filename: str
+    purpose: Literal["batch", "batch_output"]
+    status: Literal["processed"] = "processed"
+
+
+class FileList(ObjectList[FileObject], frozen=True, kw_only=True):
+    """A page of files. With `has_more`, the next one is behind `last_id`."""
+
+
+class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The file is gone."""
+
+    id: str
+    object: Literal["file"] = "file"
+    deleted: bool = True
+
 
 _BESIDE_FILE = 2 << 20
 """More than a form has beside its file, in bytes."""

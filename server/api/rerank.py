@@ -1,15 +1,14 @@
 """`/v1/rerank` and `/v2/rerank`: documents sorted by their relevance to a query."""
 
 import numpy as np
-from fastapi import Request, Response
+from fastapi import Request
 
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import Tokenization
-from server.encoding.encode import texts_cut_to
-from server.encoding.relevance import Pairs, Relevance, checked_instruction, relevance
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
-from server.schemas.field_names import value_under_any_name
+from server.api.model_endpoint import reads
+from server.encoding.encode import job_options, texts_cut_to
+from server.encoding.scores import Pairs, checked_instruction, relevance
+from server.schemas.common import value_under_any_name
 from server.schemas.rerank import (
     APIVersion,
     BilledUnits,
@@ -24,7 +23,7 @@ from server.schemas.rerank import (
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count, text_items
 from server.service.registry import Model
-from server.service.service import json_answer, record_of, service_of
+from server.service.service import service_of
 
 RERANK = Endpoint(
     "POST",
@@ -35,48 +34,42 @@ RERANK = Endpoint(
     order=40,
 )
 RERANK_V2 = RERANK.at("/v2/rerank", order=41)
-_body = Body(RerankRequest)
 
 
 @RERANK.answered_by
 @RERANK_V2.answered_by
-async def create_reranking(request: Request) -> Response:
+@reads(RerankRequest, RERANK)
+async def create_reranking(request: Request, body: RerankRequest, model: Model) -> Reranking:
     """Score documents against a query: by a reranker, or the similarity of vectors."""
-    service, record = service_of(request), record_of(request)
-    body = await _body.read(request)
-    top_n = _top_n(body)
-    model = service.find(record, body.model, RERANK, body.priority or 0)
+    service = service_of(request)
+    top_n = value_under_any_name(("top_n", body.top_n), ("top_k", body.top_k))
     check_count(len(body.documents), "documents", service.limits.max_documents)
     documents = [item if isinstance(item, str) else item.text for item in body.documents]
-    with CancelOnDisconnect(request.receive):
-        pairs = Pairs(
-            queries=text_items(body.query, "query"),
-            texts=text_items(documents, "documents"),
-            cut_texts=await _document_tokenization(model, body),
-            instruction=checked_instruction(model, body.instruction),
-            cache_salt=body.cache_salt,
-            priority=body.priority,
-        )
-        found = await relevance(request, model, pairs)
-        scores = found.raw_scores if body.use_activation is False else found.scores
-        # Different raw scores may be equal after rounding by a sigmoid.
-        best = np.argsort(-found.raw_scores, kind="stable")[:top_n].tolist()
-        results, data = _results(scores, best, documents if body.return_documents else None)
-        return json_answer(
-            Reranking(
-                id=service.new_id("rerank"),
-                model=model.name,
-                results=results,
-                data=data,
-                meta=_meta(found, APIVersion.of(request.url.path)),
-                usage=found.usage,
-            )
-        )
-
-
-def _top_n(body: RerankRequest) -> int | None:
-    """The number of results to return. Raises RefusalError where the two names disagree."""
-    return value_under_any_name(("top_n", body.top_n), ("top_k", body.top_k))
+    pairs = Pairs(
+        queries=text_items(body.query, "query"),
+        texts=text_items(documents, "documents"),
+        cut_texts=await _document_tokenization(model, body),
+        instruction=checked_instruction(model, body.instruction),
+        options=job_options(body),
+    )
+    found = await relevance(request, model, pairs)
+    scores = found.raw_scores if body.use_activation is False else found.scores
+    # Different raw scores may be equal after rounding by a sigmoid.
+    best = np.argsort(-found.raw_scores, kind="stable")[:top_n].tolist()
+    results, data = _results(scores, best, documents if body.return_documents else None)
+    return Reranking(
+        id=service.new_id("rerank"),
+        model=model.name,
+        results=results,
+        data=data,
+        meta=RerankMeta(
+            api_version=APIVersion.of(request.url.path),
+            billed_units=BilledUnits(search_units=1),
+            tokens=InputTokens(found.usage.prompt_tokens),
+            warnings=[f"documents[{index}] was cut to fit" for index in found.cut],
+        ),
+        usage=found.usage,
+    )
 
 
 async def _document_tokenization(model: Model, body: RerankRequest) -> Tokenization | None:
@@ -102,12 +95,3 @@ def _results(
         results.append(RerankResult(index=index, relevance_score=score, document=document))
         data.append(VoyageResult(index=index, relevance_score=score, document=text))
     return results, data
-
-
-def _meta(found: Relevance, version: APIVersion) -> RerankMeta:
-    return RerankMeta(
-        api_version=version,
-        billed_units=BilledUnits(search_units=1),
-        tokens=InputTokens(found.usage.prompt_tokens),
-        warnings=[f"documents[{index}] was cut to fit" for index in found.cut],
-    )

@@ -1,18 +1,53 @@
 """`/v1/score` and `/score`: how well second texts fit first ones, pair by pair."""
 
-from fastapi import Request, Response
+from typing import Annotated
+
+import msgspec
+from fastapi import Request
+from msgspec import Meta
 
 from engine_core.refusal import RefusalError
-from server.encoding.relevance import Pairs, checked_instruction, relevance
-from server.http.body import Body
-from server.http.disconnect import CancelOnDisconnect
-from server.schemas.field_names import given_twice
-from server.schemas.score import Score, ScoreList, ScoreRequest, Texts
+from server.api.model_endpoint import reads
+from server.encoding.encode import job_options
+from server.encoding.scores import Pairs, checked_instruction, relevance
+from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, given_twice
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count, text_items
 from server.service.registry import Model
-from server.service.service import json_answer, record_of, service_of
+from server.service.service import service_of
 from server.service.truncation import items_cut_to
+
+Texts = str | Annotated[list[str], Meta(min_length=1)]
+
+
+class ScoreRequest(EncodeRequest, kw_only=True, frozen=True):
+    """A request of `/v1/score`: one first text for all second ones, or as many of both.
+
+    `queries` and `documents` are other names of `text_1` and `text_2`. With `use_activation`
+    false the answer holds the model's logits, without the activation of its checkpoint.
+    `instruction` replaces the default of a reranker whose template has one.
+    """
+
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+    queries: Texts | None = None
+    documents: Texts | None = None
+    truncate_prompt_tokens: KeptTokens | None = None
+    use_activation: bool | None = None
+    instruction: str | None = None
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """One pair's score; `index` is that of its second text."""
+
+    index: int
+    object: str = "score"
+    score: float
+
+
+class ScoreList(EncodeAnswer[Score], frozen=True, kw_only=True):
+    """The answer of `/v1/score`, in the order of the request."""
+
 
 SCORE = Endpoint(
     "POST",
@@ -23,30 +58,23 @@ SCORE = Endpoint(
     order=50,
 )
 SCORE_ALIAS = SCORE.at("/score", order=51)
-_body = Body(ScoreRequest)
 
 
 @SCORE.answered_by
 @SCORE_ALIAS.answered_by
-async def create_scores(request: Request) -> Response:
+@reads(ScoreRequest, SCORE)
+async def create_scores(request: Request, body: ScoreRequest, model: Model) -> ScoreList:
     """Score pairs of texts: by a reranker, or the similarity of vectors."""
-    service, record = service_of(request), record_of(request)
-    body = await _body.read(request)
-    model = service.find(record, body.model, SCORE, body.priority or 0)
+    service = service_of(request)
     pairs = _pairs(body, model, service.limits.max_documents)
-    with CancelOnDisconnect(request.receive):
-        found = await relevance(request, model, pairs)
-        scores = found.raw_scores if body.use_activation is False else found.scores
-        return json_answer(
-            ScoreList(
-                id=service.new_id("score"),
-                model=model.name,
-                data=[
-                    Score(index=index, score=score) for index, score in enumerate(scores.tolist())
-                ],
-                usage=found.usage,
-            )
-        )
+    found = await relevance(request, model, pairs)
+    scores = found.raw_scores if body.use_activation is False else found.scores
+    return ScoreList(
+        id=service.new_id("score"),
+        model=model.name,
+        data=[Score(index=index, score=score) for index, score in enumerate(scores.tolist())],
+        usage=found.usage,
+    )
 
 
 def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
@@ -69,8 +97,7 @@ def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
         cut_queries=cut,
         cut_texts=cut,
         instruction=checked_instruction(model, body.instruction),
-        cache_salt=body.cache_salt,
-        priority=body.priority,
+        options=job_options(body),
     )
 
 

@@ -12,13 +12,22 @@ from starlette.requests import Request
 from engine_core.client.encode_calls import Encoded
 from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
-from server.schemas.common import Usage
+from server.schemas.common import EncodeRequest, Usage
 from server.service.inputs import Items
 from server.service.registry import Model
 from server.service.service import record_of, service_of
 from server.service.time_limit import within_limit
 
 _ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")
+
+
+def job_options(body: EncodeRequest, tokenization: Tokenization | None = None) -> JobOptions:
+    """The options of a request's job, whose texts are tokenized so."""
+    return JobOptions(
+        tokenization=tokenization or Tokenization(),
+        cache_salt=body.cache_salt or "",
+        priority=body.priority or 0,
+    )
 
 
 async def encode(

@@ -2,15 +2,82 @@
 
 from array import array
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from engine_core.messages import Logprobs, RowOutput
+from server.generation.certain_text import CONTEXT_TOKENS, Detokenizer, StopStrings, finished_text
 from server.generation.plan import GenerationPlan
-from server.generation.prompt import Prompt
-from server.generation.scored_tokens import LOWEST, ScoredTokens
-from server.generation.stop_strings import StopStrings
-from server.generation.text_piece import ScoredToken, TextPiece
+from server.generation.scores import LOWEST, ScoredToken, ScoredTokens
 from server.schemas.common import FinishReason
 from server.service.registry import Model
+
+
+class TextPiece(msgspec.Struct, frozen=True):
+    """A part of a choice's text that has become certain, with the tokens since the last piece.
+
+    `finish_reason` comes with the last piece; the prompt's text and ids, `echo` and `prompt_ids`,
+    with the first. `tokens` are the sampled tokens and `prompt_tokens` the prompt's. What is of the
+    prompt, and tokens and ids, are there only if they are requested: ids are UNSET otherwise.
+    """
+
+    index: int
+    text: str
+    finish_reason: FinishReason | None
+    tokens: Sequence[ScoredToken]
+    prompt_tokens: Sequence[ScoredToken]
+    token_ids: list[int] | UnsetType
+    prompt_ids: list[int] | UnsetType
+    echo: str = ""
+
+
+class Prompt:
+    """One prompt as the engine understood it; `echo` is its text if the choices repeat it, else
+    empty; `scores` are those of its tokens if the request wants them, as far as they have come."""
+
+    def __init__(self, model: Model, plan: GenerationPlan, position: int, ids: bytes) -> None:
+        self._tokenizer = model.tokenizer
+        self._skips = plan.skip_special_tokens
+        self._ids = ids  # int32
+        self._is_placed = plan.echo and plan.logprobs is not None
+        self.echo = self._echo(plan, position) if plan.echo else ""
+        width = plan.params.prompt_logprobs
+        self.scores = None if width is None else ScoredTokens(width, next(iter(self.ids), None))
+
+    @cached_property
+    def ids(self) -> list[int]:
+        """The prompt's token ids."""
+        return array("i", self._ids).tolist()
+
+    def add_scores(self, scored: Logprobs) -> None:
+        """Those of the next tokens, which the row of its first choice brings."""
+        if self.scores is None:
+            return
+        begin = len(self.scores)
+        some = slice(begin, begin + len(scored.chosen) // 4)
+        self.scores.add(self.ids[some], scored, self._offsets[some] if self._is_placed else ())
+
+    def detokenizer(self) -> Detokenizer:
+        """For a text that continues this prompt."""
+        context = array("i", self._ids[-4 * CONTEXT_TOKENS :]).tolist()
+        return Detokenizer(self._tokenizer, context, skip_special_tokens=self._skips)
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        """Where each token begins in the prompt's text, in characters."""
+        detokenizer = Detokenizer(self._tokenizer, [], skip_special_tokens=self._skips)
+        lengths = [len(detokenizer.step(token)) for token in self.ids]
+        return list(accumulate(lengths[:-1], initial=0))
+
+    def _echo(self, plan: GenerationPlan, position: int) -> str:
+        """The text as it was sent, or the text of its ids if the model saw something else."""
+        is_whole = plan.options.tokenization.truncate_to is None
+        if plan.prompts.texts and self._skips and is_whole:
+            return plan.prompts.texts[position]
+        return finished_text(self._tokenizer, self.ids, skip_special_tokens=self._skips)
 
 
 class Choice:
@@ -76,7 +143,7 @@ class Choice:
 
     def next_piece(self) -> TextPiece | None:
         """The part that has become certain since the last call, None if there is none."""
-        plan, ids = self._plan, self._ids
+        plan = self._plan
         echo = "" if self._begun else self._prompt.echo
         if not (self._text or echo or self.finish_reason is not None):
             return None
@@ -86,13 +153,13 @@ class Choice:
             self.finish_reason,
             [] if self._sampled is None else self._sampled,
             self._new_scores(),
-            ids.tolist() if ids else [],
-            self._prompt.ids if plan.return_token_ids and not self._begun else None,
+            self._ids.tolist() if plan.return_token_ids else UNSET,
+            self._prompt.ids if plan.return_token_ids and not self._begun else UNSET,
             echo,
         )
         self._begun = True
         self._text = ""
-        if ids:
+        if self._ids:
             self._ids = array("i")
         if plan.logprobs is not None:
             self._sampled = ScoredTokens(plan.logprobs)

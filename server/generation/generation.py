@@ -11,12 +11,9 @@ from starlette.requests import Request
 
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput
-from server.generation.choice import Choice
-from server.generation.held_scores import HeldScores
+from server.generation.choice import Choice, Prompt, TextPiece
 from server.generation.plan import GenerationPlan
-from server.generation.prompt import Prompt
-from server.generation.text_piece import TextPiece
-from server.keys.client_keys import ClientKey
+from server.generation.scores import HeldScores
 from server.metrics.request_record import RequestRecord
 from server.schemas.common import CompletionUsage, PromptTokensDetails
 from server.service.registry import Model
@@ -182,7 +179,17 @@ async def generate(
         seconds = min((each for each in times if each is not None), default=None)
         loop = asyncio.get_running_loop()
         deadline = None if seconds is None else loop.time() + seconds
-        stream = await _submitted(model, plan, record.client, deadline)
+        options, client = plan.options, record.client
+        stream = await model.client.generate(
+            plan.params,
+            texts=plan.prompts.texts,
+            ids=plan.prompts.ids,
+            n=plan.width,
+            options=msgspec.structs.replace(
+                options, cache_salt=client.salted(options.cache_salt), key=client.share
+            ),
+            deadline=deadline,
+        )
         scores = HeldScores(plan, account)
         generation = Generation(service, record, model, plan, stream, scores, started)
         timer = None if deadline is None else loop.call_at(deadline, generation.expire)
@@ -193,31 +200,6 @@ async def generate(
             if timer is not None:
                 timer.cancel()
             generation.record()
-
-
-async def _submitted(
-    model: Model, plan: GenerationPlan, client: ClientKey, deadline: float | None
-) -> GenerateStream:
-    """The job once the engine has accepted it; one that has ended if it has not by `deadline` (loop
-    time)."""
-    options = msgspec.structs.replace(
-        plan.options, cache_salt=client.salted(plan.options.cache_salt), key=client.share
-    )
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await model.client.generate(
-                plan.params,
-                texts=plan.prompts.texts,
-                ids=plan.prompts.ids,
-                n=plan.width,
-                options=options,
-            )
-    except TimeoutError:
-        return GenerateStream(job=0, rows=0, send=_nowhere, forget=_nowhere)
-
-
-def _nowhere(_: object) -> None:
-    """A job that has ended before it began has nothing to say to its engine."""
 
 
 def _choices(model: Model, plan: GenerationPlan, prompt_ids: list[bytes]) -> list[Choice]:

@@ -8,14 +8,17 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
-from fastapi import Response
-from msgspec import UNSET, Raw, Struct
+from fastapi import Request, Response
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from server.generation.generation import Generation
-from server.generation.text_piece import TextPiece
+from server.generation.choice import TextPiece
+from server.generation.generation import Generation, generate
+from server.generation.plan import GenerationPlan
+from server.generation.scores import prompt_logprobs
 from server.http.sse import DONE, EventStream, event
 from server.schemas.chat import ChatChunk
+from server.schemas.common import PromptLogprobs
 from server.schemas.completions import Completion
 from server.schemas.sampling import SamplingOptions, StreamOptions
 from server.service.registry import Model
@@ -60,15 +63,14 @@ class TextForm(AnswerForm):
     ) -> None:
         self._prompt_logprobs = body.prompt_logprobs
         self._prompt_text = model.token_text
-        self._has_ids = bool(body.return_token_ids)
         self._usage = body.stream_options or StreamOptions()
-        self._chunk = chunk(
-            id=answer_id,
-            created=int(time.time()),
-            model=model.name,
-            system_fingerprint=model.fingerprint,
-            choices=[],
-        )
+        self._named: dict[str, Any] = {
+            "id": answer_id,
+            "created": int(time.time()),
+            "model": model.name,
+            "system_fingerprint": model.fingerprint,
+        }
+        self._chunk = chunk(**self._named, choices=[])
 
     async def events(self, pieces: Sequence[TextPiece], generation: Generation) -> bytes:
         usage = None if self._usage.include_usage else UNSET
@@ -90,6 +92,13 @@ class TextForm(AnswerForm):
     async def _chunks(self, piece: TextPiece) -> Sequence[Struct]:
         """A piece of a choice, without the usage."""
 
+    async def _scores_of_prompt(self, piece: TextPiece) -> PromptLogprobs | UnsetType:
+        """What a request for `prompt_logprobs` gets."""
+        width = self._prompt_logprobs
+        if width is None:
+            return UNSET
+        return await prompt_logprobs(piece.prompt_tokens, width, self._prompt_text)
+
     async def _choices(self, pieces: Sequence[TextPiece]) -> list[Any]:
         """The choices of a whole answer as JSON, with other requests in between: each repeats what
         it has of its prompt."""
@@ -102,9 +111,10 @@ class TextForm(AnswerForm):
 
 
 async def answer(
-    generating: AbstractAsyncContextManager[Generation], form: AnswerForm, *, stream: bool | None
+    request: Request, model: Model, plan: GenerationPlan, form: AnswerForm, *, stream: bool | None
 ) -> Response:
-    """The answer once it has ended, or as a stream. Raises RefusalError as `generating` does."""
+    """The answer once it has ended, or as a stream. Raises RefusalError as `generate` does."""
+    generating = generate(request, model, plan)
     if stream:
         return await EventStream.begin(_events(generating, form))
     async with generating as generation:

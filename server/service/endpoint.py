@@ -68,9 +68,8 @@ class Endpoint:
         @CLASSIFY.answered_by
         async def create_classifications(request: Request) -> Response: ...
 
-    The application finds each that a module of `server.api`, `server.cohere`,
-    `server.pooling` or `server.tei` declares. The fields of its request are also listed in
-    `server/schemas/known_options.toml`.
+    The application finds each that a module of `server.api` declares. The fields of its request are
+    also listed in `server/schemas/known_options.toml`.
     """
 
     def __init__(

@@ -8,8 +8,8 @@ import pytest
 from engine_core.tokenization import text_slicer
 from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
+from server.api.tokenize import all_slices, in_thread, with_special_tokens
 from server.demo import demo_models
-from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
 from tests.patience import PATIENCE
 
 TEXTS = ["", "a few words", "naïve \u00ad Straße,\n two lines\n\nand 1 2 3 🙂 more" * 9, "x" * 60]
@@ -45,7 +45,7 @@ async def test_nothing_is_begun_for_a_client_that_has_left(monkeypatch: pytest.M
         return taken[-1]
 
     monkeypatch.setattr(SlicedText, "take", held)
-    monkeypatch.setattr("server.encoding.whole_texts.SLICE_CHARACTERS", 24)
+    monkeypatch.setattr("server.api.tokenize.SLICE_CHARACTERS", 24)
     waiting = asyncio.create_task(all_slices(tokenizer, ["some words " * 100]))
     await asyncio.to_thread(began.wait, 10)
     waiting.cancel()

@@ -1,7 +1,5 @@
 """The table of known options is whole, and it is what bodies are read by."""
 
-import importlib
-import pkgutil
 import re
 from collections import Counter
 from typing import Any, get_args
@@ -9,11 +7,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-import server.api
-import server.cohere
-import server.pooling
-import server.tei
 from engine_core.refusal import RefusalError
+from server.app.endpoints import all_endpoints
 from server.http.body import Body
 from server.schemas.known_options import KnownOption, known_options
 
@@ -21,15 +16,14 @@ TABLE = known_options()
 
 
 def bodies() -> dict[str, Body[Any]]:
-    """Every body that an endpoint reads, by the name of its type."""
-    packages = (server.api, server.cohere, server.pooling, server.tei)
-    modules = [
-        importlib.import_module(f"{package.__name__}.{module.name}")
-        for package in packages
-        for module in pkgutil.iter_modules(package.__path__)
-    ]
-    found = [value for module in modules for value in vars(module).values()]
-    return {body._struct.__name__: body for body in found if isinstance(body, Body)}
+    """Every body that an endpoint describes, by the name of its type."""
+    found: dict[str, Body[Any]] = {}
+    for operation in (endpoint.operation for endpoint in all_endpoints()):
+        request = operation.arguments.get("openapi_extra", {}).get("requestBody", {})
+        described = str(request.get("content", {}).get("application/json"))
+        types = {kind.__name__: kind for kind in operation.types if isinstance(kind, type)}
+        found |= {name: Body(types[name]) for name in re.findall(r"schemas/(\w+)", described)}
+    return found
 
 
 BODIES = bodies()

@@ -1,0 +1,112 @@
+"""`/info`: the model behind TEI's endpoints."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from msgspec import Raw
+
+from server import __version__
+from server.api.classify import CLASSIFY
+from server.api.rerank import RERANK
+from server.api.tei.embed import embed, embed_sparse, the_embedder, the_sparse_embedder
+from server.api.tei.protocol import (
+    ClassifierType,
+    EmbeddingType,
+    EmbedRequest,
+    Info,
+    ModelType,
+    fields_of,
+    tei_errors,
+    tei_operation,
+)
+from server.api.tei.scores import predict, rerank
+from server.service.endpoint import Endpoint
+from server.service.registry import Model
+from server.service.service import Service, json_answer, record_of, service_of
+from workers.contract.embedding_modules import PoolingConfig
+
+INFO = Endpoint("GET", "/info", tei_operation(Info), order=130)
+
+
+@INFO.answered_by
+@tei_errors
+async def get_info(request: Request) -> Response:
+    """The model that answers, and the limits of a request."""
+    return json_answer(_info(described(request), service_of(request)))
+
+
+def described(request: Request) -> Model:
+    """The only embedder, or else the only one with SPLADE pooling, or else the only classifier.
+
+    Raises RefusalError where none is there, or several are.
+    """
+    service = service_of(request)
+    if service.registry.has_task("embed"):
+        return the_embedder(request)
+    if service.registry.has_task("embed_sparse"):
+        return the_sparse_embedder(request)
+    return service.find(record_of(request), None, CLASSIFY)
+
+
+def _info(model: Model, service: Service) -> Info:
+    execution, limits = model.served.execution, service.limits
+    embeds = execution.task in ("embed", "embed_sparse")
+    return Info(
+        model_id=model.name,
+        model_dtype=execution.dtype,
+        served_model_name=model.name,
+        model_type=_model_type(model),
+        max_concurrent_requests=limits.max_sequences,
+        max_input_length=model.max_model_len,
+        max_batch_tokens=execution.max_step_tokens,
+        max_client_batch_size=limits.max_inputs if embeds else limits.max_documents,
+        version=__version__,
+    )
+
+
+def _model_type(model: Model) -> ModelType:
+    config = model.served.execution.model
+    if model.served.execution.task == "embed":
+        return ModelType(embedding=EmbeddingType(_pooling(config.pooling)))
+    if model.served.execution.task == "embed_sparse":
+        return ModelType(embedding=EmbeddingType("splade"))
+    labels = ClassifierType(
+        {str(index): label for index, label in enumerate(config.labels)},
+        {label: index for index, label in enumerate(config.labels)},
+    )
+    ranks = model.served.execution.scores_relevance
+    return ModelType(reranker=labels) if ranks else ModelType(classifier=labels)
+
+
+def _pooling(pooling: PoolingConfig) -> str:
+    """In TEI's words, where it has one: it pools neither by weights nor in several ways at once."""
+    return "+".join("last_token" if mode == "lasttoken" else mode for mode in pooling.modes)
+
+
+ROOT = Endpoint("POST", "/", tei_operation(Any, body=EmbedRequest), order=140)
+
+
+@ROOT.answered_by
+@tei_errors
+async def answer(request: Request) -> Response:
+    """`/embed` if there is an embedder, or else `/embed_sparse`, or else `/rerank` for a reranker
+    and `/predict` for any other classifier. With `model` that of the task of the named one."""
+    fields = await fields_of(request)
+    execution = _model(request, fields).served.execution
+    if execution.task == "embed":
+        return await embed(request)
+    if execution.task == "embed_sparse":
+        return await embed_sparse(request)
+    return await (rerank if RERANK.is_served_by(execution) else predict)(request)
+
+
+def _model(request: Request, fields: Mapping[str, Raw]) -> Model:
+    """The model that the body names, if it can be read, or else the one of `/info`. Raises
+    RefusalError."""
+    try:
+        name = msgspec.json.decode(fields["model"], type=str)
+    except (KeyError, msgspec.MsgspecError, UnicodeDecodeError):
+        return described(request)
+    return service_of(request).registry.named(name)
