@@ -11,10 +11,9 @@ from engine_core.refusal import RefusalError
 from server.api.model_endpoint import reads
 from server.generation.choice import TextPiece
 from server.generation.conversation import ChatOptions, chat_prompt, last_answer
-from server.generation.generation import Generation
-from server.generation.plan import GenerationPlan, choices, generation_plan, sampling_params
+from server.generation.generation import Generation, TextForm, answer
+from server.generation.plan import GenerationPlan, choices, generation_plan
 from server.generation.scores import ScoredToken, score_columns
-from server.generation.stream import TextForm, answer
 from server.schemas.chat import (
     AssistantMessage,
     ChatChoice,
@@ -27,7 +26,7 @@ from server.schemas.chat import (
     TokenLogprob,
     TopLogprob,
 )
-from server.schemas.common import FinishReason, value_under_any_name
+from server.schemas.common import FinishReason, invalid, value_under_any_name
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import text_items
 from server.service.registry import Model
@@ -61,26 +60,19 @@ async def chat_plan(
     """The request, checked, its prompt rendered. Without a limit of its own it gets `most_tokens`,
     or as many as fit. Raises RefusalError."""
     newer, older = body.max_completion_tokens, body.max_tokens
-    logprobs = _top_logprobs(body)
-    params = sampling_params(
+    plan = generation_plan(
         body,
         model,
+        width=choices(body, service_of(request).limits),
         max_tokens=value_under_any_name(("max_completion_tokens", newer), ("max_tokens", older)),
         default_max_tokens=most_tokens,
-        logprobs=logprobs,
-        prompt_logprobs=body.prompt_logprobs,
-    )
-    text = await chat_prompt(request, model, body.messages, _options(body))
-    return generation_plan(
-        body,
-        model,
-        prompts=text_items(text, "messages"),
-        params=params,
-        width=choices(body, service_of(request).limits),
-        logprobs=logprobs,
+        logprobs=_top_logprobs(body),
         # Templates write the special tokens themselves.
         add_special_tokens=bool(body.add_special_tokens),
     )
+    # Rendered last: a template takes its time.
+    text = await chat_prompt(request, model, body.messages, _options(body))
+    return msgspec.structs.replace(plan, prompts=text_items(text, "messages"))
 
 
 def _options(body: ChatRequest) -> ChatOptions:
@@ -98,7 +90,7 @@ def _top_logprobs(body: ChatRequest) -> int | None:
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:
-        raise RefusalError("invalid_request", "top_logprobs: only with `logprobs`", "top_logprobs")
+        raise invalid("top_logprobs", "only with `logprobs`")
     return None
 
 

@@ -1,17 +1,21 @@
 """`/v1/classify` and `/classify`: the labels of texts."""
 
 import msgspec
+import numpy as np
 from fastapi import Request
 
+from engine_core.client.encode_calls import Encoded
+from engine_core.client.pending_jobs import FloatArray
+from engine_core.messages import JobOptions
+from server.api.encode import count_usage, encode, job_options
 from server.api.model_endpoint import reads
-from server.encoding.encode import count_usage, job_options
-from server.encoding.scores import classify
 from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, TextOrIds
 from server.service.endpoint import Endpoint, operation
-from server.service.inputs import parse_items
+from server.service.inputs import Items, parse_items
 from server.service.registry import Model
 from server.service.service import service_of
 from server.service.truncation import items_cut_to
+from workers.contract.model_config import ModelConfig
 
 
 class ClassifyRequest(EncodeRequest, kw_only=True, frozen=True):
@@ -75,3 +79,30 @@ async def create_classifications(
         ],
         usage=count_usage(classified),
     )
+
+
+async def classify(
+    request: Request, model: Model, items: Items, options: JobOptions, *, raw: bool
+) -> Encoded:
+    """The items with a score for each label, float32[N, L]; if `raw` its logit. Raises
+    RefusalError."""
+    encoded = await encode(request, model, items, options)
+    if raw:
+        return encoded
+    scores = label_scores(encoded.values, model.served.execution.model)
+    return msgspec.structs.replace(encoded, values=scores)
+
+
+def label_scores(logits: FloatArray, config: ModelConfig) -> FloatArray:
+    """float32[N, L] -> float32[N, L]: probabilities; but for a single label the logit, unless the
+    checkpoint declares a sigmoid (as sentence-transformers' cross-encoders do)."""
+    raw = config.num_labels == 1 and not config.sigmoid_scores
+    return logits if raw else probabilities(logits, config)
+
+
+def probabilities(logits: FloatArray, config: ModelConfig) -> FloatArray:
+    """float32[N, L] -> float32[N, L]: a sigmoid for each label, or a softmax over several."""
+    if config.num_labels == 1 or config.sigmoid_scores:
+        return np.exp(-np.logaddexp(0, -logits))
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)

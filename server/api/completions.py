@@ -6,21 +6,17 @@ from fastapi import Request, Response
 from msgspec import Struct
 from msgspec.structs import replace
 
-from engine_core.messages import SamplingParams
-from engine_core.refusal import RefusalError
 from server.api.model_endpoint import reads
 from server.generation.choice import TextPiece
-from server.generation.generation import Generation
+from server.generation.generation import Generation, TextForm, answer
 from server.generation.plan import (
     GenerationPlan,
     check_choices,
     choices,
     generation_plan,
-    sampling_params,
 )
 from server.generation.scores import ScoredToken, score_columns
-from server.generation.stream import TextForm, answer
-from server.schemas.common import value_under_any_name
+from server.schemas.common import invalid, value_under_any_name
 from server.schemas.completions import (
     Completion,
     CompletionChoice,
@@ -57,31 +53,19 @@ async def create_completion(request: Request, body: CompletionRequest, model: Mo
 
 def completion_plan(body: CompletionRequest, model: Model, limits: Limits) -> GenerationPlan:
     """The request, checked and with the model's own defaults in it. Raises RefusalError."""
-    width = _best_of(body, limits)
-    return generation_plan(
+    newer, older = body.max_completion_tokens, body.max_tokens
+    plan = generation_plan(
         body,
         model,
-        prompts=parse_items(body.prompt, "prompt", model, limits.max_inputs),
-        params=_params(body, model, ranked=width > (body.n or 1)),
-        width=width,
+        width=_best_of(body, limits),
+        max_tokens=value_under_any_name(("max_tokens", older), ("max_completion_tokens", newer)),
+        default_max_tokens=DEFAULT_MAX_TOKENS,
         logprobs=body.logprobs,
         echo=bool(body.echo),
         add_special_tokens=body.add_special_tokens is not False,
     )
-
-
-def _params(body: CompletionRequest, model: Model, *, ranked: bool) -> SamplingParams:
-    """Choices are `ranked` by their tokens' log-probabilities, which the engine then reports."""
-    scored = [body.logprobs if body.echo else None, body.prompt_logprobs]
-    newer, older = body.max_completion_tokens, body.max_tokens
-    return sampling_params(
-        body,
-        model,
-        max_tokens=value_under_any_name(("max_tokens", older), ("max_completion_tokens", newer)),
-        default_max_tokens=DEFAULT_MAX_TOKENS,
-        logprobs=0 if ranked and body.logprobs is None else body.logprobs,
-        prompt_logprobs=max((width for width in scored if width is not None), default=None),
-    )
+    prompts = parse_items(body.prompt, "prompt", model, limits.max_inputs)
+    return replace(plan, prompts=prompts)
 
 
 def _best_of(body: CompletionRequest, limits: Limits) -> int:
@@ -90,9 +74,9 @@ def _best_of(body: CompletionRequest, limits: Limits) -> int:
     best_of = n if body.best_of is None else body.best_of
     check_choices(best_of, "best_of", limits)
     if best_of < n:
-        raise RefusalError("invalid_request", f"best_of: {best_of} is less than n, {n}", "best_of")
+        raise invalid("best_of", f"{best_of} is less than n, {n}")
     if best_of > n and body.stream:
-        raise RefusalError("invalid_request", "best_of: at most n with `stream`", "best_of")
+        raise invalid("best_of", "at most n with `stream`")
     return best_of
 
 

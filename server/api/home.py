@@ -3,6 +3,7 @@
 import hashlib
 from http import HTTPStatus
 from importlib.resources import files
+from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from fastapi import Request, Response
@@ -13,18 +14,25 @@ from server.service.endpoint import Endpoint, Operation, operation
 from server.service.service import json_answer, service_of
 
 PAGE: Final = "page.html"
-
 _MEDIA_TYPES: Final = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
 # The page loads files of its own address and no others, holds no script or style of its own, makes
 # no markup of texts, and is in no other page's frame.
 _POLICY: Final = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'"
+)
+HOME = Endpoint("GET", "/", operation(Home), order=300, needs_key=False)
+PAGE_FILE = Endpoint(
+    "GET",
+    "/status-page/{file}",
+    Operation(arguments={"include_in_schema": False}),
+    order=310,
+    needs_key=False,
 )
 
 
@@ -40,7 +48,7 @@ def read_page_files() -> dict[str, PageFile]:
     return {
         entry.name: _page_file(entry.name, entry.read_bytes())
         for entry in files("server.api").joinpath("status_page").iterdir()
-        if _suffix(entry.name) in _MEDIA_TYPES
+        if PurePath(entry.name).suffix in _MEDIA_TYPES
     }
 
 
@@ -48,7 +56,7 @@ def _page_file(name: str, content: bytes) -> PageFile:
     return PageFile(
         content,
         {
-            "content-type": _MEDIA_TYPES[_suffix(name)],
+            "content-type": _MEDIA_TYPES[PurePath(name).suffix],
             # Asked for anew each time, so that a daemon's files are of one release.
             "cache-control": "no-cache",
             "etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"',
@@ -58,19 +66,6 @@ def _page_file(name: str, content: bytes) -> PageFile:
         },
     )
 
-
-def _suffix(name: str) -> str:
-    return name.rpartition(".")[2]
-
-
-HOME = Endpoint("GET", "/", operation(Home), order=300, needs_key=False)
-PAGE_FILE = Endpoint(
-    "GET",
-    "/status-page/{file}",
-    Operation(arguments={"include_in_schema": False}),
-    order=310,
-    needs_key=False,
-)
 
 _FILES: Final = read_page_files()
 

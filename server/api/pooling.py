@@ -10,13 +10,20 @@ from msgspec import Meta
 
 from engine_core.client.encode_calls import Encoded
 from engine_core.messages import Tokenization
-from engine_core.refusal import RefusalError
+from server.api.classify import classify
+from server.api.embeddings import (
+    AnyArray,
+    embedding_plan,
+    in_base64,
+    in_lists,
+    planned_vectors,
+    quantize,
+    rows_in_json,
+    shorten,
+)
+from server.api.encode import count_usage, encode, job_options
 from server.api.model_endpoint import reads
-from server.encoding.embedding_plan import embedding_plan, planned_vectors
-from server.encoding.encode import count_usage, encode, job_options
-from server.encoding.scores import classify
-from server.encoding.vectors import AnyArray, in_base64, in_lists, quantize, rows_in_json, shorten
-from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, TextOrIds
+from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, TextOrIds, invalid
 from server.schemas.embeddings import EmbeddingRequest
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import parse_items
@@ -108,24 +115,14 @@ def _task(body: PoolingRequest, model: Model) -> PoolingTask:
     tasks: tuple[PoolingTask, ...] = ("embed", "token_embed") if is_embedder else ("classify",)
     task = body.task or tasks[0]
     if task not in tasks:
-        message = f"task: model {model.name} serves {' and '.join(tasks)}, not {task}"
-        raise RefusalError("invalid_request", message, "task")
+        raise invalid("task", f"model {model.name} serves {' and '.join(tasks)}, not {task}")
     return task
 
 
 async def _vectors(request: Request, model: Model, body: PoolingRequest, limits: Limits) -> Pooled:
     """Vectors of items, or of their tokens: those of a request of `/v1/embeddings`."""
-    embedding_request = EmbeddingRequest(
-        input=body.input,
-        embed_dtype=body.embed_dtype,
-        use_activation=body.use_activation,
-        add_special_tokens=body.add_special_tokens,
-        truncate_prompt_tokens=body.truncate_prompt_tokens,
-        truncation_side=body.truncation_side,
-        cache_salt=body.cache_salt,
-        priority=body.priority,
-    )
-    plan = embedding_plan(embedding_request, model, limits)
+    asked = msgspec.convert(body, EmbeddingRequest, from_attributes=True)
+    plan = embedding_plan(asked, model, limits)
     if body.task != "token_embed":
         encoded = await planned_vectors(request, model, plan)
         return quantize(encoded.values, plan.dtype), encoded

@@ -11,13 +11,13 @@ from fastapi import Request
 from msgspec import UNSET, UnsetType
 from tokenizers import Encoding
 
-from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.text_slicer import SLICE_CHARACTERS
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.api.model_endpoint import reads
 from server.generation.conversation import ChatOptions, chat_prompt
 from server.schemas.chat import Messages, TemplateVariables
+from server.schemas.common import invalid
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_ids
 from server.service.registry import Model
@@ -125,12 +125,12 @@ async def _text(request: Request, model: Model, body: TokenizeRequest) -> tuple[
     """The text, and whether it gets special tokens. Raises RefusalError."""
     if body.messages is None:
         if body.prompt is None:
-            raise RefusalError("invalid_request", "prompt: is required without messages", "prompt")
+            raise invalid("prompt", "is required without messages")
         _refuse_chat_options(body)
         model.text_bound.check(body.prompt, "prompt")
         return body.prompt, body.add_special_tokens is not False
     if body.prompt is not None:
-        raise RefusalError("invalid_request", "messages: not together with prompt", "messages")
+        raise invalid("messages", "not together with prompt")
     options = ChatOptions(
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
@@ -143,7 +143,7 @@ async def _text(request: Request, model: Model, body: TokenizeRequest) -> tuple[
 def _refuse_chat_options(body: TokenizeRequest) -> None:
     for field in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
         if getattr(body, field):
-            raise RefusalError("invalid_request", f"{field}: only with messages", field)
+            raise invalid(field, "only with messages")
 
 
 async def all_slices(

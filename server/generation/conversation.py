@@ -10,7 +10,7 @@ from starlette.requests import Request
 from engine_core.refusal import RefusalError
 from server.echoed import quoted
 from server.schemas.chat import ChatMessage, ContentPart, ToolCall
-from server.schemas.common import name_and_value
+from server.schemas.common import invalid, name_and_value
 from server.service.registry import Model
 from server.service.service import record_of, service_of
 from server.service.time_limit import within_limit
@@ -89,13 +89,12 @@ async def conversation(
 
 def _num_characters(messages: Sequence[ChatMessage]) -> int:
     """Those of roles and contents, which a template writes out."""
-    return sum(len(message.role) + _length(message.content) for message in messages)
-
-
-def _length(content: str | list[ContentPart] | None) -> int:
-    if content is None or isinstance(content, str):
-        return len(content or "")
-    return sum(len(part.text or part.refusal or "") for part in content)
+    characters = 0
+    for message in messages:
+        parts = message.content or ""
+        texts = [parts] if isinstance(parts, str) else [p.text or p.refusal or "" for p in parts]
+        characters += len(message.role) + sum(map(len, texts))
+    return characters
 
 
 def last_answer(messages: Sequence[ChatMessage]) -> str:
@@ -104,23 +103,24 @@ def last_answer(messages: Sequence[ChatMessage]) -> str:
     *others, last = messages
     if last.role != "assistant" or last.content is None:
         return ""
-    return joined_text(last.content, f"messages[{len(others)}].content", refuses=True)
+    if isinstance(last.content, str):
+        return last.content
+    return "\n".join(_texts(last.content, f"messages[{len(others)}].content", refuses=True))
 
 
 def _check_variables(variables: dict[str, Any], template: ChatTemplate) -> None:
     for name in variables:
         if name in _OWN_NAMES or name in template.tokens:
             field = f"chat_template_kwargs.{name}"
-            raise RefusalError("invalid_request", f"{field}: cannot be set by a request", field)
+            raise invalid(field, "cannot be set by a request")
 
 
 def _check_continued(options: ChatOptions, messages: list[dict[str, Any]]) -> None:
     field = "continue_final_message"
     if options.add_generation_prompt:
-        message = f"{field}: not together with add_generation_prompt"
-        raise RefusalError("invalid_request", message, field)
+        raise invalid(field, "not together with add_generation_prompt")
     if not has_text(messages[-1]):
-        raise RefusalError("invalid_request", f"{field}: the final message has no text", field)
+        raise invalid(field, "the final message has no text")
 
 
 def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
     if message.content is not None:
         found["content"] = _content(message.content, f"{field}.content", refuses=is_assistant)
     elif not is_assistant:
-        raise RefusalError("invalid_request", f"{field}.content: is required", f"{field}.content")
+        raise invalid(f"{field}.content", "is required")
     if message.refusal is not None:
         if not is_assistant:
             raise _only_an_assistant(f"{field}.refusal", "refuses")
@@ -176,14 +176,6 @@ def _reasoning(message: ChatMessage, field: str) -> dict[str, str]:
     return {name.rpartition(".")[2]: value or ""}
 
 
-def joined_text(content: str | list[ContentPart], field: str, *, refuses: bool = False) -> str:
-    """The text of a content, its parts joined by line breaks. Raises RefusalError for parts that
-    are no text, and no refusal of somebody who `refuses`."""
-    if isinstance(content, str):
-        return content
-    return "\n".join(_texts(content, field, refuses=refuses))
-
-
 def _texts(content: list[ContentPart], field: str, *, refuses: bool) -> Iterator[str]:
     for number, part in enumerate(content):
         yield _part(part, f"{field}[{number}]", refuses=refuses)
@@ -191,17 +183,16 @@ def _texts(content: list[ContentPart], field: str, *, refuses: bool) -> Iterator
 
 def _part(part: ContentPart, field: str, *, refuses: bool) -> str:
     if part.type != "text" and not (refuses and part.type == "refusal"):
-        message = f"{field}: parts of type {quoted(part.type)} are not served here, only 'text'"
-        raise RefusalError("invalid_request", message, field)
+        raise invalid(field, f"parts of type {quoted(part.type)} are not served here, only 'text'")
     text = part.text if part.type == "text" else part.refusal
     if text is None:
         name = f"{field}.{part.type}"
-        raise RefusalError("invalid_request", f"{name}: is required", name)
+        raise invalid(name, "is required")
     return text
 
 
 def _only_an_assistant(field: str, does: str) -> RefusalError:
-    return RefusalError("invalid_request", f"{field}: only an assistant {does}", field)
+    return invalid(field, f"only an assistant {does}")
 
 
 def _call(call: ToolCall, field: str) -> dict[str, Any]:
@@ -210,9 +201,7 @@ def _call(call: ToolCall, field: str) -> dict[str, Any]:
     try:
         _ARGUMENTS.decode(arguments)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise RefusalError(
-            "invalid_request", f"{name}: is not a JSON object: {error}", name
-        ) from None
+        raise invalid(name, f"is not a JSON object: {error}") from None
     function = {"name": call.function.name, "arguments": arguments}
     converted: dict[str, Any] = {"type": "function", "function": function}
     return converted if call.id is None else {"id": call.id, **converted}

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from engine_core.messages import Grammar, GrammarKind, JobOptions, SamplingParams, Tokenization
 from engine_core.refusal import RefusalError
-from server.schemas.common import INT64_MAX
+from server.schemas.common import INT64_MAX, invalid
 from server.schemas.sampling import (
     MAX_GRAMMAR_CHARS,
     JsonObject,
@@ -28,6 +28,10 @@ from server.service.truncation import truncation_limit
 from server.settings.limits import Limits
 from server.settings.server_config import GenerationDefaults
 from workers.contract.token_sampling import TokenSampling
+
+_NO_PROMPTS = Items([], [], str)
+_JSON_SCHEMA, _VALUE = "response_format.json_schema", "response_format.value"
+_ANY_OBJECT = '{"type": "object"}'
 
 
 class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,27 +61,36 @@ def generation_plan(
     body: SamplingOptions,
     model: Model,
     *,
-    prompts: Items,
-    params: SamplingParams,
     width: int,
+    max_tokens: int | None,
+    default_max_tokens: int | None,
     logprobs: int | None,
     add_special_tokens: bool,
     echo: bool = False,
 ) -> GenerationPlan:
-    """Check the options that completions and chat share, and make the plan. Raises RefusalError."""
-    check_ids(body.stop_token_ids or [], "stop_token_ids", model.vocab_size)
+    """Check the options that completions and chat share, and make the plan, still without prompts.
+    Without `max_tokens` there are `default_max_tokens`, or as many as fit. Raises RefusalError."""
+    params = _sampling_params(body, model, default_max_tokens if max_tokens is None else max_tokens)
     tokenization = Tokenization(
         add_special_tokens=add_special_tokens,
         truncate_to=_prompt_limit(body, model.max_model_len, params.max_tokens),
         truncation_side=body.truncation_side or "left",
     )
-    stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    n = body.n or 1
+    # More choices are ranked by their tokens' log-probabilities, which the engine then reports.
+    ranked = width > n and logprobs is None
+    of_prompts = [logprobs if echo else None, body.prompt_logprobs]
     return GenerationPlan(
-        prompts=prompts,
-        n=body.n or 1,
+        prompts=_NO_PROMPTS,
+        n=n,
         width=width,
-        params=params,
-        stops=stops,
+        params=msgspec.structs.replace(
+            params,
+            lowered_to_fit=max_tokens is None and default_max_tokens is not None,
+            logprobs=0 if ranked else logprobs,
+            prompt_logprobs=max((each for each in of_prompts if each is not None), default=None),
+        ),
+        stops=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         logprobs=logprobs,
         echo=echo,
         options=JobOptions(
@@ -90,6 +103,12 @@ def generation_plan(
         skip_special_tokens=body.skip_special_tokens is not False,
         return_token_ids=bool(body.return_token_ids),
     )
+
+
+def _prompt_limit(body: SamplingOptions, model_len: int, max_tokens: int | None) -> int | None:
+    """The tokens to which a prompt is truncated: at least `max_tokens` of `model_len` stay free."""
+    longest = max(model_len - (1 if max_tokens is None else max_tokens), 1)
+    return truncation_limit(body.truncate_prompt_tokens, model_len, longest=longest)
 
 
 def choices(body: SamplingOptions, limits: Limits) -> int:
@@ -105,14 +124,66 @@ def check_choices(count: int, field: str, limits: Limits) -> None:
         raise RefusalError("too_large", f"{field}: {count}; at most {limits.max_n} choices", field)
 
 
-def _prompt_limit(body: SamplingOptions, model_len: int, max_tokens: int | None) -> int | None:
-    """The tokens to which a prompt is truncated: at least `max_tokens` of `model_len` stay free."""
-    longest = max(model_len - (1 if max_tokens is None else max_tokens), 1)
-    return truncation_limit(body.truncate_prompt_tokens, model_len, longest=longest)
+def _sampling_params(body: SamplingOptions, model: Model, most: int | None) -> SamplingParams:
+    """The engine's parameters for at most so many tokens: `body` over the model's own defaults.
+    Raises RefusalError."""
+    _check_stream(body)
+    defaults = model.served.generation
+    return SamplingParams(
+        sampling=_sampling(body, defaults),
+        logit_bias=body.logit_bias or {},
+        allowed_token_ids=_checked_ids(body.allowed_token_ids, "allowed_token_ids", model),
+        bad_words=_bad_words(body, model),
+        grammar=grammar_of(body),
+        seed=None if body.seed is None else body.seed & INT64_MAX,
+        max_tokens=most,
+        min_tokens=_min_tokens(body, most),
+        eos_token_ids=frozenset(defaults.eos_token_ids),
+        ignore_eos=bool(body.ignore_eos),
+        stop_token_ids=_checked_ids(body.stop_token_ids, "stop_token_ids", model),
+    )
 
 
-_JSON_SCHEMA, _VALUE = "response_format.json_schema", "response_format.value"
-_ANY_OBJECT = '{"type": "object"}'
+def _check_stream(body: SamplingOptions) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options", "only with `stream`")
+    if body.stream and body.prompt_logprobs is not None:
+        raise invalid("prompt_logprobs", "not with `stream`")
+
+
+def _sampling(body: SamplingOptions, defaults: GenerationDefaults) -> TokenSampling:
+    """The request's parameters over the model's own, in the ranges that workers know."""
+    sampling = defaults.sampling.overridden_by(body)
+    if sampling.top_k < 0:  # as clients switch it off
+        sampling = msgspec.structs.replace(sampling, top_k=0)
+    if sampling.top_p == 0:  # keeps the likeliest token alone
+        sampling = msgspec.structs.replace(sampling, temperature=0.0, top_p=1.0)
+    return sampling
+
+
+def _checked_ids(ids: list[int] | None, field: str, model: Model) -> frozenset[int]:
+    check_ids(ids or [], field, model.vocab_size)
+    return frozenset(ids or ())
+
+
+def _bad_words(body: SamplingOptions, model: Model) -> tuple[tuple[int, ...], ...]:
+    """Each word as it begins a text, and as it follows a space."""
+    if not body.bad_words:
+        return ()
+    words = [word.lstrip() or word for word in body.bad_words]
+    spellings = [*words, *(f" {word}" for word in words)]
+    found = model.tokenizer.encode(spellings, add_special_tokens=False)
+    ids = (tuple(array("i", each)) for each in found)
+    return tuple(dict.fromkeys(word for word in ids if word))
+
+
+def _min_tokens(body: SamplingOptions, max_tokens: int | None) -> int:
+    least = body.min_tokens or 0
+    if max_tokens is not None and least > max_tokens:
+        raise invalid(
+            "min_tokens", f"{least} is more than the limit of {max_tokens} generated tokens"
+        )
+    return least
 
 
 def grammar_of(body: SamplingOptions) -> Grammar | None:
@@ -124,8 +195,7 @@ def grammar_of(body: SamplingOptions) -> Grammar | None:
     requested = list(_requested(body))
     for grammar in requested:
         if (grammar.kind, grammar.source) != (requested[0].kind, requested[0].source):
-            message = f"{grammar.param}: not together with {requested[0].param}"
-            raise RefusalError("invalid_request", message, grammar.param)
+            raise invalid(grammar.param, f"not together with {requested[0].param}")
         if len(grammar.source) > MAX_GRAMMAR_CHARS:
             raise RefusalError(
                 "too_large",
@@ -169,12 +239,12 @@ def _from_format(requested: ResponseFormat | None) -> Iterator[Grammar]:
         case JsonSchema(json_schema=named, value=value):
             given = [*_from_named(named, _JSON_SCHEMA), *_from_named(value, _VALUE)]
             if not given:
-                raise RefusalError("invalid_request", f"{_JSON_SCHEMA}: missing", _JSON_SCHEMA)
+                raise invalid(_JSON_SCHEMA, "missing")
             yield from given
         case JsonValue(value=value):
             given = list(_from_schema(value, _VALUE))
             if not given:
-                raise RefusalError("invalid_request", f"{_VALUE}: expected an object", _VALUE)
+                raise invalid(_VALUE, "expected an object")
             yield from given
         case RegexValue(value=value):
             yield Grammar("regex", value, _VALUE)
@@ -196,89 +266,12 @@ def _from_schema(raw: SchemaText | UnsetType, param: str) -> Iterator[Grammar]:
         try:
             text = msgspec.json.decode(text, type=str).strip()
         except msgspec.DecodeError as error:
-            raise RefusalError("invalid_request", f"{param}: {error}", param) from None
+            raise invalid(param, f"{error}") from None
     if is_string or text != "null":
         yield _grammar(text, param)
 
 
 def _grammar(schema: str, param: str, kind: GrammarKind = "json_schema") -> Grammar:
     if not schema.startswith("{"):
-        raise RefusalError("invalid_request", f"{param}: expected an object", param)
+        raise invalid(param, "expected an object")
     return Grammar(kind, schema, param)
-
-
-def sampling_params(
-    body: SamplingOptions,
-    model: Model,
-    *,
-    max_tokens: int | None,
-    logprobs: int | None,
-    prompt_logprobs: int | None,
-    default_max_tokens: int | None = None,
-) -> SamplingParams:
-    """The engine's parameters: `body` over the model's own defaults. Without `max_tokens` there
-    are `default_max_tokens`, or as many as fit. Raises RefusalError."""
-    _check_stream(body)
-    defaults = model.served.generation
-    most = default_max_tokens if max_tokens is None else max_tokens
-    return SamplingParams(
-        sampling=_sampling(body, defaults),
-        logit_bias=body.logit_bias or {},
-        allowed_token_ids=_allowed_tokens(body, model),
-        bad_words=_bad_words(body, model),
-        grammar=grammar_of(body),
-        seed=None if body.seed is None else body.seed & INT64_MAX,
-        max_tokens=most,
-        lowered_to_fit=max_tokens is None and default_max_tokens is not None,
-        min_tokens=_min_tokens(body, most),
-        eos_token_ids=frozenset(defaults.eos_token_ids),
-        ignore_eos=bool(body.ignore_eos),
-        stop_token_ids=frozenset(body.stop_token_ids or ()),
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-    )
-
-
-def _check_stream(body: SamplingOptions) -> None:
-    if body.stream_options is not None and not body.stream:
-        message = "stream_options: only with `stream`"
-        raise RefusalError("invalid_request", message, "stream_options")
-    if body.stream and body.prompt_logprobs is not None:
-        message = "prompt_logprobs: not with `stream`"
-        raise RefusalError("invalid_request", message, "prompt_logprobs")
-
-
-def _sampling(body: SamplingOptions, defaults: GenerationDefaults) -> TokenSampling:
-    """The request's parameters over the model's own, in the ranges that workers know."""
-    sampling = defaults.sampling.overridden_by(body)
-    if sampling.top_k < 0:  # as clients switch it off
-        sampling = msgspec.structs.replace(sampling, top_k=0)
-    if sampling.top_p == 0:  # keeps the likeliest token alone
-        sampling = msgspec.structs.replace(sampling, temperature=0.0, top_p=1.0)
-    return sampling
-
-
-def _allowed_tokens(body: SamplingOptions, model: Model) -> frozenset[int]:
-    if not body.allowed_token_ids:
-        return frozenset()
-    check_ids(body.allowed_token_ids, "allowed_token_ids", model.vocab_size)
-    return frozenset(body.allowed_token_ids)
-
-
-def _bad_words(body: SamplingOptions, model: Model) -> tuple[tuple[int, ...], ...]:
-    """Each word as it begins a text, and as it follows a space."""
-    if not body.bad_words:
-        return ()
-    words = [word.lstrip() or word for word in body.bad_words]
-    spellings = [*words, *(f" {word}" for word in words)]
-    found = model.tokenizer.encode(spellings, add_special_tokens=False)
-    ids = (tuple(array("i", each)) for each in found)
-    return tuple(dict.fromkeys(word for word in ids if word))
-
-
-def _min_tokens(body: SamplingOptions, max_tokens: int | None) -> int:
-    least = body.min_tokens or 0
-    if max_tokens is not None and least > max_tokens:
-        message = f"min_tokens: {least} is more than the limit of {max_tokens} generated tokens"
-        raise RefusalError("invalid_request", message, "min_tokens")
-    return least

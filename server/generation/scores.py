@@ -18,6 +18,13 @@ from server.service.token_text import TokenText
 
 # The log-probability of a token of probability 0: JSON, the form of answers, has no infinity.
 LOWEST = -9999.0
+# Of generated tokens in an answer that is not streamed: as many as of prompts.
+_MOST = 1 << 22
+# An answer with more of them, about 4 MB, is large.
+_LARGE = 1 << 16
+_NUMBER_BYTES = 8  # with its token's id
+_NUMBERS_AT_ONCE = 1 << 14
+"""So many log-probabilities are encoded in 5 to 10 ms."""
 
 
 class ScoredToken(msgspec.Struct, frozen=True):
@@ -97,13 +104,6 @@ def _narrowed(rows: bytes, width: int, columns: int) -> bytes:
     return b"".join(rows[begin : begin + 4 * columns] for begin in begins)
 
 
-# Of generated tokens in an answer that is not streamed: as many as of prompts.
-_MOST = 1 << 22
-# An answer with more of them, about 4 MB, is large.
-_LARGE = 1 << 16
-_NUMBER_BYTES = 8  # with its token's id
-
-
 class HeldScores:
     """Scores of prompts are held until the answer has ended. So are those of generated tokens,
     unless they are streamed."""
@@ -129,8 +129,12 @@ class HeldScores:
         `overloaded` if there is no room for them."""
         self._generated += generated
         self._of_prompts += of_prompts
-        if not self.streamed:
-            self._check()
+        if not self.streamed and (numbers := self._generated * self._width) > _MOST:
+            message = (
+                f"logprobs: the answer has {numbers} log-probabilities of generated tokens so far; "
+                f"at most {_MOST} are served: stream it, or ask for less"
+            )
+            raise RefusalError("too_large", message, "logprobs")
         if self._account is not None:
             self._account.hold(_NUMBER_BYTES * self._num_held())
 
@@ -140,18 +144,6 @@ class HeldScores:
         if self._width and not self.streamed:
             held += self._generated * (self._width + 1)
         return held
-
-    def _check(self) -> None:
-        if (numbers := self._generated * self._width) > _MOST:
-            message = (
-                f"logprobs: the answer has {numbers} log-probabilities of generated tokens so far; "
-                f"at most {_MOST} are served: stream it, or ask for less"
-            )
-            raise RefusalError("too_large", message, "logprobs")
-
-
-_NUMBERS_AT_ONCE = 1 << 14
-"""So many log-probabilities are encoded in 5 to 10 ms."""
 
 
 async def score_columns(

@@ -137,7 +137,12 @@ def name_and_value(*named: tuple[str, Value | None]) -> tuple[str, Value | None]
     return first
 
 
+def invalid(field: str, reason: str) -> RefusalError:
+    """The refusal of a request whose `field` is at fault."""
+    return RefusalError("invalid_request", f"{field}: {reason}", field)
+
+
 def given_twice(field: str, other: str) -> RefusalError:
     """The refusal of a request that gives a field under both of its names."""
-    message = f"{other}: is another name of {field}, which is also given; give only one of them"
-    return RefusalError("invalid_request", message, other)
+    reason = f"is another name of {field}, which is also given; give only one of them"
+    return invalid(other, reason)

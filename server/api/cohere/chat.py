@@ -12,9 +12,8 @@ from engine_core.refusal import RefusalError
 from server.api.chat import CHAT_COMPLETIONS, chat_error, chat_plan
 from server.api.model_endpoint import reads
 from server.generation.choice import Choice, TextPiece
-from server.generation.generation import Generation
+from server.generation.generation import AnswerForm, Generation, answer
 from server.generation.scores import ScoredToken
-from server.generation.stream import AnswerForm, answer
 from server.http.sse import event
 from server.schemas.chat import ChatRequest, Messages
 from server.schemas.common import CompletionUsage, Count, Int64

@@ -10,11 +10,19 @@ from msgspec import Meta, Raw
 
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.refusal import RefusalError
-from server.api.embeddings import EMBEDDINGS
+from server.api.embeddings import (
+    EMBEDDINGS,
+    AnyArray,
+    EmbeddingPlan,
+    embedding_plan,
+    in_base64,
+    in_lists,
+    planned_vectors,
+    quantize,
+    rows_in_json,
+)
 from server.api.model_endpoint import reads
-from server.encoding.embedding_plan import EmbeddingPlan, embedding_plan, planned_vectors
-from server.encoding.vectors import AnyArray, in_base64, in_lists, quantize, rows_in_json
-from server.schemas.common import Count, Int64
+from server.schemas.common import Count, Int64, invalid
 from server.schemas.embeddings import EmbeddingRequest, InputType, Vector
 from server.schemas.rerank import APIVersion, InputTokens
 from server.service.endpoint import Endpoint, operation
@@ -120,12 +128,11 @@ def _given_texts(body: CohereEmbedRequest) -> tuple[list[str], str]:
     """The texts to embed, and the field that holds them. Raises RefusalError unless one field
     does."""
     if body.texts is not None and body.inputs is not None:
-        message = "inputs: `texts` are given too; give only one of them"
-        raise RefusalError("invalid_request", message, "inputs")
+        raise invalid("inputs", "`texts` are given too; give only one of them")
     if body.texts is not None:
         return body.texts, "texts"
     if body.inputs is None:
-        raise RefusalError("invalid_request", "texts: this or `inputs` is required", "texts")
+        raise invalid("texts", "this or `inputs` is required")
     return ["\n".join(part.text for part in item.content) for item in body.inputs], "inputs"
 
 
@@ -156,8 +163,7 @@ def _longest(body: CohereEmbedRequest, model_len: int) -> int | None:
     if body.truncate != "NONE":
         return min(body.max_tokens or model_len, model_len)
     if body.max_tokens is not None:
-        message = "max_tokens: is where an input is cut; with `truncate` NONE none is"
-        raise RefusalError("invalid_request", message, "max_tokens")
+        raise invalid("max_tokens", "is where an input is cut; with `truncate` NONE none is")
     return None
 
 

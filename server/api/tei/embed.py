@@ -6,63 +6,39 @@ from msgspec import Raw
 
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.refusal import RefusalError
-from server.api.embeddings import EMBEDDINGS
-from server.api.model_endpoint import reads
-from server.api.tei.protocol import (
-    EmbedRequest,
-    EmbedTokensRequest,
-    SimilarityParameters,
-    SimilarityRequest,
-    SparseValue,
-    empty_batch,
-    side,
-    tei_errors,
-    tei_operation,
-    whole_cut,
-)
-from server.encoding.embedding_plan import (
+from server.api.embeddings import (
+    EMBEDDINGS,
     EmbeddingPlan,
     behind_prompt,
     embedding_plan,
+    in_lists,
     planned_vectors,
+    rows_in_json,
     text_prompt,
 )
-from server.encoding.encode import encode
-from server.encoding.scores import Pairs, relevance
-from server.encoding.vectors import in_lists, rows_in_json
+from server.api.encode import encode
+from server.api.model_endpoint import reads
+from server.api.relevance import Pairs, relevance
+from server.api.tei import protocol as tei
 from server.schemas.embeddings import EmbeddingRequest
 from server.service.endpoint import Endpoint
 from server.service.inputs import check_count, text_items
 from server.service.registry import Model
 from server.service.service import record_of, service_of
 
-EMBED = Endpoint(
-    "POST",
-    "/embed",
-    tei_operation(list[list[float]], body=EmbedRequest),
-    variant_of=EMBEDDINGS,
-    order=70,
-)
+EMBED = tei.variant(EMBEDDINGS, "/embed", list[list[float]], body=tei.EmbedRequest, order=70)
 EMBED_SPARSE = Endpoint(
     "POST",
     "/embed_sparse",
-    tei_operation(list[list[SparseValue]], body=EmbedTokensRequest),
+    tei.operation_of(list[list[tei.SparseValue]], body=tei.EmbedTokensRequest),
     tasks=("embed_sparse",),
     order=80,
 )
-EMBED_ALL = Endpoint(
-    "POST",
-    "/embed_all",
-    tei_operation(list[list[list[float]]], body=EmbedTokensRequest),
-    variant_of=EMBEDDINGS,
-    order=90,
+EMBED_ALL = tei.variant(
+    EMBEDDINGS, "/embed_all", list[list[list[float]]], body=tei.EmbedTokensRequest, order=90
 )
-SIMILARITY = Endpoint(
-    "POST",
-    "/similarity",
-    tei_operation(list[float], body=SimilarityRequest),
-    variant_of=EMBEDDINGS,
-    order=100,
+SIMILARITY = tei.variant(
+    EMBEDDINGS, "/similarity", list[float], body=tei.SimilarityRequest, order=100
 )
 
 
@@ -86,9 +62,9 @@ def the_sparse_embedder(request: Request, name: str | None = None) -> Model:
 
 
 @EMBED.answered_by
-@tei_errors
-@reads(EmbedRequest, the_embedder)
-async def embed(request: Request, body: EmbedRequest, model: Model) -> list[list[float]]:
+@tei.errors
+@reads(tei.EmbedRequest, the_embedder)
+async def embed(request: Request, body: tei.EmbedRequest, model: Model) -> list[list[float]]:
     """A vector for each text, of length 1 unless `normalize` is false."""
     normalize = body.normalize is not False
     plan = _plan(request, body, model, dimensions=body.dimensions, normalize=normalize)
@@ -96,9 +72,9 @@ async def embed(request: Request, body: EmbedRequest, model: Model) -> list[list
 
 
 @EMBED_SPARSE.answered_by
-@tei_errors
-@reads(EmbedTokensRequest, the_sparse_embedder)
-async def embed_sparse(request: Request, body: EmbedTokensRequest, model: Model) -> list[Raw]:
+@tei.errors
+@reads(tei.EmbedTokensRequest, the_sparse_embedder)
+async def embed_sparse(request: Request, body: tei.EmbedTokensRequest, model: Model) -> list[Raw]:
     """The nonzero entries of the vector of each text, which has the size of the vocabulary."""
     plan = _plan(request, body, model)
     encoded = await encode(request, model, plan.items, plan.options)
@@ -107,9 +83,9 @@ async def embed_sparse(request: Request, body: EmbedTokensRequest, model: Model)
 
 
 @EMBED_ALL.answered_by
-@tei_errors
-@reads(EmbedTokensRequest, the_embedder)
-async def embed_all(request: Request, body: EmbedTokensRequest, model: Model) -> list[Raw]:
+@tei.errors
+@reads(tei.EmbedTokensRequest, the_embedder)
+async def embed_all(request: Request, body: tei.EmbedTokensRequest, model: Model) -> list[Raw]:
     """The last hidden state of each token of each text, special tokens included."""
     plan = _plan(request, body, model)
     encoded = await encode(request, model, plan.items, plan.options, token_states=True)
@@ -118,18 +94,18 @@ async def embed_all(request: Request, body: EmbedTokensRequest, model: Model) ->
 
 
 @SIMILARITY.answered_by
-@tei_errors
-@reads(SimilarityRequest, the_embedder)
-async def similarity(request: Request, body: SimilarityRequest, model: Model) -> list[float]:
+@tei.errors
+@reads(tei.SimilarityRequest, the_embedder)
+async def similarity(request: Request, body: tei.SimilarityRequest, model: Model) -> list[float]:
     """The similarity of a sentence to other sentences: the cosine of their vectors, unless the
     model's checkpoint names another."""
     sentences = body.inputs.sentences
     if not sentences:
-        raise empty_batch("inputs.sentences")
+        raise tei.empty_batch("inputs.sentences")
     check_count(len(sentences), "inputs.sentences", service_of(request).limits.max_inputs)
-    options = body.parameters or SimilarityParameters()
+    options = body.parameters or tei.SimilarityParameters()
     prompt = text_prompt(model, options.prompt_name, None)
-    cut = behind_prompt(whole_cut(model, options), model, prompt)
+    cut = behind_prompt(tei.whole_cut(model, options), model, prompt)
     pairs = Pairs(
         queries=text_items(prompt + body.inputs.source_sentence, "inputs.source_sentence"),
         texts=text_items([prompt + sentence for sentence in sentences], "inputs.sentences"),
@@ -141,7 +117,7 @@ async def similarity(request: Request, body: SimilarityRequest, model: Model) ->
 
 def _plan(
     request: Request,
-    body: EmbedTokensRequest,
+    body: tei.EmbedTokensRequest,
     model: Model,
     *,
     dimensions: int | None = None,
@@ -149,18 +125,18 @@ def _plan(
 ) -> EmbeddingPlan:
     """`body` as a request of `/v1/embeddings`. Raises RefusalError."""
     if body.inputs == []:
-        raise empty_batch("inputs")
+        raise tei.empty_batch("inputs")
     asked = EmbeddingRequest(
         input=body.inputs,
         dimensions=dimensions,
         normalize=normalize,
         prompt_name=body.prompt_name,
         truncation=body.truncate,
-        truncation_side=side(body),
+        truncation_side=tei.side(body),
     )
     return embedding_plan(asked, model, service_of(request).limits, field="inputs")
 
 
-def _sparse_values(entries: FloatArray) -> list[SparseValue]:
+def _sparse_values(entries: FloatArray) -> list[tei.SparseValue]:
     indices, values = entries[:, 0].astype(int).tolist(), entries[:, 1].tolist()
-    return [SparseValue(*entry) for entry in zip(indices, values, strict=True)]
+    return [tei.SparseValue(*entry) for entry in zip(indices, values, strict=True)]

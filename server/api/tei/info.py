@@ -1,4 +1,4 @@
-"""`/info`: the model behind TEI's endpoints."""
+"""`/info` and `POST /`: the model behind TEI's endpoints, and its task."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,32 +9,38 @@ from msgspec import Raw
 
 from server import __version__
 from server.api.classify import CLASSIFY
-from server.api.rerank import RERANK
+from server.api.relevance import RERANK
+from server.api.tei import protocol as tei
 from server.api.tei.embed import embed, embed_sparse, the_embedder, the_sparse_embedder
-from server.api.tei.protocol import (
-    ClassifierType,
-    EmbeddingType,
-    EmbedRequest,
-    Info,
-    ModelType,
-    fields_of,
-    tei_errors,
-    tei_operation,
-)
 from server.api.tei.scores import predict, rerank
 from server.service.endpoint import Endpoint
 from server.service.registry import Model
-from server.service.service import Service, json_answer, record_of, service_of
-from workers.contract.embedding_modules import PoolingConfig
+from server.service.service import json_answer, record_of, service_of
 
-INFO = Endpoint("GET", "/info", tei_operation(Info), order=130)
+INFO = Endpoint("GET", "/info", tei.operation_of(tei.Info), order=130)
+ROOT = Endpoint("POST", "/", tei.operation_of(Any, body=tei.EmbedRequest), order=140)
 
 
 @INFO.answered_by
-@tei_errors
+@tei.errors
 async def get_info(request: Request) -> Response:
     """The model that answers, and the limits of a request."""
-    return json_answer(_info(described(request), service_of(request)))
+    model, limits = described(request), service_of(request).limits
+    execution = model.served.execution
+    embeds = execution.task in ("embed", "embed_sparse")
+    return json_answer(
+        tei.Info(
+            model_id=model.name,
+            model_dtype=execution.dtype,
+            served_model_name=model.name,
+            model_type=_model_type(model),
+            max_concurrent_requests=limits.max_sequences,
+            max_input_length=model.max_model_len,
+            max_batch_tokens=execution.max_step_tokens,
+            max_client_batch_size=limits.max_inputs if embeds else limits.max_documents,
+            version=__version__,
+        )
+    )
 
 
 def described(request: Request) -> Model:
@@ -50,50 +56,28 @@ def described(request: Request) -> Model:
     return service.find(record_of(request), None, CLASSIFY)
 
 
-def _info(model: Model, service: Service) -> Info:
-    execution, limits = model.served.execution, service.limits
-    embeds = execution.task in ("embed", "embed_sparse")
-    return Info(
-        model_id=model.name,
-        model_dtype=execution.dtype,
-        served_model_name=model.name,
-        model_type=_model_type(model),
-        max_concurrent_requests=limits.max_sequences,
-        max_input_length=model.max_model_len,
-        max_batch_tokens=execution.max_step_tokens,
-        max_client_batch_size=limits.max_inputs if embeds else limits.max_documents,
-        version=__version__,
-    )
-
-
-def _model_type(model: Model) -> ModelType:
+def _model_type(model: Model) -> tei.ModelType:
     config = model.served.execution.model
     if model.served.execution.task == "embed":
-        return ModelType(embedding=EmbeddingType(_pooling(config.pooling)))
+        # In TEI's words, where it has one: it pools neither by weights nor in several ways at once.
+        modes = ("last_token" if mode == "lasttoken" else mode for mode in config.pooling.modes)
+        return tei.ModelType(embedding=tei.EmbeddingType("+".join(modes)))
     if model.served.execution.task == "embed_sparse":
-        return ModelType(embedding=EmbeddingType("splade"))
-    labels = ClassifierType(
+        return tei.ModelType(embedding=tei.EmbeddingType("splade"))
+    labels = tei.ClassifierType(
         {str(index): label for index, label in enumerate(config.labels)},
         {label: index for index, label in enumerate(config.labels)},
     )
     ranks = model.served.execution.scores_relevance
-    return ModelType(reranker=labels) if ranks else ModelType(classifier=labels)
-
-
-def _pooling(pooling: PoolingConfig) -> str:
-    """In TEI's words, where it has one: it pools neither by weights nor in several ways at once."""
-    return "+".join("last_token" if mode == "lasttoken" else mode for mode in pooling.modes)
-
-
-ROOT = Endpoint("POST", "/", tei_operation(Any, body=EmbedRequest), order=140)
+    return tei.ModelType(reranker=labels) if ranks else tei.ModelType(classifier=labels)
 
 
 @ROOT.answered_by
-@tei_errors
+@tei.errors
 async def answer(request: Request) -> Response:
     """`/embed` if there is an embedder, or else `/embed_sparse`, or else `/rerank` for a reranker
     and `/predict` for any other classifier. With `model` that of the task of the named one."""
-    fields = await fields_of(request)
+    fields = await tei.fields_of(request)
     execution = _model(request, fields).served.execution
     if execution.task == "embed":
         return await embed(request)

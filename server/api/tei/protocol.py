@@ -15,7 +15,7 @@ from engine_core.refusal import ErrorCode, RefusalError
 from server.http.body import looked_at
 from server.http.error_answer import ErrorAnswer
 from server.schemas.common import Count, TextOrIds
-from server.service.endpoint import REF, Handler, Operation, operation, ref
+from server.service.endpoint import REF, Endpoint, Handler, Operation, operation, ref
 from server.service.registry import Model
 
 JSON = dict[str, Any]
@@ -210,7 +210,7 @@ def empty_batch(field: str) -> EmptyBatchError:
     return EmptyBatchError("invalid_request", f"`{field}` cannot be empty", field)
 
 
-def tei_errors(handler: Handler) -> Handler:
+def errors(handler: Handler) -> Handler:
     """`handler` with TEI's answers to errors."""
 
     @functools.wraps(handler)
@@ -227,7 +227,7 @@ def tei_errors(handler: Handler) -> Handler:
     return answer
 
 
-def tei_operation(*answers: Any, body: type[msgspec.Struct] | None = None) -> Operation:
+def operation_of(*answers: Any, body: type[msgspec.Struct] | None = None) -> Operation:
     """An endpoint's answer, of one type or another, and its body."""
     described = operation(TEIError, body)
     schemas, _ = msgspec.json.schema_components(answers, ref_template=REF)
@@ -242,6 +242,14 @@ def tei_operation(*answers: Any, body: type[msgspec.Struct] | None = None) -> Op
         arguments={**described.arguments, "responses": {200: success, **failures}},
         types=(*described.types, *answers),
     )
+
+
+def variant(
+    original: Endpoint, path: str, *answers: Any, body: type[msgspec.Struct], order: int
+) -> Endpoint:
+    """An endpoint of TEI's for the models that serve `original`."""
+    operation = operation_of(*answers, body=body)
+    return Endpoint("POST", path, operation, variant_of=original, order=order)
 
 
 def either_operation(own: Operation, tei: Operation) -> Operation:

@@ -9,42 +9,32 @@ from fastapi import Request, Response
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
-from server.api.classify import CLASSIFY
+from server.api.classify import CLASSIFY, probabilities
+from server.api.encode import encode, texts_cut_to
 from server.api.model_endpoint import reads
-from server.api.rerank import RERANK, create_reranking
-from server.api.tei.protocol import (
-    Prediction,
-    PredictRequest,
-    Rank,
-    RerankTextsRequest,
-    either_operation,
-    empty_batch,
-    fields_of,
-    side,
-    tei_errors,
-    tei_operation,
-    whole_cut,
-)
-from server.encoding.encode import encode, texts_cut_to
-from server.encoding.scores import Pairs, probabilities, relevance
+from server.api.relevance import RERANK, Pairs, create_reranking, relevance
+from server.api.tei import protocol as tei
+from server.schemas.common import invalid
 from server.schemas.rerank import Reranking, RerankRequest
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import Items, check_count, text_items
 from server.service.registry import Model
 from server.service.service import record_of, service_of
 
-PREDICT = Endpoint(
-    "POST",
+PREDICT = tei.variant(
+    CLASSIFY,
     "/predict",
-    tei_operation(list[Prediction], list[list[Prediction]], body=PredictRequest),
-    variant_of=CLASSIFY,
+    list[tei.Prediction],
+    list[list[tei.Prediction]],
+    body=tei.PredictRequest,
     order=110,
 )
 RERANK_TEXTS = Endpoint(
     "POST",
     "/rerank",
-    either_operation(
-        operation(Reranking, RerankRequest), tei_operation(list[Rank], body=RerankTextsRequest)
+    tei.either_operation(
+        operation(Reranking, RerankRequest),
+        tei.operation_of(list[tei.Rank], body=tei.RerankTextsRequest),
     ),
     variant_of=RERANK,
     order=120,
@@ -63,17 +53,17 @@ class Sequences(msgspec.Struct, frozen=True):
 
 
 @PREDICT.answered_by
-@tei_errors
-@reads(PredictRequest, CLASSIFY)
+@tei.errors
+@reads(tei.PredictRequest, CLASSIFY)
 async def predict(
-    request: Request, body: PredictRequest, model: Model
-) -> list[Prediction] | list[list[Prediction]]:
+    request: Request, body: tei.PredictRequest, model: Model
+) -> list[tei.Prediction] | list[list[tei.Prediction]]:
     """The labels of a text, a pair, or each item of a list, sorted by score, highest first."""
     sequences = _sequences(body.inputs, service_of(request).limits.max_documents)
     for index, texts in enumerate(sequences.items):
         model.text_bound.check_all(texts, lambda _, item=index: sequences.name(item))
     config = model.served.execution.model
-    logits = await _logits(request, model, sequences, whole_cut(model, body))
+    logits = await _logits(request, model, sequences, tei.whole_cut(model, body))
     scores = logits if body.raw_scores else probabilities(logits, config)
     predictions = [_predictions(row, config.labels) for row in scores]
     return predictions if sequences.in_batch else predictions[0]
@@ -84,21 +74,20 @@ def _sequences(inputs: str | list[str | list[str]], max_items: int) -> Sequences
     if isinstance(inputs, str):
         found = Sequences([[inputs]], in_batch=False)
     elif not inputs:
-        raise empty_batch("inputs")
+        raise tei.empty_batch("inputs")
     elif all(isinstance(item, str) for item in inputs):
         found = Sequences([cast("list[str]", inputs)], in_batch=False)
     elif all(isinstance(item, list) for item in inputs):
         found = Sequences(cast("list[list[str]]", inputs), in_batch=True)
     else:
-        message = "inputs: expected a text, a pair of texts, or a list of lists of one or two texts"
-        raise RefusalError("invalid_request", message, "inputs")
+        raise invalid(
+            "inputs", "expected a text, a pair of texts, or a list of lists of one or two texts"
+        )
     check_count(len(found.items), "inputs", max_items)
     for index, texts in enumerate(found.items):
         if len(texts) not in (1, 2):
             name = found.name(index)
-            raise RefusalError(
-                "invalid_request", f"{name}: {len(texts)} texts; expected one or two", name
-            )
+            raise invalid(name, f"{len(texts)} texts; expected one or two")
     return found
 
 
@@ -121,15 +110,15 @@ async def _logits(
     return logits
 
 
-def _predictions(scores: FloatArray, labels: tuple[str, ...]) -> list[Prediction]:
+def _predictions(scores: FloatArray, labels: tuple[str, ...]) -> list[tei.Prediction]:
     order: list[int] = np.argsort(-scores, kind="stable").tolist()
-    return [Prediction(float(scores[index]), labels[index]) for index in order]
+    return [tei.Prediction(float(scores[index]), labels[index]) for index in order]
 
 
 @RERANK_TEXTS.answered_by
 async def rerank(request: Request) -> Response:
     """Score texts against a query, for clients of TEI, Cohere and others."""
-    fields = await fields_of(request)
+    fields = await tei.fields_of(request)
     is_tei = "texts" in fields and "documents" not in fields
     return await (_rerank_texts if is_tei else create_reranking)(request)
 
@@ -151,16 +140,18 @@ def _reranker(request: Request, name: str | None) -> Model:
     return service.find(record_of(request), name, RERANK)
 
 
-@tei_errors
-@reads(RerankTextsRequest, _reranker)
-async def _rerank_texts(request: Request, body: RerankTextsRequest, model: Model) -> list[Rank]:
+@tei.errors
+@reads(tei.RerankTextsRequest, _reranker)
+async def _rerank_texts(
+    request: Request, body: tei.RerankTextsRequest, model: Model
+) -> list[tei.Rank]:
     if not body.texts:
-        raise empty_batch("texts")
+        raise tei.empty_batch("texts")
     check_count(len(body.texts), "texts", service_of(request).limits.max_documents)
     cut: Tokenization | None = None
     if body.truncate:
         query = body.query if model.served.execution.scores_pairs else None
-        cut = await texts_cut_to(model, model.max_model_len, query=query, side=side(body))
+        cut = await texts_cut_to(model, model.max_model_len, query=query, side=tei.side(body))
     pairs = Pairs(
         queries=text_items(body.query, "query"),
         texts=text_items(body.texts, "texts"),
@@ -170,4 +161,4 @@ async def _rerank_texts(request: Request, body: RerankTextsRequest, model: Model
     scores = found.raw_scores if body.raw_scores else found.probabilities
     best: list[int] = np.argsort(-found.raw_scores, kind="stable").tolist()
     texts = body.texts if body.return_text else [None] * len(body.texts)
-    return [Rank(index=index, score=float(scores[index]), text=texts[index]) for index in best]
+    return [tei.Rank(index=index, score=float(scores[index]), text=texts[index]) for index in best]

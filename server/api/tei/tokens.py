@@ -7,20 +7,11 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import Raw
 
-from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SlicedText
+from server.api.embeddings import text_prompt
 from server.api.model_endpoint import reads
+from server.api.tei import protocol as tei
 from server.api.tei.info import described
-from server.api.tei.protocol import (
-    DecodeRequest,
-    SimpleToken,
-    TokenizeTextsRequest,
-    either_operation,
-    empty_batch,
-    fields_of,
-    tei_errors,
-    tei_operation,
-)
 from server.api.tokenize import (
     ALL_TASKS,
     DETOKENIZE,
@@ -32,7 +23,7 @@ from server.api.tokenize import (
     tokenizing,
     with_special_tokens,
 )
-from server.encoding.embedding_plan import text_prompt
+from server.schemas.common import invalid
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_count, check_ids, text_items
 from server.service.registry import Model
@@ -41,26 +32,20 @@ from server.service.service import record_of, service_of
 TOKENIZE = Endpoint(
     "POST",
     "/tokenize",
-    either_operation(
+    tei.either_operation(
         operation(Tokens, TokenizeRequest),
-        tei_operation(list[list[SimpleToken]], body=TokenizeTextsRequest),
+        tei.operation_of(list[list[tei.SimpleToken]], body=tei.TokenizeTextsRequest),
     ),
     tasks=ALL_TASKS,
     order=200,
 )
-DECODE = Endpoint(
-    "POST",
-    "/decode",
-    tei_operation(list[str], body=DecodeRequest),
-    variant_of=DETOKENIZE,
-    order=125,
-)
+DECODE = tei.variant(DETOKENIZE, "/decode", list[str], body=tei.DecodeRequest, order=125)
 
 
 @TOKENIZE.answered_by
 async def tokenize(request: Request) -> Response:
     """The tokens of texts, or of the prompt that a chat template makes of messages."""
-    fields = await fields_of(request)
+    fields = await tei.fields_of(request)
     is_tei = "inputs" in fields and fields.keys().isdisjoint(("prompt", "messages"))
     return await (_tokenize_texts if is_tei else create_tokens)(request)
 
@@ -73,12 +58,14 @@ def _model(request: Request, name: str | None) -> Model:
     return service.find(record_of(request), name, DETOKENIZE)
 
 
-@tei_errors
-@reads(TokenizeTextsRequest, _model)
-async def _tokenize_texts(request: Request, body: TokenizeTextsRequest, model: Model) -> list[Raw]:
+@tei.errors
+@reads(tei.TokenizeTextsRequest, _model)
+async def _tokenize_texts(
+    request: Request, body: tei.TokenizeTextsRequest, model: Model
+) -> list[Raw]:
     items = text_items(body.inputs, "inputs")
     if not items:
-        raise empty_batch("inputs")
+        raise tei.empty_batch("inputs")
     check_count(len(items), "inputs", service_of(request).limits.max_inputs)
     model.text_bound.check_all(items.texts, items.name)
     prompt = text_prompt(model, body.prompt_name, None)
@@ -95,9 +82,9 @@ async def _tokenize_texts(request: Request, body: TokenizeTextsRequest, model: M
 
 
 @DECODE.answered_by
-@tei_errors
-@reads(DecodeRequest, _model)
-async def decode(request: Request, body: DecodeRequest, model: Model) -> list[str]:
+@tei.errors
+@reads(tei.DecodeRequest, _model)
+async def decode(request: Request, body: tei.DecodeRequest, model: Model) -> list[str]:
     """The text of each list of token ids, without special tokens unless they are asked for."""
     service = service_of(request)
     lists = _id_lists(body.ids, model, service.limits.max_inputs)
@@ -112,13 +99,13 @@ def _id_lists(ids: list[int | list[int]], model: Model, max_items: int) -> list[
     """The ids of each text. Raises RefusalError for none, a mixed list, too many texts, and ids
     outside the vocabulary."""
     if not ids:
-        raise empty_batch("ids")
+        raise tei.empty_batch("ids")
     if all(isinstance(item, int) for item in ids):
         single = cast("list[int]", ids)
         check_ids(single, "ids", model.vocab_size)
         return [single]
     if not all(isinstance(item, list) for item in ids):
-        raise RefusalError("invalid_request", "ids: all token ids, or all lists of them", "ids")
+        raise invalid("ids", "all token ids, or all lists of them")
     check_count(len(ids), "ids", max_items)
     lists = cast("list[list[int]]", ids)
     for index, each in enumerate(lists):
@@ -132,13 +119,13 @@ def _tokens_of(model: Model, text: str, sliced: SlicedText, *, special: bool) ->
     bytes_before = list(accumulate((len(char.encode()) for char in text), initial=0))
     encoding = with_special_tokens(model.tokenizer, sliced, special=special)
     own = sliced.offsets()
-    tokens: list[SimpleToken] = []
+    tokens: list[tei.SimpleToken] = []
     for id_, token, added in zip(
         encoding.ids, encoding.tokens, encoding.special_tokens_mask, strict=True
     ):
         start, stop = (None, None) if added else next(own)
         tokens.append(
-            SimpleToken(
+            tei.SimpleToken(
                 id=id_,
                 text=token if start is None else text[start:stop],
                 special=start is None,

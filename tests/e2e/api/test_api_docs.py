@@ -12,12 +12,12 @@ import httpx
 import msgspec
 import pytest
 
-from server.api.batches import BatchRequest
 from server.api.classify import ClassifyRequest
 from server.api.cohere.chat import CohereChatRequest
 from server.api.cohere.embed import CohereEmbedRequest
+from server.api.files_and_batches import BatchRequest
 from server.api.pooling import PoolingRequest
-from server.api.score import ScoreRequest
+from server.api.relevance import ScoreRequest
 from server.api.tokenize import DetokenizeRequest, TokenizeRequest
 from server.errors import ERRORS
 from server.schemas.chat import ChatRequest

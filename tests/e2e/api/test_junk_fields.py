@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from server.api.classify import ClassifyRequest
 from server.api.pooling import PoolingRequest
-from server.api.score import ScoreRequest
+from server.api.relevance import ScoreRequest
 from server.api.tei import protocol as tei
 from server.api.tokenize import DetokenizeRequest, TokenizeRequest
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME

@@ -15,7 +15,9 @@ import pytest_asyncio
 from engine_core.messages import Failed
 from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.api import batches, files, home, ops
+from server.api import files_and_batches as batches
+from server.api import files_and_batches as files
+from server.api import home, ops
 from server.app.application import create_app
 from server.app.endpoints import all_endpoints
 from server.metrics.metrics import Metrics

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine_core.messages import EncodeJob, Failed, Tokenization
-from server.encoding.vectors import quantize
+from server.api.embeddings import quantize
 from tests.server.conftest import Deployment
 from tests.server.embedders import embedder_deployment
 from tests.server.fake_engine import Script, vector_of

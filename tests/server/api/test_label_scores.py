@@ -2,7 +2,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from server.encoding.scores import label_scores, probabilities
+from server.api.classify import label_scores, probabilities
 from tests.server.support import served_model
 
 LOGITS = np.array([[0.0, 1.0, -2.0], [1e4, -1e4, 0.0], [-1e4, -1e4, -1e4]], np.float32)

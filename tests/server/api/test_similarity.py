@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sentence_transformers.util import SimilarityFunction
 
-from server.encoding.vectors import shorten, similarity
+from server.api.embeddings import shorten, similarity
 from tests.engine_core.configs import MODEL
 from tests.server.conftest import DeploymentBuilder
 from tests.server.fake_engine import LENGTH, vector_of

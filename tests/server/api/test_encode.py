@@ -12,7 +12,7 @@ from engine_core.messages import EncodeJob
 from engine_core.preprocessing.tokenizer_threads import TokenizerThreads
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.encoding.encode import texts_cut_to
+from server.api.encode import texts_cut_to
 from server.service.registry import Model
 from tests.server.support import served_model
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from server.encoding.vectors import quantize, shorten
+from server.api.embeddings import quantize, shorten
 
 
 @pytest.fixture(params=[8, 20, 384])

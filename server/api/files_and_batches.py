@@ -1,4 +1,4 @@
-"""`/v1/files`: files of requests that clients upload, and those with the answers."""
+"""`/v1/files` and `/v1/batches`: uploaded files of requests, answered when there is room."""
 
 import asyncio
 import os
@@ -16,18 +16,24 @@ from starlette.responses import FileResponse
 
 from engine_core.refusal import RefusalError
 from server.echoed import quoted
+from server.http.body import Body
 from server.http.form import Form, FormReader
 from server.http.incoming import length_of
 from server.http.query import query_of
+from server.schemas.common import invalid
 from server.service.endpoint import Endpoint, operation
 from server.service.service import json_answer, service_of
 from server.service.stored import Stored, in_state, page_of, stored_of, storing
 from server.settings.limits import Limits
 from server.state.database import Page
+from server.state.stored_batches import BatchError, Status, StoredBatch
 from server.state.stored_files import StoredFile, new_id
 from server.state.upload import Upload, UploadBounds
 
 Item = TypeVar("Item")
+LEAST_KEPT_SECONDS, MOST_KEPT_SECONDS = 3600, 2_592_000
+KeptSeconds = Annotated[int, Meta(ge=LEAST_KEPT_SECONDS, le=MOST_KEPT_SECONDS)]
+BatchEndpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"]
 
 
 class ObjectList(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
@@ -54,10 +60,6 @@ class BatchListQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     after: str | None = None
-
-
-LEAST_KEPT_SECONDS, MOST_KEPT_SECONDS = 3600, 2_592_000
-KeptSeconds = Annotated[int, Meta(ge=LEAST_KEPT_SECONDS, le=MOST_KEPT_SECONDS)]
 
 
 class FileForm(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,14 +99,91 @@ class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = True
 
 
+class ExpiresAfter(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a file is kept: `seconds` from its creation."""
+
+    anchor: Literal["created_at"]
+    seconds: KeptSeconds
+
+
+class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer every line of an uploaded file, each of which is a request to `endpoint`."""
+
+    input_file_id: str
+    endpoint: BatchEndpoint
+    completion_window: Literal["24h"]
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+            Meta(max_length=16),
+        ]
+        | None
+    ) = None
+    output_expires_after: ExpiresAfter | None = None
+
+
+class RequestCounts(msgspec.Struct, frozen=True):
+    """Lines in all, answered well, and failed."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the batch failed."""
+
+    object: Literal["list"] = "list"
+    data: list[BatchError]
+
+
+class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch. Times are in seconds since 1970, `NAME_at` when it took that status; what is not
+    done by `expires_at` will not be. The output file has the answers, the error file what failed;
+    each is null where it would be empty."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    model: str | None
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: Status
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    metadata: dict[str, str] | None
+
+
+class BatchList(ObjectList[BatchObject], frozen=True, kw_only=True):
+    """A page of batches, newest first. With `has_more`, the next one is behind `last_id`."""
+
+
 _BESIDE_FILE = 2 << 20
 """More than a form has beside its file, in bytes."""
-
+_WINDOW_SECONDS = 24 * 3600
 CREATE_FILE = Endpoint("POST", "/v1/files", operation(FileObject, form=FileForm), order=71)
 LIST_FILES = Endpoint("GET", "/v1/files", operation(FileList, query=FileListQuery), order=72)
 GET_FILE = Endpoint("GET", "/v1/files/{file}", operation(FileObject), order=73)
 DELETE_FILE = Endpoint("DELETE", "/v1/files/{file}", operation(DeletedFile), order=74)
 GET_CONTENT = Endpoint("GET", "/v1/files/{file}/content", operation(None), order=75)
+CREATE_BATCH = Endpoint("POST", "/v1/batches", operation(BatchObject, BatchRequest), order=81)
+LIST_BATCHES = Endpoint("GET", "/v1/batches", operation(BatchList, query=BatchListQuery), order=82)
+GET_BATCH = Endpoint("GET", "/v1/batches/{batch}", operation(BatchObject), order=83)
+CANCEL_BATCH = Endpoint("POST", "/v1/batches/{batch}/cancel", operation(BatchObject), order=84)
+_body = Body(BatchRequest)
+_errors = msgspec.json.Decoder(list[BatchError])
+_metadata = msgspec.json.Decoder(dict[str, str] | None)
 
 
 @CREATE_FILE.answered_by
@@ -119,7 +198,7 @@ async def create_file(request: Request) -> Response:
         file = _described(form, file_id, stored.owner, upload.num_bytes)
         await asyncio.to_thread(upload.commit)
         await asyncio.to_thread(stored.state.files.add, file)
-    return json_answer(_shown(file))
+    return json_answer(_file_object(file))
 
 
 @LIST_FILES.answered_by
@@ -129,7 +208,9 @@ async def list_files(request: Request) -> Response:
     state, owner = stored_of(request)
     query = query_of(request, FileListQuery)
     page = Page(query.limit, query.after, newest_first=query.order == "desc")
-    found = await page_of(page, lambda page: state.files.list(owner, page, query.purpose), _shown)
+    found = await page_of(
+        page, lambda page: state.files.list(owner, page, query.purpose), _file_object
+    )
     return json_answer(FileList(**found))
 
 
@@ -137,7 +218,7 @@ async def list_files(request: Request) -> Response:
 async def get_file(request: Request) -> Response:
     """What is known of a file."""
     _, file = await _found(request)
-    return json_answer(_shown(file))
+    return json_answer(_file_object(file))
 
 
 @GET_CONTENT.answered_by
@@ -183,11 +264,11 @@ async def _upload(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[
 def _described(form: Form, file_id: str, owner: str, num_bytes: int) -> StoredFile:
     """Raises RefusalError."""
     if form.filename is None:
-        raise RefusalError("invalid_request", "file: is required", "file")
+        raise invalid("file", "is required")
     purpose = form.fields.get("purpose")
     if purpose != "batch":
         said = "is required: batch" if purpose is None else f"{quoted(purpose)} is not batch"
-        raise RefusalError("invalid_request", f"purpose: {said}", "purpose")
+        raise invalid("purpose", said)
     now = int(time.time())
     seconds = _kept_seconds(form.fields)
     return StoredFile(
@@ -238,12 +319,74 @@ def _not_found(file_id: str) -> RefusalError:
     return RefusalError("not_found", f"there is no file {quoted(file_id)}", "file")
 
 
-def _shown(file: StoredFile) -> FileObject:
-    return FileObject(
-        id=file.id,
-        bytes=file.bytes,
-        created_at=file.created_at,
-        expires_at=UNSET if file.expires_at is None else file.expires_at,
-        filename=file.filename,
-        purpose=file.purpose,
+def _file_object(file: StoredFile) -> FileObject:
+    known = msgspec.structs.asdict(file)
+    if file.expires_at is None:
+        del known["expires_at"]
+    return msgspec.convert(known, FileObject)
+
+
+@CREATE_BATCH.answered_by
+async def create_batch(request: Request) -> Response:
+    """Answer every line of an uploaded file, below the priority of all other requests."""
+    state, owner = stored_of(request)
+    body = await _body.read(request)
+    file = await in_state(state.files.get, body.input_file_id, owner)
+    if file is None or file.purpose != "batch":
+        raise invalid("input_file_id", f"no file {quoted(body.input_file_id)} for batches")
+    now, kept = int(time.time()), body.output_expires_after
+    batch = StoredBatch(
+        id=new_id("batch"),
+        owner=owner,
+        endpoint=body.endpoint,
+        input_file_id=file.id,
+        completion_window=body.completion_window,
+        metadata=msgspec.json.encode(body.metadata).decode(),
+        output_seconds=None if kept is None else kept.seconds,
+        created_at=now,
+        expires_at=now + _WINDOW_SECONDS,
     )
+    await in_state(state.batches.add, batch)
+    return json_answer(_batch_object(batch))
+
+
+@LIST_BATCHES.answered_by
+async def list_batches(request: Request) -> Response:
+    """The client's batches, newest first; `limit` of them, behind `after`."""
+    state, owner = stored_of(request)
+    query = query_of(request, BatchListQuery)
+    page = Page(query.limit, query.after, newest_first=True)
+    found = await page_of(page, lambda page: state.batches.list(owner, page), _batch_object)
+    return json_answer(BatchList(**found))
+
+
+@GET_BATCH.answered_by
+async def get_batch(request: Request) -> Response:
+    """How far a batch is."""
+    state, owner = stored_of(request)
+    batch_id: str = request.path_params["batch"]
+    return _answer(batch_id, await in_state(state.batches.get, batch_id, owner))
+
+
+@CANCEL_BATCH.answered_by
+async def cancel_batch(request: Request) -> Response:
+    """End a batch: what is done of it will be in its files. One that is over stays as it is."""
+    state, owner = stored_of(request)
+    batch_id: str = request.path_params["batch"]
+    return _answer(batch_id, await in_state(state.batches.cancel, batch_id, owner))
+
+
+def _answer(batch_id: str, batch: StoredBatch | None) -> Response:
+    if batch is None:
+        raise RefusalError("not_found", f"there is no batch {quoted(batch_id)}", "batch")
+    return json_answer(_batch_object(batch))
+
+
+def _batch_object(batch: StoredBatch) -> BatchObject:
+    errors = _errors.decode(batch.errors)
+    own = {
+        "errors": BatchErrors(data=errors) if errors else None,
+        "request_counts": RequestCounts(batch.total, batch.completed, batch.failed),
+        "metadata": _metadata.decode(batch.metadata),
+    }
+    return msgspec.convert({**msgspec.structs.asdict(batch), **own}, BatchObject)
