@@ -18,7 +18,7 @@ from server.http.sse import event
 from server.schemas.chat import ChatRequest, Messages
 from server.schemas.common import CompletionUsage, Count, Int64
 from server.schemas.sampling import JsonObject, Penalty, PlainText, SchemaText, StopString
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import operation
 from server.service.registry import Model
 from server.service.service import service_of
 from server.service.token_text import TokenText
@@ -141,12 +141,8 @@ class CohereChatEvent(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: LogprobItem | UnsetType = UNSET
 
 
-CHAT = Endpoint(
-    "POST",
-    "/v2/chat",
-    operation(CohereChat, CohereChatRequest, chunk=CohereChatEvent),
-    variant_of=CHAT_COMPLETIONS,
-    order=21,
+CHAT = CHAT_COMPLETIONS.at(
+    "/v2/chat", operation(CohereChat, CohereChatRequest, chunk=CohereChatEvent), order=21
 )
 _encode = msgspec.json.Encoder().encode
 _SCHEMA, _COHERE_SCHEMA = "response_format.schema", "response_format.json_schema"

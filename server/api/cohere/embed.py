@@ -25,7 +25,7 @@ from server.api.model_endpoint import reads
 from server.schemas.common import Count, Int64, invalid
 from server.schemas.embeddings import EmbeddingRequest, InputType, Vector
 from server.schemas.rerank import APIVersion, InputTokens
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import operation
 from server.service.inputs import check_count
 from server.service.registry import Model
 from server.service.service import service_of
@@ -83,13 +83,7 @@ class CohereEmbeddings(msgspec.Struct, frozen=True, kw_only=True):
     meta: EmbedMeta
 
 
-EMBED = Endpoint(
-    "POST",
-    "/v1/embed",
-    operation(CohereEmbeddings, CohereEmbedRequest),
-    variant_of=EMBEDDINGS,
-    order=31,
-)
+EMBED = EMBEDDINGS.at("/v1/embed", operation(CohereEmbeddings, CohereEmbedRequest), order=31)
 EMBED_V2 = EMBED.at("/v2/embed", order=32)
 
 

@@ -26,7 +26,9 @@ from server.service.inputs import check_count, text_items
 from server.service.registry import Model
 from server.service.service import record_of, service_of
 
-EMBED = tei.variant(EMBEDDINGS, "/embed", list[list[float]], body=tei.EmbedRequest, order=70)
+EMBED = EMBEDDINGS.at(
+    "/embed", tei.operation_of(list[list[float]], body=tei.EmbedRequest), order=70
+)
 EMBED_SPARSE = Endpoint(
     "POST",
     "/embed_sparse",
@@ -34,11 +36,11 @@ EMBED_SPARSE = Endpoint(
     tasks=("embed_sparse",),
     order=80,
 )
-EMBED_ALL = tei.variant(
-    EMBEDDINGS, "/embed_all", list[list[list[float]]], body=tei.EmbedTokensRequest, order=90
+EMBED_ALL = EMBEDDINGS.at(
+    "/embed_all", tei.operation_of(list[list[list[float]]], body=tei.EmbedTokensRequest), order=90
 )
-SIMILARITY = tei.variant(
-    EMBEDDINGS, "/similarity", list[float], body=tei.SimilarityRequest, order=100
+SIMILARITY = EMBEDDINGS.at(
+    "/similarity", tei.operation_of(list[float], body=tei.SimilarityRequest), order=100
 )
 
 

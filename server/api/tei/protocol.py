@@ -15,7 +15,7 @@ from engine_core.refusal import ErrorCode, RefusalError
 from server.http.body import looked_at
 from server.http.error_answer import ErrorAnswer
 from server.schemas.common import Count, TextOrIds
-from server.service.endpoint import REF, Endpoint, Handler, Operation, operation, ref
+from server.service.endpoint import REF, Handler, Operation, operation, ref
 from server.service.registry import Model
 
 JSON = dict[str, Any]
@@ -242,14 +242,6 @@ def operation_of(*answers: Any, body: type[msgspec.Struct] | None = None) -> Ope
         arguments={**described.arguments, "responses": {200: success, **failures}},
         types=(*described.types, *answers),
     )
-
-
-def variant(
-    original: Endpoint, path: str, *answers: Any, body: type[msgspec.Struct], order: int
-) -> Endpoint:
-    """An endpoint of TEI's for the models that serve `original`."""
-    operation = operation_of(*answers, body=body)
-    return Endpoint("POST", path, operation, variant_of=original, order=order)
 
 
 def either_operation(own: Operation, tei: Operation) -> Operation:

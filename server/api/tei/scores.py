@@ -16,27 +16,22 @@ from server.api.relevance import RERANK, Pairs, create_reranking, relevance
 from server.api.tei import protocol as tei
 from server.schemas.common import invalid
 from server.schemas.rerank import Reranking, RerankRequest
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import operation
 from server.service.inputs import Items, check_count, text_items
 from server.service.registry import Model
 from server.service.service import record_of, service_of
 
-PREDICT = tei.variant(
-    CLASSIFY,
+PREDICT = CLASSIFY.at(
     "/predict",
-    list[tei.Prediction],
-    list[list[tei.Prediction]],
-    body=tei.PredictRequest,
+    tei.operation_of(list[tei.Prediction], list[list[tei.Prediction]], body=tei.PredictRequest),
     order=110,
 )
-RERANK_TEXTS = Endpoint(
-    "POST",
+RERANK_TEXTS = RERANK.at(
     "/rerank",
     tei.either_operation(
         operation(Reranking, RerankRequest),
         tei.operation_of(list[tei.Rank], body=tei.RerankTextsRequest),
     ),
-    variant_of=RERANK,
     order=120,
 )
 

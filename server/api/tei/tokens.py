@@ -39,7 +39,7 @@ TOKENIZE = Endpoint(
     tasks=ALL_TASKS,
     order=200,
 )
-DECODE = tei.variant(DETOKENIZE, "/decode", list[str], body=tei.DecodeRequest, order=125)
+DECODE = DETOKENIZE.at("/decode", tei.operation_of(list[str], body=tei.DecodeRequest), order=125)
 
 
 @TOKENIZE.answered_by
