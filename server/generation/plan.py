@@ -71,11 +71,6 @@ def generation_plan(
     """Check the options that completions and chat share, and make the plan, still without prompts.
     Without `max_tokens` there are `default_max_tokens`, or as many as fit. Raises RefusalError."""
     params = _sampling_params(body, model, default_max_tokens if max_tokens is None else max_tokens)
-    tokenization = Tokenization(
-        add_special_tokens=add_special_tokens,
-        truncate_to=_prompt_limit(body, model.max_model_len, params.max_tokens),
-        truncation_side=body.truncation_side or "left",
-    )
     n = body.n or 1
     # More choices are ranked by their tokens' log-probabilities, which the engine then reports.
     ranked = width > n and logprobs is None
@@ -94,7 +89,11 @@ def generation_plan(
         logprobs=logprobs,
         echo=echo,
         options=JobOptions(
-            tokenization=tokenization,
+            tokenization=Tokenization(
+                add_special_tokens=add_special_tokens,
+                truncate_to=_prompt_limit(body, model.max_model_len, params.max_tokens),
+                truncation_side=body.truncation_side or "left",
+            ),
             cache_salt=body.cache_salt or "",
             priority=body.priority or 0,
         ),
