@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
+from server.api import tei
+from server.api.tei import protocol as tei
 from server.daemon.application import all_endpoints
 from server.http.openapi import FILE, Descriptions, components
-from server.schemas import tei
 from server.schemas.known_options import known_options
 from tools.pages import cells, names, section
 

@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks.templates.conversations import CONVERSATIONS, JSON, REASONING_WORD, words_of
 from engine_core.messages import NO_KEY
 from engine_core.refusal import RefusalError
-from server.generation.chat.conversation import ChatOptions, conversation
+from server.generation.conversation import ChatOptions, conversation
 from server.schemas.chat import ChatMessage
 from server.templates.loaded_template import LoadedTemplate, kinds_of
 from server.templates.protocol import Conversation, frame

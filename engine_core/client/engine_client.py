@@ -130,9 +130,11 @@ class EngineClient:
         ids: list[bytes] | None = None,
         n: int = 1,
         options: JobOptions = _NO_OPTIONS,
+        deadline: float | None = None,
     ) -> GenerateStream:
         """Submit prompts (texts or int32 ids as bytes); returns once the engine accepted them.
 
+        If it has not by the `deadline` (loop time), the stream has ended, without any prompt.
         Raises RefusalError if it refused them. Cancelling the wait aborts the job.
         """
         texts, ids = texts or [], ids or []
@@ -147,7 +149,11 @@ class EngineClient:
             batch=self.batch,
             **msgspec.structs.asdict(options),
         )
-        await self._submit(stream, message)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._submit(stream, message)
+        except TimeoutError:
+            return GenerateStream(job, 0, self.send, self.forget)
         return stream
 
     async def encode(

@@ -1,22 +1,37 @@
 """`/v1/chat/completions`: a conversation's next message."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 from fastapi import Request, Response
+from msgspec import Struct
 
 from engine_core.refusal import RefusalError
-from server.generation.chat.chat_choices import ChatForm
-from server.generation.chat.conversation import ChatOptions, chat_prompt
-from server.generation.generation import generate
+from server.api.model_endpoint import reads
+from server.generation.choice import TextPiece
+from server.generation.conversation import ChatOptions, chat_prompt, last_answer
+from server.generation.generation import Generation, TextForm, answer
 from server.generation.plan import GenerationPlan, choices, generation_plan
-from server.generation.requested_sampling import sampling_params
+from server.generation.scores import ScoredToken, score_columns
 from server.generation.stream import answer
-from server.http.body import Body, CancelOnDisconnect
-from server.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
-from server.schemas.field_names import value_under_any_name
+from server.schemas.chat import (
+    AssistantMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChatLogprobs,
+    ChatRequest,
+    ChunkChoice,
+    Delta,
+    TokenLogprob,
+    TopLogprob,
+)
+from server.schemas.common import FinishReason, invalid, value_under_any_name
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import text_items
-from server.service.service import Model, record_of, service_of
+from server.service.service import Model, service_of
+from server.service.token_text import TokenIds, TokenText
 
 CHAT_COMPLETIONS = Endpoint(
     "POST",
@@ -25,46 +40,39 @@ CHAT_COMPLETIONS = Endpoint(
     tasks=("generate",),
     order=20,
 )
-_body = Body(ChatRequest)
 
 
 @CHAT_COMPLETIONS.answered_by
-async def create_chat_completion(request: Request) -> Response:
+@reads(ChatRequest, CHAT_COMPLETIONS)
+async def create_chat_completion(request: Request, body: ChatRequest, model: Model) -> Response:
     """Answer a conversation, in one piece or as a stream of server-sent events."""
-    service = service_of(request)
-    body = await _body.read(request)
-    model = service.find(record_of(request), body.model, CHAT_COMPLETIONS, body.priority or 0)
-    with CancelOnDisconnect(request.receive):
-        plan = await chat_plan(body, request, model)
-        form = ChatForm(body, model, service.new_id("chatcmpl"), plan.logprobs)
-        try:
-            return await answer(generate(request, model, plan), form, stream=body.stream)
-        except RefusalError as error:
-            raise chat_error(error, body) from None
+    plan = await chat_plan(body, request, model)
+    form = ChatForm(body, model, service_of(request).new_id("chatcmpl"), plan.logprobs)
+    try:
+        return await answer(request, model, plan, form, stream=body.stream)
+    except RefusalError as error:
+        raise chat_error(error, body) from None
 
 
-async def chat_plan(body: ChatRequest, request: Request, model: Model) -> GenerationPlan:
-    """The request, checked, its prompt rendered. Raises RefusalError."""
-    max_tokens = _max_tokens(body)
-    logprobs = _top_logprobs(body)
-    params = sampling_params(
+async def chat_plan(
+    body: ChatRequest, request: Request, model: Model, *, most_tokens: int | None = None
+) -> GenerationPlan:
+    """The request, checked, its prompt rendered. Without a limit of its own it gets `most_tokens`,
+    or as many as fit. Raises RefusalError."""
+    newer, older = body.max_completion_tokens, body.max_tokens
+    plan = generation_plan(
         body,
         model,
-        max_tokens=max_tokens,
-        logprobs=logprobs,
-        prompt_logprobs=body.prompt_logprobs,
-    )
-    text = await chat_prompt(request, model, body.messages, _options(body))
-    return generation_plan(
-        body,
-        model,
-        prompts=text_items(text, "messages"),
-        params=params,
         width=choices(body, service_of(request).limits),
-        logprobs=logprobs,
+        max_tokens=value_under_any_name(("max_completion_tokens", newer), ("max_tokens", older)),
+        default_max_tokens=most_tokens,
+        logprobs=_top_logprobs(body),
         # Templates write the special tokens themselves.
         add_special_tokens=bool(body.add_special_tokens),
     )
+    # Rendered last: a template takes its time.
+    text = await chat_prompt(request, model, body.messages, _options(body))
+    return msgspec.structs.replace(plan, prompts=text_items(text, "messages"))
 
 
 def _options(body: ChatRequest) -> ChatOptions:
@@ -76,19 +84,13 @@ def _options(body: ChatRequest) -> ChatOptions:
     )
 
 
-def _max_tokens(body: ChatRequest) -> int | None:
-    """None for as many as the context has room for. Raises RefusalError for two numbers."""
-    newer, older = body.max_completion_tokens, body.max_tokens
-    return value_under_any_name(("max_completion_tokens", newer), ("max_tokens", older))
-
-
 def _top_logprobs(body: ChatRequest) -> int | None:
     """The alternatives beside each token; None for no log-probabilities at all. Raises RefusalError
     for alternatives without log-probabilities."""
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:
-        raise RefusalError("invalid_request", "top_logprobs: only with `logprobs`", "top_logprobs")
+        raise invalid("top_logprobs", "only with `logprobs`")
     return None
 
 
@@ -100,3 +102,89 @@ def chat_error(error: RefusalError, body: ChatRequest) -> RefusalError:
     elif param == "max_tokens" and body.max_tokens is None:
         param = "max_completion_tokens"
     return replace(error, param=param)
+
+
+class ChatForm(TextForm):
+    """One answer of `/v1/chat/completions`."""
+
+    def __init__(
+        self, body: ChatRequest, model: Model, answer_id: str, top_logprobs: int | None
+    ) -> None:
+        """With `top_logprobs` alternatives for each token; None for no log-probabilities."""
+        super().__init__(body, model, answer_id, ChatChunk)
+        self._top_logprobs = top_logprobs
+        self._bytes = model.token_bytes
+        as_ids = bool(body.return_tokens_as_token_ids)
+        self._text = TokenIds() if as_ids else TokenText(model.token_bytes, mark="")
+        self._echo = last_answer(body.messages) if body.echo else ""
+        self._begun: set[int] = set()
+
+    async def whole(self, pieces: Sequence[TextPiece], generation: Generation) -> ChatCompletion:
+        return ChatCompletion(
+            **self._named,
+            choices=await self._choices(pieces),
+            usage=generation.usage(),
+            prompt_token_ids=pieces[0].prompt_ids,
+            prompt_logprobs=await self._scores_of_prompt(pieces[0]),
+        )
+
+    async def choice(self, piece: TextPiece) -> ChatChoice:
+        return ChatChoice(
+            index=piece.index,
+            message=AssistantMessage(content=self._echo + piece.text),
+            logprobs=await self._logprobs(piece),
+            finish_reason=piece.finish_reason,
+            token_ids=piece.token_ids,
+        )
+
+    async def _chunks(self, piece: TextPiece) -> Sequence[Struct]:
+        """The role before a message's first piece, the piece, its finish reason after the last."""
+        deltas: list[ChunkChoice] = []
+        if piece.index not in self._begun:
+            self._begun.add(piece.index)
+            deltas.append(_delta(piece, Delta(role="assistant", content="", refusal=None)))
+            if self._echo:
+                deltas.append(_delta(piece, Delta(content=self._echo)))
+        if piece.text or piece.tokens or piece.token_ids:
+            deltas.append(
+                ChunkChoice(
+                    index=piece.index,
+                    delta=Delta(content=piece.text),
+                    logprobs=await self._logprobs(piece),
+                    finish_reason=None,
+                    token_ids=piece.token_ids,
+                )
+            )
+        if piece.finish_reason is not None:
+            deltas.append(_delta(piece, Delta(), piece.finish_reason))
+        first, *others = [msgspec.structs.replace(self._chunk, choices=[delta]) for delta in deltas]
+        return [msgspec.structs.replace(first, prompt_token_ids=piece.prompt_ids), *others]
+
+    async def _logprobs(self, piece: TextPiece) -> ChatLogprobs | None:
+        width = self._top_logprobs
+        if width is None:
+            return None
+        (content,) = await score_columns(
+            [piece.tokens], width, lambda some: [[self._entry(token, width) for token in some]]
+        )
+        return ChatLogprobs(content=content)
+
+    def _entry(self, token: ScoredToken, width: int) -> TokenLogprob:
+        return TokenLogprob(
+            token=self._text[token.id],
+            logprob=token.logprob or 0.0,
+            bytes=self._byte_list(token.id),
+            top_logprobs=[
+                TopLogprob(token=self._text[other], logprob=value, bytes=self._byte_list(other))
+                for other, value in token.top[:width]
+            ],
+        )
+
+    def _byte_list(self, token: int) -> list[int] | None:
+        data = self._bytes[token]
+        return None if data is None else list(data)
+
+
+def _delta(piece: TextPiece, delta: Delta, finish: FinishReason | None = None) -> ChunkChoice:
+    """One that has no tokens."""
+    return ChunkChoice(index=piece.index, delta=delta, logprobs=None, finish_reason=finish)

@@ -1,20 +1,43 @@
 """`/v1/classify` and `/classify`: the labels of texts."""
 
-from fastapi import Request, Response
+import msgspec
+import numpy as np
+from fastapi import Request
 
-from engine_core.client.pending_jobs import FloatArray
+from engine_core.client.pending_jobs import Encoded, FloatArray
 from engine_core.messages import JobOptions
-from server.encoding.encode import count_usage, encode
-from server.encoding.label_scores import label_scores
-from server.http.body import Body, CancelOnDisconnect
-from server.schemas.classify import (
-    Classification,
-    ClassificationList,
-    ClassifyRequest,
-)
+from server.api.encode import count_usage, encode, job_options
+from server.api.model_endpoint import reads
+from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, TextOrIds
 from server.service.endpoint import Endpoint, operation
-from server.service.inputs import items_cut_to, parse_items
-from server.service.service import json_answer, record_of, service_of
+from server.service.inputs import Items, items_cut_to, parse_items
+from server.service.service import Model, service_of
+from workers.contract.model_config import ModelConfig
+
+
+class ClassifyRequest(EncodeRequest, kw_only=True, frozen=True):
+    """A request of `/v1/classify`: a text, texts, one input's token ids, or inputs' token ids.
+
+    With `use_activation` false the answer holds logits instead of probabilities.
+    """
+
+    input: TextOrIds
+    truncate_prompt_tokens: KeptTokens | None = None
+    use_activation: bool | None = None
+
+
+class Classification(msgspec.Struct, frozen=True, kw_only=True):
+    """One input: its likeliest label, and the probability of every label in the model's order."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class ClassificationList(EncodeAnswer[Classification], frozen=True, kw_only=True):
+    """The answer of `/v1/classify`, in input order."""
+
 
 CLASSIFY = Endpoint(
     "POST",
@@ -24,42 +47,59 @@ CLASSIFY = Endpoint(
     order=60,
 )
 CLASSIFY_ALIAS = CLASSIFY.at("/classify", order=61)
-_body = Body(ClassifyRequest)
 
 
 @CLASSIFY.answered_by
 @CLASSIFY_ALIAS.answered_by
-async def create_classifications(request: Request) -> Response:
+@reads(ClassifyRequest, CLASSIFY)
+async def create_classifications(
+    request: Request, body: ClassifyRequest, model: Model
+) -> ClassificationList:
     """Classify one or more texts, or lists of token ids."""
-    service, record = service_of(request), record_of(request)
-    body = await _body.read(request)
-    model = service.find(record, body.model, CLASSIFY, body.priority or 0)
+    service = service_of(request)
     items = parse_items(body.input, "input", model, service.limits.max_inputs)
-    tokenization = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)
-    config = model.served.execution.model
-    with CancelOnDisconnect(request.receive):
-        encoded = await encode(
-            request,
-            model,
-            items,
-            JobOptions(tokenization=tokenization, priority=body.priority or 0),
-        )
-        raw = body.use_activation is False
-        scores = encoded.values if raw else label_scores(encoded.values, config)
-        return json_answer(
-            ClassificationList(
-                id=service.new_id("classify"),
-                model=model.name,
-                data=_classifications(scores, config.labels),
-                usage=count_usage(encoded),
+    cut = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)
+    raw = body.use_activation is False
+    classified = await classify(request, model, items, job_options(body, cut), raw=raw)
+    labels = model.served.execution.model.labels
+    return ClassificationList(
+        id=service.new_id("classify"),
+        model=model.name,
+        data=[
+            Classification(
+                index=index,
+                label=labels[int(row.argmax())],
+                probs=row.tolist(),
+                num_classes=len(row),
             )
-        )
+            for index, row in enumerate(classified.values)
+        ],
+        usage=count_usage(classified),
+    )
 
 
-def _classifications(scores: FloatArray, labels: tuple[str, ...]) -> list[Classification]:
-    return [
-        Classification(
-            index=index, label=labels[int(row.argmax())], probs=row.tolist(), num_classes=len(row)
-        )
-        for index, row in enumerate(scores)
-    ]
+async def classify(
+    request: Request, model: Model, items: Items, options: JobOptions, *, raw: bool
+) -> Encoded:
+    """The items with a score for each label, float32[N, L]; if `raw` its logit. Raises
+    RefusalError."""
+    encoded = await encode(request, model, items, options)
+    if raw:
+        return encoded
+    scores = label_scores(encoded.values, model.served.execution.model)
+    return msgspec.structs.replace(encoded, values=scores)
+
+
+def label_scores(logits: FloatArray, config: ModelConfig) -> FloatArray:
+    """float32[N, L] -> float32[N, L]: probabilities; but for a single label the logit, unless the
+    checkpoint declares a sigmoid (as sentence-transformers' cross-encoders do)."""
+    raw = config.num_labels == 1 and not config.sigmoid_scores
+    return logits if raw else probabilities(logits, config)
+
+
+def probabilities(logits: FloatArray, config: ModelConfig) -> FloatArray:
+    """float32[N, L] -> float32[N, L]: a sigmoid for each label, or a softmax over several."""
+    if config.num_labels == 1 or config.sigmoid_scores:
+        return np.exp(-np.logaddexp(0, -logits))
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)

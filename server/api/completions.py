@@ -1,20 +1,28 @@
 """`/v1/completions`: text that continues a prompt."""
 
-from fastapi import Request, Response
+from collections.abc import Sequence
 
-from engine_core.messages import SamplingParams
-from engine_core.refusal import RefusalError
-from server.generation.completion.completion_choices import CompletionForm
-from server.generation.generation import generate
+from fastapi import Request, Response
+from msgspec import Struct
+from msgspec.structs import replace
+
+from server.api.model_endpoint import reads
+from server.generation.choice import TextPiece
+from server.generation.generation import Generation, TextForm, answer
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
-from server.generation.requested_sampling import sampling_params
+from server.generation.scores import ScoredToken, score_columns
 from server.generation.stream import answer
-from server.http.body import Body, CancelOnDisconnect
-from server.schemas.completions import Completion, CompletionRequest
-from server.schemas.field_names import value_under_any_name
+from server.schemas.common import invalid, value_under_any_name
+from server.schemas.completions import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+)
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import parse_items
-from server.service.service import Model, record_of, service_of
+from server.service.service import Model, service_of
+from server.service.token_text import TokenIds
 from server.settings.settings import Limits
 
 DEFAULT_MAX_TOKENS = 16
@@ -26,53 +34,33 @@ COMPLETIONS = Endpoint(
     tasks=("generate",),
     order=10,
 )
-_body = Body(CompletionRequest)
 
 
 @COMPLETIONS.answered_by
-async def create_completion(request: Request) -> Response:
+@reads(CompletionRequest, COMPLETIONS)
+async def create_completion(request: Request, body: CompletionRequest, model: Model) -> Response:
     """Continue one or more prompts, in one answer or as a stream of server-sent events."""
     service = service_of(request)
-    body = await _body.read(request)
-    model = service.find(record_of(request), body.model, COMPLETIONS, body.priority or 0)
     plan = completion_plan(body, model, service.limits)
     form = CompletionForm(body, model, service.new_id("cmpl"))
-    with CancelOnDisconnect(request.receive):
-        return await answer(generate(request, model, plan), form, stream=body.stream)
+    return await answer(request, model, plan, form, stream=body.stream)
 
 
 def completion_plan(body: CompletionRequest, model: Model, limits: Limits) -> GenerationPlan:
     """The request, checked and with the model's own defaults in it. Raises RefusalError."""
-    width = _best_of(body, limits)
-    return generation_plan(
+    newer, older = body.max_completion_tokens, body.max_tokens
+    plan = generation_plan(
         body,
         model,
-        prompts=parse_items(body.prompt, "prompt", model, limits.max_inputs),
-        params=_params(body, model, ranked=width > (body.n or 1)),
-        width=width,
+        width=_best_of(body, limits),
+        max_tokens=value_under_any_name(("max_tokens", older), ("max_completion_tokens", newer)),
+        default_max_tokens=DEFAULT_MAX_TOKENS,
         logprobs=body.logprobs,
         echo=bool(body.echo),
         add_special_tokens=body.add_special_tokens is not False,
     )
-
-
-def _params(body: CompletionRequest, model: Model, *, ranked: bool) -> SamplingParams:
-    """Choices are `ranked` by their tokens' log-probabilities, which the engine then reports."""
-    scored = [body.logprobs if body.echo else None, body.prompt_logprobs]
-    return sampling_params(
-        body,
-        model,
-        max_tokens=_max_tokens(body),
-        default_max_tokens=DEFAULT_MAX_TOKENS,
-        logprobs=0 if ranked and body.logprobs is None else body.logprobs,
-        prompt_logprobs=max((width for width in scored if width is not None), default=None),
-    )
-
-
-def _max_tokens(body: CompletionRequest) -> int | None:
-    """Raises RefusalError for two numbers."""
-    newer, older = body.max_completion_tokens, body.max_tokens
-    return value_under_any_name(("max_tokens", older), ("max_completion_tokens", newer))
+    prompts = parse_items(body.prompt, "prompt", model, limits.max_inputs)
+    return replace(plan, prompts=prompts)
 
 
 def _best_of(body: CompletionRequest, limits: Limits) -> int:
@@ -81,7 +69,61 @@ def _best_of(body: CompletionRequest, limits: Limits) -> int:
     best_of = n if body.best_of is None else body.best_of
     check_choices(best_of, "best_of", limits)
     if best_of < n:
-        raise RefusalError("invalid_request", f"best_of: {best_of} is less than n, {n}", "best_of")
+        raise invalid("best_of", f"{best_of} is less than n, {n}")
     if best_of > n and body.stream:
-        raise RefusalError("invalid_request", "best_of: at most n with `stream`", "best_of")
+        raise invalid("best_of", "at most n with `stream`")
     return best_of
+
+
+class CompletionForm(TextForm):
+    """One answer of `/v1/completions`."""
+
+    def __init__(self, body: CompletionRequest, model: Model, answer_id: str) -> None:
+        super().__init__(body, model, answer_id, Completion)
+        self._logprobs = body.logprobs
+        self._text = TokenIds() if body.return_tokens_as_token_ids else model.token_text
+        self._echo = bool(body.echo)
+
+    async def whole(self, pieces: Sequence[TextPiece], generation: Generation) -> Struct:
+        choices = await self._choices(pieces)
+        return replace(self._chunk, choices=choices, usage=generation.usage())
+
+    async def _chunks(self, piece: TextPiece) -> Sequence[Struct]:
+        return [replace(self._chunk, choices=[await self.choice(piece)])]
+
+    async def choice(self, piece: TextPiece) -> CompletionChoice:
+        return CompletionChoice(
+            index=piece.index,
+            text=piece.echo + piece.text,
+            logprobs=None if self._logprobs is None else await self._scores(piece, self._logprobs),
+            finish_reason=piece.finish_reason,
+            token_ids=piece.token_ids,
+            prompt_token_ids=piece.prompt_ids,
+            prompt_logprobs=await self._scores_of_prompt(piece),
+        )
+
+    async def _scores(self, piece: TextPiece, width: int) -> CompletionLogprobs:
+        """The tokens with `width` alternatives each. The token itself is always among them."""
+        tokens = [piece.prompt_tokens, piece.tokens] if self._echo else [piece.tokens]
+        return CompletionLogprobs(
+            *await score_columns(
+                tokens,
+                width,
+                lambda some: [
+                    [token.offset for token in some],
+                    [token.logprob for token in some],
+                    [self._text[token.id] for token in some],
+                    [self._alternatives(token, width) for token in some],
+                ],
+            )
+        )
+
+    def _alternatives(self, token: ScoredToken, width: int) -> dict[str, float] | None:
+        """Log-probabilities by the text of the token: the highest where several have the same."""
+        if token.logprob is None:
+            return None
+        alternatives: dict[str, float] = {}
+        for other, logprob in token.top[:width]:
+            alternatives.setdefault(self._text[other], logprob)
+        alternatives.setdefault(self._text[token.id], token.logprob)
+        return alternatives

@@ -1,21 +1,42 @@
 """`/v1/embeddings`: a vector for each input."""
 
-from fastapi import Request, Response
-from msgspec import UNSET
+import asyncio
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from server.encoding.embedding_plan import embedding_plan, planned_vectors
-from server.encoding.encode import count_usage
-from server.encoding.vector_json import in_base64, in_lists, rows_in_json
-from server.encoding.vectors import quantize
-from server.http.body import Body, CancelOnDisconnect
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from fastapi import Request
+from msgspec import UNSET, Raw
+
+from engine_core.client.pending_jobs import Encoded, FloatArray
+from engine_core.messages import JobOptions, Tokenization
+from engine_core.refusal import RefusalError
+from server.api.encode import count_usage, encode, job_options
+from server.api.model_endpoint import reads
+from server.errors import quoted
+from server.schemas.common import invalid, name_and_value, value_under_any_name
 from server.schemas.embeddings import (
+    INPUT_TYPES,
     Embedding,
     EmbeddingList,
     EmbeddingRequest,
+    EmbedDtype,
 )
 from server.service.endpoint import Endpoint, operation
-from server.service.service import json_answer, record_of, service_of
+from server.service.inputs import Items, parse_items, truncation_limit
+from server.service.service import Model, service_of
+from server.settings.settings import Limits
+from workers.contract.model_config import ModelConfig
 
+AnyArray = npt.NDArray[Any]
+_MIN_LENGTH = np.float32(1e-12)
+_MAX_FLOAT16 = 65_504.0
+_MAX_INT8 = 127
+_NUMBERS_AT_ONCE = 1 << 15
+_DIRECTIONS: tuple[EmbedDtype, ...] = ("int8", "binary", "ubinary")
 EMBEDDINGS = Endpoint(
     "POST",
     "/v1/embeddings",
@@ -23,26 +44,263 @@ EMBEDDINGS = Endpoint(
     tasks=("embed",),
     order=30,
 )
-_body = Body(EmbeddingRequest)
+
+
+class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The items to embed, the options of their job, and the form of the vectors returned."""
+
+    items: Items
+    options: JobOptions
+    dimensions: int
+    normalize: bool
+    dtype: EmbedDtype
 
 
 @EMBEDDINGS.answered_by
-async def create_embeddings(request: Request) -> Response:
+@reads(EmbeddingRequest, EMBEDDINGS)
+async def create_embeddings(
+    request: Request, body: EmbeddingRequest, model: Model
+) -> EmbeddingList:
     """Embed one or more texts, or lists of token ids."""
-    service, record = service_of(request), record_of(request)
-    body = await _body.read(request)
-    model = service.find(record, body.model, EMBEDDINGS, body.priority or 0)
-    plan = embedding_plan(body, model, service.limits)
-    with CancelOnDisconnect(request.receive):
-        encoded = await planned_vectors(request, model, plan)
-        form = in_base64 if body.encoding_format == "base64" else in_lists
-        rows = await rows_in_json(quantize(encoded.values, plan.dtype), form)
-        data = [
-            Embedding(
-                index=index,
-                embedding=row,
-                truncated=True if encoded.dropped and encoded.dropped[index] > 0 else UNSET,
-            )
-            for index, row in enumerate(rows)
-        ]
-        return json_answer(EmbeddingList(data=data, model=model.name, usage=count_usage(encoded)))
+    plan = embedding_plan(body, model, service_of(request).limits)
+    encoded = await planned_vectors(request, model, plan)
+    form = in_base64 if body.encoding_format == "base64" else in_lists
+    rows = await rows_in_json(quantize(encoded.values, plan.dtype), form)
+    data = [
+        Embedding(
+            index=index,
+            embedding=row,
+            truncated=True if encoded.dropped and encoded.dropped[index] > 0 else UNSET,
+        )
+        for index, row in enumerate(rows)
+    ]
+    return EmbeddingList(data=data, model=model.name, usage=count_usage(encoded))
+
+
+def embedding_plan(
+    body: EmbeddingRequest, model: Model, limits: Limits, field: str = "input"
+) -> EmbeddingPlan:
+    """Check everything that can be wrong with a request before it is tokenized. `field` is its own
+    name of `input`. Raises RefusalError."""
+    items, prompt = _items(body, model, limits, field)
+    tokenization = Tokenization(
+        add_special_tokens=body.add_special_tokens is not False,
+        truncate_to=_input_limit(body, model.max_model_len),
+        truncation_side=body.truncation_side or "right",
+    )
+    return EmbeddingPlan(
+        items=items,
+        options=job_options(body, behind_prompt(tokenization, model, prompt)),
+        dimensions=_dimensions(body, model),
+        normalize=_normalize(body, model),
+        dtype=_dtype(body),
+    )
+
+
+async def planned_vectors(request: Request, model: Model, plan: EmbeddingPlan) -> Encoded:
+    """The vectors that are planned, not yet in the planned type. Raises RefusalError."""
+    encoded = await encode(request, model, plan.items, plan.options)
+    vectors = shorten(encoded.values, plan.dimensions, normalize=plan.normalize)
+    return msgspec.structs.replace(encoded, values=vectors)
+
+
+def _items(body: EmbeddingRequest, model: Model, limits: Limits, field: str) -> tuple[Items, str]:
+    """The inputs, texts behind their prompt; and the prompt."""
+    items = parse_items(body.input, field, model, limits.max_inputs)
+    if "" in items.texts:
+        field = items.name(items.texts.index(""))
+        raise invalid(field, "must not be empty")
+    named = body.prompt_name is not None or body.input_type is not None
+    if items.ids and not named:
+        return items, ""
+    prompt = text_prompt(model, body.prompt_name, body.input_type)
+    if prompt and items.ids:
+        field = "prompt_name" if body.prompt_name is not None else "input_type"
+        raise invalid(field, "is only for texts; token ids are used as they are")
+    texts = [prompt + text for text in items.texts]
+    return msgspec.structs.replace(items, texts=texts), prompt
+
+
+def text_prompt(model: Model, prompt_name: str | None, input_type: str | None) -> str:
+    """The prompt of this name or for this kind of text; without either the model's default.
+
+    A kind for which the model has no prompt gets none. Raises RefusalError for an unknown name or
+    kind, and for both at once.
+    """
+    if prompt_name is not None and input_type is not None:
+        message = "prompt_name and input_type: give only one of them"
+        raise RefusalError("invalid_request", message, "prompt_name")
+    declared = model.served.execution.model.embedding
+    if prompt_name is not None:
+        return _named(model.name, declared.prompts, prompt_name)
+    if input_type is not None:
+        return _for_kind(declared.prompts, input_type)
+    return declared.prompts.get(declared.default_prompt_name or "", "")
+
+
+def _named(model: str, prompts: Mapping[str, str], name: str) -> str:
+    if name in prompts:
+        return prompts[name]
+    known = f"has {', '.join(prompts)}" if prompts else "has no prompts"
+    raise invalid("prompt_name", f"there is no prompt {quoted(name)}; model {model} {known}")
+
+
+def _for_kind(prompts: Mapping[str, str], input_type: str) -> str:
+    if input_type not in INPUT_TYPES:
+        raise invalid("input_type", f"{quoted(input_type)} is not one of {', '.join(INPUT_TYPES)}")
+    names = (input_type, *INPUT_TYPES[input_type])
+    return next((prompts[name] for name in names if name in prompts), "")
+
+
+def behind_prompt(tokenization: Tokenization, model: Model, prompt: str) -> Tokenization:
+    """That of texts behind `prompt`, which the model's pooling may leave out.
+
+    Raises RefusalError where such texts are to be cut on the left: little of the prompt would be
+    left.
+    """
+    if not prompt or model.served.execution.model.pooling.include_prompt:
+        return tokenization
+    if tokenization.truncate_to is not None and tokenization.truncation_side == "left":
+        raise invalid(
+            "truncation_side", f"model {model.name} does not pool its prompts, which stay whole"
+        )
+    special = tokenization.add_special_tokens
+    (encoding,) = model.tokenizer.encodings([prompt], add_special_tokens=special)
+    # The prompt's own, but for a special one at its end: sentence-transformers' rule.
+    unpooled = len(encoding.ids) - sum(encoding.special_tokens_mask[-1:])
+    return msgspec.structs.replace(tokenization, unpooled=unpooled)
+
+
+def _input_limit(body: EmbeddingRequest, model_len: int) -> int | None:
+    """The tokens to which an input is cut, None for not at all. Raises RefusalError."""
+    field, limit = "truncate_prompt_tokens", body.truncate_prompt_tokens
+    if limit is None:
+        return model_len if body.truncation else None
+    if body.truncation is False:
+        raise invalid("truncation", f"is false, but {field} is given")
+    return truncation_limit(limit, model_len, longest=model_len)
+
+
+def _dimensions(body: EmbeddingRequest, model: Model) -> int:
+    """The numbers of a vector: the model's, or fewer where it declares that it may be cut."""
+    field, requested = name_and_value(
+        ("dimensions", body.dimensions), ("output_dimension", body.output_dimension)
+    )
+    own, declared = model.served.execution.model.vector_size, model.served.execution.model.embedding
+    if requested is None or requested == own:
+        return own
+    if not declared.is_matryoshka:
+        raise invalid(field, f"vectors of model {model.name} have {own} numbers and cannot be cut")
+    allowed = declared.matryoshka_dimensions
+    if requested in allowed or (not allowed and requested < own):
+        return requested
+    known = ", ".join(map(str, sorted({*allowed, own}))) if allowed else f"1 to {own}"
+    raise invalid(field, f"{requested} is not a size of model {model.name}'s vectors ({known})")
+
+
+def _normalize(body: EmbeddingRequest, model: Model) -> bool:
+    """Whether vectors get length 1: the request's choice, or that of the model's modules."""
+    field, requested = name_and_value(
+        ("normalize", body.normalize),
+        ("use_activation", body.use_activation),
+        ("normalized", body.normalized),
+    )
+    if requested is False and (dtype := _dtype(body)) in _DIRECTIONS:
+        raise invalid(field, f"false is only for floats; {dtype} vectors keep only the direction")
+    return model.served.execution.model.normalized if requested is None else requested
+
+
+def _dtype(body: EmbeddingRequest) -> EmbedDtype:
+    voyage: EmbedDtype | None = "float32" if body.output_dtype == "float" else body.output_dtype
+    requested: EmbedDtype | None = value_under_any_name(
+        ("embed_dtype", body.embed_dtype), ("output_dtype", voyage)
+    )
+    return requested or "float32"
+
+
+def shorten(vectors: FloatArray, dimensions: int, *, normalize: bool) -> FloatArray:
+    """float32[N, D] -> float32[N, dimensions]: the first ones of a matryoshka model's vectors
+    (https://arxiv.org/abs/2205.13147), or all; of length 1 if `normalize`, but for zeros."""
+    short = vectors[:, :dimensions]
+    if not normalize:
+        return short
+    # As torch.nn.functional.normalize, and so sentence-transformers, does it.
+    # (np.linalg.norm takes twice as long for a single vector.)
+    lengths = np.sqrt(np.einsum("nd,nd->n", short, short))
+    return short / np.maximum(lengths, _MIN_LENGTH)[:, None]
+
+
+def quantize(vectors: FloatArray, dtype: EmbedDtype) -> AnyArray:
+    """float32[N, D] -> [N, D] of `dtype`, or [N, ceil(D / 8)] of packed bits.
+
+    int8     round(127 x / max |x|), each vector with its own scale: no calibration, the same in any
+             batch, and of the same direction
+    ubinary  uint8: a bit for each number, 1 where it is above 0, the first the most significant;
+             zeros fill the last byte
+    binary   int8: ubinary less 128 (as sentence-transformers, Cohere and Voyage have it)
+    """
+    match dtype:
+        case "float32":
+            return vectors
+        case "float16":
+            return np.clip(vectors, -_MAX_FLOAT16, _MAX_FLOAT16).astype(np.float16)
+        case "int8":
+            return _to_int8(vectors)
+        case "ubinary":
+            return np.packbits(vectors > 0, axis=1)
+        case "binary":
+            return (np.packbits(vectors > 0, axis=1).astype(np.int16) - 128).astype(np.int8)
+
+
+def _to_int8(vectors: FloatArray) -> npt.NDArray[np.int8]:
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    scaled = np.divide(vectors, largest, out=np.zeros_like(vectors), where=largest > 0)
+    return np.rint(scaled * _MAX_INT8).astype(np.int8)
+
+
+async def rows_in_json(rows: Iterable[AnyArray], form: Callable[[AnyArray], object]) -> list[Raw]:
+    """Each array in this form. Other requests run in between: a large answer takes a while to
+    encode."""
+    encoded: list[Raw] = []
+    numbers = 0
+    for row in rows:
+        encoded.append(Raw(msgspec.json.encode(form(row))))
+        numbers += row.size
+        if numbers >= _NUMBERS_AT_ONCE:
+            numbers = 0
+            await asyncio.sleep(0)
+    return encoded
+
+
+def in_lists(row: AnyArray) -> object:
+    """Its numbers as a list, or as lists."""
+    return row.tolist()
+
+
+def in_base64(row: AnyArray) -> object:
+    """The bytes of its numbers."""
+    return base64.b64encode(row.tobytes()).decode()
+
+
+def similarity(vectors: FloatArray, others: FloatArray, config: ModelConfig) -> FloatArray:
+    """Pooled vectors float32[N, D] (or one for all, [1, D]) and float32[N, D] -> float32[N], the
+    higher the more alike: distances are negative, as sentence-transformers has them."""
+    kind = config.embedding.similarity
+    if kind == "cosine":
+        return cosine_similarity(vectors, others)
+    first, second = (
+        shorten(pooled, config.vector_size, normalize=config.normalized)
+        for pooled in (vectors, others)
+    )
+    if kind == "dot":
+        return (first * second).sum(axis=1)
+    return -np.linalg.norm(first - second, ord=2 if kind == "euclidean" else 1, axis=1)
+
+
+def cosine_similarity(vectors: FloatArray, others: FloatArray) -> FloatArray:
+    """float32[N, D] (or one for all, [1, D]), float32[N, D] -> float32[N] in [-1, 1]; 0 where a
+    vector has no length."""
+    lengths = np.linalg.norm(others, axis=1) * np.linalg.norm(vectors, axis=1)
+    products = (others * vectors).sum(axis=1)
+    cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    return np.clip(cosines, -1.0, 1.0)

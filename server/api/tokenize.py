@@ -1,27 +1,70 @@
 """`/detokenize`, and our own form of `/tokenize`: a model's tokenizer, without its engine."""
 
-from collections.abc import Generator
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import get_args
+from typing import TypeVar, get_args
 
-from fastapi import Request, Response
-from msgspec import UNSET
+import msgspec
+from fastapi import Request
+from msgspec import UNSET, UnsetType
+from tokenizers import Encoding
 
-from engine_core.refusal import RefusalError
-from engine_core.tokenization.sliced_text import SlicedText
-from server.encoding.whole_texts import all_slices, in_thread, with_special_tokens
-from server.generation.chat.conversation import ChatOptions, chat_prompt
-from server.http.body import Body, CancelOnDisconnect
-from server.schemas.tokenize import (
-    DetokenizedText,
-    DetokenizeRequest,
-    TokenizeRequest,
-    Tokens,
-)
+from engine_core.tokenization.sliced_text import SLICE_CHARACTERS, SlicedText
+from engine_core.tokenization.tokenizer import Tokenizer
+from server.api.model_endpoint import reads
+from server.generation.conversation import ChatOptions, chat_prompt
+from server.schemas.chat import Messages, TemplateVariables
+from server.schemas.common import invalid
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import check_ids
-from server.service.service import Model, json_answer, record_of, service_of
+from server.service.service import Model, record_of, service_of
 from workers.contract.config import Task
+
+ResultT = TypeVar("ResultT")
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """A text to tokenize, as `model` would, or a chat's messages.
+
+    A text gets the tokenizer's special tokens unless `add_special_tokens` is false, a chat, whose
+    template writes its own, only if it is true. `return_token_strs` adds each
+    token as the vocabulary writes it.
+    """
+
+    prompt: str | None = None
+    messages: Messages | None = None
+    model: str | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    return_token_strs: bool | None = None
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `/tokenize`. `max_model_len` is the model's limit, in tokens; `token_strs`, if
+    requested, are the tokens as the vocabulary writes them."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | UnsetType = UNSET
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """Token ids of `model` to turn into text, special tokens included."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class DetokenizedText(msgspec.Struct, frozen=True):
+    """The answer of `/detokenize`."""
+
+    prompt: str
+
 
 ALL_TASKS = get_args(Task)
 DETOKENIZE = Endpoint(
@@ -31,21 +74,30 @@ DETOKENIZE = Endpoint(
     tasks=ALL_TASKS,
     order=210,
 )
-_detokenize_body = Body(DetokenizeRequest)
 
 
-async def answer_tokenization(request: Request, model: Model, body: TokenizeRequest) -> Response:
-    """The token ids of a text, or of the prompt that a chat template makes of messages. Raises
-    RefusalError."""
-    with CancelOnDisconnect(request.receive):
-        text, special = await _text(request, model, body)
-        with tokenizing(request, [text]):
-            (sliced,) = await all_slices(model.tokenizer, [text])
-            with_texts = bool(body.return_token_strs)
-            tokens = await in_thread(
-                lambda: _tokens(model, sliced, special=special, with_texts=with_texts)
-            )
-    return json_answer(tokens)
+@DETOKENIZE.answered_by
+@reads(DetokenizeRequest, DETOKENIZE)
+async def detokenize(request: Request, body: DetokenizeRequest, model: Model) -> DetokenizedText:
+    """The text of token ids."""
+    check_ids(body.tokens, "tokens", model.vocab_size)
+    with service_of(request).in_flight:
+        text = await in_thread(
+            lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=False)
+        )
+    return DetokenizedText(text)
+
+
+@reads(TokenizeRequest, DETOKENIZE)
+async def create_tokens(request: Request, body: TokenizeRequest, model: Model) -> Tokens:
+    """The token ids of a text, or of the prompt that a chat template makes of messages."""
+    text, special = await _text(request, model, body)
+    with tokenizing(request, [text]):
+        (sliced,) = await all_slices(model.tokenizer, [text])
+        with_texts = bool(body.return_token_strs)
+        return await in_thread(
+            lambda: _tokens(model, sliced, special=special, with_texts=with_texts)
+        )
 
 
 @contextmanager
@@ -71,12 +123,12 @@ async def _text(request: Request, model: Model, body: TokenizeRequest) -> tuple[
     """The text, and whether it gets special tokens. Raises RefusalError."""
     if body.messages is None:
         if body.prompt is None:
-            raise RefusalError("invalid_request", "prompt: is required without messages", "prompt")
+            raise invalid("prompt", "is required without messages")
         _refuse_chat_options(body)
         model.text_bound.check(body.prompt, "prompt")
         return body.prompt, body.add_special_tokens is not False
     if body.prompt is not None:
-        raise RefusalError("invalid_request", "messages: not together with prompt", "messages")
+        raise invalid("messages", "not together with prompt")
     options = ChatOptions(
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
@@ -89,18 +141,40 @@ async def _text(request: Request, model: Model, body: TokenizeRequest) -> tuple[
 def _refuse_chat_options(body: TokenizeRequest) -> None:
     for field in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
         if getattr(body, field):
-            raise RefusalError("invalid_request", f"{field}: only with messages", field)
+            raise invalid(field, "only with messages")
 
 
-@DETOKENIZE.answered_by
-async def detokenize(request: Request) -> Response:
-    """The text of token ids."""
-    service, record = service_of(request), record_of(request)
-    body = await _detokenize_body.read(request)
-    model = service.find(record, body.model, DETOKENIZE)
-    check_ids(body.tokens, "tokens", model.vocab_size)
-    with service.in_flight:
-        text = await in_thread(
-            lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=False)
-        )
-    return json_answer(DetokenizedText(text))
+async def all_slices(
+    tokenizer: Tokenizer, texts: Sequence[str], *, offsets: bool = False
+) -> list[SlicedText]:
+    """The tokens of each text, and with `offsets` where they are in it."""
+    sliced = [SlicedText(tokenizer, text, offsets=offsets) for text in texts]
+    incomplete = deque(sliced)
+
+    def take_some() -> None:
+        size = 0
+        while incomplete and size < SLICE_CHARACTERS:
+            size += incomplete[0].take()
+            if incomplete[0].is_complete:
+                incomplete.popleft()
+
+    while incomplete:
+        await in_thread(take_some)
+    return sliced
+
+
+def with_special_tokens(tokenizer: Tokenizer, sliced: SlicedText, *, special: bool) -> Encoding:
+    """The text's encoding, but for its offsets."""
+    return tokenizer.raw.post_process(sliced.merged(), None, special)
+
+
+async def in_thread(work: Callable[[], ResultT]) -> ResultT:
+    """The result of `work`, done in a thread: the tokenizer releases the interpreter's lock. Who is
+    cancelled waits for the thread, which nothing can stop, and so is counted until then."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        running.exception()  # nobody asks for it any more
+        raise

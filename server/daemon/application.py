@@ -12,9 +12,6 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 import server.api
-import server.cohere
-import server.pooling
-import server.tei
 from engine_core.refusal import ErrorCode, RefusalError
 from server import __version__
 from server.errors import INTERNAL
@@ -74,10 +71,9 @@ async def _on_exception(_: Request, error: Exception) -> Response:
 
 
 def all_endpoints() -> tuple[Endpoint, ...]:
-    """In the order of the documentation. Each package's modules are found by listing it."""
+    """In the order of the documentation. The modules are found by listing the package."""
     found: dict[Endpoint, None] = {}
-    for package in (server.api, server.cohere, server.pooling, server.tei):
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            declared = vars(importlib.import_module(module.name)).values()
-            found |= dict.fromkeys(value for value in declared if isinstance(value, Endpoint))
+    for module in pkgutil.walk_packages(server.api.__path__, "server.api."):
+        declared = vars(importlib.import_module(module.name)).values()
+        found |= dict.fromkeys(value for value in declared if isinstance(value, Endpoint))
     return tuple(sorted(found, key=lambda endpoint: endpoint.order))

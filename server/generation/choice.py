@@ -1,16 +1,187 @@
 """One row of a generate job on its way to the client."""
 
+import codecs
+import functools
 from array import array
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from engine_core.messages import Logprobs, RowOutput
+from engine_core.tokenization.tokenizer import REPLACEMENT, TextBytes, Tokenizer
 from server.generation.plan import GenerationPlan
-from server.generation.prompt import Prompt
-from server.generation.scored_tokens import LOWEST, ScoredTokens
-from server.generation.stop_strings import StopStrings
-from server.generation.text_piece import ScoredToken, TextPiece
+from server.generation.scores import LOWEST, ScoredToken, ScoredTokens
 from server.schemas.common import FinishReason
 from server.service.service import Model
+
+# Enough of the prompt to know whether a text has begun, and with it a character.
+CONTEXT_TOKENS = 8
+
+
+class Detokenizer:
+    """Incremental text of one row: its parts together are what decoding all ids would add.
+
+    `context` is the tail of the prompt. A part is empty while a character is incomplete; a
+    character that is incomplete at the end is left out. Bytes that are not UTF-8 become U+FFFD, as
+    many as Python's decoder writes, and the text goes on behind them.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, context: list[int], *, skip_special_tokens: bool = True
+    ) -> None:
+        self._bytes = TextBytes(tokenizer.token_bytes, skip_special_tokens=skip_special_tokens)
+        self._pending = b""  # of an incomplete character
+        self._decoded(b"".join(map(self._bytes.next, context)))
+
+    def step(self, token: int) -> str:
+        """The text that `token` makes certain."""
+        return self._decoded(self._bytes.next(token))
+
+    def _decoded(self, data: bytes) -> str:
+        data = self._pending + data
+        text, used = codecs.utf_8_decode(data, "replace", False)
+        self._pending = data[used:]
+        return text
+
+
+def finished_text(tokenizer: Tokenizer, ids: list[int], *, skip_special_tokens: bool) -> str:
+    """The text of `ids` without the beginning of a character at its end."""
+    text = tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+    if not text.endswith(REPLACEMENT):
+        return text
+    data = tokenizer.token_bytes.joined(ids, skip_special_tokens=skip_special_tokens)
+    return codecs.utf_8_decode(data, "replace", False)[0]
+
+
+class StopStrings:
+    """Finds the first stop string in a text that comes in parts, however it is split.
+
+    The first is the one that ends first; if two end at the same character, the longer. Text that
+    may yet become a stop string is held back, unless stop strings are `included` in the text. One
+    Knuth-Morris-Pratt automaton a stop string (SIAM J. Comput. 6(2), 1977): its state is the length
+    of its longest prefix that ends the text, so a character costs constant amortised time, whatever
+    the lengths.
+    """
+
+    def __init__(self, stops: tuple[str, ...], *, included: bool = False) -> None:
+        """No stop string is empty."""
+        self._stops = [(stop, _failure_links(stop)) for stop in stops]
+        self._states = [0] * len(stops)
+        self._included = included
+        self._held = ""
+        self.found = False
+
+    def push(self, added: str, *, may_end: bool = True) -> str:
+        """The text that is now certain to come before any stop string. With `may_end` False, a stop
+        string completed in `added` is ordinary text."""
+        text = self._held + added
+        for end, char in enumerate(added, start=len(self._held) + 1):
+            if (matched := self._advance(char)) and may_end:
+                self.found = True
+                self._held = ""
+                return text[: end if self._included else end - matched]
+        keep = 0 if self._included else max(self._states, default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def flush(self) -> str:
+        """The text held back, once nothing can follow it."""
+        held, self._held = self._held, ""
+        return held
+
+    def _advance(self, char: str) -> int:
+        """Take one character; the length of the longest stop string that it completes, or 0."""
+        matched = 0
+        for index, (stop, links) in enumerate(self._stops):
+            state = self._states[index]
+            while state and stop[state] != char:
+                state = links[state - 1]
+            state += stop[state] == char
+            if state == len(stop):
+                matched = max(matched, state)
+                state = links[state - 1]
+            self._states[index] = state
+        return matched
+
+
+@functools.lru_cache(maxsize=256)
+def _failure_links(pattern: str) -> tuple[int, ...]:
+    """For each prefix, the length of its longest proper prefix that is also its suffix."""
+    links = [0] * len(pattern)
+    length = 0
+    for position in range(1, len(pattern)):
+        while length and pattern[position] != pattern[length]:
+            length = links[length - 1]
+        length += pattern[position] == pattern[length]
+        links[position] = length
+    return tuple(links)
+
+
+class TextPiece(msgspec.Struct, frozen=True):
+    """A part of a choice's text that has become certain, with the tokens since the last piece.
+
+    `finish_reason` comes with the last piece; the prompt's text and ids, `echo` and `prompt_ids`,
+    with the first. `tokens` are the sampled tokens and `prompt_tokens` the prompt's. What is of the
+    prompt, and tokens and ids, are there only if they are requested: ids are UNSET otherwise.
+    """
+
+    index: int
+    text: str
+    finish_reason: FinishReason | None
+    tokens: Sequence[ScoredToken]
+    prompt_tokens: Sequence[ScoredToken]
+    token_ids: list[int] | UnsetType
+    prompt_ids: list[int] | UnsetType
+    echo: str = ""
+
+
+class Prompt:
+    """One prompt as the engine understood it; `echo` is its text if the choices repeat it, else
+    empty; `scores` are those of its tokens if the request wants them, as far as they have come."""
+
+    def __init__(self, model: Model, plan: GenerationPlan, position: int, ids: bytes) -> None:
+        self._tokenizer = model.tokenizer
+        self._skips = plan.skip_special_tokens
+        self._ids = ids  # int32
+        self._is_placed = plan.echo and plan.logprobs is not None
+        self.echo = self._echo(plan, position) if plan.echo else ""
+        width = plan.params.prompt_logprobs
+        self.scores = None if width is None else ScoredTokens(width, next(iter(self.ids), None))
+
+    @cached_property
+    def ids(self) -> list[int]:
+        """The prompt's token ids."""
+        return array("i", self._ids).tolist()
+
+    def add_scores(self, scored: Logprobs) -> None:
+        """Those of the next tokens, which the row of its first choice brings."""
+        if self.scores is None:
+            return
+        begin = len(self.scores)
+        some = slice(begin, begin + len(scored.chosen) // 4)
+        self.scores.add(self.ids[some], scored, self._offsets[some] if self._is_placed else ())
+
+    def detokenizer(self) -> Detokenizer:
+        """For a text that continues this prompt."""
+        context = array("i", self._ids[-4 * CONTEXT_TOKENS :]).tolist()
+        return Detokenizer(self._tokenizer, context, skip_special_tokens=self._skips)
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        """Where each token begins in the prompt's text, in characters."""
+        detokenizer = Detokenizer(self._tokenizer, [], skip_special_tokens=self._skips)
+        lengths = [len(detokenizer.step(token)) for token in self.ids]
+        return list(accumulate(lengths[:-1], initial=0))
+
+    def _echo(self, plan: GenerationPlan, position: int) -> str:
+        """The text as it was sent, or the text of its ids if the model saw something else."""
+        is_whole = plan.options.tokenization.truncate_to is None
+        if plan.prompts.texts and self._skips and is_whole:
+            return plan.prompts.texts[position]
+        return finished_text(self._tokenizer, self.ids, skip_special_tokens=self._skips)
 
 
 class Choice:
@@ -76,7 +247,7 @@ class Choice:
 
     def next_piece(self) -> TextPiece | None:
         """The part that has become certain since the last call, None if there is none."""
-        plan, ids = self._plan, self._ids
+        plan = self._plan
         echo = "" if self._begun else self._prompt.echo
         if not (self._text or echo or self.finish_reason is not None):
             return None
@@ -86,13 +257,13 @@ class Choice:
             self.finish_reason,
             [] if self._sampled is None else self._sampled,
             self._new_scores(),
-            ids.tolist() if ids else [],
-            self._prompt.ids if plan.return_token_ids and not self._begun else None,
+            self._ids.tolist() if plan.return_token_ids else UNSET,
+            self._prompt.ids if plan.return_token_ids and not self._begun else UNSET,
             echo,
         )
         self._begun = True
         self._text = ""
-        if ids:
+        if self._ids:
             self._ids = array("i")
         if plan.logprobs is not None:
             self._sampled = ScoredTokens(plan.logprobs)

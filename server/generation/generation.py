@@ -1,28 +1,35 @@
-"""A generate job in flight: accepted by the engine, its choices as they grow."""
+"""A generate job in flight: its choices as they grow, and its answer, whole or as events."""
 
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Collection, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Any
 
 import msgspec
+from fastapi import Request, Response
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 from starlette.requests import Request
 
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput
-from server.generation.choice import Choice
-from server.generation.held_scores import HeldScores
+from server.generation.choice import Choice, Prompt, TextPiece
 from server.generation.plan import GenerationPlan
 from server.generation.prompt import Prompt
-from server.generation.text_piece import TextPiece
-from server.observe.request_record import RequestRecord
-from server.schemas.common import CompletionUsage, PromptTokensDetails
-from server.service.service import Model, Service, record_of, service_of, time_left
-from server.settings.api_keys import ClientKey
+from server.generation.scores import HeldScores, prompt_logprobs
+from server.http.answers import DONE, EventStream, event
+from server.schemas.chat import ChatChunk
+from server.schemas.common import CompletionUsage, PromptLogprobs, PromptTokensDetails
+from server.schemas.completions import Completion
+from server.schemas.sampling import SamplingOptions, StreamOptions
+from server.service.service import Model, json_answer, record_of, service_of, time_left
 
 # Updates pile up behind a client that reads slowly: other tasks run after so many of them.
 _AT_ONCE = 512
+_encode = msgspec.json.Encoder().encode
 
 
 class Generation:
@@ -30,8 +37,7 @@ class Generation:
 
     def __init__(
         self,
-        service: Service,
-        record: RequestRecord,
+        request: Request,
         model: Model,
         plan: GenerationPlan,
         stream: GenerateStream,
@@ -40,6 +46,7 @@ class Generation:
     ) -> None:
         """`stream` has ended, without any prompt, if the deadline came before the engine accepted
         the job; `started` is when the request came, by time.perf_counter()."""
+        service, record = service_of(request), record_of(request)
         self._record, self._scores = record, scores
         self._metrics = service.metrics.of_model(model.name)
         self._counted_at = started
@@ -53,7 +60,10 @@ class Generation:
         self._prompt_tokens = stream.prompt_tokens
         if self._expired:
             plan = msgspec.structs.replace(plan, echo=False)
-        self.choices = _choices(model, plan, stream.prompt_ids or [b""] * len(plan.prompts))
+        prompt_ids = stream.prompt_ids or [b""] * len(plan.prompts)
+        prompts = [Prompt(model, plan, position, ids) for position, ids in enumerate(prompt_ids)]
+        rows = [prompt for prompt in prompts for _ in range(plan.width)]
+        self.choices = [Choice(row, prompt, model, plan) for row, prompt in enumerate(rows)]
         self._metrics.prompt_tokens.add(sum(self._prompt_tokens))
         record.rows = len(self.choices)
 
@@ -180,9 +190,19 @@ async def generate(
         seconds = min((each for each in times if each is not None), default=None)
         loop = asyncio.get_running_loop()
         deadline = None if seconds is None else loop.time() + seconds
-        stream = await _submitted(model, plan, record.client, deadline)
+        options, client = plan.options, record.client
+        stream = await model.client.generate(
+            plan.params,
+            texts=plan.prompts.texts,
+            ids=plan.prompts.ids,
+            n=plan.width,
+            options=msgspec.structs.replace(
+                options, cache_salt=client.salted(options.cache_salt), key=client.share
+            ),
+            deadline=deadline,
+        )
         scores = HeldScores(plan, account)
-        generation = Generation(service, record, model, plan, stream, scores, started)
+        generation = Generation(request, model, plan, stream, scores, started)
         timer = None if deadline is None else loop.call_at(deadline, generation.expire)
         try:
             with stream:
@@ -193,32 +213,117 @@ async def generate(
             generation.record()
 
 
-async def _submitted(
-    model: Model, plan: GenerationPlan, client: ClientKey, deadline: float | None
-) -> GenerateStream:
-    """The job once the engine has accepted it; one that has ended if it has not by `deadline` (loop
-    time)."""
-    options = msgspec.structs.replace(
-        plan.options, cache_salt=client.salted(plan.options.cache_salt), key=client.share
-    )
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await model.client.generate(
-                plan.params,
-                texts=plan.prompts.texts,
-                ids=plan.prompts.ids,
-                n=plan.width,
-                options=options,
-            )
-    except TimeoutError:
-        return GenerateStream(job=0, rows=0, send=_nowhere, forget=_nowhere)
+class AnswerForm(ABC):
+    """One answer in the shapes of an API, with the parts that its request selects."""
+
+    @abstractmethod
+    async def whole(self, pieces: Sequence[TextPiece], generation: Generation) -> Struct:
+        """The answer, of one piece for each choice."""
+
+    def begin(self) -> bytes:
+        """The events before the first text."""
+        return b""
+
+    @abstractmethod
+    async def events(self, pieces: Sequence[TextPiece], generation: Generation) -> bytes:
+        """The events of the pieces that have come at once."""
+
+    @abstractmethod
+    def end(self, generation: Generation) -> bytes:
+        """The events after the last text."""
 
 
-def _nowhere(_: object) -> None:
-    """A job that has ended before it began has nothing to say to its engine."""
+class TextForm(AnswerForm):
+    """What the forms of completions and chat have in common.
+
+    With `include_usage` one more chunk at the end carries the whole usage; with
+    `continuous_usage_stats` all chunks before that carry the usage so far.
+    """
+
+    def __init__(
+        self,
+        body: SamplingOptions,
+        model: Model,
+        answer_id: str,
+        chunk: type[ChatChunk] | type[Completion],
+    ) -> None:
+        self._prompt_logprobs = body.prompt_logprobs
+        self._prompt_text = model.token_text
+        self._usage = body.stream_options or StreamOptions()
+        self._named: dict[str, Any] = {
+            "id": answer_id,
+            "created": int(time.time()),
+            "model": model.name,
+            "system_fingerprint": model.fingerprint,
+        }
+        self._chunk = chunk(**self._named, choices=[])
+
+    async def events(self, pieces: Sequence[TextPiece], generation: Generation) -> bytes:
+        usage = None if self._usage.include_usage else UNSET
+        if self._usage.continuous_usage_stats:
+            usage = generation.usage()
+        chunks = [chunk for piece in pieces for chunk in await self._chunks(piece)]
+        return b"".join(event(_encode(replace(chunk, usage=usage))) for chunk in chunks)
+
+    def end(self, generation: Generation) -> bytes:
+        if not self._usage.include_usage:
+            return b""
+        return event(_encode(replace(self._chunk, usage=generation.usage())))
+
+    @abstractmethod
+    async def choice(self, piece: TextPiece) -> Struct:
+        """A choice of a whole answer."""
+
+    @abstractmethod
+    async def _chunks(self, piece: TextPiece) -> Sequence[Struct]:
+        """A piece of a choice, without the usage."""
+
+    async def _scores_of_prompt(self, piece: TextPiece) -> PromptLogprobs | UnsetType:
+        """What a request for `prompt_logprobs` gets."""
+        width = self._prompt_logprobs
+        if width is None:
+            return UNSET
+        return await prompt_logprobs(piece.prompt_tokens, width, self._prompt_text)
+
+    async def _choices(self, pieces: Sequence[TextPiece]) -> list[Any]:
+        """The choices of a whole answer as JSON, with other requests in between: each repeats what
+        it has of its prompt."""
+        choices: list[Any] = []
+        for piece in pieces:
+            if choices:
+                await asyncio.sleep(0)
+            choices.append(Raw(_encode(await self.choice(piece))))
+        return choices
 
 
-def _choices(model: Model, plan: GenerationPlan, prompt_ids: list[bytes]) -> list[Choice]:
-    prompts = [Prompt(model, plan, position, ids) for position, ids in enumerate(prompt_ids)]
-    rows = [prompt for prompt in prompts for _ in range(plan.width)]
-    return [Choice(index, prompt, model, plan) for index, prompt in enumerate(rows)]
+async def answer(
+    request: Request, model: Model, plan: GenerationPlan, form: AnswerForm, *, stream: bool | None
+) -> Response:
+    """The answer once it has ended, or as a stream. Raises RefusalError as `generate` does."""
+    generating = generate(request, model, plan)
+    if stream:
+        return await EventStream.begin(_events(generating, form))
+    async with generating as generation:
+        pieces = await generation.final_pieces()
+        async with generation.encoding():
+            return json_answer(await form.whole(pieces, generation))
+
+
+async def _events(
+    generating: AbstractAsyncContextManager[Generation], form: AnswerForm
+) -> AsyncGenerator[bytes]:
+    """An empty item once the engine has accepted the job, then the text of each step in one item.
+
+    If the engine fails, everything that was certain by then has been sent. Text that was held back,
+    because it might have become a stop string or because a character was incomplete, is lost.
+    """
+    async with generating as generation:
+        yield b""
+        if begin := form.begin():
+            yield begin
+        while updated := await generation.advance():
+            pieces = [piece for choice in updated if (piece := choice.next_piece()) is not None]
+            if events := await form.events(pieces, generation):
+                yield events
+        end = form.end(generation)
+    yield end + DONE

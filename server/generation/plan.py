@@ -1,13 +1,35 @@
 """A request for text, once it has been checked."""
 
-import msgspec
+from array import array
+from collections.abc import Iterator
 
-from engine_core.messages import JobOptions, SamplingParams, Tokenization
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from engine_core.messages import Grammar, GrammarKind, JobOptions, SamplingParams, Tokenization
 from engine_core.refusal import RefusalError
-from server.schemas.sampling import SamplingOptions
+from server.schemas.common import INT64_MAX, invalid
+from server.schemas.sampling import (
+    MAX_GRAMMAR_CHARS,
+    JsonObject,
+    JsonSchema,
+    JsonValue,
+    NamedSchema,
+    PlainText,
+    RegexValue,
+    ResponseFormat,
+    SamplingOptions,
+    SchemaText,
+    StructuredOutputs,
+)
 from server.service.inputs import Items, check_ids, truncation_limit
 from server.service.service import Model
-from server.settings.settings import Limits
+from server.settings.settings import GenerationDefaults, Limits
+from workers.contract.token_sampling import TokenSampling
+
+_NO_PROMPTS = Items([], [], str)
+_JSON_SCHEMA, _VALUE = "response_format.json_schema", "response_format.value"
+_ANY_OBJECT = '{"type": "object"}'
 
 
 class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,31 +59,39 @@ def generation_plan(
     body: SamplingOptions,
     model: Model,
     *,
-    prompts: Items,
-    params: SamplingParams,
     width: int,
+    max_tokens: int | None,
+    default_max_tokens: int | None,
     logprobs: int | None,
     add_special_tokens: bool,
     echo: bool = False,
 ) -> GenerationPlan:
-    """Check the options that completions and chat share, and make the plan. Raises RefusalError."""
-    check_ids(body.stop_token_ids or [], "stop_token_ids", model.vocab_size)
-    tokenization = Tokenization(
-        add_special_tokens=add_special_tokens,
-        truncate_to=_prompt_limit(body, model.max_model_len, params.max_tokens),
-        truncation_side=body.truncation_side or "left",
-    )
-    stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    """Check the options that completions and chat share, and make the plan, still without prompts.
+    Without `max_tokens` there are `default_max_tokens`, or as many as fit. Raises RefusalError."""
+    params = _sampling_params(body, model, default_max_tokens if max_tokens is None else max_tokens)
+    n = body.n or 1
+    # More choices are ranked by their tokens' log-probabilities, which the engine then reports.
+    ranked = width > n and logprobs is None
+    of_prompts = [logprobs if echo else None, body.prompt_logprobs]
     return GenerationPlan(
-        prompts=prompts,
-        n=body.n or 1,
+        prompts=_NO_PROMPTS,
+        n=n,
         width=width,
-        params=params,
-        stops=stops,
+        params=msgspec.structs.replace(
+            params,
+            lowered_to_fit=max_tokens is None and default_max_tokens is not None,
+            logprobs=0 if ranked else logprobs,
+            prompt_logprobs=max((each for each in of_prompts if each is not None), default=None),
+        ),
+        stops=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         logprobs=logprobs,
         echo=echo,
         options=JobOptions(
-            tokenization=tokenization,
+            tokenization=Tokenization(
+                add_special_tokens=add_special_tokens,
+                truncate_to=_prompt_limit(body, model.max_model_len, params.max_tokens),
+                truncation_side=body.truncation_side or "left",
+            ),
             cache_salt=body.cache_salt or "",
             priority=body.priority or 0,
         ),
@@ -70,6 +100,12 @@ def generation_plan(
         skip_special_tokens=body.skip_special_tokens is not False,
         return_token_ids=bool(body.return_token_ids),
     )
+
+
+def _prompt_limit(body: SamplingOptions, model_len: int, max_tokens: int | None) -> int | None:
+    """The tokens to which a prompt is truncated: at least `max_tokens` of `model_len` stay free."""
+    longest = max(model_len - (1 if max_tokens is None else max_tokens), 1)
+    return truncation_limit(body.truncate_prompt_tokens, model_len, longest=longest)
 
 
 def choices(body: SamplingOptions, limits: Limits) -> int:
@@ -85,7 +121,154 @@ def check_choices(count: int, field: str, limits: Limits) -> None:
         raise RefusalError("too_large", f"{field}: {count}; at most {limits.max_n} choices", field)
 
 
-def _prompt_limit(body: SamplingOptions, model_len: int, max_tokens: int | None) -> int | None:
-    """The tokens to which a prompt is truncated: at least `max_tokens` of `model_len` stay free."""
-    longest = max(model_len - (1 if max_tokens is None else max_tokens), 1)
-    return truncation_limit(body.truncate_prompt_tokens, model_len, longest=longest)
+def _sampling_params(body: SamplingOptions, model: Model, most: int | None) -> SamplingParams:
+    """The engine's parameters for at most so many tokens: `body` over the model's own defaults.
+    Raises RefusalError."""
+    _check_stream(body)
+    defaults = model.served.generation
+    return SamplingParams(
+        sampling=_sampling(body, defaults),
+        logit_bias=body.logit_bias or {},
+        allowed_token_ids=_checked_ids(body.allowed_token_ids, "allowed_token_ids", model),
+        bad_words=_bad_words(body, model),
+        grammar=grammar_of(body),
+        seed=None if body.seed is None else body.seed & INT64_MAX,
+        max_tokens=most,
+        min_tokens=_min_tokens(body, most),
+        eos_token_ids=frozenset(defaults.eos_token_ids),
+        ignore_eos=bool(body.ignore_eos),
+        stop_token_ids=_checked_ids(body.stop_token_ids, "stop_token_ids", model),
+    )
+
+
+def _check_stream(body: SamplingOptions) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options", "only with `stream`")
+    if body.stream and body.prompt_logprobs is not None:
+        raise invalid("prompt_logprobs", "not with `stream`")
+
+
+def _sampling(body: SamplingOptions, defaults: GenerationDefaults) -> TokenSampling:
+    """The request's parameters over the model's own, in the ranges that workers know."""
+    sampling = defaults.sampling.overridden_by(body)
+    if sampling.top_k < 0:  # as clients switch it off
+        sampling = msgspec.structs.replace(sampling, top_k=0)
+    if sampling.top_p == 0:  # keeps the likeliest token alone
+        sampling = msgspec.structs.replace(sampling, temperature=0.0, top_p=1.0)
+    return sampling
+
+
+def _checked_ids(ids: list[int] | None, field: str, model: Model) -> frozenset[int]:
+    check_ids(ids or [], field, model.vocab_size)
+    return frozenset(ids or ())
+
+
+def _bad_words(body: SamplingOptions, model: Model) -> tuple[tuple[int, ...], ...]:
+    """Each word as it begins a text, and as it follows a space."""
+    if not body.bad_words:
+        return ()
+    words = [word.lstrip() or word for word in body.bad_words]
+    spellings = [*words, *(f" {word}" for word in words)]
+    found = model.tokenizer.encode(spellings, add_special_tokens=False)
+    ids = (tuple(array("i", each)) for each in found)
+    return tuple(dict.fromkeys(word for word in ids if word))
+
+
+def _min_tokens(body: SamplingOptions, max_tokens: int | None) -> int:
+    least = body.min_tokens or 0
+    if max_tokens is not None and least > max_tokens:
+        raise invalid(
+            "min_tokens", f"{least} is more than the limit of {max_tokens} generated tokens"
+        )
+    return least
+
+
+def grammar_of(body: SamplingOptions) -> Grammar | None:
+    """None if the request does not restrict its text.
+
+    Raises RefusalError, naming the field: different grammars, a schema that is not an object, or
+    one that is too large.
+    """
+    requested = list(_requested(body))
+    for grammar in requested:
+        if (grammar.kind, grammar.source) != (requested[0].kind, requested[0].source):
+            raise invalid(grammar.param, f"not together with {requested[0].param}")
+        if len(grammar.source) > MAX_GRAMMAR_CHARS:
+            raise RefusalError(
+                "too_large",
+                f"{grammar.param}: {len(grammar.source)} characters of JSON; at most "
+                f"{MAX_GRAMMAR_CHARS} are allowed",
+                grammar.param,
+            )
+    return requested[0] if requested else None
+
+
+def _requested(body: SamplingOptions) -> Iterator[Grammar]:
+    """The grammars in the request's fields, under all names of each."""
+    yield from _from_format(body.response_format)
+    outputs = body.structured_outputs or StructuredOutputs()
+    yield from _from_schema(body.json_schema, "json_schema")
+    yield from _from_schema(body.guided_json, "guided_json")
+    yield from _from_schema(outputs.json, "structured_outputs.json")
+    if outputs.json_object:
+        yield Grammar("json_schema", _ANY_OBJECT, "structured_outputs.json_object")
+    for param, regex in (
+        ("regex", body.regex),
+        ("guided_regex", body.guided_regex),
+        ("structured_outputs.regex", outputs.regex),
+    ):
+        if regex is not None:
+            yield Grammar("regex", regex, param)
+    for param, choice in (
+        ("choice", body.choice),
+        ("guided_choice", body.guided_choice),
+        ("structured_outputs.choice", outputs.choice),
+    ):
+        if choice is not None:
+            yield Grammar("choice", msgspec.json.encode(choice).decode(), param)
+
+
+def _from_format(requested: ResponseFormat | None) -> Iterator[Grammar]:
+    match requested:
+        case JsonObject(schema=schema, value=value):
+            given = [*_from_schema(schema, "response_format.schema"), *_from_schema(value, _VALUE)]
+            yield from given or [Grammar("json_schema", _ANY_OBJECT, "response_format")]
+        case JsonSchema(json_schema=named, value=value):
+            given = [*_from_named(named, _JSON_SCHEMA), *_from_named(value, _VALUE)]
+            if not given:
+                raise invalid(_JSON_SCHEMA, "missing")
+            yield from given
+        case JsonValue(value=value):
+            given = list(_from_schema(value, _VALUE))
+            if not given:
+                raise invalid(_VALUE, "expected an object")
+            yield from given
+        case RegexValue(value=value):
+            yield Grammar("regex", value, _VALUE)
+        case PlainText() | None:
+            return
+
+
+def _from_named(named: NamedSchema | None, param: str) -> Iterator[Grammar]:
+    if named is not None:
+        kind: GrammarKind = "loose_json_schema" if named.strict is False else "json_schema"
+        yield _grammar(bytes(named.schema).decode(), f"{param}.schema", kind)
+
+
+def _from_schema(raw: SchemaText | UnsetType, param: str) -> Iterator[Grammar]:
+    """A schema that may be in a string, or not there. Raises RefusalError."""
+    text = "null" if raw is UNSET else bytes(raw).decode()
+    is_string = text.startswith('"')
+    if is_string:
+        try:
+            text = msgspec.json.decode(text, type=str).strip()
+        except msgspec.DecodeError as error:
+            raise invalid(param, f"{error}") from None
+    if is_string or text != "null":
+        yield _grammar(text, param)
+
+
+def _grammar(schema: str, param: str, kind: GrammarKind = "json_schema") -> Grammar:
+    if not schema.startswith("{"):
+        raise invalid(param, "expected an object")
+    return Grammar(kind, schema, param)

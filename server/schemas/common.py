@@ -6,6 +6,8 @@ from typing import Annotated, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from engine_core.refusal import RefusalError
+
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 Int64 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)]
@@ -114,3 +116,33 @@ class Version(msgspec.Struct, frozen=True):
     """The daemon's version."""
 
     version: str
+
+
+Value = TypeVar("Value")
+
+
+def value_under_any_name(*named: tuple[str, Value | None]) -> Value | None:
+    """The value of a field that has several names, `named` with their values; None if the request
+    uses none of them. Raises RefusalError if two values differ."""
+    return name_and_value(*named)[1]
+
+
+def name_and_value(*named: tuple[str, Value | None]) -> tuple[str, Value | None]:
+    """The first of a field's names that the request uses, with its value; the first of all names
+    and None if it uses none. Raises RefusalError if two values differ."""
+    first, *others = [(name, value) for name, value in named if value is not None] or named
+    for name, value in others:
+        if value != first[1]:
+            raise given_twice(first[0], name)
+    return first
+
+
+def invalid(field: str, reason: str) -> RefusalError:
+    """The refusal of a request whose `field` is at fault."""
+    return RefusalError("invalid_request", f"{field}: {reason}", field)
+
+
+def given_twice(field: str, other: str) -> RefusalError:
+    """The refusal of a request that gives a field under both of its names."""
+    reason = f"is another name of {field}, which is also given; give only one of them"
+    return invalid(other, reason)

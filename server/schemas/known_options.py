@@ -19,21 +19,16 @@ Source = Literal[
 
 
 class KnownOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the table. `neutral` values mean the same as leaving the option out, as null does;
-    `example` is none of them, and `beside` holds the fields without which it has no effect."""
+    """One row of the table. `neutral` values mean what leaving the option out does, as null."""
 
     by: list[Source]
-    example: Any
     neutral: list[Any] = []
-    beside: dict[str, Any] = {}
 
 
 class OptionGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options that requests of some types share, by the dotted path of each; `beside` is for those
-    that have none of their own."""
+    """Options that requests of some types share, by the dotted path of each."""
 
     requests: list[str]
-    beside: dict[str, Any] = {}
     obeyed: dict[str, KnownOption] = {}
     refused: dict[str, KnownOption] = {}
     accepted: dict[str, KnownOption] = {}
@@ -48,7 +43,7 @@ class KnownOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of(self, request: str, treatment: Treatment) -> dict[str, KnownOption]:
         """The options of one type of request that are treated so."""
         return {
-            name: msgspec.structs.replace(row, beside=row.beside or group.beside)
+            name: row
             for group in self.groups
             if request in group.requests
             for name, row in getattr(group, treatment).items()

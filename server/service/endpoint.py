@@ -68,9 +68,8 @@ class Endpoint:
         @CLASSIFY.answered_by
         async def create_classifications(request: Request) -> Response: ...
 
-    The application finds each that a module of `server.api`, `server.cohere`,
-    `server.pooling` or `server.tei` declares. The fields of its request are also listed in
-    `server/schemas/known_options.toml`.
+    The application finds each that a module of `server.api` declares. The fields of its request are
+    also listed in `server/schemas/known_options.toml`.
     """
 
     def __init__(
@@ -100,11 +99,10 @@ class Endpoint:
         self._needs_key: bool | Literal["metrics_key"] = needs_key
         self._handler: Handler | None = None
 
-    def at(self, path: str, *, order: int) -> "Endpoint":
-        """A variant with the same bodies and answers, at another path."""
-        return Endpoint(
-            self.method, path, self.operation, variant_of=self.variant_of or self, order=order
-        )
+    def at(self, path: str, operation: Operation | None = None, *, order: int) -> "Endpoint":
+        """A variant at another path: with the same bodies and answers, or with an `operation`."""
+        described, original = operation or self.operation, self.variant_of or self
+        return Endpoint(self.method, path, described, variant_of=original, order=order)
 
     @property
     def path_format(self) -> str:

@@ -1,6 +1,6 @@
 """Scored tokens of prompts that no engine has computed."""
 
-from server.generation.text_piece import ScoredToken
+from server.generation.scores import ScoredToken
 from server.service.token_text import TokenText
 
 WIDTH = 20

@@ -12,19 +12,19 @@ import httpx
 import msgspec
 import pytest
 
+from server.api.classify import ClassifyRequest
+from server.api.cohere.chat import CohereChatRequest
+from server.api.cohere.embed import CohereEmbedRequest
+from server.api.files_and_batches import BatchRequest
+from server.api.pooling import PoolingRequest
+from server.api.relevance import ScoreRequest
+from server.api.tokenize import DetokenizeRequest, TokenizeRequest
 from server.errors import ERRORS
 from server.schemas.chat import ChatRequest
-from server.schemas.classify import ClassifyRequest
-from server.schemas.cohere.chat_request import CohereChatRequest
-from server.schemas.cohere.embed_request import CohereEmbedRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.known_options import known_options
-from server.schemas.pooling.pooling_request import PoolingRequest
 from server.schemas.rerank import RerankRequest
-from server.schemas.score import ScoreRequest
-from server.schemas.stored.batch_objects import BatchRequest
-from server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 from server.settings.defaults import MAX_PENDING_TOKENS
 from server.settings.settings import Limits
 from tests.e2e.daemon import Daemon

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from server.api.classify import ClassifyRequest
+from server.api.pooling import PoolingRequest
+from server.api.relevance import ScoreRequest
+from server.api.tei import protocol as tei
+from server.api.tokenize import DetokenizeRequest, TokenizeRequest
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME
-from server.schemas import tei
 from server.schemas.chat import ChatRequest
-from server.schemas.classify import ClassifyRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.embeddings import EmbeddingRequest
-from server.schemas.pooling.pooling_request import PoolingRequest
 from server.schemas.rerank import RerankRequest
-from server.schemas.score import ScoreRequest
-from server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 from tests.e2e.daemon import Daemon
 from tests.e2e.full_daemon import CLASSIFIER_NAME, HEADERS
 from tests.patience import PATIENCE

@@ -12,8 +12,9 @@ import httpx
 import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
-from server.schemas.known_options import KnownOption, Treatment, known_options
+from server.schemas.known_options import Treatment, known_options
 from tests.e2e.daemon import running
+from tests.server.schemas.option_examples import examples_of
 from tests.workers.checkpoints import save_bert, save_masked_lm
 from tests.workers.heads.reranking_qwen3 import save_reranking_qwen3
 
@@ -181,13 +182,13 @@ def base_of(endpoint: str, request: str) -> JSON:
     return TEI_FORMS.get(request) or BASES[endpoint]
 
 
-def base_beside(endpoint: str, request: str, path: str, option: KnownOption) -> JSON:
+def base_beside(endpoint: str, request: str, path: str, beside: JSON) -> JSON:
     """A request in which the option at `path` matters."""
     base = base_of(endpoint, request)
-    own = [] if path.partition(".")[0] in option.beside else [path]
-    for name in (*own, *option.beside):
+    own = [] if path.partition(".")[0] in beside else [path]
+    for name in (*own, *beside):
         base = placed(placed(base, name), INSTEAD_OF.get(name, name))
-    return base | option.beside
+    return base | beside
 
 
 class Client:
@@ -234,36 +235,36 @@ def told(response: httpx.Response) -> object:
 
 @pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("obeyed"))
 def test_what_is_obeyed_shows_in_the_answer(http, endpoint, request_type, path) -> None:
-    option = TABLE.of(request_type, "obeyed")[path]
-    client = Client(http, endpoint, base_beside(endpoint, request_type, path, option))
+    option, given = TABLE.of(request_type, "obeyed")[path], examples_of(request_type)[path]
+    client = Client(http, endpoint, base_beside(endpoint, request_type, path, given.beside))
     before = client.before()
-    assert client.answer(path, option.example) != told(before)
-    if before.status_code == 200 and not is_in(option.beside, path):
+    assert client.answer(path, given.example) != told(before)
+    if before.status_code == 200 and not is_in(given.beside, path):
         for neutral in (None, *option.neutral):
             assert client.answer(path, neutral) == told(before), neutral
 
 
 @pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("accepted"))
 def test_what_is_accepted_changes_nothing(http, endpoint, request_type, path) -> None:
-    option = TABLE.of(request_type, "accepted")[path]
-    client = Client(http, endpoint, base_beside(endpoint, request_type, path, option))
+    option, given = TABLE.of(request_type, "accepted")[path], examples_of(request_type)[path]
+    client = Client(http, endpoint, base_beside(endpoint, request_type, path, given.beside))
     before = told_by_200(client.before())
-    absent = [] if is_in(option.beside, path) else [None]
-    for value in (*absent, *option.neutral, option.example):
+    absent = [] if is_in(given.beside, path) else [None]
+    for value in (*absent, *option.neutral, given.example):
         assert client.answer(path, value) == before, value
 
 
 @pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("refused"))
 def test_what_is_refused_is_named(http, endpoint, request_type, path) -> None:
-    option = TABLE.of(request_type, "refused")[path]
-    client = Client(http, endpoint, base_beside(endpoint, request_type, path, option))
-    response = client.post(path, option.example)
+    option, given = TABLE.of(request_type, "refused")[path], examples_of(request_type)[path]
+    client = Client(http, endpoint, base_beside(endpoint, request_type, path, given.beside))
+    response = client.post(path, given.example)
     is_tei = "inputs" in base_of(endpoint, request_type) or request_type in TEI_FORMS
     assert response.status_code == (422 if is_tei else 400), response.text
     error = response.json()["error"]
     named = error.partition(" ")[0] if is_tei else error["param"]
     assert named.replace("[0]", "") == path
-    if option.beside:
+    if given.beside:
         before = told_by_200(client.before())
         for neutral in (None, *option.neutral):
             assert client.answer(path, neutral) == before, neutral
@@ -277,8 +278,11 @@ def test_neutral_values_of_what_is_refused_change_nothing(http, endpoint, reques
     refused = TABLE.of(request_type, "refused")
     body = base_of(endpoint, request_type)
     before = told_by_200(Client(http, endpoint, body).before())
+    examples = examples_of(request_type)
     values = {
-        path: [None, *option.neutral] for path, option in refused.items() if not option.beside
+        path: [None, *option.neutral]
+        for path, option in refused.items()
+        if not examples[path].beside
     }
     for turn in range(max(map(len, values.values()), default=0)):
         varied = body

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_core.messages import EncodeJob, Tokenization
-from server.encoding.vectors import quantize
+from server.api.embeddings import quantize
 from tests.server.conftest import Deployment
 from tests.server.embedders import embedder_deployment
 from tests.server.fake_engine import vector_of

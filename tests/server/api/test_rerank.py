@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from engine_core.messages import Failed, Tokenization
-from server.encoding.similarity import cosine_similarity
+from server.api.embeddings import cosine_similarity
 from tests.server.fake_engine import score_of, vector_of
 
 DOCUMENTS = ["red apples", "red wine and cheese", "nothing", "red apples", "wine"]

@@ -8,7 +8,7 @@ import pytest
 from server.batches.answering import Line
 from server.batches.batch_llm import Completions, Options, Prompt, check_options
 from server.batches.results import RequestError
-from server.generation.requested_grammar import grammar_of
+from server.generation.plan import grammar_of
 from server.http.body import Body
 from server.schemas.completions import CompletionRequest
 

@@ -5,9 +5,8 @@ from typing import Any
 
 from engine_core.messages import RowOutput, SamplingParams
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.generation.choice import Choice
+from server.generation.choice import Choice, Prompt
 from server.generation.plan import GenerationPlan
-from server.generation.prompt import Prompt
 from server.service.inputs import text_items
 from tests.server.fake_engine import logprobs_of
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.generation.detokenize import CONTEXT_TOKENS, Detokenizer, finished_text
+from server.generation.choice import CONTEXT_TOKENS, Detokenizer, finished_text
 from tests.server.support import WORDS
 
 

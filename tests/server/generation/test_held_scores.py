@@ -6,8 +6,8 @@ import pytest
 
 from engine_core.messages import SamplingParams
 from engine_core.refusal import RefusalError
-from server.generation.held_scores import HeldScores
 from server.generation.plan import GenerationPlan
+from server.generation.scores import HeldScores
 from server.service.inputs import text_items
 from server.service.ledger import REQUEST_BYTES, Ledger
 

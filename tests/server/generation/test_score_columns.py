@@ -8,11 +8,11 @@ from typing import Any, TypeVar, cast
 import msgspec
 import pytest
 
-from server.generation import score_columns
-from server.generation.chat.chat_choices import ChatForm
-from server.generation.completion.completion_choices import CompletionForm
-from server.generation.score_columns import prompt_logprobs
-from server.generation.text_piece import ScoredToken, TextPiece
+from server.api.chat import ChatForm
+from server.api.completions import CompletionForm
+from server.generation import scores
+from server.generation.choice import TextPiece
+from server.generation.scores import ScoredToken, prompt_logprobs
 from server.schemas.chat import ChatMessage, ChatRequest
 from server.schemas.completions import CompletionRequest
 from tests.server.scores import WIDTH, Names, scored
@@ -63,7 +63,7 @@ async def test_a_long_choice_of_completions_is_what_it_would_be_short(
     )
     parts = [prompt, prompt * echo + sampled]
     assert (turns > 0) == any(tokens > AT_ONCE for tokens in parts)
-    monkeypatch.setattr(score_columns, "_NUMBERS_AT_ONCE", 1 << 30)
+    monkeypatch.setattr(scores, "_NUMBERS_AT_ONCE", 1 << 30)
     short, turns = await turns_beside(
         CompletionForm(body, MODEL, "a").choice(piece(prompt, sampled))
     )
@@ -78,7 +78,7 @@ async def test_a_long_choice_of_chat_is_what_it_would_be_short(
     body = ChatRequest(model="m", messages=[ChatMessage(role="user", content="x")])
     long, turns = await turns_beside(ChatForm(body, MODEL, "a", WIDTH).choice(piece(0, sampled)))
     assert (turns > 0) == (sampled > AT_ONCE)
-    monkeypatch.setattr(score_columns, "_NUMBERS_AT_ONCE", 1 << 30)
+    monkeypatch.setattr(scores, "_NUMBERS_AT_ONCE", 1 << 30)
     short = await ChatForm(body, MODEL, "a", WIDTH).choice(piece(0, sampled))
     assert msgspec.json.encode(long) == msgspec.json.encode(short)
 
@@ -104,7 +104,7 @@ async def test_so_many_numbers_at_most_are_taken_at_once() -> None:
         taken.append(len(some))
         return [[token.id for token in some]]
 
-    made = await score_columns.score_columns([scored(5000), scored(700)], WIDTH, columns)
+    made = await scores.score_columns([scored(5000), scored(700)], WIDTH, columns)
     assert max(taken) <= AT_ONCE
     (ids,) = msgspec.json.decode(msgspec.json.encode(made))
     assert ids == [token.id for tokens in (scored(5000), scored(700)) for token in tokens]

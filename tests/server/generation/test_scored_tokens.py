@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.generation.scored_tokens import LOWEST, ScoredTokens
-from server.generation.text_piece import ScoredToken
+from server.generation.scores import LOWEST, ScoredToken, ScoredTokens
 from workers.contract.messages import Logprobs
 
 STEPS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), max_size=4)

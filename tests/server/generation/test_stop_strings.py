@@ -3,7 +3,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.generation.stop_strings import StopStrings
+from server.generation.choice import StopStrings
 
 
 def first_stop(text: str, stops: list[str]) -> int | None:

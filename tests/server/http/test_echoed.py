@@ -8,13 +8,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from server.api import tei
+from server.api.tei import protocol as tei
+from server.api.tokenize import TokenizeRequest
 from server.errors import quoted, shortened
-from server.schemas import tei
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.rerank import RerankRequest
-from server.schemas.tokenize import TokenizeRequest
 from tests.server.conftest import Deployment
 
 LONGEST_ERROR = 4096

@@ -1,7 +1,5 @@
 """The table of known options is whole, and it is what bodies are read by."""
 
-import importlib
-import pkgutil
 import re
 from collections import Counter
 from typing import Any, get_args
@@ -9,27 +7,24 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-import server.api
-import server.cohere
-import server.pooling
-import server.tei
 from engine_core.refusal import RefusalError
+from server.daemon.application import all_endpoints
 from server.http.body import Body
 from server.schemas.known_options import KnownOption, known_options
+from tests.server.schemas.option_examples import examples_of
 
 TABLE = known_options()
 
 
 def bodies() -> dict[str, Body[Any]]:
-    """Every body that an endpoint reads, by the name of its type."""
-    packages = (server.api, server.cohere, server.pooling, server.tei)
-    modules = [
-        importlib.import_module(f"{package.__name__}.{module.name}")
-        for package in packages
-        for module in pkgutil.iter_modules(package.__path__)
-    ]
-    found = [value for module in modules for value in vars(module).values()]
-    return {body._struct.__name__: body for body in found if isinstance(body, Body)}
+    """Every body that an endpoint describes, by the name of its type."""
+    found: dict[str, Body[Any]] = {}
+    for operation in (endpoint.operation for endpoint in all_endpoints()):
+        request = operation.arguments.get("openapi_extra", {}).get("requestBody", {})
+        described = str(request.get("content", {}).get("application/json"))
+        types = {kind.__name__: kind for kind in operation.types if isinstance(kind, type)}
+        found |= {name: Body(types[name]) for name in re.findall(r"schemas/(\w+)", described)}
+    return found
 
 
 BODIES = bodies()
@@ -90,11 +85,13 @@ def test_objects_whose_entries_have_a_type_are_fields_of_the_body_itself(request
 @pytest.mark.parametrize("request_type", BODIES)
 def test_a_name_has_one_row_and_an_example_that_is_not_neutral(request_type):
     found = rows(request_type)
+    examples = examples_of(request_type)
+    assert examples.keys() == dict(found).keys()
     assert [name for name, times in Counter(name for name, _ in found).items() if times > 1] == []
     for name, option in found:
         assert option.by, name
-        assert option.example is not None, name
-        assert option.example not in option.neutral, name
+        assert examples[name].example is not None, name
+        assert examples[name].example not in option.neutral, name
 
 
 def placed(body: dict, path: str, value: object) -> tuple[dict, str]:
@@ -124,13 +121,13 @@ def complaint(request_type: str, body: dict, *, strictly: bool) -> tuple[str | N
 @pytest.mark.parametrize(("request_type", "path"), REFUSED)
 @pytest.mark.parametrize("strictly", [False, True])
 def test_what_is_refused_is_named_and_what_is_neutral_is_not(request_type, path, strictly):
-    option = TABLE.of(request_type, "refused")[path]
-    for value in (option.example, msgspec.Raw(b"1e400"), {"a": [1]}):
-        body, named = placed(option.beside, path, value)
+    option, given = TABLE.of(request_type, "refused")[path], examples_of(request_type)[path]
+    for value in (given.example, msgspec.Raw(b"1e400"), {"a": [1]}):
+        body, named = placed(given.beside, path, value)
         param, message = complaint(request_type, body, strictly=strictly)
         assert (param, message[: len(named) + 9]) == (named, f"{named} is known"), message
     for value in (None, *option.neutral):
-        body, named = placed(option.beside, path, value)
+        body, named = placed(given.beside, path, value)
         param, _ = complaint(request_type, body, strictly=strictly)
         assert param != named
 
@@ -148,7 +145,8 @@ def test_unknown_keys_of_every_nested_object_are_ignored_or_refused_with_their_p
     request_type, path
 ):
     served = TABLE.of(request_type, "obeyed") | TABLE.of(request_type, "accepted")
-    examples = (option.beside for option in served.values() if holds_object(option.beside, path))
+    beside = (examples_of(request_type)[name].beside for name in served)
+    examples = (body for body in beside if holds_object(body, path))
     body, named = placed(next(examples, {}), f"{path}.no such field", {"a": [1]})
     param, message = complaint(request_type, body, strictly=True)
     assert (param, message) == (named, f"{named}: is unknown")

@@ -8,7 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from engine_core.messages import EncodeJob, Tokenization
-from server.encoding.label_scores import label_scores
+from server.api.classify import label_scores
 from server.models.model_setup import with_template
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.test_core import A

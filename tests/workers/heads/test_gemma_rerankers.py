@@ -7,7 +7,7 @@ import pytest
 from transformers import GemmaForCausalLM, PreTrainedTokenizerFast
 
 from engine_core.messages import EncodeJob, Tokenization
-from server.encoding.label_scores import label_scores
+from server.api.classify import label_scores
 from server.models.model_setup import with_template
 from tests.engine_core.fake_transport import Engine
 from tests.workers.heads.reranking_gemma import PROMPT, card_scores, save_reranking_gemma

@@ -8,7 +8,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from engine_core.messages import Abort, EncodeJob, Tokenization
-from server.encoding.vectors import shorten
+from server.api.embeddings import shorten
 from tests.engine_core.test_core import A, idle
 from tests.workers.mutations import shifted_position
 from tests.workers.stage.embedding_llama import random_texts, save_embedding_llama

@@ -1,0 +1,268 @@
+"""`/v2/chat`: a conversation's next message, as Cohere answers."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import msgspec
+from fastapi import Request, Response
+from msgspec import UNSET, Meta, UnsetType
+
+from engine_core.refusal import RefusalError
+from server.api.chat import CHAT_COMPLETIONS, chat_error, chat_plan
+from server.api.model_endpoint import reads
+from server.generation.choice import Choice, TextPiece
+from server.generation.generation import AnswerForm, Generation, answer
+from server.generation.scores import ScoredToken
+from server.http.answers import event
+from server.schemas.chat import ChatRequest, Messages
+from server.schemas.common import CompletionUsage, Count, Int64
+from server.schemas.sampling import JsonObject, Penalty, PlainText, SchemaText, StopString
+from server.service.endpoint import operation
+from server.service.service import Model, service_of
+from server.service.token_text import TokenText
+
+
+class CohereJson(msgspec.Struct, frozen=True, tag="json_object"):
+    """Any JSON object, or one that is valid by a schema."""
+
+    json_schema: SchemaText | UnsetType = UNSET
+
+
+class CitationOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How documents are cited: without effect, because there are none."""
+
+    mode: Literal["ENABLED", "DISABLED", "FAST", "ACCURATE", "OFF"] | None = None
+
+
+class CohereChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of `/v2/chat`, without tools and documents. What it leaves out is as in
+    `/v1/chat/completions`, where `p` is `top_p`, `k` is `top_k` and `stop_sequences` are `stop`;
+    more `max_tokens` than there is room for are as many as there is."""
+
+    messages: Messages
+    model: str | None = None
+    stream: bool | None = None
+    max_tokens: Count | None = None
+    stop_sequences: Annotated[list[StopString], Meta(max_length=16)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    seed: Int64 | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    logprobs: bool | None = None
+    response_format: PlainText | CohereJson | None = None
+    priority: Int64 | None = None
+    citation_options: CitationOptions | None = None
+
+
+CohereFinish = Literal["COMPLETE", "MAX_TOKENS", "STOP_SEQUENCE", "TIMEOUT"]
+
+
+class CohereText(msgspec.Struct, frozen=True, kw_only=True):
+    """The text of an answer."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class CohereMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The model's answer."""
+
+    role: Literal["assistant"] = "assistant"
+    content: list[CohereText]
+
+
+class TokenUnits(msgspec.Struct, frozen=True, kw_only=True):
+    """Exact counts, special tokens included."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+class CohereUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The same counts twice, and how many tokens of the prompt had been computed before."""
+
+    billed_units: TokenUnits
+    tokens: TokenUnits
+    cached_tokens: int
+
+
+class LogprobItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the text, with its tokens' ids and log-probabilities."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+class CohereChat(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `/v2/chat`; `logprobs` has one item for each token."""
+
+    id: str
+    finish_reason: CohereFinish
+    message: CohereMessage
+    usage: CohereUsage
+    logprobs: list[LogprobItem] | UnsetType = UNSET
+
+
+class ContentDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """More of the text."""
+
+    type: Literal["text"] | UnsetType = UNSET
+    text: str
+
+
+class MessageDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What an event adds to the message."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: ContentDelta | list[CohereText] | UnsetType = UNSET
+
+
+class EventDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What an event adds to the answer."""
+
+    message: MessageDelta | UnsetType = UNSET
+    finish_reason: CohereFinish | UnsetType = UNSET
+    usage: CohereUsage | UnsetType = UNSET
+
+
+class CohereChatEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream. The message's events have the answer's `id`, the content's have the
+    `index` of the content."""
+
+    type: Literal["message-start", "content-start", "content-delta", "content-end", "message-end"]
+    id: str | UnsetType = UNSET
+    index: int | UnsetType = UNSET
+    delta: EventDelta | UnsetType = UNSET
+    logprobs: LogprobItem | UnsetType = UNSET
+
+
+CHAT = CHAT_COMPLETIONS.at(
+    "/v2/chat", operation(CohereChat, CohereChatRequest, chunk=CohereChatEvent), order=21
+)
+_encode = msgspec.json.Encoder().encode
+_SCHEMA, _COHERE_SCHEMA = "response_format.schema", "response_format.json_schema"
+
+
+@CHAT.answered_by
+@reads(CohereChatRequest, CHAT_COMPLETIONS)
+async def chat(request: Request, body: CohereChatRequest, model: Model) -> Response:
+    """Answer a conversation in Cohere's shapes, in one piece or as a stream of its events."""
+    asked = _as_chat_request(body)
+    form = CohereForm(service_of(request).new_id("chat"), model, logprobs=bool(body.logprobs))
+    try:
+        plan = await chat_plan(asked, request, model, most_tokens=body.max_tokens)
+        return await answer(request, model, plan, form, stream=body.stream)
+    except RefusalError as error:
+        raise _in_cohere_words(chat_error(error, asked)) from None
+
+
+def _as_chat_request(body: CohereChatRequest) -> ChatRequest:
+    """The same request of `/v1/chat/completions`, but for `max_tokens`."""
+    form = body.response_format
+    return ChatRequest(
+        messages=body.messages,
+        model=body.model,
+        stream=body.stream,
+        stop=body.stop_sequences,
+        temperature=body.temperature,
+        seed=body.seed,
+        frequency_penalty=body.frequency_penalty,
+        presence_penalty=body.presence_penalty,
+        top_k=body.k,
+        top_p=body.p,
+        logprobs=body.logprobs,
+        response_format=JsonObject(form.json_schema) if isinstance(form, CohereJson) else form,
+        priority=body.priority,
+    )
+
+
+def _in_cohere_words(error: RefusalError) -> RefusalError:
+    """`error` with the request's own name of its field."""
+    if error.param != _SCHEMA:
+        return error
+    message = error.message.replace(_SCHEMA, _COHERE_SCHEMA, 1)
+    return replace(error, message=message, param=_COHERE_SCHEMA)
+
+
+class CohereForm(AnswerForm):
+    """One answer of `/v2/chat`."""
+
+    def __init__(self, answer_id: str, model: Model, *, logprobs: bool) -> None:
+        self._id = answer_id
+        self._text = TokenText(model.token_bytes, mark="")
+        self._logprobs = logprobs
+
+    async def whole(self, pieces: Sequence[TextPiece], generation: Generation) -> CohereChat:
+        (piece,) = pieces
+        items = [self._item(self._text[token.id], [token]) for token in piece.tokens]
+        return CohereChat(
+            id=self._id,
+            finish_reason=_finish(generation.choices[0]),
+            message=CohereMessage(content=[CohereText(text=piece.text)]),
+            usage=_usage(generation.usage()),
+            logprobs=items if self._logprobs else UNSET,
+        )
+
+    def begin(self) -> bytes:
+        message = MessageDelta(role="assistant", content=[])
+        content = MessageDelta(content=ContentDelta(type="text", text=""))
+        start = CohereChatEvent(
+            type="message-start", id=self._id, delta=EventDelta(message=message)
+        )
+        return _event(start) + _event(
+            CohereChatEvent(type="content-start", index=0, delta=EventDelta(message=content))
+        )
+
+    async def events(self, pieces: Sequence[TextPiece], generation: Generation) -> bytes:
+        told = (piece for piece in pieces if piece.text or piece.tokens)
+        return b"".join(_event(self._delta(piece)) for piece in told)
+
+    def end(self, generation: Generation) -> bytes:
+        finish, usage = _finish(generation.choices[0]), _usage(generation.usage())
+        delta = EventDelta(finish_reason=finish, usage=usage)
+        return _event(CohereChatEvent(type="content-end", index=0)) + _event(
+            CohereChatEvent(type="message-end", id=self._id, delta=delta)
+        )
+
+    def _delta(self, piece: TextPiece) -> CohereChatEvent:
+        message = MessageDelta(content=ContentDelta(text=piece.text))
+        item: LogprobItem | UnsetType = UNSET
+        if self._logprobs:
+            item = self._item(piece.text, piece.tokens)
+        return CohereChatEvent(
+            type="content-delta", index=0, delta=EventDelta(message=message), logprobs=item
+        )
+
+    def _item(self, text: str, tokens: Sequence[ScoredToken]) -> LogprobItem:
+        return LogprobItem(
+            text=text,
+            token_ids=[token.id for token in tokens],
+            logprobs=[token.logprob or 0.0 for token in tokens],
+        )
+
+
+def _event(data: CohereChatEvent) -> bytes:
+    """With its type also as the name of the event."""
+    return b"event: " + data.type.encode() + b"\n" + event(_encode(data))
+
+
+def _finish(choice: Choice) -> CohereFinish:
+    if choice.met_stop_string:
+        return "STOP_SEQUENCE"
+    match choice.finish_reason:
+        case "length":
+            return "MAX_TOKENS"
+        case "timeout":
+            return "TIMEOUT"
+        case _:
+            return "COMPLETE"
+
+
+def _usage(usage: CompletionUsage) -> CohereUsage:
+    units = TokenUnits(input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens)
+    cached = usage.prompt_tokens_details.cached_tokens
+    return CohereUsage(billed_units=units, tokens=units, cached_tokens=cached)

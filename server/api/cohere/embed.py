@@ -1,0 +1,171 @@
+"""`/v1/embed` and `/v2/embed`: a vector for each text, in one type or several."""
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from fastapi import Request
+from msgspec import Meta, Raw
+
+from engine_core.client.pending_jobs import FloatArray
+from engine_core.refusal import RefusalError
+from server.api.embeddings import (
+    EMBEDDINGS,
+    AnyArray,
+    EmbeddingPlan,
+    embedding_plan,
+    in_base64,
+    in_lists,
+    planned_vectors,
+    quantize,
+    rows_in_json,
+)
+from server.api.model_endpoint import reads
+from server.schemas.common import Count, Int64, invalid
+from server.schemas.embeddings import EmbeddingRequest, InputType, Vector
+from server.schemas.rerank import APIVersion, InputTokens
+from server.service.endpoint import operation
+from server.service.inputs import check_count
+from server.service.service import Model, service_of
+from server.settings.settings import Limits
+
+EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
+
+
+class EmbedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an input."""
+
+    type: Literal["text"]
+    text: str
+
+
+class EmbedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One input: its parts, joined by line breaks."""
+
+    content: Annotated[list[EmbedPart], Meta(min_length=1)]
+
+
+class CohereEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of `/v1/embed` or `/v2/embed`: `texts`, or `inputs` in parts.
+
+    `input_type` chooses the checkpoint's prompt. `truncate` says at which end an input loses tokens
+    beyond `max_tokens`, special tokens included, or beyond the model's length; NONE refuses it.
+    """
+
+    texts: Annotated[list[str], Meta(min_length=1)] | None = None
+    inputs: Annotated[list[EmbedInput], Meta(min_length=1)] | None = None
+    model: str | None = None
+    input_type: InputType | None = None
+    embedding_types: Annotated[list[EmbeddingType], Meta(min_length=1)] | None = None
+    output_dimension: Count | None = None
+    truncate: Literal["NONE", "START", "END"] | None = None
+    max_tokens: Count | None = None
+    priority: Int64 | None = None
+
+
+class EmbedMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`warnings` names the inputs that were cut."""
+
+    api_version: APIVersion
+    billed_units: InputTokens
+    warnings: list[str] = []
+
+
+class CohereEmbeddings(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer: a vector for each text, in order; by type, each type has such a list."""
+
+    id: str
+    response_type: Literal["embeddings_floats", "embeddings_by_type"]
+    embeddings: list[Vector] | dict[EmbeddingType, list[Vector]]
+    texts: list[str]
+    meta: EmbedMeta
+
+
+EMBED = EMBEDDINGS.at("/v1/embed", operation(CohereEmbeddings, CohereEmbedRequest), order=31)
+EMBED_V2 = EMBED.at("/v2/embed", order=32)
+
+
+@EMBED.answered_by
+@EMBED_V2.answered_by
+@reads(CohereEmbedRequest, EMBEDDINGS)
+async def embed(request: Request, body: CohereEmbedRequest, model: Model) -> CohereEmbeddings:
+    """Embed texts as Cohere does: too long ones are cut unless `truncate` is NONE."""
+    service = service_of(request)
+    texts, field = _given_texts(body)
+    plan = _plan(body, texts, field, model, service.limits)
+    version = APIVersion.of(request.url.path)
+    encoded = await planned_vectors(request, model, plan)
+    one_type = version.version == "1" and body.embedding_types is None
+    by_type: dict[EmbeddingType, list[Raw]] = {
+        kind: await rows_in_json(
+            _of_type(encoded.values, kind), in_base64 if kind == "base64" else in_lists
+        )
+        for kind in body.embedding_types or ("float",)
+    }
+    cut = (row for row, dropped in enumerate(encoded.dropped) if dropped)
+    return CohereEmbeddings(
+        id=service.new_id("embed"),
+        response_type="embeddings_floats" if one_type else "embeddings_by_type",
+        embeddings=by_type["float"] if one_type else by_type,
+        texts=texts,
+        meta=EmbedMeta(
+            api_version=version,
+            billed_units=InputTokens(sum(encoded.prompt_tokens)),
+            warnings=[f"{plan.items.name(row)} was cut to fit" for row in cut],
+        ),
+    )
+
+
+def _given_texts(body: CohereEmbedRequest) -> tuple[list[str], str]:
+    """The texts to embed, and the field that holds them. Raises RefusalError unless one field
+    does."""
+    if body.texts is not None and body.inputs is not None:
+        raise invalid("inputs", "`texts` are given too; give only one of them")
+    if body.texts is not None:
+        return body.texts, "texts"
+    if body.inputs is None:
+        raise invalid("texts", "this or `inputs` is required")
+    return ["\n".join(part.text for part in item.content) for item in body.inputs], "inputs"
+
+
+def _plan(
+    body: CohereEmbedRequest, texts: list[str], field: str, model: Model, limits: Limits
+) -> EmbeddingPlan:
+    """The request as one of `/v1/embeddings`; `field` holds its `texts`. Raises RefusalError."""
+    check_count(len(texts), field, limits.max_inputs)
+    request = EmbeddingRequest(
+        input=[*texts],
+        input_type=body.input_type,
+        output_dimension=body.output_dimension,
+        truncate_prompt_tokens=_longest(body, model.max_model_len),
+        truncation_side="left" if body.truncate == "START" else "right",
+        priority=body.priority,
+    )
+    try:
+        return embedding_plan(request, model, limits, field)
+    except RefusalError as error:
+        if error.param != "truncation_side":
+            raise
+        message = error.message.replace("truncation_side", "truncate", 1)
+        raise replace(error, message=message, param="truncate") from None
+
+
+def _longest(body: CohereEmbedRequest, model_len: int) -> int | None:
+    """The tokens to which an input is cut, None for not at all. Raises RefusalError."""
+    if body.truncate != "NONE":
+        return min(body.max_tokens or model_len, model_len)
+    if body.max_tokens is not None:
+        raise invalid("max_tokens", "is where an input is cut; with `truncate` NONE none is")
+    return None
+
+
+def _of_type(vectors: FloatArray, kind: EmbeddingType) -> AnyArray:
+    """The numbers of a type; base64 is that of floats, and uint8 is int8 and 128."""
+    match kind:
+        case "float" | "base64":
+            return vectors
+        case "uint8":
+            return (quantize(vectors, "int8").astype(np.int16) + 128).astype(np.uint8)
+        case "int8" | "binary" | "ubinary":
+            return quantize(vectors, kind)

@@ -1,0 +1,128 @@
+"""An encode job: run, counted."""
+
+import asyncio
+import re
+import time
+from dataclasses import replace
+from typing import Literal
+
+import msgspec
+from starlette.requests import Request
+
+from engine_core.client.pending_jobs import Encoded
+from engine_core.messages import JobOptions, Tokenization
+from engine_core.refusal import RefusalError
+from server.schemas.common import EncodeRequest, Usage
+from server.service.inputs import Items
+from server.service.service import Model, record_of, service_of, within_limit
+
+_ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")
+
+
+def job_options(body: EncodeRequest, tokenization: Tokenization | None = None) -> JobOptions:
+    """The options of a request's job, whose texts are tokenized so."""
+    return JobOptions(
+        tokenization=tokenization or Tokenization(),
+        cache_salt=body.cache_salt or "",
+        priority=body.priority or 0,
+    )
+
+
+async def encode(
+    request: Request,
+    model: Model,
+    items: Items,
+    options: JobOptions,
+    *,
+    query: str | list[str] | None = None,
+    instruction: str | None = None,
+    token_states: bool = False,
+) -> Encoded:
+    """Embed the items, or score each text, alone, against `query` or against one of its own; or
+    return the states of their tokens. `instruction` is what a reranker is asked to find, if not the
+    usual. The client's key and salt are added to the `options`.
+
+    Raises RefusalError if the engine refuses the job, it fails, or the request's time is over.
+    """
+    service, record = service_of(request), record_of(request)
+    client = record.client
+    with service.in_flight:
+        encoding = model.client.encode(
+            texts=items.texts,
+            ids=items.ids,
+            query=query,
+            instruction=instruction,
+            token_states=token_states,
+            options=msgspec.structs.replace(
+                options, cache_salt=client.salted(options.cache_salt), key=client.share
+            ),
+        )
+        try:
+            encoded = await within_limit(service.limits, record, encoding)
+        except RefusalError as error:
+            raise _renamed(error, items) from None
+    tokens, rows = sum(encoded.prompt_tokens), len(items)
+    service.metrics.of_model(model.name).prompt_tokens.add(tokens)
+    record.prompt_tokens += tokens
+    record.rows += rows
+    record.end_rows("stop", rows)
+    if encoded.timing is not None:
+        record.cached_tokens += encoded.timing.cached
+        record.add_timing(encoded.timing)
+        record.encoded_s = time.perf_counter() - record.started
+    return encoded
+
+
+def _renamed(error: RefusalError, items: Items) -> RefusalError:
+    """`error` with the request's own field in place of the engine's."""
+    row = _ROW.fullmatch(error.param or "")
+    if row is None:
+        return error
+    field = items.name(int(row["index"] or 0))
+    return replace(error, message=error.message.replace(row[0], field, 1), param=field)
+
+
+async def texts_cut_to(
+    model: Model,
+    max_tokens: int,
+    *,
+    query: str | None = None,
+    instruction: str | None = None,
+    side: Literal["left", "right"] = "right",
+) -> Tokenization:
+    """The tokenization that cuts each text to `max_tokens` tokens of its own, or to the model's
+    limit less special tokens, a reranker's template, and `query`, which stay whole.
+
+    Raises RefusalError `context_length_exceeded` where the query leaves no room for a text.
+    """
+    # In a thread: the tokenizer releases the interpreter's lock, and a query may be long.
+    others = await asyncio.to_thread(_tokens_around, model, query, instruction)
+    if query is not None and others >= model.max_model_len:
+        raise RefusalError(
+            "context_length_exceeded",
+            f"query has {others} tokens, including special tokens; this model takes at most "
+            f"{model.max_model_len} for a query and a text",
+            "query",
+        )
+    return Tokenization(
+        truncate_to=min(others + max_tokens, model.max_model_len),
+        truncation_side=side,
+    )
+
+
+def _tokens_around(model: Model, query: str | None, instruction: str | None) -> int:
+    """How many tokens an empty text has with `query`."""
+    reranking = model.served.execution.model.reranking
+    if reranking is not None and query is not None:
+        pieces = reranking.known_template.filled(query, instruction)
+        encodings = model.tokenizer.encodings(pieces, add_special_tokens=False)
+        return sum(len(encoding.ids) for encoding in encodings)
+    around = "" if query is None else (query, "")
+    (encoding,) = model.tokenizer.encodings([around])
+    return len(encoding.ids)
+
+
+def count_usage(encoded: Encoded) -> Usage:
+    """The usage of a job, as the engine counted it."""
+    total = sum(encoded.prompt_tokens)
+    return Usage(total, total)

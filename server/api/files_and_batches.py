@@ -1,0 +1,391 @@
+"""`/v1/files` and `/v1/batches`: uploaded files of requests, answered when there is room."""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Generic, Literal, TypeVar
+
+import msgspec
+from fastapi import Request, Response
+from msgspec import UNSET, Meta, UnsetType
+from starlette.responses import FileResponse
+
+from engine_core.refusal import RefusalError
+from server.batches.state.database import Page
+from server.batches.state.stored_batches import BatchError, Status, StoredBatch
+from server.batches.state.stored_files import StoredFile, Upload, new_id
+from server.errors import quoted
+from server.http.body import Body, length_of, query_of
+from server.http.form import Form
+from server.schemas.common import invalid
+from server.service.endpoint import Endpoint, operation
+from server.service.service import json_answer, service_of
+from server.service.stored import Stored, in_state, page_of, stored_of, storing
+from server.settings.settings import Limits
+
+Item = TypeVar("Item")
+LEAST_KEPT_SECONDS, MOST_KEPT_SECONDS = 3600, 2_592_000
+KeptSeconds = Annotated[int, Meta(ge=LEAST_KEPT_SECONDS, le=MOST_KEPT_SECONDS)]
+BatchEndpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"]
+
+
+class ObjectList(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
+    """A page of a list. With `has_more`, the next one is behind `last_id`."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class FileListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the client's files, behind the one with the id `after`."""
+
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
+    after: str | None = None
+    order: Literal["asc", "desc"] = "desc"
+    purpose: str | None = None
+
+
+class BatchListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the client's batches, behind the one with the id `after`."""
+
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    after: str | None = None
+
+
+class FileForm(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of an upload, which is read as it comes."""
+
+    file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+    purpose: Literal["batch"]
+    anchor: Literal["created_at"] | UnsetType = msgspec.field(
+        default=UNSET, name="expires_after[anchor]"
+    )
+    seconds: KeptSeconds | UnsetType = msgspec.field(default=UNSET, name="expires_after[seconds]")
+
+
+class FileObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A file. Times are in seconds since 1970; without `expires_at` it stays until it is
+    deleted."""
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    expires_at: int | UnsetType = UNSET
+    filename: str
+    purpose: Literal["batch", "batch_output"]
+    status: Literal["processed"] = "processed"
+
+
+class FileList(ObjectList[FileObject], frozen=True, kw_only=True):
+    """A page of files. With `has_more`, the next one is behind `last_id`."""
+
+
+class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The file is gone."""
+
+    id: str
+    object: Literal["file"] = "file"
+    deleted: bool = True
+
+
+class ExpiresAfter(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a file is kept: `seconds` from its creation."""
+
+    anchor: Literal["created_at"]
+    seconds: KeptSeconds
+
+
+class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer every line of an uploaded file, each of which is a request to `endpoint`."""
+
+    input_file_id: str
+    endpoint: BatchEndpoint
+    completion_window: Literal["24h"]
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+            Meta(max_length=16),
+        ]
+        | None
+    ) = None
+    output_expires_after: ExpiresAfter | None = None
+
+
+class RequestCounts(msgspec.Struct, frozen=True):
+    """Lines in all, answered well, and failed."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the batch failed."""
+
+    object: Literal["list"] = "list"
+    data: list[BatchError]
+
+
+class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch. Times are in seconds since 1970, `NAME_at` when it took that status; what is not
+    done by `expires_at` will not be. The output file has the answers, the error file what failed;
+    each is null where it would be empty."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    model: str | None
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: Status
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    metadata: dict[str, str] | None
+
+
+class BatchList(ObjectList[BatchObject], frozen=True, kw_only=True):
+    """A page of batches, newest first. With `has_more`, the next one is behind `last_id`."""
+
+
+_BESIDE_FILE = 2 << 20
+"""More than a form has beside its file, in bytes."""
+_WINDOW_SECONDS = 24 * 3600
+CREATE_FILE = Endpoint("POST", "/v1/files", operation(FileObject, form=FileForm), order=71)
+LIST_FILES = Endpoint("GET", "/v1/files", operation(FileList, query=FileListQuery), order=72)
+GET_FILE = Endpoint("GET", "/v1/files/{file}", operation(FileObject), order=73)
+DELETE_FILE = Endpoint("DELETE", "/v1/files/{file}", operation(DeletedFile), order=74)
+GET_CONTENT = Endpoint("GET", "/v1/files/{file}/content", operation(None), order=75)
+CREATE_BATCH = Endpoint("POST", "/v1/batches", operation(BatchObject, BatchRequest), order=81)
+LIST_BATCHES = Endpoint("GET", "/v1/batches", operation(BatchList, query=BatchListQuery), order=82)
+GET_BATCH = Endpoint("GET", "/v1/batches/{batch}", operation(BatchObject), order=83)
+CANCEL_BATCH = Endpoint("POST", "/v1/batches/{batch}/cancel", operation(BatchObject), order=84)
+_body = Body(BatchRequest)
+_errors = msgspec.json.Decoder(list[BatchError])
+_metadata = msgspec.json.Decoder(dict[str, str] | None)
+
+
+@CREATE_FILE.answered_by
+async def create_file(request: Request) -> Response:
+    """Store a file for a batch: a form with `file` and `purpose`, read as it comes."""
+    stored, limits = stored_of(request), service_of(request).limits
+    file_id = new_id("file")
+    path = stored.state.files.path(file_id)
+    async with _upload(stored, path, limits) as upload:
+        upload.check(length_of(request, 0) - _BESIDE_FILE)
+        form = Form("file", upload)
+        await form.read(request, limits.max_file_size)
+        file = _described(form, file_id, stored.owner, upload.num_bytes)
+        await asyncio.to_thread(upload.commit)
+        await asyncio.to_thread(stored.state.files.add, file)
+    return json_answer(_file_object(file))
+
+
+@LIST_FILES.answered_by
+async def list_files(request: Request) -> Response:
+    """The client's files, newest first or by `order`, of one `purpose` or of all; `limit` of them,
+    behind `after`."""
+    state, owner = stored_of(request)
+    query = query_of(request, FileListQuery)
+    page = Page(query.limit, query.after, newest_first=query.order == "desc")
+    found = await page_of(
+        page, lambda page: state.files.list(owner, page, query.purpose), _file_object
+    )
+    return json_answer(FileList(**found))
+
+
+@GET_FILE.answered_by
+async def get_file(request: Request) -> Response:
+    """What is known of a file."""
+    _, file = await _found(request)
+    return json_answer(_file_object(file))
+
+
+@GET_CONTENT.answered_by
+async def get_content(request: Request) -> Response:
+    """What is in a file."""
+    path, file = await _found(request)
+    status = await in_state(_status, path)
+    if status is None:
+        raise RefusalError("gone", f"the contents of {quoted(file.id)} are gone", "file")
+    return FileResponse(
+        path, media_type="application/octet-stream", filename=file.filename, stat_result=status
+    )
+
+
+@DELETE_FILE.answered_by
+async def delete_file(request: Request) -> Response:
+    """Delete a file. A batch that reads it goes on, but not after a restart of the daemon."""
+    state, owner = stored_of(request)
+    file_id: str = request.path_params["file"]
+    if not await in_state(state.files.delete, file_id, owner):
+        raise _not_found(file_id)
+    return json_answer(DeletedFile(id=file_id))
+
+
+@asynccontextmanager
+async def _upload(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[Upload]:
+    """Where the contents go; nothing is left of them if the block fails. Raises RefusalError."""
+    with storing():
+        used = await asyncio.to_thread(stored.state.files.used_bytes, stored.owner)
+        upload = await asyncio.to_thread(
+            Upload,
+            path,
+            max_bytes=limits.max_file_size,
+            max_lines=limits.max_file_lines,
+            left_bytes=max(0, limits.max_stored_size - used),
+        )
+        try:
+            yield upload
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(upload.discard))
+            raise
+
+
+def _described(form: Form, file_id: str, owner: str, num_bytes: int) -> StoredFile:
+    """Raises RefusalError."""
+    if form.filename is None:
+        raise invalid("file", "is required")
+    purpose = form.fields.get("purpose")
+    if purpose != "batch":
+        said = "is required: batch" if purpose is None else f"{quoted(purpose)} is not batch"
+        raise invalid("purpose", said)
+    now = int(time.time())
+    seconds = _kept_seconds(form.fields)
+    return StoredFile(
+        id=file_id,
+        owner=owner,
+        filename=form.filename,
+        purpose="batch",
+        bytes=num_bytes,
+        created_at=now,
+        expires_at=None if seconds is None else now + seconds,
+    )
+
+
+def _kept_seconds(fields: dict[str, str]) -> int | None:
+    """How long a file is kept; None for ever."""
+    anchor, text = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    if anchor is None and text is None:
+        return None
+    if anchor != "created_at":
+        raise RefusalError(
+            "invalid_request", "expires_after.anchor: is created_at", "expires_after"
+        )
+    least, most = LEAST_KEPT_SECONDS, MOST_KEPT_SECONDS
+    if not re.fullmatch(r"[0-9]{1,9}", text or "") or not least <= int(text or 0) <= most:
+        message = f"expires_after.seconds: is a number from {least} to {most}"
+        raise RefusalError("invalid_request", message, "expires_after")
+    return int(text or 0)
+
+
+async def _found(request: Request) -> tuple[Path, StoredFile]:
+    """The file that the path names, and where it is. Raises RefusalError."""
+    state, owner = stored_of(request)
+    file_id: str = request.path_params["file"]
+    file = await in_state(state.files.get, file_id, owner)
+    if file is None:
+        raise _not_found(file_id)
+    return state.files.path(file_id), file
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _not_found(file_id: str) -> RefusalError:
+    return RefusalError("not_found", f"there is no file {quoted(file_id)}", "file")
+
+
+def _file_object(file: StoredFile) -> FileObject:
+    known = msgspec.structs.asdict(file)
+    if file.expires_at is None:
+        del known["expires_at"]
+    return msgspec.convert(known, FileObject)
+
+
+@CREATE_BATCH.answered_by
+async def create_batch(request: Request) -> Response:
+    """Answer every line of an uploaded file, below the priority of all other requests."""
+    state, owner = stored_of(request)
+    body = await _body.read(request)
+    file = await in_state(state.files.get, body.input_file_id, owner)
+    if file is None or file.purpose != "batch":
+        raise invalid("input_file_id", f"no file {quoted(body.input_file_id)} for batches")
+    now, kept = int(time.time()), body.output_expires_after
+    batch = StoredBatch(
+        id=new_id("batch"),
+        owner=owner,
+        endpoint=body.endpoint,
+        input_file_id=file.id,
+        completion_window=body.completion_window,
+        metadata=msgspec.json.encode(body.metadata).decode(),
+        output_seconds=None if kept is None else kept.seconds,
+        created_at=now,
+        expires_at=now + _WINDOW_SECONDS,
+    )
+    await in_state(state.batches.add, batch)
+    return json_answer(_batch_object(batch))
+
+
+@LIST_BATCHES.answered_by
+async def list_batches(request: Request) -> Response:
+    """The client's batches, newest first; `limit` of them, behind `after`."""
+    state, owner = stored_of(request)
+    query = query_of(request, BatchListQuery)
+    page = Page(query.limit, query.after, newest_first=True)
+    found = await page_of(page, lambda page: state.batches.list(owner, page), _batch_object)
+    return json_answer(BatchList(**found))
+
+
+@GET_BATCH.answered_by
+async def get_batch(request: Request) -> Response:
+    """How far a batch is."""
+    state, owner = stored_of(request)
+    batch_id: str = request.path_params["batch"]
+    return _answer(batch_id, await in_state(state.batches.get, batch_id, owner))
+
+
+@CANCEL_BATCH.answered_by
+async def cancel_batch(request: Request) -> Response:
+    """End a batch: what is done of it will be in its files. One that is over stays as it is."""
+    state, owner = stored_of(request)
+    batch_id: str = request.path_params["batch"]
+    return _answer(batch_id, await in_state(state.batches.cancel, batch_id, owner))
+
+
+def _answer(batch_id: str, batch: StoredBatch | None) -> Response:
+    if batch is None:
+        raise RefusalError("not_found", f"there is no batch {quoted(batch_id)}", "batch")
+    return json_answer(_batch_object(batch))
+
+
+def _batch_object(batch: StoredBatch) -> BatchObject:
+    errors = _errors.decode(batch.errors)
+    own = {
+        "errors": BatchErrors(data=errors) if errors else None,
+        "request_counts": RequestCounts(batch.total, batch.completed, batch.failed),
+        "metadata": _metadata.decode(batch.metadata),
+    }
+    return msgspec.convert({**msgspec.structs.asdict(batch), **own}, BatchObject)

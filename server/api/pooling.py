@@ -1,0 +1,143 @@
+"""`/pooling`: vectors, token vectors or scores of texts, as vLLM answers them."""
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from fastapi import Request
+from msgspec import Meta
+
+from engine_core.client.pending_jobs import Encoded
+from engine_core.messages import Tokenization
+from server.api.classify import classify
+from server.api.embeddings import (
+    AnyArray,
+    embedding_plan,
+    in_base64,
+    in_lists,
+    planned_vectors,
+    quantize,
+    rows_in_json,
+    shorten,
+)
+from server.api.encode import count_usage, encode, job_options
+from server.api.model_endpoint import reads
+from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, TextOrIds, invalid
+from server.schemas.embeddings import EmbeddingRequest
+from server.service.endpoint import Endpoint, operation
+from server.service.inputs import parse_items, truncation_limit
+from server.service.service import Model, service_of
+from server.settings.settings import Limits
+
+PoolingTask = Literal["embed", "token_embed", "classify"]
+
+
+class PoolingRequest(EncodeRequest, kw_only=True, frozen=True):
+    """A request of `/pooling`: a text, texts, one input's token ids, or inputs' token ids.
+
+    Without a `task`, an embedder embeds and a classifier classifies. With `use_activation` false
+    vectors keep their length, and scores are logits; without it the model's modules decide.
+    """
+
+    input: TextOrIds
+    task: PoolingTask | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    embed_dtype: Literal["float32", "float16"] | None = None
+    use_activation: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: KeptTokens | None = None
+    truncation_side: Literal["left", "right"] | None = None
+
+
+PoolingData = Annotated[
+    msgspec.Raw,
+    Meta(
+        extra_json_schema={
+            "anyOf": [
+                {"type": "array", "items": {"type": "number"}},
+                {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+                {"type": "string"},
+            ]
+        }
+    ),
+]
+"""A vector or scores, a vector for each token, or the bytes of either in base64."""
+
+
+class Pooling(msgspec.Struct, frozen=True, kw_only=True):
+    """One input's."""
+
+    object: str = "pooling"
+    index: int
+    data: PoolingData
+
+
+class PoolingList(EncodeAnswer[Pooling], frozen=True, kw_only=True):
+    """The answer of `/pooling`, in input order."""
+
+
+POOLING = Endpoint(
+    "POST",
+    "/pooling",
+    operation(PoolingList, PoolingRequest),
+    tasks=("embed", "classify"),
+    order=65,
+)
+
+Pooled = tuple[Iterable[AnyArray], Encoded]
+"""What each item is pooled to, of the type requested: [D] numbers, or [tokens, D]; and the answer
+from which it was made."""
+
+
+@POOLING.answered_by
+@reads(PoolingRequest, POOLING)
+async def create_poolings(request: Request, body: PoolingRequest, model: Model) -> PoolingList:
+    """Embed texts or their tokens, or classify texts."""
+    service = service_of(request)
+    pooled = _scores if _task(body, model) == "classify" else _vectors
+    arrays, encoded = await pooled(request, model, body, service.limits)
+    form = in_base64 if body.encoding_format == "base64" else in_lists
+    rows = await rows_in_json(arrays, form)
+    return PoolingList(
+        id=service.new_id("pool"),
+        model=model.name,
+        data=[Pooling(index=index, data=row) for index, row in enumerate(rows)],
+        usage=count_usage(encoded),
+    )
+
+
+def _task(body: PoolingRequest, model: Model) -> PoolingTask:
+    """The request's, or that of its model. Raises RefusalError for one that the model has not."""
+    is_embedder = model.served.execution.task == "embed"
+    tasks: tuple[PoolingTask, ...] = ("embed", "token_embed") if is_embedder else ("classify",)
+    task = body.task or tasks[0]
+    if task not in tasks:
+        raise invalid("task", f"model {model.name} serves {' and '.join(tasks)}, not {task}")
+    return task
+
+
+async def _vectors(request: Request, model: Model, body: PoolingRequest, limits: Limits) -> Pooled:
+    """Vectors of items, or of their tokens: those of a request of `/v1/embeddings`."""
+    asked = msgspec.convert(body, EmbeddingRequest, from_attributes=True)
+    plan = embedding_plan(asked, model, limits)
+    if body.task != "token_embed":
+        encoded = await planned_vectors(request, model, plan)
+        return quantize(encoded.values, plan.dtype), encoded
+    encoded = await encode(request, model, plan.items, plan.options, token_states=True)
+    states = shorten(encoded.values, encoded.values.shape[1], normalize=plan.normalize)
+    ends = np.cumsum(encoded.prompt_tokens)
+    return np.split(quantize(states, plan.dtype), ends[:-1]), encoded
+
+
+async def _scores(request: Request, model: Model, body: PoolingRequest, limits: Limits) -> Pooled:
+    items = parse_items(body.input, "input", model, limits.max_inputs)
+    longest = model.max_model_len
+    tokenization = Tokenization(
+        add_special_tokens=body.add_special_tokens is not False,
+        truncate_to=truncation_limit(body.truncate_prompt_tokens, longest, longest=longest),
+        truncation_side=body.truncation_side or "right",
+    )
+    raw = body.use_activation is False
+    scores = await classify(request, model, items, job_options(body, tokenization), raw=raw)
+    return quantize(scores.values, body.embed_dtype or "float32"), scores

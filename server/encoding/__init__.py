@@ -1,1 +1,0 @@
-"""From texts to vectors and scores."""

@@ -1,1 +1,0 @@
-"""From a conversation to a prompt, and chat's own form of the answer."""

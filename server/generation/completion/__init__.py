@@ -1,1 +1,0 @@
-"""From text pieces to the choices of `/v1/completions`."""

@@ -1,0 +1,204 @@
+"""From a request's messages to the prompt that the model's template makes of them."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+
+from engine_core.refusal import RefusalError
+from server.errors import quoted
+from server.schemas.chat import ChatMessage, ContentPart, ToolCall
+from server.schemas.common import invalid, name_and_value
+from server.service.service import Model, record_of, service_of, within_limit
+from server.templates.protocol import ChatTemplate, Conversation, frame, has_text, text_part
+
+_OWN_NAMES = {
+    "messages",
+    "tools",
+    "documents",
+    "chat_template",
+    "add_generation_prompt",
+    "continue_final_message",
+}
+_AT_ONCE = 1024
+"""Messages to parse, of hundreds of thousands that a body may hold, in half a millisecond."""
+_ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
+
+
+class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a conversation becomes a prompt. `variables` are the request's own for the template."""
+
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
+    variables: dict[str, Any]
+
+
+async def chat_prompt(
+    request: Request, model: Model, messages: list[ChatMessage], options: ChatOptions
+) -> str:
+    """The text for the model to continue, special tokens written out.
+
+    The whole conversation is held until its prompt is known. Raises RefusalError: a message at
+    fault, texts far beyond what the model takes, no room, a template that refuses, no time.
+    """
+    model.text_bound.check_length(_num_characters(messages), "messages")
+    # What waits is the frame alone: messages without any text are many times its size in memory.
+    parsed = await conversation(messages, options, model.chat.template)
+    question = frame(parsed)
+    del parsed
+    service, record = service_of(request), record_of(request)
+    key = record.client.share
+    with (
+        service.in_flight,
+        service.ledger.account(key.number, "a conversation that waits for its template") as account,
+    ):
+        account.hold(len(question))
+        rendering = model.chat.prompt_of(question, key)
+        prompt = await within_limit(service.limits, record, rendering)
+    model.text_bound.check(prompt, "messages")
+    return prompt
+
+
+async def conversation(
+    messages: Sequence[ChatMessage], options: ChatOptions, template: ChatTemplate
+) -> Conversation:
+    """Raises RefusalError, naming the message, its part, or the variable at fault. Others have
+    their turns meanwhile, where there are many messages."""
+    _check_variables(options.variables, template)
+    parsed: list[dict[str, Any]] = []
+    for number, message in enumerate(messages):
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+        parsed.append(_template_message(message, f"messages[{number}]"))
+    continues = bool(options.continue_final_message)
+    if continues:
+        _check_continued(options, parsed)
+    generates = options.add_generation_prompt
+    return Conversation(
+        messages=parsed,
+        add_generation_prompt=not continues if generates is None else generates,
+        continue_final_message=continues,
+        variables=options.variables,
+    )
+
+
+def _num_characters(messages: Sequence[ChatMessage]) -> int:
+    """Those of roles and contents, which a template writes out."""
+    characters = 0
+    for message in messages:
+        parts = message.content or ""
+        texts = [parts] if isinstance(parts, str) else [p.text or p.refusal or "" for p in parts]
+        characters += len(message.role) + sum(map(len, texts))
+    return characters
+
+
+def last_answer(messages: Sequence[ChatMessage]) -> str:
+    """The text of the last message if it is an assistant's, or else none. Raises RefusalError, as
+    `conversation` does."""
+    *others, last = messages
+    if last.role != "assistant" or last.content is None:
+        return ""
+    if isinstance(last.content, str):
+        return last.content
+    return "\n".join(_texts(last.content, f"messages[{len(others)}].content", refuses=True))
+
+
+def _check_variables(variables: dict[str, Any], template: ChatTemplate) -> None:
+    for name in variables:
+        if name in _OWN_NAMES or name in template.tokens:
+            field = f"chat_template_kwargs.{name}"
+            raise invalid(field, "cannot be set by a request")
+
+
+def _check_continued(options: ChatOptions, messages: list[dict[str, Any]]) -> None:
+    field = "continue_final_message"
+    if options.add_generation_prompt:
+        raise invalid(field, "not together with add_generation_prompt")
+    if not has_text(messages[-1]):
+        raise invalid(field, "the final message has no text")
+
+
+def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
+    """One message as its client wrote it, without what is null."""
+    is_assistant = message.role == "assistant"
+    found: dict[str, Any] = {"role": message.role}
+    if message.content is not None:
+        found["content"] = _content(message.content, f"{field}.content", refuses=is_assistant)
+    elif not is_assistant:
+        raise invalid(f"{field}.content", "is required")
+    if message.refusal is not None:
+        if not is_assistant:
+            raise _only_an_assistant(f"{field}.refusal", "refuses")
+        found["content"] = _with_refusal(found.get("content"), message.refusal)
+    if message.tool_calls:
+        if not is_assistant:
+            raise _only_an_assistant(f"{field}.tool_calls", "calls tools")
+        found["tool_calls"] = [
+            _call(call, f"{field}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
+        ]
+    for name in ("name", "tool_call_id"):
+        if (value := getattr(message, name)) is not None:
+            found[name] = value
+    if message.reasoning_content is not None or message.reasoning is not None:
+        found |= _reasoning(message, field)
+    return found
+
+
+def _content(
+    content: str | list[ContentPart], field: str, *, refuses: bool
+) -> str | list[dict[str, str]]:
+    if isinstance(content, str):
+        return content
+    return [text_part(text) for text in _texts(content, field, refuses=refuses)]
+
+
+def _with_refusal(
+    content: str | list[dict[str, str]] | None, refusal: str
+) -> str | list[dict[str, str]]:
+    if isinstance(content, list):
+        return [*content, text_part(refusal)]
+    return "\n".join(text for text in (content, refusal) if text)
+
+
+def _reasoning(message: ChatMessage, field: str) -> dict[str, str]:
+    """What led to an answer, by the name that the request has for it. Raises RefusalError."""
+    name, value = name_and_value(
+        (f"{field}.reasoning_content", message.reasoning_content),
+        (f"{field}.reasoning", message.reasoning),
+    )
+    if message.role != "assistant":
+        raise _only_an_assistant(name, "reasons")
+    return {name.rpartition(".")[2]: value or ""}
+
+
+def _texts(content: list[ContentPart], field: str, *, refuses: bool) -> Iterator[str]:
+    for number, part in enumerate(content):
+        yield _part(part, f"{field}[{number}]", refuses=refuses)
+
+
+def _part(part: ContentPart, field: str, *, refuses: bool) -> str:
+    if part.type != "text" and not (refuses and part.type == "refusal"):
+        raise invalid(field, f"parts of type {quoted(part.type)} are not served here, only 'text'")
+    text = part.text if part.type == "text" else part.refusal
+    if text is None:
+        name = f"{field}.{part.type}"
+        raise invalid(name, "is required")
+    return text
+
+
+def _only_an_assistant(field: str, does: str) -> RefusalError:
+    return invalid(field, f"only an assistant {does}")
+
+
+def _call(call: ToolCall, field: str) -> dict[str, Any]:
+    """A tool call. Raises RefusalError for arguments that are no object."""
+    name, arguments = f"{field}.function.arguments", call.function.arguments or "{}"
+    try:
+        _ARGUMENTS.decode(arguments)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise invalid(name, f"is not a JSON object: {error}") from None
+    function = {"name": call.function.name, "arguments": arguments}
+    converted: dict[str, Any] = {"type": "function", "function": function}
+    return converted if call.id is None else {"id": call.id, **converted}

@@ -1,0 +1,190 @@
+"""Log-probabilities of tokens: as the engine sends them, how many are held, and as JSON."""
+
+import asyncio
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, overload
+
+import msgspec
+from msgspec import Raw
+
+from engine_core.messages import Logprobs
+from engine_core.refusal import RefusalError
+from server.generation.plan import GenerationPlan
+from server.schemas.common import PromptLogprob, PromptLogprobs
+from server.service.ledger import Account
+from server.service.token_text import TokenText
+
+# The log-probability of a token of probability 0: JSON, the form of answers, has no infinity.
+LOWEST = -9999.0
+# Of generated tokens in an answer that is not streamed: as many as of prompts.
+_MOST = 1 << 22
+# An answer with more of them, about 4 MB, is large.
+_LARGE = 1 << 16
+_NUMBER_BYTES = 8  # with its token's id
+_NUMBERS_AT_ONCE = 1 << 14
+"""So many log-probabilities are encoded in 5 to 10 ms."""
+
+
+class ScoredToken(msgspec.Struct, frozen=True):
+    """A token with its log-probability, None for a prompt's first token, which follows nothing.
+
+    `top` holds the likeliest tokens at its position with theirs, best first. `rank` is the position
+    of a prompt's token among all by likelihood, from 1; a sampled token's is 0. `offset` is where
+    its text begins in the choice's text, in characters; 0 for a prompt that is not part of it.
+    """
+
+    id: int
+    logprob: float | None
+    top: list[tuple[int, float]]
+    rank: int = 0
+    offset: int = 0
+
+
+class ScoredTokens(Sequence[ScoredToken]):
+    """Tokens with their log-probabilities in arrays. They become objects, which are ten times as
+    large, where some are taken."""
+
+    def __init__(self, width: int, first: int | None = None) -> None:
+        """With `width` alternatives each, or as many as the engine sends, behind the `first` token
+        of a prompt, which nothing scores."""
+        self._first = [] if first is None else [ScoredToken(first, None, [])]
+        self._width = self._columns = width
+        self._ids, self._ranks, self._offsets = array("i"), array("i"), array("q")
+        self._chosen, self._top, self._top_ids = array("f"), array("f"), array("i")
+
+    def add(self, ids: Iterable[int], scored: Logprobs, offsets: Iterable[int] = ()) -> None:
+        """The next ones, and where they begin in the choice's text if they are part of it."""
+        self._ids.extend(ids)
+        self._offsets.extend(offsets)
+        self._chosen.frombytes(scored.chosen)
+        self._ranks.frombytes(scored.ranks)
+        # As many for each: there are fewer than are wanted only if no more tokens exist.
+        self._columns = min(self._width, scored.width)
+        self._top.frombytes(_narrowed(scored.top, scored.width, self._columns))
+        self._top_ids.frombytes(_narrowed(scored.top_ids, scored.width, self._columns))
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._ids)
+
+    @overload
+    def __getitem__(self, index: int) -> ScoredToken: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ScoredToken]: ...
+    def __getitem__(self, index: int | slice) -> ScoredToken | list[ScoredToken]:
+        """Slices are of consecutive tokens."""
+        if isinstance(index, slice):
+            begin, end, _ = index.indices(len(self))
+            scored = range(begin, end)[len(self._first[begin:end]) :]
+            return self._first[begin:end] + [self._scored(at - len(self._first)) for at in scored]
+        at = range(len(self))[index]
+        return self[at : at + 1][0]
+
+    def __iter__(self) -> Iterator[ScoredToken]:
+        return iter(self[:])
+
+    def _scored(self, row: int) -> ScoredToken:
+        top = range(row * self._columns, (row + 1) * self._columns)
+        return ScoredToken(
+            self._ids[row],
+            max(self._chosen[row], LOWEST),
+            [(self._top_ids[at], max(self._top[at], LOWEST)) for at in top],
+            self._ranks[row] if self._ranks else 0,
+            self._offsets[row] if self._offsets else 0,
+        )
+
+
+def _narrowed(rows: bytes, width: int, columns: int) -> bytes:
+    """The first `columns` of each row of `width` numbers, of four bytes each: another request of
+    the same step may have asked for more."""
+    if columns == width:
+        return rows
+    begins = range(0, len(rows), 4 * width)
+    return b"".join(rows[begin : begin + 4 * columns] for begin in begins)
+
+
+class HeldScores:
+    """Scores of prompts are held until the answer has ended. So are those of generated tokens,
+    unless they are streamed."""
+
+    def __init__(self, plan: GenerationPlan, account: Account | None) -> None:
+        """`account` is None for who counts no bytes, or asks for no log-probabilities."""
+        self._account, self._n = account, plan.n
+        self._width, self._prompt_width = (
+            0 if alternatives is None else alternatives + 1
+            for alternatives in (plan.logprobs, plan.params.prompt_logprobs)
+        )
+        self._generated = self._of_prompts = 0  # tokens
+        self.streamed = True
+
+    @property
+    def are_many(self) -> bool:
+        """The answer, in which each choice repeats those of its prompt, is large."""
+        of_prompts = self._of_prompts * self._prompt_width * self._n
+        return of_prompts + self._generated * self._width > _LARGE
+
+    def add(self, generated: int, of_prompts: int) -> None:
+        """Count tokens that have come. Raises RefusalError: `too_large` if there are too many,
+        `overloaded` if there is no room for them."""
+        self._generated += generated
+        self._of_prompts += of_prompts
+        if not self.streamed and (numbers := self._generated * self._width) > _MOST:
+            message = (
+                f"logprobs: the answer has {numbers} log-probabilities of generated tokens so far; "
+                f"at most {_MOST} are served: stream it, or ask for less"
+            )
+            raise RefusalError("too_large", message, "logprobs")
+        if self._account is not None:
+            self._account.hold(_NUMBER_BYTES * self._num_held())
+
+    def _num_held(self) -> int:
+        # A token has its own id, or its place in the text, beside its log-probabilities.
+        held = self._of_prompts * (self._prompt_width + 1)
+        if self._width and not self.streamed:
+            held += self._generated * (self._width + 1)
+        return held
+
+
+async def score_columns(
+    tokens: Sequence[Sequence[ScoredToken]],
+    width: int,
+    columns: Callable[[Sequence[ScoredToken]], Sequence[list[Any]]],
+) -> Sequence[Any]:
+    """The `columns` of all these tokens one behind the other, with `width` alternatives each.
+
+    Long columns are JSON (`Raw`): other requests run between their parts, for a long prompt has
+    200 MB of scores.
+    """
+    count = max(1, _NUMBERS_AT_ONCE // (width + 1))
+    if sum(map(len, tokens)) <= count:
+        return columns([*chain.from_iterable(tokens)])
+    parts: list[list[bytes]] = []
+    for row in tokens:
+        for begin in range(0, len(row), count):
+            made = columns(row[begin : begin + count])
+            parts.append([msgspec.json.encode(column)[1:-1] for column in made])
+            await asyncio.sleep(0)
+    return [Raw(b"[%b]" % b",".join(column)) for column in zip(*parts, strict=True)]
+
+
+async def prompt_logprobs(
+    tokens: Sequence[ScoredToken], width: int, text: TokenText
+) -> PromptLogprobs:
+    """A prompt's, in vLLM's form: an entry for each token, with that and the `width` likeliest. The
+    first one's is None, also where the engine has not computed any in time."""
+    if not tokens:
+        return [None]
+    (entries,) = await score_columns(
+        [tokens], width, lambda some: [[_entry(token, width, text) for token in some]]
+    )
+    return entries
+
+
+def _entry(token: ScoredToken, width: int, text: TokenText) -> dict[int, PromptLogprob] | None:
+    if token.logprob is None:
+        return None  # the first one follows nothing
+    entry = {token.id: PromptLogprob(token.logprob, token.rank, text[token.id])}
+    for rank, (other, logprob) in enumerate(token.top[:width], 1):
+        entry[other] = PromptLogprob(logprob, rank, text[other])
+    return entry

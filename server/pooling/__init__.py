@@ -1,1 +1,0 @@
-"""vLLM's `/pooling`: several tasks at one path."""

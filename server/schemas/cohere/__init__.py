@@ -1,1 +1,0 @@
-"""Bodies and answers of Cohere's endpoints."""

@@ -1,1 +1,0 @@
-"""The body and the answer of vLLM's `/pooling`."""

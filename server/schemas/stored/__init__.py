@@ -1,1 +1,0 @@
-"""What clients store: files, and the batches that answer them."""

@@ -1,0 +1,81 @@
+"""The forms of a vector, against sentence-transformers where it has them."""
+
+import numpy as np
+import pytest
+
+from server.api.embeddings import quantize, shorten
+
+
+@pytest.fixture(params=[8, 20, 384])
+def vectors(request) -> np.ndarray:
+    numbers = np.random.default_rng(3).standard_normal((17, request.param)).astype(np.float32)
+    return numbers / np.linalg.norm(numbers, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "binary", "ubinary"])
+def test_what_sentence_transformers_defines_is_the_same(vectors: np.ndarray, dtype) -> None:
+    from sentence_transformers.util import quantize_embeddings
+
+    vectors[2, 1] = 0.0  # neither above 0 nor below
+    expected = np.asarray(quantize_embeddings(vectors, dtype))
+    ours = quantize(vectors, dtype)
+    assert ours.dtype == expected.dtype
+    assert np.array_equal(ours, expected)
+
+
+def test_bits_say_which_numbers_are_above_0() -> None:
+    row = np.array([[1, -1, 0, 2, -3, -4, -5, 6, 7, -8]], np.float32)
+    assert quantize(row, "ubinary").tolist() == [[0b10010001, 0b10000000]]
+    assert quantize(row, "binary").tolist() == [[0b10010001 - 128, 0]]
+
+
+def test_int8_keeps_the_direction(vectors: np.ndarray) -> None:
+    whole = quantize(vectors, "int8")
+    assert whole.dtype == np.int8
+    assert (np.abs(whole.astype(int)).max(axis=1) == 127).all()
+    back = whole / np.linalg.norm(whole, axis=1, keepdims=True)
+    assert (back * vectors).sum(axis=1).min() > 0.999
+    scale = np.abs(vectors).max(axis=1, keepdims=True) / 127
+    assert np.abs(whole * scale - vectors).max() <= scale.max() * 0.501
+
+
+def test_int8_of_a_vector_is_the_same_in_any_batch_and_at_any_length(vectors: np.ndarray) -> None:
+    together = quantize(vectors, "int8")
+    for row, vector in zip(together, vectors, strict=True):
+        assert np.array_equal(quantize(vector[None], "int8")[0], row)
+    assert np.array_equal(quantize(vectors * 4, "int8"), together)
+
+
+def test_float16_is_rounded_and_stays_finite() -> None:
+    row = np.array([[0.1, -1e6, 1e6, 65_519.0]], np.float32)
+    half = quantize(row, "float16")
+    assert half.dtype == np.float16
+    assert half.tolist() == [[float(np.float16(0.1)), -65_504, 65_504, 65_504]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "binary", "ubinary"])
+def test_no_direction_is_no_fault(dtype) -> None:
+    with np.errstate(all="raise"):
+        assert np.isfinite(quantize(np.zeros((1, 8), np.float32), dtype)).all()
+
+
+@pytest.mark.parametrize("size", [5, 8])
+def test_a_shorter_vector_has_length_1_if_that_is_asked_for(vectors: np.ndarray, size) -> None:
+    short = shorten(3 * vectors, size, normalize=True)
+    assert short.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, atol=1e-6)
+    ratio = short / vectors[:, :size]
+    np.testing.assert_allclose(ratio, ratio[:, :1].repeat(size, axis=1), rtol=1e-5)
+    assert np.array_equal(shorten(vectors, size, normalize=False), vectors[:, :size])
+
+
+def test_a_vector_is_normalised_the_same_in_any_batch(vectors: np.ndarray) -> None:
+    together = shorten(3 * vectors, vectors.shape[1], normalize=True)
+    for row, vector in zip(together, 3 * vectors, strict=True):
+        assert np.array_equal(shorten(vector[None], len(vector), normalize=True)[0], row)
+
+
+def test_a_vector_of_zeros_stays_one() -> None:
+    vectors = np.array([[0, 0, 1]], np.float32)
+    with np.errstate(all="raise"):
+        assert shorten(vectors, 2, normalize=True).tolist() == [[0, 0]]

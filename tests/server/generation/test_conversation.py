@@ -1,0 +1,146 @@
+"""What messages become in the prompt: parts, roles, refusals, what an SDK sends back."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from server.generation.conversation import ChatOptions, conversation
+from server.schemas.chat import ChatMessage
+from server.templates.protocol import ChatTemplate
+from tests.server.chat_client import HELLO, PATH, chat, error, job_of, say_little
+from tests.server.chat_templates import CHATML, LLAMA3, chat_deployment
+from tests.server.conftest import Deployment
+
+REFUSAL = {"type": "refusal", "refusal": "I cannot."}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+TWO_ROLES = """\
+{% for message in messages %}{% if message.role in ("user", "assistant") %}
+{{ message.role }}: {{ message.content }}{% endif %}{% endfor %}"""
+
+PARTS_ONLY = """\
+{# a developer may follow #}{% set developer_preamble = "" %}
+{% for message in messages %}{% if message.role in ("system", "user") %}
+{{ message.role }}:{% for part in message.content %} {{ part.text | upper | e }}{% endfor %}
+{% endif %}{% endfor %}"""
+
+
+@pytest.fixture(scope="module")
+def open_deployment(tokenizer) -> Iterator[Deployment]:
+    templates: dict[str, object] = {
+        "writer": LLAMA3,
+        "chatml": CHATML,
+        "two roles": TWO_ROLES,
+        "parts only": PARTS_ONLY,
+    }
+    with chat_deployment(tokenizer, templates) as deployment:
+        yield deployment
+
+
+@pytest.fixture
+def deployment(open_deployment) -> Deployment:
+    return say_little(open_deployment)
+
+
+def test_parts_of_text_are_joined_by_line_breaks(deployment):
+    parts = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]
+    chat(deployment, messages=[{"role": "user", "content": parts}])
+    assert "\n\nHello\nthere<|eot_id|>" in job_of(deployment).texts[0]
+
+
+def test_a_developer_is_a_system_where_the_template_knows_none(deployment):
+    talk = [{"role": "developer", "content": "Be brief."}, *HELLO]
+    chat(deployment, messages=talk)
+    assert "<|start_header_id|>system<|end_header_id|>\n\nBe brief." in job_of(deployment).texts[0]
+
+
+def test_what_an_sdk_sends_back(deployment):
+    """An answer as the SDK dumps it, with tool calls of some other server."""
+    talk = [
+        *HELLO,
+        {
+            "role": "assistant",
+            "content": None,
+            "refusal": None,
+            "annotations": [],
+            "audio": None,
+            "function_call": None,
+            "tool_calls": [CALL],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "42"},
+    ]
+    chat(deployment, model="chatml", messages=talk)
+    (text,) = job_of(deployment, "chatml").texts
+    assert '<call>{"name": "f", "arguments": {"a": 1}}</call>' in text
+    assert "None" not in text
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"refusal": "I cannot."}, "I cannot."),
+        ({"content": "Well.", "refusal": "I cannot."}, "Well.\nI cannot."),
+        ({"content": [REFUSAL, {"type": "text", "text": "Or?"}]}, "I cannot.\nOr?"),
+    ],
+)
+def test_an_earlier_refusal_is_text(deployment, answer, said):
+    chat(deployment, model="chatml", messages=[*HELLO, {"role": "assistant", **answer}])
+    assert f"assistant\n{said}<|im_end|>" in job_of(deployment, "chatml").texts[0]
+
+
+def test_a_role_of_the_template_s_own(deployment):
+    talk = [*HELLO, {"role": "critic", "content": " Too long. "}]
+    chat(deployment, model="chatml", messages=talk)
+    assert "<|im_start|>critic\n Too long. <|im_end|>" in job_of(deployment, "chatml").texts[0]
+
+
+def test_a_role_that_the_template_leaves_out(deployment):
+    talk = [*HELLO, {"role": "critic", "content": "Too long."}]
+    refused = error(deployment, model="two roles", messages=talk)
+    assert refused["param"] == "messages[1].role"
+    assert "leaves out a later message of role 'critic'" in refused["message"]
+
+
+def test_a_string_is_not_lost_where_the_template_takes_parts(deployment):
+    talk = [{"role": "developer", "content": "Be <brief>."}, *HELLO]
+    chat(deployment, model="parts only", messages=talk)
+    (text,) = job_of(deployment, "parts only").texts
+    assert "system: BE &lt;BRIEF&gt;." in text
+    assert "user: HELLO" in text
+
+
+@pytest.mark.parametrize("path", [PATH, "/tokenize"])
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "assistant", "content": "Hi"}, "messages[1].role"),
+        ({"role": "critic", "content": "Hi"}, "messages[1].role"),
+        ({"role": "assistant", "tool_calls": [CALL]}, "messages[1].tool_calls"),
+        ({"role": "user", "content": "Hi", "name": "Ada"}, "messages[1].name"),
+        ({"role": "user", "content": "Hi", "reasoning": "Hm"}, "messages[1].reasoning"),
+    ],
+)
+def test_what_a_template_leaves_out_is_refused_by_name(deployment, message, param, path):
+    body = {"model": "parts only", "messages": [*HELLO, message]}
+    response = deployment.post(path, body)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+
+
+def test_reasoning_by_two_names_that_differ(deployment):
+    answer = {"role": "assistant", "content": "Hi", "reasoning": "a", "reasoning_content": "b"}
+    refused = error(deployment, messages=[*HELLO, answer, *HELLO])
+    assert refused["param"] == "messages[1].reasoning"
+
+
+async def test_others_have_their_turns_while_many_messages_are_parsed() -> None:
+    options = ChatOptions(add_generation_prompt=None, continue_final_message=None, variables={})
+    template = ChatTemplate(source=CHATML, file="", tokens={})
+    messages = [ChatMessage(role="user", content="x")] * 10_000
+    parsing = asyncio.create_task(conversation(messages, options, template))
+    turns = 0
+    while not parsing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert len(parsing.result().messages) == 10_000
+    assert turns >= 9
