@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from server.api import tei
 from server.api.tei import protocol as tei
 from server.daemon.application import all_endpoints
 from server.http.openapi import FILE, Descriptions, components

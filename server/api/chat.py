@@ -14,7 +14,6 @@ from server.generation.conversation import ChatOptions, chat_prompt, last_answer
 from server.generation.generation import Generation, TextForm, answer
 from server.generation.plan import GenerationPlan, choices, generation_plan
 from server.generation.scores import ScoredToken, score_columns
-from server.generation.stream import answer
 from server.schemas.chat import (
     AssistantMessage,
     ChatChoice,

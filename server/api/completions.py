@@ -11,7 +11,6 @@ from server.generation.choice import TextPiece
 from server.generation.generation import Generation, TextForm, answer
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
 from server.generation.scores import ScoredToken, score_columns
-from server.generation.stream import answer
 from server.schemas.common import invalid, value_under_any_name
 from server.schemas.completions import (
     Completion,

@@ -12,13 +12,11 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
-from starlette.requests import Request
 
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput
 from server.generation.choice import Choice, Prompt, TextPiece
 from server.generation.plan import GenerationPlan
-from server.generation.prompt import Prompt
 from server.generation.scores import HeldScores, prompt_logprobs
 from server.http.answers import DONE, EventStream, event
 from server.schemas.chat import ChatChunk

@@ -507,7 +507,8 @@ class CoalescingTransport:
         """Send what is held back, then close: where the client may still be sending, for writing
         alone at first."""
         self._send()
-        if self._closing or not self._drop_rest() or not self._transport.can_write_eof():  # TLS
+        lingers = not self.is_closing() and self._drop_rest()
+        if not lingers or not self._transport.can_write_eof():  # TLS
             self._transport.close()
         else:
             self._transport.write_eof()

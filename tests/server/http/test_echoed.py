@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from server.api import tei
 from server.api.tei import protocol as tei
 from server.api.tokenize import TokenizeRequest
 from server.errors import quoted, shortened

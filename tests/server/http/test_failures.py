@@ -15,13 +15,12 @@ import pytest_asyncio
 from engine_core.messages import Failed
 from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.api import files, home, ops
+from server.api import home, ops
 from server.api import files_and_batches as batches
 from server.api import files_and_batches as files
 from server.daemon.application import all_endpoints, create_app
 from server.observe.metrics import Metrics
 from server.service.service import Model, Registry, Service
-from tests.e2e.stored.test_state import batches
 from tests.server.chat_templates import LLAMA3, write_template
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import served_model, server_config, write_tokenizer

@@ -53,7 +53,7 @@ class App:
         answer = {"path": scope["path"], "names": names, "body": body.decode("latin-1")}
         data = json.dumps(answer).encode()
         length = (b"content-length", b"%d" % len(data))
-        headers = [] if scope["path"] == "/parts" else [length]
+        headers: list[tuple[bytes, bytes]] = [] if scope["path"] == "/parts" else [length]
         if scope["path"] == "/early":
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -168,8 +168,8 @@ async def test_uvicorn_has_what_the_wire_takes_of_it() -> None:
     names = "client cycle flow headers loop on_response_complete parser pipeline scope server_state"
     for name in f"{names} transport url _unset_keepalive_if_required".split():
         assert hasattr(protocol, name), name
-    parameters = inspect.signature(RequestResponseCycle).parameters
-    cycle = RequestResponseCycle(**dict.fromkeys(parameters, cast("Any", None)))
+    nothing: dict[str, Any] = dict.fromkeys(inspect.signature(RequestResponseCycle).parameters)
+    cycle = RequestResponseCycle(**nothing)
     names = "chunked_encoding disconnected expected_content_length keep_alive message_event"
     names += " more_body on_response response_complete response_started scope send"
     for name in f"{names} waiting_for_100_continue".split():

@@ -11,9 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine_core.messages import Failed
 from server.api.tei.protocol import STATUSES as TEI_STATUSES
 from server.errors import ERRORS
-from server.metrics.request_families import STATUSES
 from server.observe.metrics import STATUSES
-from server.tei.tei_errors import STATUSES as TEI_STATUSES
 from tests.patience import wait_until
 from tests.server.conftest import Deployment
 
