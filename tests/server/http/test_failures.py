@@ -15,9 +15,9 @@ import pytest_asyncio
 from engine_core.messages import Failed
 from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.api import home, ops
 from server.api import files_and_batches as batches
 from server.api import files_and_batches as files
+from server.api import home, ops
 from server.daemon.application import all_endpoints, create_app
 from server.observe.metrics import Metrics
 from server.service.service import Model, Registry, Service
