@@ -62,7 +62,11 @@ def test_paths_in_a_page_are_found() -> None:
     assert modules_in(text) == {"server.errors", "server.crt"}
 
 
-def test_the_page_on_adding_a_model_shows_a_file_as_it_is() -> None:
+def test_the_page_on_adding_a_model_shows_a_reader_and_a_row_as_they_are() -> None:
     page = (REPOSITORY / "docs" / "adding-a-model.md").read_text()
+    folder = REPOSITORY / "workers/contract/checkpoint"
     (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert shown == (REPOSITORY / "workers/contract/checkpoint/encoders.py").read_text()
+    assert f"\n\n\n{shown}\n" in (folder / "encoders.py").read_text()
+    (rows,) = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)
+    table = (folder / "architectures.py").read_text()
+    assert all(row[1:] in table for row in rows.splitlines())
