@@ -311,7 +311,7 @@ def _stages(execution: ExecutionConfig, heads: WeightHeads | None) -> tuple[Insp
 
 _TIMEOUT = 300.0
 # -P: a file in the current folder that is called like one of our packages is not imported.
-_COMMAND = (sys.executable, "-P", "-m", "workers.weights.head_check")
+_COMMAND = (sys.executable, "-P", "-m", "workers.weights.loader")
 
 
 def weight_faults(execution: ExecutionConfig) -> list[str]:

@@ -120,7 +120,7 @@ class StepAttention:
             rotate_and_cache(qkv, rotary.table, step.positions, heads, out, target, norm)
             return stage.split_qkv(out)
         rotated = self._rotated(layer, qkv)
-        if stage.caches:
+        if isinstance(step, PagedStep):
             backend.write_kv(rotated.first(self._total), stage.caches[layer], self._plan(kind))
         return rotated
 

@@ -245,7 +245,7 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
 
 class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_norm_encoder"):
     """Differences between encoders that normalise each block's input
-    (`workers/models/pre_norm_encoder.py`). Those called `head` are of what comes before a
+    (`workers/models/encoder.py`). Those called `head` are of what comes before a
     classifier, or before the decoder of a masked language model."""
 
     hidden_act: ActivationName

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 from workers.contract.model_config import ActivationName
 from workers.kernels.linear.fused import FusedActivation
-from workers.kernels.linear.fused_kernels import FusedKernels
 from workers.layers import onednn
 from workers.layers.layer import Layer, Placement
 from workers.layers.norm import RMSNorm

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 
 from workers.device.tuning import FUSED_NORM_MIN_ROWS
 from workers.kernels.linear.fused import Norm
-from workers.kernels.linear.fused_kernels import FusedKernels
 from workers.layers.layer import Layer, Placement
 
 if TYPE_CHECKING:

@@ -137,7 +137,7 @@ def test_without_targets_there_are_only_our_figures() -> None:
 def test_a_picture_needs_targets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("server.bench.command.read_targets", Targets)
+    monkeypatch.setattr("server.bench.report.read_targets", Targets)
     file = tmp_path / "out.png"
     assert cli.main(["bench", "offline", "--case", "one", "--plot", str(file)]) == 1
     assert "--plot compares with benchmarks/targets.toml" in capsys.readouterr().err

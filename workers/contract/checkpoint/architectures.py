@@ -126,7 +126,7 @@ FAMILIES: Mapping[str, Family] = {
         "ModernBert",
         encoders.read_modernbert,
         ((r"^model\.", ""),),
-        module="workers.models.pre_norm_encoder:PreNormEncoder",
+        module="workers.models.encoder:PreNormEncoder",
     ),
     **_encoder("MPNet", encoders.read_mpnet, encoders.MPNET_NAMES),
     **_encoder(
