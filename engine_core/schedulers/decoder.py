@@ -265,6 +265,9 @@ class DecoderScheduler:
         prompts = [request for request in self._running.prompts if request.kind is kind]
         if not prompts and not queue:
             return True
+        if kind is JobKind.BATCH:
+            count = self._micro_batches.count
+            budget.limit(self._waiting.batch.quota(batch.num_decodes, count))
         self._short_steps.limit(budget, batch, kind)
         prompts.sort(key=self._short_steps.gives_way)
         if prompts and (most := budget.left_by(len(prompts[0].tokens) - prompts[0].submitted)):

@@ -114,13 +114,15 @@ class PromptBudget:
             return 0
         return self._tokens // _LEFT_BY_LONG_PROMPTS
 
-    def within(
-        self, seconds: float, costs: CostModel, tile: int, each: int, least: int = _LEAST_OF_ALL
-    ) -> None:
-        """About so many seconds more for prompts that are limited, but the `least` tokens in any
-        case, and so many of each; all of the step's tokens fill tiles of so many."""
+    def limit(self, tokens: float) -> None:
+        """At most so many tokens more."""
+        self._tokens = int(min(self._tokens, tokens))
+
+    def within(self, seconds: float, costs: CostModel, tile: int, each: int) -> None:
+        """About so many seconds more for prompts that are limited, but a few tokens in any case,
+        and so many of each; all of the step's tokens fill tiles of so many."""
         self._costs, self._tile, self._each = costs, tile, each
-        self._seconds_left, self._least = max(0.0, seconds), least
+        self._seconds_left, self._least = max(0.0, seconds), _LEAST_OF_ALL
 
     def chunk(self, start: int, stop: int, *, limited: bool = False) -> int:
         """How many of the positions [start, stop) that are left of a prompt this step takes."""

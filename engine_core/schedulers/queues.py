@@ -10,9 +10,14 @@ from engine_core.loop.jobs import JobKind
 from engine_core.messages import NO_KEY
 from engine_core.schedulers.kv_cache import KVCacheManager, common_tokens
 from engine_core.schedulers.prefixes import LEAST_SHARED, Claim, cached_prefix, claim_from_cache
+from engine_core.schedulers.prompt_budget import efficient_tokens
 from engine_core.schedulers.request import Request
 from engine_core.schedulers.waiting import WaitingQueue
 from workers.contract.config import ExecutionConfig
+
+_CATCH_UP = 1.25
+"""More prompt tokens a step than balance endings: rows hold slots while their prompts are computed,
+and ends come in bursts. With 32 slots steps are then filled to 96 % in place of 89."""
 
 
 class RequestQueue(WaitingQueue[Request]):
@@ -62,19 +67,27 @@ class BatchQueue(RequestQueue):
 
     What neighbours share is still in the cache then, so whoever sends many prompts sends them
     sorted by their tokens. A row begins only if the cache holds what all that run are still
-    expected to need: none gives way to the growth of another.
+    expected to need: none gives way to the growth of another. Endings and beginnings balance
+    (BatchLLM, arXiv:2412.03594): prompts fill the steps which decoding alone does not.
     """
 
-    def __init__(self, kv: KVCacheManager, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, kv: KVCacheManager, config: ExecutionConfig, clock: Callable[[], float]
+    ) -> None:
         super().__init__(kv, math.inf, clock)
+        self._max_running, self._step_tokens = config.max_running, efficient_tokens(config)
+        self._rows = self._row_tokens = 0  # all that came: rows, and tokens to compute for them
         self._newest: Request | None = None
         self._expected: dict[Request, int] = {}  # the blocks that each which runs will need
         self._growth = 0  # blocks that those which run are still expected to need
         self._ended = self._output = 0  # rows that have come to their own end, and their tokens
 
     def append(self, request: Request) -> None:
-        self.add(request, NO_KEY, 0, len(request.tokens) - self._shared_with_last(request))
+        own = len(request.tokens) - self._shared_with_last(request)
+        self.add(request, NO_KEY, 0, own)
         self._newest = request
+        self._rows += 1
+        self._row_tokens += own
 
     def put_back(self, request: Request, shared: int) -> None:
         self.put_first(request, len(request.tokens) - shared)
@@ -86,6 +99,16 @@ class BatchQueue(RequestQueue):
             if self._kv.num_free < self._growth + needed:
                 return None
         return claim_from_cache(self._kv, request, found)
+
+    def quota(self, decode_rows: int, micro_batches: int) -> int:
+        """The most prompt tokens of a step beside so many decode rows: what as many rows as can run
+        need in the time of an output, and at least what fills a step worth its fixed cost."""
+        if not self._rows:
+            return 0
+        computed, output = self._row_tokens / self._rows, self._mean_output()
+        held = self._kv.num_blocks * self._kv.block_size / (computed + output)
+        balance = _CATCH_UP * min(self._max_running, held) * computed / output / micro_batches
+        return math.ceil(max(balance, self._step_tokens - decode_rows, 1))
 
     def begun(self, request: Request) -> None:
         """Note that a request runs, with the blocks that it has claimed."""
@@ -116,10 +139,16 @@ class BatchQueue(RequestQueue):
     def _expected_blocks(self, request: Request) -> int:
         """Blocks for a request with an output as long as the mean, or as long as it may be while
         none has ended."""
-        output = request.max_len - request.prompt_len
-        if self._ended:
-            output = min(output, max(1, math.ceil(self._output / self._ended)))
+        most = request.max_len - request.prompt_len
+        output = min(most, math.ceil(self._mean_output())) if self._ended else most
         return self._kv.blocks_for(request.prompt_len + output)
+
+    def _mean_output(self) -> float:
+        """Output tokens of a row that has ended; before the first end those that one may have."""
+        if self._ended:
+            return max(1.0, self._output / self._ended)
+        request = next(iter(self._expected), self._newest)
+        return 1.0 if request is None else float(request.max_len - request.prompt_len)
 
 
 class WaitingRequests:
@@ -132,7 +161,7 @@ class WaitingRequests:
         self._kv = kv
         self.regular = RequestQueue(kv, config.max_priority_wait, clock)
         self.surplus = RequestQueue(kv, config.max_priority_wait, clock)
-        self.batch = BatchQueue(kv, clock)
+        self.batch = BatchQueue(kv, config, clock)
         self.queues: tuple[RequestQueue, ...] = (self.regular, self.surplus, self.batch)
         """By `JobKind`."""
 

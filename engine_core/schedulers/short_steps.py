@@ -14,7 +14,6 @@ from engine_core.schedulers.cost_model import CostModel
 from engine_core.schedulers.prompt_budget import (
     PromptBudget,
     StepTime,
-    efficient_tokens,
     tile_tokens,
 )
 from engine_core.schedulers.queues import WaitingRequests
@@ -26,11 +25,6 @@ STEP_SECONDS = 20e-3
 """What a step with work of lower kinds is filled to beside online traffic. A request that arrives
 waits for one, and each token of those that run takes one. Batches lose little: of an 8B model an
 H100 computes 512 tokens in 12 ms, and 1,024 in 24."""
-
-BATCH_SECONDS = 80e-3
-"""What prompts of batches fill a step to without online traffic, unless fewer tokens are worth no
-step: who comes then waits for such steps. An H100 computes 3,400 tokens of an 8B model meanwhile;
-with 60 ms the throughput of a batch was 2 to 4 % less there."""
 
 REMEMBERED = 5.0
 """Seconds. Who has just been answered may well ask again, and would find a long step running."""
@@ -90,7 +84,7 @@ class ShortSteps:
         """`num_jobs` counts the jobs of each kind; a single stage has no `step_time`."""
         self._running, self._waiting, self._num_jobs = running, waiting, num_jobs
         self._costs, self._step_time = costs, step_time
-        self._tile, self._efficient = tile_tokens(config), efficient_tokens(config)
+        self._tile = tile_tokens(config)
         self._least_rows = max(1, config.max_running // _LEAST_SHARE)
         self.traffic = OnlineTraffic(num_jobs, clock)
         self._first_limited: int = UNLIMITED
@@ -148,15 +142,11 @@ class ShortSteps:
 
     def limit(self, budget: PromptBudget, batch: DecodeBatch, kind: int) -> None:
         """Limit what prompts of one kind of rows that give way may add to the step."""
-        if not self.limited and kind != JobKind.BATCH:
-            return
-        before = self._costs.seconds(batch.work)
         if self.limited:
+            left = STEP_SECONDS - self._costs.seconds(batch.work)
             # Regular rows keep their place: one that could not begin would hold up those behind it.
             each = 1 if kind == JobKind.SMALL else 0
-            budget.within(STEP_SECONDS - before, self._costs, self._tile, each)
-        else:
-            budget.within(BATCH_SECONDS - before, self._costs, self._tile, 0, self._efficient)
+            budget.within(left, self._costs, self._tile, each)
 
     def _prompt_seconds(self, tokens: int) -> float:
         """What so many prompt tokens of clients add to the next step."""

@@ -1,5 +1,7 @@
 """Log-probabilities and ranks of chosen tokens."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
