@@ -144,11 +144,12 @@ class BatchQueue(RequestQueue):
         return self._kv.blocks_for(request.prompt_len + output)
 
     def _mean_output(self) -> float:
-        """Output tokens of a row that has ended; before the first end those that one may have."""
+        """Output tokens of a row that has ended; before the first end those that one may have. At
+        least one: a row that embeds has none."""
         if self._ended:
             return max(1.0, self._output / self._ended)
         request = next(iter(self._expected), self._newest)
-        return 1.0 if request is None else float(request.max_len - request.prompt_len)
+        return 1.0 if request is None else max(1.0, request.max_len - request.prompt_len)
 
 
 class WaitingRequests:

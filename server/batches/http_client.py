@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
+from server.tasks import first_error
+
 _IDLE_SECONDS = 2.0
 """Servers close a connection that has been idle for a while (uvicorn: 5 s): one that might be
 closing just now is not used again."""
@@ -163,7 +165,13 @@ class HTTPClient:
 
     async def open(self, count: int) -> None:
         """Connect `count` times, ahead of need. Raises OSError."""
-        self._idle.extend(await asyncio.gather(*[self._connect() for _ in range(count)]))
+        with first_error(OSError):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(count):
+                    group.create_task(self._open_one())
+
+    async def _open_one(self) -> None:
+        self._idle.append(await self._connect())
 
     async def exchange(self, request: bytes) -> Answer:
         """Send a request and wait for the complete answer. Raises OSError, also as TimeoutError,

@@ -342,7 +342,11 @@ async def connected_clients(load: ClientLoad, count: int) -> AsyncGenerator[Clie
         running.callback(own.close)
         clients = [own, *[await running.enter_async_context(_process(each)) for each in theirs]]
         try:
-            await asyncio.gather(*[client.connect() for client in clients])
+            # All have ended when one has failed: what they have opened is closed with the block.
+            with first_error(OSError, BenchError):
+                async with asyncio.TaskGroup() as group:
+                    for client in clients:
+                        group.create_task(client.connect())
         except OSError as error:
             raise BenchError(f"cannot connect: {error}") from None
         yield Clients(clients)
