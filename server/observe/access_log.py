@@ -12,7 +12,7 @@ import msgspec
 from starlette.types import Scope
 
 from server.observe.families import Count
-from server.observe.request_record import RequestRecord
+from server.observe.request_record import MOST_OF_PATH, RequestRecord
 from server.settings.settings import LogFormat
 from workers.contract.process import PIPE_BUF, LineWriter
 
@@ -21,7 +21,6 @@ _GATHER_S = 0.1
 """A turn of the writer's thread costs more than many lines."""
 _PIPE_BYTES = 64 << 10
 """What a pipe holds, as a rule."""
-_MOST_OF_PATH = 1024
 _KNOWN_PATHS = 512
 
 
@@ -141,7 +140,7 @@ class LineFormat:
 @lru_cache(_KNOWN_PATHS)
 def _plain(path: bytes) -> str:
     """The path as text, which msgspec then escapes."""
-    return path[:_MOST_OF_PATH].decode("latin-1")
+    return path[:MOST_OF_PATH].decode("latin-1")
 
 
 @lru_cache(_KNOWN_PATHS)

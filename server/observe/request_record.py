@@ -17,6 +17,9 @@ from server.settings.api_keys import ANYBODY, ClientKey
 CLIENT_LEFT: Final = 499
 """The status of a request whose client left before its answer."""
 
+MOST_OF_PATH: Final = 1024
+"""Characters of a request's path that its log line and its span repeat."""
+
 RowEnd = FinishReason | Literal["abort", "error"]
 
 ROW_ENDS: tuple[str, ...] = (*get_args(FinishReason), "abort", "error")

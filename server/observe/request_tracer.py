@@ -25,11 +25,9 @@ from starlette.types import Scope
 
 from server import __version__
 from server.observe.families import OTHER
-from server.observe.request_record import RequestRecord
+from server.observe.request_record import MOST_OF_PATH, RequestRecord
 
 AttributeValue = str | int | float
-
-_MOST_OF_PATH: Final = 1024
 
 
 class Phase(NamedTuple):
@@ -81,7 +79,7 @@ def attributes(record: RequestRecord, method: str, path: str) -> dict[str, Attri
     found: dict[str, AttributeValue | None] = {
         "http.request.method": method,
         "http.route": None if record.endpoint == OTHER else record.endpoint,
-        "url.path": path[:_MOST_OF_PATH],
+        "url.path": path[:MOST_OF_PATH],
         "http.response.status_code": record.status,
         "error.type": record.error,
         "gen_ai.request.id": record.request_id,
