@@ -67,6 +67,14 @@ def test_a_reranker_has_one_label(deployment):
     assert entry == {"index": 0, "label": "relevant", "probs": [2.0], "num_classes": 1}
 
 
+def test_a_salt_parts_cached_prefixes(sorting_deployment):
+    """A causal model classifies with the prefix cache."""
+    for fields in ({}, {"cache_salt": "mine"}, {"cache_salt": "other"}):
+        classify(sorting_deployment, input="a b", **fields)
+    salts = [job.cache_salt for job in sorting_deployment.engines["sorter"].received]
+    assert len(set(salts)) == 3
+
+
 @pytest.mark.parametrize(("asked", "limit"), [(None, None), (-1, 2048), (7, 7)])
 def test_texts_are_cut_if_asked_for(sorting_deployment, asked, limit):
     classify(sorting_deployment, input=[[5, 6]], truncate_prompt_tokens=asked, priority=-1)
