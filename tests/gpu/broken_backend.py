@@ -15,6 +15,8 @@ from workers.attention.base import QKV, LayerCache
 class BrokenBackend(TritonBackend):
     """Declares what Triton's does."""
 
+    label = "broken_backend"
+
     def attend_paged(
         self, qkv: QKV, cache: LayerCache, plan: PagedPlan, out: torch.Tensor | None = None
     ) -> torch.Tensor:
