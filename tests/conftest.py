@@ -1,8 +1,10 @@
 """For all tests."""
 
+import functools
 import os
 import signal
 
+import httpx._transports.default as httpx_transports
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from server.models.devices import cuda_memory
@@ -13,6 +15,9 @@ os.environ.update(NO_MULTICAST)
 # No folder can be made there: the state folder of the user who runs the tests is left alone, and a
 # daemon has one only where its test names it.
 os.environ["XDG_STATE_HOME"] = "/proc/self/none"
+
+# Every client of httpx, one for each `httpx.get`, would read all authorities' certificates: 30 ms.
+httpx_transports.create_ssl_context = functools.cache(httpx_transports.create_ssl_context)
 
 # httpx gives up after 5 s if nothing else is asked for.
 vars(DEFAULT_TIMEOUT_CONFIG).update(dict.fromkeys(("connect", "read", "write", "pool"), PATIENCE))

@@ -11,9 +11,14 @@ PATIENCE = 120.0
 
 
 def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Poll until `condition` holds. Raises TimeoutError."""
+    """Poll until `condition` holds. Raises TimeoutError.
+
+    Pauses grow: a poll takes time from what it waits for.
+    """
     deadline = time.monotonic() + seconds
+    pause = 0.005
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(1.5 * pause, 0.1)

@@ -62,5 +62,6 @@ async def serve_lengths(warm_up: Iterable[int], further: Iterable[int]) -> None:
         assert footprint().growth_since(earlier)["workers"] < WORKER_GROWTH
 
 
+@pytest.mark.long
 def test_prompts_of_new_lengths_do_not_make_a_worker_grow() -> None:
     asyncio.run(serve_lengths(range(5, 155, 2), range(6, 126, 2)))

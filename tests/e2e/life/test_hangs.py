@@ -79,6 +79,7 @@ def test_a_part_that_is_frozen_at_work_ends_the_daemon() -> None:
             assert_named(daemon, part)
 
 
+@pytest.mark.long
 def test_what_is_no_hang() -> None:
     """While a step is in flight a debugger may stop its worker for longer than an idle one may be
     silent; with a stall timeout of 0 no process is watched."""

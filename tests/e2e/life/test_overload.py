@@ -15,7 +15,7 @@ from tests.patience import wait_until
 
 PASSAGE = "The gate opens, water falls, and the turbine turns; the river goes on below it. " * 6
 WAIT = re.compile(r"would wait about ([\d.]+) s, more than the 1 s that this server allows")
-CLIENTS, SECONDS, PAUSE_S = 300, 5.0, 0.5
+CLIENTS, SECONDS, PAUSE_S = 300, 3.0, 0.5
 SOON_S = 30.0
 """What begins within 1.2 s is answered much sooner, but for a machine that does other things."""
 
@@ -76,6 +76,6 @@ def test_what_would_wait_too_long_is_told_so_at_once(hurried: Daemon) -> None:
 
 def test_an_idle_daemon_takes_one_request_however_large(hurried: Daemon) -> None:
     wait_until(lambda: metric(hurried.url, "penstock_engine_expected_wait_seconds") == 0)
-    body = {"input": [PASSAGE] * 200}
+    body = {"input": [PASSAGE] * 80}
     answer = httpx.post(f"{hurried.url}/v1/embeddings", json=body, timeout=120)
-    assert (answer.status_code, len(answer.json()["data"])) == (200, 200)
+    assert (answer.status_code, len(answer.json()["data"])) == (200, 80)

@@ -43,6 +43,7 @@ def check_pipeline(daemon: Daemon, stages: int, demo: Daemon) -> None:
     np.testing.assert_allclose(vectors(daemon), vectors(demo), atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_pipeline_that_is_divided_and_scheduled_as_asked(demo: Daemon) -> None:
     arguments = (
         f"{demo_models()[GENERATOR_NAME]} --served-model-name {GENERATOR_NAME} --threads 1 "

@@ -4,6 +4,7 @@ import os
 import signal
 
 import httpx
+import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, children_of, is_alive, running
@@ -18,6 +19,7 @@ def templates(daemon: Daemon) -> dict[int, list[int]]:
     }
 
 
+@pytest.mark.long
 def test_each_of_two_api_processes_starts_its_own_again() -> None:
     generator = str(demo_models()[GENERATOR_NAME])
     with running(generator, "--api-workers", "2", "--threads", "1") as daemon:

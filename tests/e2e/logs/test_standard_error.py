@@ -105,6 +105,7 @@ def test_a_full_device() -> None:
     os.close(full)
 
 
+@pytest.mark.long
 def test_none_at_all() -> None:
     with served(None) as daemon:
         for pid in [daemon.process.pid, *daemon.children()]:
@@ -115,6 +116,7 @@ def test_none_at_all() -> None:
         assert daemon.process.stdout.read() == b""  # nor does it write elsewhere
 
 
+@pytest.mark.long
 def test_a_pipe_whose_reader_has_gone() -> None:
     reader, writer = os.pipe()
     with served(writer) as daemon:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.e2e.daemon import Daemon, free_port
 from tests.e2e.full_daemon import CLIENTS_PYTHON
@@ -33,6 +34,7 @@ def routing(worker: str, log: Path) -> Generator[str]:
             router.wait()
 
 
+@pytest.mark.long
 def test_a_router_begins_when_the_models_are_loaded(tmp_path: Path) -> None:
     """Before, its first request was refused (503), and it gave the worker up for a minute."""
     port = str(free_port())
