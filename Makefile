@@ -17,6 +17,9 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(C
 # Their releases change by hand only: edit constraints.txt, then `make constraints`.
 HELD := '^(torch|triton|numpy)=='
 
+# Else each of the many processes that tests start would compile all of the source anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long test-deploy test-models debian check coverage bench attack constraints test-newest
 
