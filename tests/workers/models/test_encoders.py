@@ -91,7 +91,7 @@ def test_transformers_agrees(tiny_models: TinyModels, name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(whole, split, strict=True))
 
 
-@pytest.mark.parametrize("name", ["distilbert", "mpnet"])
+@pytest.mark.parametrize("name", ["distilbert", "mpnet", "xlm_roberta"])
 def test_a_model_without_segments_takes_no_notice_of_them(
     tiny_models: TinyModels, name: str
 ) -> None:
