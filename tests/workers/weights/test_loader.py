@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.workers.checkpoints import (
     load_share,
     save_bert,
     save_llama,
+    save_masked_lm,
     share_of,
     with_execution,
     worker_config,
@@ -133,17 +135,20 @@ def test_a_stage_opens_only_the_files_that_it_needs(shards: Path) -> None:
     assert "cannot be read" in refusal(worker_config(shards, stage=1, num_stages=2))
 
 
-@pytest.mark.parametrize("stage_layers", [(4,), (2, 2), (3, 1), (1, 3), (1, 2, 1), (1, 1, 1, 1)])
+@pytest.mark.parametrize("stage_layers", [(4,), (3, 1), (1, 2, 1), (1, 1, 1, 1)])
 @pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("save", [save_llama, save_masked_lm])
 def test_stages_hold_each_weight_once(
-    tmp_path: Path, stage_layers: tuple[int, ...], tied: bool
+    tmp_path: Path, save: Callable[..., Any], stage_layers: tuple[int, ...], tied: bool
 ) -> None:
     """But for tied embeddings, which the first and the last stage both need."""
-    model = save_llama(tmp_path, tie_word_embeddings=tied)
+    model = save(tmp_path, tie_word_embeddings=tied)
     total = sum(parameter.nbytes for parameter in model.parameters())
-    embedding = model.model.embed_tokens.weight.nbytes
+    if save is save_masked_lm and not tied:
+        total -= model.cls.predictions.bias.nbytes  # the decoder has another
     config = worker_config(tmp_path)
     sizes = [load_model(config, share).weight_bytes for share in shares_of(stage_layers)]
+    embedding = model.get_input_embeddings().weight.nbytes
     assert sum(sizes) == total + (embedding if tied and len(sizes) > 1 else 0)
 
 
