@@ -97,9 +97,8 @@ StepInput = DecodeStep | EncodeStep
 class StepMask(msgspec.Struct, array_like=True, frozen=True, tag="mask"):
     """Which tokens the masked rows of a step may sample, for the last stage alone.
 
-    One for each DecodeStep with masked rows, at any time after it: later steps may come first. It
-    may depend on the result of an earlier step, so a worker that waits for it must have sent that
-    result.
+    Each DecodeStep with masked rows has one, sent at any time after it: later steps may come first.
+    It may depend on an earlier step's result, which a worker must send before it waits for it.
 
     bits    int32[M, ceil(V / 32)] of the M masked rows, in order: bit i % 32 of word i // 32 is 1
             where the row may sample token i
@@ -155,8 +154,8 @@ class StepTimes(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class StageReport(msgspec.Struct, array_like=True, frozen=True, tag="report"):
-    """A stage before the last one has done its part of a step. (The last one's report is part of
-    its output.) Each stage's reports come in submit order."""
+    """A stage before the last one has done its part of a step. Reports come in submit order; the
+    last stage's is part of its output."""
 
     stage: int
     step: int
@@ -217,7 +216,7 @@ StepOutput = GenerateOutput | EmbedOutput | EmbedSparseOutput | ClassifyOutput
 
 class WorkerConnected(msgspec.Struct, array_like=True, frozen=True, tag="connected"):
     """The stage is connected to its neighbours, and waits for its `Share` of the layers. `costs`
-    are given where these are to be divided by measurement, and are large enough for it."""
+    are given if the layers are divided by measurement."""
 
     stage: int
     costs: StageCosts | None = None

@@ -57,7 +57,7 @@ class TokenSampling(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         )
 
     def overridden_by(self, options: object) -> Self:
-        """These parameters, but for each that `options` has as an attribute other than None."""
+        """Replace each parameter that `options` has as an attribute other than None."""
         given: dict[str, Any] = {
             name: value
             for name in self.__struct_fields__

@@ -1,5 +1,7 @@
-"""Layers with a matrix: lookup tables, and linear layers, whose weight holds one or several layers
-of a checkpoint, with the activation functions and gates that follow them."""
+"""Layers with a matrix: lookup tables, and linear layers with their activations and gates.
+
+A linear layer's weight holds one or several layers of a checkpoint.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from workers.kernels.linear.fused_kernels import FusedKernels
 
 MIN_CPU_ROWS = 4
-"""With fewer rows, MKL multiplies by an unpacked weight with another kernel, which rounds
-differently (with several threads it may do so up to 9 rows)."""
+"""The fewest rows of a product on the CPU. With fewer, MKL has another kernel for unpacked weights,
+which rounds differently (with several threads perhaps up to 9 rows)."""
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
@@ -47,7 +49,7 @@ def activation(name: ActivationName) -> Activation:
 
 
 def fused_activation(function: Activation) -> FusedActivation | None:
-    """The name of `function` in kernels; None if they do not have it."""
+    """The name of `function` in kernels, if they have it."""
     return _FUSED.get(function)
 
 
@@ -82,7 +84,7 @@ class Linear(Layer):
         self._kernels = placement.kernels
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        """[N, in_features] -> [N, out_features]; `norm` is applied to the rows first."""
+        """[N, in_features] -> [N, out_features], with `norm` applied to the rows first."""
         # Without anything else to fuse, the library adds a bias too, and costs less to launch.
         alone = norm is None and self._bias is not None
         kernels = None if alone else self._skinny_kernels(rows, normed=norm is not None)
@@ -92,7 +94,7 @@ class Linear(Layer):
         return self._multiply(rows if norm is None else norm(rows))
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """`residual` [N, out_features] plus the product; `residual` may be overwritten."""
+        """`residual` [N, out_features], which may be overwritten, plus the product."""
         if (kernels := self._skinny_kernels(rows, normed=False)) is not None:
             return kernels.skinny_linear(rows, self._weight, bias=self._bias, residual=residual)
         if rows.is_cuda and self._bias is None:
@@ -148,8 +150,7 @@ class GatedLinear(Linear):
         self._fused: FusedActivation | None = fused_activation(function)
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        """[N, in_features] -> [N, half of the output features]; `norm` is applied to the rows
-        first."""
+        """[N, in_features] -> [N, half of the output features], with `norm` applied first."""
         if self._product is None:
             return gated(self._function, super().__call__(rows, norm))
         if (kernels := self._skinny_kernels(rows, normed=norm is not None)) is not None:
@@ -177,10 +178,9 @@ def pad_rows(rows: torch.Tensor) -> torch.Tensor:
 
 
 class Embedding(Layer):
-    """Rows of a table by index, times `scale` as rounded to the table's dtype: int64[N] -> [N,
-    size]. `weight` is [count, size].
+    """Rows of a table by index, int64[N] -> [N, size], times `scale` as rounded to its dtype.
 
-    Index 0 is row `first`; the rows before it are loaded, but never used.
+    `weight` is [count, size]. Index 0 is row `first`; the rows before it are never used.
     """
 
     weight: torch.Tensor

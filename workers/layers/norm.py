@@ -34,7 +34,7 @@ class RMSNorm(Layer):
         return rms_norm(rows, *self.parameters)
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """`residual` plus the normalised rows [N, size]; `residual` may be overwritten."""
+        """`residual`, which may be overwritten, plus the normalised rows [N, size]."""
         if self._kernels is not None:
             return self._kernels.add_rms_norm(residual, rows, *self.parameters)
         return residual + self(rows)
@@ -57,8 +57,10 @@ def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tens
 
 
 class QKNorm(NamedTuple):
-    """RMSNorms of each attention head of the queries and the keys, before they are rotated (Henry
-    et al. 2020, arXiv:2010.04245, with RMSNorm): their weights [D] and epsilon."""
+    """Weights [D] and epsilon of the RMSNorms of each attention head's queries and keys.
+
+    Applied before these are rotated (Henry et al. 2020, arXiv:2010.04245, with RMSNorm).
+    """
 
     query: torch.Tensor
     key: torch.Tensor

@@ -1,5 +1,4 @@
-"""Takes steps from the engine core in order, runs one stage's share of each, and reports it: the
-times, and on the last stage the result."""
+"""Runs one stage's share of each step in order, and reports its times and any result."""
 
 import queue
 import threading
@@ -29,8 +28,7 @@ MarkT = TypeVar("MarkT")
 
 
 class Stage(Generic[StepT, InputT]):
-    """A stage that is ready. `last_finished_step` is the newest step of which it has done its
-    share, -1 before the first; heartbeats report it to the engine core."""
+    """A stage that is ready. Heartbeats report its newest finished step, -1 before the first."""
 
     def __init__(
         self,
@@ -40,8 +38,8 @@ class Stage(Generic[StepT, InputT]):
         inbox: StepInbox,
         tokens: TokenReceiver | None = None,
     ) -> None:
-        """`inbox` is where masks come from; `tokens` is for a first stage that shares no memory
-        with the last."""
+        """Masks come from `inbox`. `tokens` is for a first stage that shares no memory with the
+        last."""
         self.last_finished_step = -1
         self._runner = runner
         self._links = links
@@ -97,9 +95,8 @@ class Stage(Generic[StepT, InputT]):
 class StepTimer(Generic[MarkT]):
     """Marks moments of one step after another, each where the work before it ends.
 
-    In order: the step begins; what it waits for has arrived; a wait in the midst of the
-    computations, for a mask, begins and ends; the stage's own results are computed; they are sent
-    on. The stage counts as waiting once it has done what it was given before.
+    In order: the step begins; its input has arrived; a wait for a mask begins and ends, amid the
+    computations. Then the results are computed, and sent on.
     """
 
     def __init__(self, moment: Callable[[], MarkT]) -> None:
@@ -116,7 +113,7 @@ class StepTimer(Generic[MarkT]):
         self._marks.append(self._moment())
 
     def sent(self) -> list[MarkT]:
-        """Marks the last moment; returns all."""
+        """Mark the last moment, and return all marks."""
         self.mark()
         return self._marks
 
@@ -149,7 +146,7 @@ class DeviceTimes:
         self._end: float | None = None  # of the step before, on the device's clock
 
     def wait(self, events: Sequence[torch.cuda.Event]) -> StepTimes:
-        """Wait until the device has come to the last mark; the step's times."""
+        """The step's times, once the device has come to the last mark."""
         marks = self._clock.wait(events)
         idle = 0.0 if self._end is None else marks[0] - self._end
         self._end = marks[-1]
@@ -157,8 +154,7 @@ class DeviceTimes:
 
 
 class ResultSender:
-    """Reports a stage's steps to the engine core, in order, with results that are there when they
-    are returned: the CPU's."""
+    """Reports a stage's steps to the engine core, in order. Results are complete, as on a CPU."""
 
     timer: StepTimer[Any]
     """Takes the marks of each step before it is sent."""
@@ -169,13 +165,13 @@ class ResultSender:
         self._engine, self._stage, self._tokens = engine, stage, tokens
 
     def send(self, step: int, result: HeadResult | None) -> None:
-        """The stage has done its part of the step; `result` is the last stage's."""
+        """Report a step, with the last stage's `result`."""
         report = self._report(step, result)
         times = step_times([mark // 1000 for mark in self.timer.sent()])
         self._engine.send(msgspec.structs.replace(report, times=times))
 
     def _report(self, step: int, result: HeadResult | None) -> StepOutput | StageReport:
-        """The message, of a result on the host, without times; its tokens are sent."""
+        """The message without times, of a result on the host, whose tokens are sent."""
         if result is None:
             return StageReport(self._stage, step)
         output = result.to_output(step)
@@ -185,9 +181,8 @@ class ResultSender:
 
 
 class QueuedSender(ResultSender):
-    """For results that a CUDA stream has yet to compute: a thread waits for each and sends it, so
-    that the launching thread never waits for the device. The device's errors end that thread, and
-    so the process."""
+    """Sends results that a CUDA stream has yet to compute. A thread waits for each, so that the
+    launching thread never does. The device's errors end that thread, and so the process."""
 
     def __init__(self, engine: EngineLink, stage: int, tokens: TokenSender | None = None) -> None:
         """`engine` and `tokens` are links of the thread's own."""

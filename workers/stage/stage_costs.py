@@ -1,6 +1,8 @@
-"""What the parts of a model cost on a stage's device: one made-up layer, the embedding and the head
-are timed before any weights are loaded, and the layers are divided by it
-(`engine_core/executor/partition.py`)."""
+"""Costs of the parts of a model on a stage's device, by which its layers are divided.
+
+One made-up layer, the embedding and the head are timed before any weights are loaded. The division
+is in `engine_core/executor/partition.py`.
+"""
 
 import logging
 import time
@@ -43,16 +45,18 @@ PROMPT_LEN = 512
 """The most tokens of one of its prompts."""
 
 MEASURING_SECONDS = 4.0
-"""No part begins to be timed after so many; the last one may have a second's kernels to compile."""
+"""Seconds after which no further part is timed. The last one may have kernels to compile."""
 
 _logger = logging.getLogger(__name__)
 
 
 def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageCosts | None:
-    """Times one layer with random weights, the embedding and the head on the stage's device; None
-    for layers that are too small, and on a CPU also for those that are too large. Takes a few
-    tenths of a second, besides what kernels take to compile: after `MEASURING_SECONDS` all times
-    are left 0."""
+    """Time one layer with random weights, the embedding and the head on the stage's device.
+
+    None for layers that are too small, and on a CPU for those that are too large. Takes a few
+    tenths of a second, and longer where kernels compile: after `MEASURING_SECONDS` all times are
+    0.
+    """
     started, execution = time.monotonic(), worker.execution
     placement, weights = Placement.of(worker), _part_weights(execution)
     on_cpu, (layer_weights, _, head_weights) = execution.device_type == "cpu", weights
@@ -86,7 +90,7 @@ def _seconds(
     embedding: Callable[[], object],
     head: Callable[[], object],
 ) -> list[float]:
-    """What each part takes, a call of which does its work in one step once, or queues it.
+    """Seconds of each part, a call of which does its work in one step once, or queues it.
 
     Raises TimeoutError for a part that would be timed after `until`.
     """
@@ -108,10 +112,9 @@ def _log(costs: StageCosts, seconds: float) -> None:
 
 
 def _part_weights(execution: ExecutionConfig) -> tuple[int, int, int]:
-    """How many numbers a layer, the embedding and the head have.
+    """Numbers in a layer, the embedding and the head, from outlines of one layer.
 
-    From shares of one layer, without memory. A tied embedding counts at both ends: each of them
-    loads it.
+    A tied embedding counts at both ends: each of them loads it.
     """
 
     def count(*, first: bool, last: bool) -> int:
@@ -123,9 +126,8 @@ def _part_weights(execution: ExecutionConfig) -> tuple[int, int, int]:
 
 
 def _made_up_model(execution: ExecutionConfig, placement: Placement) -> StageModel:
-    """The whole model, but of one layer. How many bits change decides how much power a GPU draws,
-    and so how fast it is: the weights are random. An embedding is only looked up: it stays as it
-    is, unless the head shares it."""
+    """The whole model, but of one layer. Weights are random: the bits that change decide how much
+    power a GPU draws, and so how fast it is. An embedding of its own is only looked up."""
     architecture = model_class(execution.model.architecture)
     model = architecture(execution.model, Share(0, 1, first=True, last=True), placement)
     multiplied = outline(execution, Share(0, 1, first=False, last=True)).weights().keys()
@@ -135,7 +137,7 @@ def _made_up_model(execution: ExecutionConfig, placement: Placement) -> StageMod
 
 
 def _fill(tensors: Iterable[torch.Tensor]) -> None:
-    """Random numbers, the same 65,537 over and over, so that rows differ: on a CPU, drawing them
+    """Fill with 65,537 random numbers over and over, so that rows differ. On a CPU, drawing them
     all would take seconds."""
     for tensor in tensors:
         flat = tensor.view(-1)

@@ -31,7 +31,7 @@ FURTHER_MODEL = "heads_3_of_128_kv_3"
 
 @pytest.fixture(scope="module")
 def lessons(tmp_path_factory: pytest.TempPathFactory) -> Lessons:
-    return Lessons(tmp_path_factory.mktemp("models"), count=10, longest=90, tokens=12)
+    return Lessons(tmp_path_factory.mktemp("models"), count=10, longest=90, tokens=10)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -59,7 +59,7 @@ def test_no_way_changes_the_text(lessons: Lessons, model: str, way: str) -> None
 
 @pytest.mark.parametrize(
     ("stages", "ahead"),
-    [(2, 0), pytest.param(3, 1, marks=pytest.mark.long), (4, 0), (4, 1)],
+    [(2, 0), (4, 1), *(pytest.param(*case, marks=pytest.mark.long) for case in ((3, 1), (4, 0)))],
 )
 def test_no_number_of_micro_batches_changes_the_text(
     lessons: Lessons, stages: int, ahead: int
@@ -93,13 +93,13 @@ def test_the_prefix_cache_does_not_change_the_text(lessons: Lessons, way: str) -
     check_prefix_cache(lessons("demo"), WAYS[way], print)
 
 
-@pytest.mark.parametrize("way", ["plain", "chunks"])
+@pytest.mark.parametrize("way", ["plain", pytest.param("chunks", marks=pytest.mark.long)])
 def test_rows_of_one_step_share_their_beginning(lessons: Lessons, way: str) -> None:
     engine = check_way(lessons.of(DEMO, prompts_that_begin_alike(4096)), WAYS[way], print)
     assert engine.scheduler.usage().cached_tokens >= 5 * 64
 
 
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_preemption_does_not_change_the_text(lessons: Lessons, depth: int) -> None:
     check_preemption(lessons("demo"), Way(depth=depth), print)
 

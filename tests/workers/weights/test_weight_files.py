@@ -153,7 +153,7 @@ def test_a_pickle_cut_anywhere(tmp_path: Path, zipped: bool) -> None:
     stored = {"weight": torch.ones(2), "bias": torch.nn.Parameter(torch.ones(2))}
     torch.save(stored, file, _use_new_zipfile_serialization=zipped)
     whole = file.read_bytes()
-    for kept in range(len(whole)):
+    for kept in (*range(0, len(whole), 7), len(whole) - 1):
         file.write_bytes(whole[:kept])
         with pytest.raises(CheckpointError) as error, open_tensors(file, "pytorch"):
             pass

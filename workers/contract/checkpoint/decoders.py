@@ -94,7 +94,7 @@ def read_phi3(keys: ShapeKeys) -> ModelShape:
 
 
 _EARLIER_NAMES = {"su": "longrope", "yarn": "longrope"}
-"""What Phi's configurations called a type of scaling before it had a name."""
+"""Earlier names of a type of scaling in Phi's configurations."""
 
 
 def _read_phi_rope(keys: ShapeKeys, max_position: int) -> RopeConfig:
@@ -163,8 +163,8 @@ _GELU_TANH: ActivationName = "gelu_pytorch_tanh"
 def read_gemma(keys: ShapeKeys) -> ModelShape:
     """As `GemmaConfig`. Raises ModelConfigError.
 
-    The first checkpoints say "gelu" where their training had its approximation by tanh, which
-    transformers takes for both. It wrote `hidden_activation` for a time, and does not read it.
+    transformers reads "gelu" as its approximation by tanh, with which the first checkpoints were
+    trained. It wrote `hidden_activation` for a time, and does not read it.
     """
     keys.assume(_GEMMA1)
     keys.neutral({"use_bidirectional_attention": (False, None)})
