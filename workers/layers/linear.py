@@ -5,7 +5,7 @@ A linear layer's weight holds one or several layers of a checkpoint.
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +15,6 @@ from workers.kernels.linear.fused import FusedActivation
 from workers.layers import onednn
 from workers.layers.layer import Layer, Placement
 from workers.layers.norm import RMSNorm
-
-if TYPE_CHECKING:
-    from workers.kernels.linear.fused_kernels import FusedKernels
 
 MIN_CPU_ROWS = 4
 """The fewest rows of a product on the CPU. With fewer, MKL has another kernel for unpacked weights,
@@ -87,16 +84,14 @@ class Linear(Layer):
         """[N, in_features] -> [N, out_features], with `norm` applied to the rows first."""
         # Without anything else to fuse, the library adds a bias too, and costs less to launch.
         alone = norm is None and self._bias is not None
-        kernels = None if alone else self._skinny_kernels(rows, normed=norm is not None)
-        if kernels is not None:
-            parameters = None if norm is None else norm.parameters
-            return kernels.skinny_linear(rows, self._weight, bias=self._bias, norm=parameters)
+        if not alone and (product := self._skinny(rows, norm)) is not None:
+            return product
         return self._multiply(rows if norm is None else norm(rows))
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """`residual` [N, out_features], which may be overwritten, plus the product."""
-        if (kernels := self._skinny_kernels(rows, normed=False)) is not None:
-            return kernels.skinny_linear(rows, self._weight, bias=self._bias, residual=residual)
+        if (summed := self._skinny(rows, residual=residual)) is not None:
+            return summed
         if rows.is_cuda and self._bias is None:
             return residual.addmm_(rows, self._weight.t())
         return residual + self._multiply(rows)
@@ -117,11 +112,15 @@ class Linear(Layer):
             self._weight = onednn.pack(self._weight)
             self._packed = True
 
-    def _skinny_kernels(self, rows: torch.Tensor, *, normed: bool) -> "FusedKernels | None":
+    def _skinny(
+        self, rows: torch.Tensor, norm: RMSNorm | None = None, **fused: Any
+    ) -> torch.Tensor | None:
+        """The product by the kernel for few rows, with `fused` arguments, if it is worth it."""
         kernels = self._kernels
-        if kernels is None:
+        if kernels is None or not kernels.prefers(len(rows), normed=norm is not None):
             return None
-        return kernels if kernels.prefers(len(rows), normed=normed) else None
+        parameters = None if norm is None else norm.parameters
+        return kernels.skinny_linear(rows, self._weight, bias=self._bias, norm=parameters, **fused)
 
     def _multiply(self, rows: torch.Tensor) -> torch.Tensor:
         if self._packed:
@@ -153,14 +152,8 @@ class GatedLinear(Linear):
         """[N, in_features] -> [N, half of the output features], with `norm` applied first."""
         if self._product is None:
             return gated(self._function, super().__call__(rows, norm))
-        if (kernels := self._skinny_kernels(rows, normed=norm is not None)) is not None:
-            return kernels.skinny_linear(
-                rows,
-                self._weight,
-                bias=self._bias,
-                norm=None if norm is None else norm.parameters,
-                gate=self._fused,
-            )
+        if (product := self._skinny(rows, norm, gate=self._fused)) is not None:
+            return product
         return self._product(rows if norm is None else norm(rows))
 
     def pack(self) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import kv_block_bytes
+from workers.attention.stage_attention import StepAttention
 from workers.contract.config import Device, ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep
 from workers.contract.share import PartCosts, Share, StageCosts
@@ -26,6 +27,8 @@ from workers.stage.model_runner import (
     step_of_rows,
     step_of_texts,
 )
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 from workers.step.rows import IntArray
 from workers.weights.loader import LoadedModel, outline
 
@@ -83,22 +86,25 @@ def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -
 
 
 def _seconds(
-    device: torch.device,
+    model: StageModel,
+    step: PagedStep | PackedStep,
+    attention: StepAttention,
+    head: Callable[[torch.Tensor], object],
     until: float,
-    *,
-    layer: Callable[[], object],
-    embedding: Callable[[], object],
-    head: Callable[[], object],
 ) -> list[float]:
-    """Seconds of each part, a call of which does its work in one step once, or queues it.
+    """Seconds of a layer, the embedding and the head in one step. `head` gets states of its tokens.
 
     Raises TimeoutError for a part that would be timed after `until`.
     """
-    times: list[float] = []
-    for part in (layer, embedding, head):
+    hidden, times = torch.randn_like(model.embed(step)), list[float]()
+    for part in (
+        lambda: run_layer(model, 0, hidden, attention),
+        lambda: model.embed(step),
+        lambda: head(hidden),
+    ):
         if time.monotonic() >= until:
             raise TimeoutError
-        times.append(seconds_of(part, device))
+        times.append(seconds_of(part, hidden.device))
     return times
 
 
@@ -153,14 +159,11 @@ def _encoder_seconds(
     """The time of each part in a decode step, which an encoder has not, and in a step of texts."""
     model, runner = loaded.model, EncodeRunner(worker, loaded, backends)
     step = runner.prepare(step_of_texts(_prompt_lens(worker.execution).tolist()))
-    hidden, attention = torch.randn_like(model.embed(step)), runner.attention.over(step)
-    prompts = _seconds(
-        runner.device,
-        until,
-        layer=lambda: run_layer(model, 0, hidden, attention),
-        embedding=lambda: model.embed(step),
-        head=lambda: runner.run_head(step, model.final_norm(hidden)),
-    )
+
+    def head(hidden: torch.Tensor) -> None:
+        runner.run_head(step, model.final_norm(hidden))
+
+    prompts = _seconds(model, step, runner.attention.over(step), head, until)
     return [0.0 for _ in prompts], prompts
 
 
@@ -183,15 +186,13 @@ def _decoder_seconds(
     def seconds(message: DecodeStep) -> list[float]:
         batch = runner.prepare(message)
         step, requested = batch.tensors, batch.requested
-        hidden, attention = torch.randn_like(model.embed(step)), runner.attention.over(step)
         at_the_end = runner.attention.over(step, lambda: requested.last_tokens)
-        layer, embedding, last_layer_and_head = _seconds(
-            runner.device,
-            until,
-            layer=lambda: run_layer(model, 0, hidden, attention),
-            embedding=lambda: model.embed(step),
-            head=lambda: runner.run_head(batch, forward(model, step, hidden, at_the_end)),
-        )
+
+        def head(hidden: torch.Tensor) -> None:
+            runner.run_head(batch, forward(model, step, hidden, at_the_end))
+
+        parts = _seconds(model, step, runner.attention.over(step), head, until)
+        layer, embedding, last_layer_and_head = parts
         # The last layer computes less than the others: after its keys and values, only what the
         # last tokens of prompts need.
         return [layer, embedding, last_layer_and_head - layer]

@@ -25,7 +25,6 @@ from tests.workers.heads.reranking_qwen3 import (
     card_scores,
     save_reranking_qwen3,
 )
-from tests.workers.mutations import shifted_position
 from tests.workers.stage.encoding_engine import answers, cached_tokens, refusal, start_engine
 from tests.workers.stages import Stages
 from workers.contract.checkpoint.checkpoint_config import read_model_config
@@ -118,14 +117,6 @@ def test_scores_are_those_of_the_card(
     assert engine.core._scheduler.usage().generated_tokens == 0
 
 
-def test_two_stages(folder: Path, reference: Any, expected: np.ndarray) -> None:
-    del reference
-    stages = Stages(folder, task="rerank", num_stages=2, model=model_of(folder))
-    engine = start_engine(folder, stages, max_step_tokens=40)
-    found = scores(engine, EncodeJob(1, texts=DOCUMENTS, query=QUERY))
-    assert np.abs(found - expected).max() < TOLERANCE
-
-
 @only_qwen3
 def test_template_and_query_are_computed_once(
     folder: Path, stages: Stages, reference: Any, expected: np.ndarray
@@ -199,12 +190,6 @@ def test_a_document_is_cut_on_its_left(
     expected = expected_of(pairs)
     assert np.abs(found - expected).min() < TOLERANCE
     assert found != pytest.approx(expected[-1], abs=TOLERANCE)
-
-
-def test_a_wrong_position_would_be_seen(folder: Path, stages: Stages, expected: np.ndarray) -> None:
-    engine = start_engine(folder, stages, shifted_position(at=2), max_step_tokens=29)
-    found = scores(engine, EncodeJob(1, texts=DOCUMENTS, query=QUERY))
-    assert np.abs(found - expected).max() > 100 * TOLERANCE
 
 
 @only_qwen3

@@ -44,21 +44,6 @@ def test_vectors_are_those_of_sentence_transformers() -> None:
     assert abs(first @ second) < 0.9
 
 
-@pytest.mark.parametrize("labels", [1, 3])
-def test_scores_are_those_of_transformers(tmp_path: Path, labels: int) -> None:
-    model = save_bert(tmp_path, labels=labels)
-    kinds = [[0] * (len(text) // 2) + [1] * (len(text) - len(text) // 2) for text in texts()]
-    output = EncoderStages(tmp_path, task="classify").run(encoder_step(texts(), kinds))
-    with torch.inference_mode():
-        logits = torch.cat(
-            [
-                model(torch.tensor([text]), token_type_ids=torch.tensor([types])).logits
-                for text, types in zip(texts(), kinds, strict=True)
-            ]
-        )
-    np.testing.assert_allclose(vectors_of(output, len(kinds)), logits.numpy(), atol=1e-5)
-
-
 @pytest.mark.parametrize("num_stages", [1, 2])
 def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stages: int) -> None:
     """Beside rows that are pooled, which stay as they are."""
@@ -84,7 +69,7 @@ def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stag
     np.testing.assert_allclose(states, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("num_stages", [1, 3])
 def test_neither_batches_nor_stages_change_a_bit(tmp_path: Path, num_stages: int) -> None:
     save_bert(tmp_path)
     one = EncoderStages(tmp_path, task="embed", backend="naive")
