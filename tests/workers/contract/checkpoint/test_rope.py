@@ -50,19 +50,6 @@ def test_where_the_original_length_is(tmp_path: Path, scaling: Any, kind: Any) -
     assert original(rope_parameters=without | {key: 512}, **{key: 256}) == 256
 
 
-def test_what_a_yarn_names(tmp_path: Path) -> None:
-    own = {"beta_fast": 16, "beta_slow": 2, "truncate": False, "attention_factor": 0.5}
-    expected = YarnScaling(
-        factor=4.0,
-        original_max_position=1024,
-        beta_fast=16.0,
-        beta_slow=2.0,
-        truncate=False,
-        attention_factor=0.5,
-    )
-    assert rope_of(tmp_path, rope_scaling=YARN | own).scaling == expected
-
-
 @pytest.mark.parametrize(
     ("scaling", "limit"),
     [
@@ -84,11 +71,3 @@ def test_dynamic_scaling_is_none_up_to_its_length(tmp_path: Path) -> None:
     dynamic = {"type": "dynamic", "factor": 4.0}
     scaling = DynamicScaling(original_max_position=POSITIONS)
     assert rope_of(tmp_path, rope_scaling=dynamic) == RopeConfig(scaling=scaling)
-
-
-def test_the_factors_of_longrope_follow_from_the_length(tmp_path: Path) -> None:
-    short = {"short_factor": [1.0] * 64, "original_max_position_embeddings": 512}
-    scaling = rope_of(tmp_path, rope_scaling=LONGROPE | short).scaling
-    assert isinstance(scaling, LongScaling)
-    assert scaling.factors(512) == (1.0,) * 64
-    assert scaling.factors(513) == (2.0,) * 64
