@@ -114,8 +114,8 @@ class ShapeKeys(ConfigKeys):
     def read_scaling(
         self, kind: str, original: int | None, max_position: int
     ) -> RopeScaling | None:
-        """The scaling of type `kind` that this object describes. `original` is the length before it,
-        if that is declared outside of the object."""
+        """The scaling of type `kind` that this object describes. `original` is the length before
+        it, if that is declared outside of the object."""
         inner = self.optional_size("original_max_position_embeddings")
         original = original or inner or max_position
         match kind:
@@ -191,8 +191,8 @@ class ShapeKeys(ConfigKeys):
     def read_layers(
         self, full: AttentionKind, sliding: AttentionKind | None, usual: Sequence[bool]
     ) -> list[AttentionKind]:
-        """The kind of attention of each layer, by its type in `layer_types`. Without the key a layer
-        is `full` where `usual` is true."""
+        """The kind of attention of each layer, by its type in `layer_types`, or without the key
+        `full` where `usual` is true."""
         kinds = {_FULL: full} if sliding is None else {_FULL: full, _SLIDING: sliding}
         names = self.read("layer_types", list[str], [_FULL if own else _SLIDING for own in usual])
         if len(names) != len(usual):
