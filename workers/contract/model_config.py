@@ -106,7 +106,7 @@ class LongScaling(msgspec.Struct, frozen=True, kw_only=True, tag="longrope"):
 class DynamicScaling(msgspec.Struct, frozen=True, kw_only=True, tag="dynamic"):
     """Dynamic NTK: none up to `original_max_position` tokens, and no more than those are served.
 
-    Beyond them the frequencies depend on the longest text of a batch.
+    Beyond them the frequencies depend on the longest of the texts computed together.
     """
 
     original_max_position: int

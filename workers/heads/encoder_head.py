@@ -191,28 +191,28 @@ def sparse_vectors(
     `logits` maps [N, D] -> [N, V]. NaN stays in its row, as an entry. On CUDA the host waits: the
     number of entries is known only once they are computed.
     """
-    parts: list[SparseVectors] = []
+    pooled: list[SparseVectors] = []
     start = 0
-    for group in _groups(lens):
-        states = hidden[start : start + sum(group)]
-        parts.append(_without_zeros(_pooled(states, group, logits, config)))
-        start += sum(group)
+    for portion in _portions(lens):
+        states = hidden[start : start + sum(portion)]
+        pooled.append(_without_zeros(_pooled(states, portion, logits, config)))
+        start += sum(portion)
     return SparseVectors(
-        torch.cat([part.counts for part in parts]), torch.cat([part.entries for part in parts])
+        torch.cat([own.counts for own in pooled]), torch.cat([own.entries for own in pooled])
     )
 
 
-def _groups(lens: Sequence[int]) -> Iterator[list[int]]:
-    """Rows in order, in groups of at most TOKENS_AT_ONCE tokens, or of one row."""
-    group: list[int] = []
+def _portions(lens: Sequence[int]) -> Iterator[list[int]]:
+    """Rows in order, in portions of at most TOKENS_AT_ONCE tokens, or of one row."""
+    portion: list[int] = []
     room = TOKENS_AT_ONCE
     for length in lens:
-        if group and length > room:
-            yield group
-            group, room = [], TOKENS_AT_ONCE
-        group.append(length)
+        if portion and length > room:
+            yield portion
+            portion, room = [], TOKENS_AT_ONCE
+        portion.append(length)
         room -= length
-    yield group
+    yield portion
 
 
 def _pooled(

@@ -12,13 +12,21 @@ import torch.nn.functional as F
 
 from workers.contract.model_config import ActivationName
 from workers.kernels.linear.fused import FusedActivation
-from workers.layers import onednn
 from workers.layers.layer import Layer, Placement
 from workers.layers.norm import RMSNorm
 
 MIN_CPU_ROWS = 4
 """The fewest rows of a product on the CPU. With fewer, MKL has another kernel for unpacked weights,
 which rounds differently (with several threads perhaps up to 9 rows)."""
+
+_onednn: Any = torch.ops.mkldnn
+"""Products with a weight that is packed once, on the CPU.
+
+These are the operators that torch's own compiler emits for a frozen linear layer; they have no
+public name. For 4 to 512 rows on an AMD EPYC with AVX-512 they take 0.4 of F.linear's time in
+float32 (MKL), 0.7 to 0.95 in bfloat16. A row's result is bitwise the same beside any other rows,
+with any number of threads.
+"""
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
@@ -54,6 +62,15 @@ def gated(function: Activation, gate_up: torch.Tensor) -> torch.Tensor:
     """f(gate) * up: [N, 2 F], the gate first, -> [N, F]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return function(gate).mul_(up)
+
+
+def _can_pack(weight: torch.Tensor) -> bool:
+    """Whether oneDNN can multiply by this weight on this machine without emulation."""
+    if weight.device.type != "cpu" or not hasattr(_onednn, "_linear_pointwise"):
+        return False
+    if weight.dtype == torch.bfloat16:
+        return bool(_onednn._is_mkldnn_bf16_supported())  # noqa: SLF001
+    return weight.dtype == torch.float32
 
 
 class Linear(Layer):
@@ -108,8 +125,8 @@ class Linear(Layer):
         return tensors
 
     def pack(self) -> None:
-        if onednn.can_pack(self._weight):
-            self._weight = onednn.pack(self._weight)
+        if _can_pack(self._weight):
+            self._weight = _onednn._reorder_linear_weight(self._weight, None)  # noqa: SLF001
             self._packed = True
 
     def _skinny(
@@ -124,7 +141,9 @@ class Linear(Layer):
 
     def _multiply(self, rows: torch.Tensor) -> torch.Tensor:
         if self._packed:
-            return onednn.linear(rows, self._weight, self._bias)
+            return _onednn._linear_pointwise(  # noqa: SLF001
+                rows, self._weight, self._bias, "none", [], ""
+            )
         return F.linear(rows, self._weight, self._bias)
 
 

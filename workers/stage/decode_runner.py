@@ -133,24 +133,24 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         build = partial(requested_outputs, message, rows, step, table, all_states=all_states)
         return DecodeInput(step, message.masked, graph, build)
 
-    def forward(self, batch: DecodeInput, hidden: torch.Tensor | None) -> torch.Tensor:
-        step, graph = batch.tensors, batch.graph
+    def forward(self, prepared: DecodeInput, hidden: torch.Tensor | None) -> torch.Tensor:
+        step, graph = prepared.tensors, prepared.graph
         if isinstance(graph, FullGraph):
             return graph.run(hidden)
         if graph is not None:
-            return graph.run(step, hidden, batch.last_tokens)
+            return graph.run(step, hidden, prepared.last_tokens)
         step.resolve(self.slots)
-        attention = self.attention.over(step, batch.last_tokens)
+        attention = self.attention.over(step, prepared.last_tokens)
         return forward(self._model, step, hidden, attention)
 
-    def reuses_states(self, batch: DecodeInput) -> bool:
-        return batch.graph is not None
+    def reuses_states(self, prepared: DecodeInput) -> bool:
+        return prepared.graph is not None
 
     def run_head(
-        self, batch: DecodeInput, hidden: torch.Tensor, mask: StepMask | None = None
+        self, prepared: DecodeInput, hidden: torch.Tensor, mask: StepMask | None = None
     ) -> HeadResult:
-        words = mask and TokenMask.from_bytes(batch.masked, mask.bits, self.device)
-        return on_this_stage(self._head)(batch.requested, hidden, words)
+        words = mask and TokenMask.from_bytes(prepared.masked, mask.bits, self.device)
+        return on_this_stage(self._head)(prepared.requested, hidden, words)
 
     def warm_up(self) -> None:
         for message in decode_steps(self.config, self.kv_cache.num_blocks):

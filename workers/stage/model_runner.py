@@ -50,17 +50,17 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
         """Put the step's tensors on the device."""
 
     @abstractmethod
-    def forward(self, batch: InputT, hidden: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, prepared: InputT, hidden: torch.Tensor | None) -> torch.Tensor:
         """Run the layers over hidden states [T', hidden_size] of the stage before, None on the
         first stage. The result may have more rows than the step has tokens."""
 
-    def reuses_states(self, batch: InputT) -> bool:
+    def reuses_states(self, prepared: InputT) -> bool:
         """Whether a later step overwrites what `forward` returned for this one, in stream order."""
         return False
 
     @abstractmethod
     def run_head(
-        self, batch: InputT, hidden: torch.Tensor, mask: StepMask | None = None
+        self, prepared: InputT, hidden: torch.Tensor, mask: StepMask | None = None
     ) -> HeadResult:
         """Last stage: the results of a step, from what `forward` returned for it. A step with
         masked rows has a `mask`."""
@@ -72,13 +72,13 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
 
     def run_alone(self, message: StepT) -> None:
         """Run a step without the other stages, as if they had sent zeros, and drop its result."""
-        batch = self.prepare(message)
+        prepared = self.prepare(message)
         hidden = None
         if not self.first:
             hidden = pad_rows(self.hidden_like().expand(num_tokens(message), -1).contiguous())
-        hidden = self.forward(batch, hidden)
+        hidden = self.forward(prepared, hidden)
         if self.last:
-            self.run_head(batch, hidden)
+            self.run_head(prepared, hidden)
 
     def hidden_like(self) -> torch.Tensor:
         """Zeros [1, hidden_size], as between stages."""
@@ -145,14 +145,14 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
     def prepare(self, message: EncodeStep) -> PackedStep:
         return PackedStep.of(message, self.device)
 
-    def forward(self, batch: PackedStep, hidden: torch.Tensor | None) -> torch.Tensor:
-        return forward(self._model, batch, hidden, self.attention.over(batch))
+    def forward(self, prepared: PackedStep, hidden: torch.Tensor | None) -> torch.Tensor:
+        return forward(self._model, prepared, hidden, self.attention.over(prepared))
 
     def run_head(
-        self, batch: PackedStep, hidden: torch.Tensor, mask: StepMask | None = None
+        self, prepared: PackedStep, hidden: torch.Tensor, mask: StepMask | None = None
     ) -> HeadResult:
         del mask  # nothing is sampled
-        return self._head(batch, hidden)
+        return self._head(prepared, hidden)
 
     def warm_up(self) -> None:
         for message in encode_steps(self.config):

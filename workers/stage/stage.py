@@ -49,22 +49,22 @@ class Stage(Generic[StepT, InputT]):
 
     def run(self, message: StepT) -> None:
         """Run one step, or queue it on the device, and report it."""
-        batch = self._runner.prepare(message)
+        prepared = self._runner.prepare(message)
         self._timer.begin()
         if isinstance(message, DecodeStep):
             self._receive_tokens(message)
         hidden = self._receive(message)
         self._timer.mark()
-        hidden = self._runner.forward(batch, hidden)
+        hidden = self._runner.forward(prepared, hidden)
         result = None
         if self._links.next is None:
-            result = self._runner.run_head(batch, hidden, self._receive_mask(message))
+            result = self._runner.run_head(prepared, hidden, self._receive_mask(message))
             if self._links.tokens is not None:
                 self._links.tokens.announce(message.step)
             self._timer.mark()
         else:
             self._timer.mark()
-            reused = self._runner.reuses_states(batch)
+            reused = self._runner.reuses_states(prepared)
             self._links.next.send(message.step, hidden[: num_tokens(message)], reused=reused)
         self._results.send(message.step, result)
         self.last_finished_step = message.step

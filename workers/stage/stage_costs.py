@@ -184,12 +184,12 @@ def _decoder_seconds(
     _fill([runner.kv_cache.layers[0].keys, runner.kv_cache.layers[0].values])
 
     def seconds(message: DecodeStep) -> list[float]:
-        batch = runner.prepare(message)
-        step, requested = batch.tensors, batch.requested
+        prepared = runner.prepare(message)
+        step, requested = prepared.tensors, prepared.requested
         at_the_end = runner.attention.over(step, lambda: requested.last_tokens)
 
         def head(hidden: torch.Tensor) -> None:
-            runner.run_head(batch, forward(model, step, hidden, at_the_end))
+            runner.run_head(prepared, forward(model, step, hidden, at_the_end))
 
         parts = _seconds(model, step, runner.attention.over(step), head, until)
         layer, embedding, last_layer_and_head = parts
