@@ -50,7 +50,7 @@ def traffic() -> list[Visit]:
     draw = random.Random(1)
     common = draw.choices(range(3, LLAMA["vocab_size"]), k=30)
     made: list[Visit] = []
-    for number in range(16):
+    for number in range(24):
         begin = common[: draw.randrange(31)] if draw.random() < 0.5 else []
         prompt = begin + draw.choices(range(3, LLAMA["vocab_size"]), k=draw.randint(1, 20))
         params = SamplingParams(

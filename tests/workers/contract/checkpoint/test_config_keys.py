@@ -163,7 +163,7 @@ def test_numbers_that_are_not_finite(tmp_path: Path, value: float) -> None:
     assert read(tmp_path, written(attention_dropout=value)) == plain
     shown = json.dumps(value)
     for key in ("rms_norm_eps", "hidden_size"):
-        message = refusal(tmp_path, written(**{key: value}))
+        message = refusal(tmp_path, written() | {key: value})
         assert message == f"{key} {shown} is not a finite number"
     message = refusal(tmp_path, written(logit_scale=value))
     assert message == f"logit_scale {shown} is not supported"
