@@ -22,17 +22,17 @@ from workers.heads.base import HeadResult
 from workers.layers.linear import pad_rows
 from workers.links.engine_link import EngineLink, StepInbox, TokenReceiver, TokenSender
 from workers.links.transport import Links
-from workers.stage.model_runner import InputT, ModelRunner, StepT, num_tokens
+from workers.stage.model_runner import ModelRunner, num_tokens
 
 MarkT = TypeVar("MarkT")
 
 
-class Stage(Generic[StepT, InputT]):
+class Stage:
     """A stage that is ready. Heartbeats report its newest finished step, -1 before the first."""
 
     def __init__(
         self,
-        runner: ModelRunner[StepT, InputT],
+        runner: ModelRunner[Any, Any],
         links: Links,
         results: "ResultSender",
         inbox: StepInbox,
@@ -47,7 +47,7 @@ class Stage(Generic[StepT, InputT]):
         self._timer = results.timer
         self._inbox, self._tokens = inbox, tokens
 
-    def run(self, message: StepT) -> None:
+    def run(self, message: StepInput) -> None:
         """Run one step, or queue it on the device, and report it."""
         prepared = self._runner.prepare(message)
         self._timer.begin()
@@ -76,7 +76,7 @@ class Stage(Generic[StepT, InputT]):
         elif self._links.tokens is not None and self._runner.first:
             self._links.tokens.wait_for(message.after)
 
-    def _receive(self, message: StepT) -> torch.Tensor | None:
+    def _receive(self, message: StepInput) -> torch.Tensor | None:
         previous = self._links.previous
         if previous is None:
             return None

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import torch
 import zmq
@@ -172,7 +172,7 @@ def _stage(
     engine: EngineLink,
     inbox: StepInbox,
     context: ZMQContext,
-) -> Stage[Any, Any]:
+) -> Stage:
     config, sender, receiver = runner.config, None, None
     if config.num_stages > 1 and config.task == "generate" and links.tokens is None:
         if runner.last:
@@ -185,7 +185,7 @@ def _stage(
     else:
         own = EngineLink(context, config.worker_endpoint, runner.stage, "results")
         results = QueuedSender(own, runner.stage, sender)
-    return Stage[Any, Any](runner, links, results, inbox, receiver)
+    return Stage(runner, links, results, inbox, receiver)
 
 
 def _announcement(
@@ -212,7 +212,7 @@ def _announcement(
     )
 
 
-def _start_heartbeat(engine: EngineLink, number: int, stage: Stage[Any, Any]) -> None:
+def _start_heartbeat(engine: EngineLink, number: int, stage: Stage) -> None:
     """Send heartbeats to the engine core (`engine_core/executor/stage_link.py`) until the process
     ends, over a link of its own.
 
