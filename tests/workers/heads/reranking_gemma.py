@@ -1,5 +1,5 @@
-"""A tiny Gemma that reranks, with a tokenizer of the kind that bge-reranker-v2-gemma has, and its
-scores as the model card computes them with transformers."""
+"""A tiny Gemma that reranks, with a tokenizer as bge-reranker-v2-gemma has, and the scores of its
+model card."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +22,8 @@ _SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>"]
 
 
 def write_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Pairs of characters with spaces among them; other characters by their bytes. Texts begin with
-    `<bos>`."""
+    """Pairs of characters with spaces among them, and other characters by their bytes. Texts begin
+    with `<bos>`."""
     trainer = trainers.BpeTrainer(
         vocab_size=600,
         special_tokens=[*_SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))],

@@ -1,5 +1,4 @@
-"""A causal model that reranks gives the scores of its model card, whatever is cached and however
-prompts are cut into steps."""
+"""A causal model gives the scores of its model card, whatever is cached, in any steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -194,7 +193,7 @@ def test_a_document_is_cut_on_its_left(
 
 @only_qwen3
 def test_the_logit_of_one_token(folder: Path, reference: Any) -> None:
-    """Of a template that the configuration gives."""
+    """With a template that the configuration gives."""
     model, tokenizer = reference
     template = RerankTemplate(
         pieces=("A: {query}", "\n", "B: {document}", "\nyes?"), positive="yes"

@@ -1,5 +1,5 @@
-"""Checkpoints of encoders as they were published: with earlier names, with tensors of other heads,
-and with a head although their states are pooled."""
+"""Checkpoints of encoders with earlier names, with tensors of other heads, and with a head although
+their states are pooled."""
 
 import json
 import shutil

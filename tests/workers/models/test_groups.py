@@ -37,7 +37,7 @@ def prompts(prefix_len: int) -> list[list[int]]:
 
 
 def texts(folder: Path, way: Way, rows: list[list[int]], shared: int = 0) -> Texts:
-    """Of the batch band, if all begin with `shared` tokens, which they then share."""
+    """Texts of the batch band, if all begin with `shared` tokens, which they then share."""
     found: Texts = {}
 
     def judge(sampled: Sampled) -> int:

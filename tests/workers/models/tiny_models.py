@@ -25,11 +25,10 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Spoilt:
-    """What is wrong in a copy of a checkpoint: keys of config.json; the tensors whose names a
-    regular expression is found in, each filled with a number or changed by a function; and what
-    its family is made to say of it, as fields of `ModelShape.family`.
+    """Faults in a copy of a checkpoint, which a comparison must notice.
 
-    A comparison that does not notice it does not see what the key, tensor or field is for.
+    `config` are keys of config.json, `family` fields of `ModelShape.family`. `tensors` are found by
+    regular expressions in their names, and filled with a number or changed by a function.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -53,7 +52,7 @@ class TinyModel:
     spoilt: Mapping[str, Spoilt] = field(default_factory=dict)
 
     def save(self, folder: Path) -> Any:
-        """Write it with random weights, norms and biases too; returns it."""
+        """Write it with random weights, norms and biases too, and return it."""
         torch.manual_seed(7)
         model_class: Any = getattr(transformers, self.architecture)
         # The class of a configuration writes into the dictionaries that it gets.

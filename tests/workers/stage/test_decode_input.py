@@ -47,7 +47,7 @@ def stage_of(llama: Path, stage: int, num_stages: int) -> DecodeRunner:
 
 
 def two_rows(tokens: list[int]) -> DecodeStep:
-    """Slot 2: tokens 3..7 of a prompt of 8; slot 0: the token after a prompt of 8."""
+    """Slot 2 has tokens 3..7 of a prompt of 8, slot 0 the token after a prompt of 8."""
     return DecodeStep(
         step=7,
         tokens=int32(tokens),

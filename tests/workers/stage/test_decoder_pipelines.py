@@ -90,7 +90,7 @@ def engine_over(
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> Texts:
-    """What one stage gives, one job after the other, with memory for all."""
+    """The texts of one stage, one job after the other, with memory for all."""
     stages = Stages(folder, backend="naive")
     engine = engine_over(DecoderRunner(stages), folder, NUM_BLOCKS, steps_ahead=0)
     for visit in TRAFFIC:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workers.checkpoints import BERT, save_bert
-from tests.workers.stages import EncoderStages, vectors_of
+from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
+from tests.workers.stages import EncoderStages, dense, vectors_of
 from tests.workers.step_maker import encoder_step
-from workers.contract.messages import EmbedOutput
+from workers.contract.config import Task
+from workers.contract.messages import EmbedOutput, StepOutput
 
 SENTENCES = [
     "A penstock is the gated pipe that feeds a turbine.",
@@ -70,12 +72,19 @@ def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stag
 
 
 @pytest.mark.parametrize("num_stages", [1, 3])
-def test_neither_batches_nor_stages_change_a_bit(tmp_path: Path, num_stages: int) -> None:
-    save_bert(tmp_path)
-    one = EncoderStages(tmp_path, task="embed", backend="naive")
-    alone = [vectors_of(one.run(encoder_step([text])), 1)[0] for text in texts()]
-    stages = EncoderStages(tmp_path, task="embed", num_stages=num_stages, backend="naive")
-    together = vectors_of(stages.run(encoder_step(texts())), len(alone))
+@pytest.mark.parametrize(("task", "save"), [("embed", save_bert), ("embed_sparse", save_masked_lm)])
+def test_neither_other_rows_nor_stages_change_a_bit(
+    tmp_path: Path, task: Task, save: Callable[[Path], object], num_stages: int
+) -> None:
+    save(tmp_path)
+
+    def results(output: StepOutput, rows: int) -> np.ndarray:
+        return dense(output) if task == "embed_sparse" else vectors_of(output, rows)
+
+    one = EncoderStages(tmp_path, task=task, backend="naive")
+    alone = [results(one.run(encoder_step([text])), 1)[0] for text in texts()]
+    stages = EncoderStages(tmp_path, task=task, num_stages=num_stages, backend="naive")
+    together = results(stages.run(encoder_step(texts())), len(alone))
     np.testing.assert_array_equal(together, np.stack(alone))
 
 

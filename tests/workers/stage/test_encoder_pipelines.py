@@ -119,7 +119,7 @@ def differences(found: Numbers, alone: Numbers, visits: list[Visit]) -> int:
 def test_every_result_is_that_of_one_stage(
     tmp_path: Path, task: Task, counts: tuple[int, ...]
 ) -> None:
-    """On so many stages, with and without steps ahead; and a wrong step is noticed."""
+    """With and without steps ahead. A wrong step is noticed."""
     SAVES[task](tmp_path)
     visits = traffic(task)
     alone = answers(tmp_path, task, [[Visit(visit.job)] for visit in visits])

@@ -1,4 +1,4 @@
-"""What a worker does not import."""
+"""Modules that a worker does not import."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the parts of a model cost, measured before its layers are divided."""
+"""Costs of the parts of a model, measured before its layers are divided."""
 
 import time
 from pathlib import Path
@@ -150,7 +150,7 @@ def test_layers_that_nobody_is_to_divide_are_not_measured(
 
 
 def test_a_heavy_head_takes_a_layer_off_the_last_stage(tmp_path: Path) -> None:
-    """It multiplies each token by ten million numbers, a layer by two million."""
+    """The head multiplies each token by ten million numbers, a layer by two million."""
     task: Task = "embed_sparse"
     save_masked_lm(tmp_path, **(WIDE | {"num_hidden_layers": 4}), vocab_size=20_000)
     step = encoder_step([[5] * 17, [6, 7, 8]])

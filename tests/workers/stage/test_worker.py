@@ -119,7 +119,7 @@ def test_running_out_of_memory_names_the_setting_as_the_server_does(
 def failure_of(
     config: WorkerConfig, answers: dict[type[FromWorker], ToWorker] | None = None
 ) -> WorkerFailed:
-    """What a worker in this process that fails during its start sends to its engine core."""
+    """The last message of a worker in this process that fails during its start."""
     usual = {WorkerConnected: share_of(config), WorkerLoaded: AllocateKV(NUM_BLOCKS)}
     answers = usual | (answers or {})
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -148,5 +148,5 @@ def tokens_of(output: StepOutput) -> bytes:
 
 
 def header_bytes(file: Path) -> int:
-    """Of a safetensors file: eight bytes of length, then the header itself."""
+    """The head of a safetensors file: eight bytes of length, then the header itself."""
     return 8 + int(np.frombuffer(file.read_bytes()[:8], np.uint64)[0])

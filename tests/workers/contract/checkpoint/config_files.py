@@ -50,7 +50,7 @@ BERTS = ("BertModel", "BertForMaskedLM", "BertForSequenceClassification")
 
 
 def written(architecture: str = "LlamaForCausalLM", **changes: Any) -> dict[str, Any]:
-    """What transformers writes for a Llama or a BERT, but for `changes`."""
+    """The configuration that transformers writes for a Llama or a BERT, but for `changes`."""
     kind = LlamaConfig if architecture.startswith("Llama") else BertConfig
     return json.loads(kind(architectures=[architecture]).to_json_string()) | changes
 

@@ -76,7 +76,7 @@ def test_what_is_not_written_is_what_transformers_takes(tmp_path: Path, architec
 
 
 def test_a_window_without_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the family."""
+    """A reader of any family may say so."""
     family = FAMILIES["LlamaForCausalLM"]
 
     def with_window(keys: ShapeKeys) -> ModelShape:

@@ -1,4 +1,4 @@
-"""What an embedder's folder declares beside its weights."""
+"""Declarations in an embedder's folder beside its weights."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What each family reads of its keys: activations, windows, rotated parts, earlier forms."""
+"""Keys that families read in their own ways: activations, windows, rotation, earlier forms."""
 
 import math
 from pathlib import Path
@@ -23,7 +23,7 @@ ACTIVATION_KEYS = {
     "Gemma3": ["hidden_activation"],
     "ModernBert": ["hidden_activation", "classifier_activation"],
 }
-"""Of families that do not call it `hidden_act`."""
+"""Names of the key in families that do not call it `hidden_act`."""
 ARCHITECTURES = {family.name: name for name, family in FAMILIES.items()} | {
     "Gemma3": "Gemma3ForCausalLM"
 }
@@ -60,7 +60,7 @@ BIDIRECTIONAL: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def windows(folder: Path, config: dict[str, Any]) -> set[int | None]:
-    """Of all layers."""
+    """The windows of all layers."""
     model = read(folder, config)
     return {model.attention[kind].window for kind in model.layer_kinds}
 
@@ -153,7 +153,7 @@ NEW_NOMIC = {
 
 
 def test_nomics_forms_differ_in_length_alone(tmp_path: Path) -> None:
-    """transformers declares the length of the training; the model takes more."""
+    """transformers declares the length of the training, but the model takes more."""
     old, new = read(tmp_path, OLD_NOMIC), read(tmp_path, NEW_NOMIC)
     both = read(tmp_path, OLD_NOMIC | NEW_NOMIC)
     assert (old.max_model_len, new.max_model_len, both.max_model_len) == (8192, 2048, 8192)

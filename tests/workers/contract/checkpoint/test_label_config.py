@@ -1,4 +1,4 @@
-"""What a classifier's `config.json` says of its labels and of what their scores mean."""
+"""A classifier's labels and the meaning of their scores, by its `config.json`."""
 
 from pathlib import Path
 from typing import Any

@@ -36,7 +36,7 @@ def test_both_forms_are_one_record(tmp_path: Path, name: str) -> None:
 
 
 def test_what_the_records_say(tmp_path: Path) -> None:
-    """Of the numbers that no key states as they are."""
+    """Numbers that no key states as they are."""
     told = {name: read(tmp_path, published) for name, published in PUBLISHED.items()}
     reranker = told["BAAI/bge-reranker-v2-m3"]
     assert (reranker.max_model_len, reranker.num_labels, reranker.sigmoid_scores) == (8192, 1, True)

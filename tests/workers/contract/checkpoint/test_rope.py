@@ -16,7 +16,7 @@ from workers.contract.model_config import (
 )
 
 POSITIONS = 2048
-"""What transformers writes for Llama, with heads of 128."""
+"""The length of the Llama that transformers writes, with heads of 128."""
 
 
 def rope_of(folder: Path, **changes: Any) -> RopeConfig:
