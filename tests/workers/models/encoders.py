@@ -146,9 +146,7 @@ def _tiny(
 ENCODERS: dict[str, TinyModel] = {
     "bert": _tiny("BertModel", _EMBEDDINGS | _SEGMENTS),
     "bert_gelu_new": _tiny("BertModel", hidden_act="gelu_new"),
-    "bert_relu": _tiny("BertModel", hidden_act="relu"),
     "bert_label": _tiny("BertForSequenceClassification", _POOLER, num_labels=1),
-    "bert_labels": _tiny("BertForSequenceClassification", num_labels=3),
     "bert_words": _tiny("BertForMaskedLM"),
     "roberta": _tiny("RobertaModel", _EMBEDDINGS | _OFF_BY_ONE),
     "roberta_segments": _tiny("RobertaModel", _SEGMENTS, type_vocab_size=2),
@@ -170,13 +168,11 @@ ENCODERS: dict[str, TinyModel] = {
         num_labels=1,
     ),
     "distilbert_words_untied": _tiny("DistilBertForMaskedLM", tie_word_embeddings=False),
-    "distilbert_labels": _tiny("DistilBertForSequenceClassification", num_labels=3),
     "distilbert_words": _tiny(
         "DistilBertForMaskedLM", {"head": Spoilt(tensors={r"vocab_projector\.bias": 0.0})}
     ),
     "mpnet": _tiny("MPNetModel", _EMBEDDINGS | _ROWS_OFF_BY_ONE | _DISTANCES),
     "mpnet_label": _tiny("MPNetForSequenceClassification", num_labels=1),
-    "mpnet_labels": _tiny("MPNetForSequenceClassification", num_labels=3),
     "mpnet_words": _tiny("MPNetForMaskedLM", hidden_act="relu"),
     "embedding_gemma": _tiny("Gemma3TextModel", _GEMMA_FEATURES),
     "modernbert": _tiny("ModernBertModel", _MODERNBERT_FEATURES),
