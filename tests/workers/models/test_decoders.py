@@ -20,7 +20,7 @@ from tests.workers.models.tiny_models import TinyModel, TinyModels
 from tests.workers.teacher import Reference
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 
-TOKENS = 6
+TOKENS = 8
 SPOILT = [(name, feature) for name, tiny in DECODERS.items() for feature in tiny.spoilt]
 
 
