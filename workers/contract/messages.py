@@ -111,9 +111,9 @@ class StepMask(msgspec.Struct, array_like=True, frozen=True, tag="mask"):
 class Logprobs(msgspec.Struct, array_like=True, frozen=True):
     """Log-probabilities of N tokens, each with `width` alternatives, best first.
 
-    chosen float32[N], top_ids int32[N, width], top float32[N, width]. Taken from the raw logits
-    (before temperature and truncation). Rows that requested fewer than `width` ignore the rest.
-    `ranks` int32[N], only for scored tokens: a token's rank among all by likelihood, from 1.
+    chosen float32[N], top_ids int32[N, width], top float32[N, width], of the raw logits (before
+    temperature and truncation). Rows that requested fewer than `width` ignore the rest. Scored
+    tokens have `ranks` int32[N] among all tokens by likelihood, from 1.
     """
 
     width: int
@@ -163,10 +163,7 @@ class StageReport(msgspec.Struct, array_like=True, frozen=True, tag="report"):
 
 
 class FinishedStep(msgspec.Struct, array_like=True, frozen=True):
-    """A step that the last stage has finished in these `times`.
-
-    Each head adds the results of its rows, in order.
-    """
+    """A step that the last stage has finished. Each head adds its rows' results, in order."""
 
     step: int
     times: StepTimes = StepTimes()
@@ -246,10 +243,8 @@ class WorkerReady(msgspec.Struct, array_like=True, frozen=True, tag="ready"):
 
 
 class WorkerFailed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
-    """The stage cannot go on. `message` is one line fit for a person. The process then exits.
-
-    neighbour_lost   it failed at a link to another stage, which may have been lost before
-    """
+    """The stage cannot go on: its process exits. `message` is one line for a person.
+    `neighbour_lost`: it failed at a link to another stage, which may have been lost before."""
 
     stage: int
     message: str

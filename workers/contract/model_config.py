@@ -61,7 +61,7 @@ class LinearScaling(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
 
 
 class Llama3Scaling(msgspec.Struct, frozen=True, kw_only=True, tag="llama3"):
-    """Llama 3.1's: by wavelength, relative to `original_max_position`."""
+    """Llama 3.1's scaling by wavelength, relative to `original_max_position`."""
 
     factor: float
     low_freq_factor: float
@@ -104,10 +104,8 @@ class LongScaling(msgspec.Struct, frozen=True, kw_only=True, tag="longrope"):
 
 
 class DynamicScaling(msgspec.Struct, frozen=True, kw_only=True, tag="dynamic"):
-    """Dynamic NTK: none up to `original_max_position` tokens, and no more than those are served.
-
-    Beyond them the frequencies depend on the longest of the texts computed together.
-    """
+    """Dynamic NTK, served up to `original_max_position` tokens, where it changes nothing. Beyond
+    them the frequencies depend on the longest of the texts computed together."""
 
     original_max_position: int
 
@@ -116,10 +114,7 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling | Dynami
 
 
 class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Rotary position embedding with base `theta`.
-
-    `fraction` is the part of each attention head that is rotated, from its first dimension on.
-    """
+    """Rotary position embedding with base `theta`, of the first `fraction` of an attention head."""
 
     theta: float = 10_000.0
     fraction: float = 1.0
@@ -153,8 +148,8 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
 class PositionBias(msgspec.Struct, frozen=True, kw_only=True):
     """A learned number added to each score, by attention head and distance of the two tokens.
 
-    The distance is rounded to one of `num_buckets` buckets (Raffel et al. 2019, arXiv:1910.10683).
-    Distances of `max_distance` tokens and more share a bucket.
+    Distances are in `num_buckets` buckets (Raffel et al. 2019, arXiv:1910.10683), those of
+    `max_distance` tokens and more in one.
     """
 
     num_buckets: int

@@ -37,7 +37,7 @@ _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tup
 
 
 class LogFormatter(logging.Formatter):
-    """Lines of `role`. Beyond the first few in a while, an error has its line without traceback."""
+    """Lines of `role`. Beyond the first few tracebacks in a while, errors have lines alone."""
 
     def __init__(self, role: str) -> None:
         super().__init__(f"%(asctime)s %(levelname)-7s {role}: %(message)s", TIME_FORMAT)
@@ -55,8 +55,7 @@ class LogFormatter(logging.Formatter):
 
 
 def open_log(role: str, level: str) -> None:
-    """Begin the log of a child process of the daemon. An exception that ends one of its threads
-    ends the process from now on."""
+    """Begin the log of a child process, which an exception that ends a thread ends from now on."""
     open_standard_error(
         lambda lines: f"{time.strftime(TIME_FORMAT)} WARNING {role}: {lines:,} lines were dropped"
     )
@@ -77,10 +76,8 @@ def _log_end(what: str, error: BaseException) -> None:
 
 
 def end_process(what: str, error: BaseException, last_words: LastWords = _log_end) -> NoReturn:
-    """End this process at once, with status 1, because `what` has ended by `error`.
-
-    Waiting lines are written for a second at most, then the last words, directly.
-    """
+    """End this process at once, with status 1, because `what` has ended by `error`. Waiting lines
+    are written for a second at most, then the last words, directly."""
     try:
         finish_standard_error()
         last_words(what, error)
@@ -105,10 +102,8 @@ SILENT_BEATS = 8
 """Heartbeats in a row that a process misses before it counts as standing still, within 10 s."""
 
 DRAIN_SIGNAL = signal.SIGUSR1
-"""The supervisor's signal to an API process to finish its requests and exit.
-
-A second one ends the requests, and SIGTERM the process.
-"""
+"""The supervisor's signal to an API process to finish its requests and exit. A second one ends the
+requests, and SIGTERM the process."""
 
 _STDIN = 0
 
@@ -128,11 +123,8 @@ def exit_with_parent() -> None:
 
 
 class Heartbeat:
-    """The heartbeat of a process, to the daemon's supervisor.
-
-    The process's loop calls `beat` every BEAT_SECONDS: a thread would continue when the loop stands
-    still, which is what the supervisor is to notice.
-    """
+    """The heartbeat of a process, to the daemon's supervisor. The process's loop calls `beat` every
+    BEAT_SECONDS: a thread would hide that the loop stands still."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
@@ -351,10 +343,8 @@ def _own_descriptor() -> int:
 
 
 def _occupy() -> None:
-    """Open /dev/null in place of a standard stream that is closed.
-
-    The next file to be opened would be taken for it.
-    """
+    """Open /dev/null in place of a standard stream that is closed. The next file to be opened would
+    be taken for it."""
     for stream in range(_STDERR + 1):
         try:
             os.fstat(stream)

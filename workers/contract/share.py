@@ -9,11 +9,8 @@ from workers.contract.model_config import ModelConfigError
 
 
 class Share(msgspec.Struct, array_like=True, frozen=True, tag="share"):
-    """Contents of one stage: the layers from `start` to before `stop`, at least one.
-
-    The `first` stage also has the embedding, the `last` one the final norm and the LM head or
-    classifier.
-    """
+    """Contents of one stage: the layers from `start` to before `stop`, at least one. The `first`
+    stage also has the embedding, the `last` one the final norm and the LM head or classifier."""
 
     start: int
     stop: int

@@ -82,10 +82,7 @@ class TokenBias(msgspec.Struct, array_like=True, frozen=True):
 
 
 class BarredTokens(msgspec.Struct, array_like=True, frozen=True):
-    """Tokens that cannot be sampled before `min_tokens` others have been.
-
-    ids  int32[N], each once
-    """
+    """Tokens (`ids` int32[N], each once) that cannot be sampled before `min_tokens` others."""
 
     min_tokens: int = 0
     ids: bytes = b""

@@ -38,9 +38,7 @@ SCORED_AT_ONCE = 512
 @dataclass(frozen=True, slots=True)
 class SamplingInput:
     """Sampling of the S rows of a step with a requested output, in slots `device_slots` int32[S].
-
-    `width` is the most alternatives that any of them reports, -1 for no log-probabilities.
-    """
+    `width` is the most alternatives that any of them reports, -1 for no log-probabilities."""
 
     device_slots: torch.Tensor
     rows: SamplingRows
@@ -49,10 +47,8 @@ class SamplingInput:
 
 @dataclass(frozen=True, slots=True)
 class ScoringInput:
-    """The N positions of a step whose next token is scored (int64[N] each, on the device).
-
-    `width` is the most alternatives that any row of the step reports beside a prompt token.
-    """
+    """The N positions of a step whose next token is scored (int64[N] each, on the device). `width`
+    is the most alternatives that any row of the step reports beside a prompt token."""
 
     positions: torch.Tensor
     targets: torch.Tensor

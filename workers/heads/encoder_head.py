@@ -66,10 +66,8 @@ _Pool = Callable[[torch.Tensor, PackedStep], torch.Tensor]
 
 
 def pool(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
-    """Pool `hidden` [T', D] -> float32[R, modes * D], not normalised. NaN stays in its row.
-
-    Rows have more tokens than `step.unpooled_lens`.
-    """
+    """Pool `hidden` [T', D] -> float32[R, modes * D], not normalised. NaN stays in its row. Rows
+    have more tokens than `step.unpooled_lens`."""
     vectors = [_POOLS[mode](hidden, step) for mode in config.modes]
     return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=1)
 
@@ -128,10 +126,8 @@ _POOLS: Mapping[PoolingMode, _Pool] = {
 def _sums(
     hidden: torch.Tensor, step: PackedStep, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Each row's sum of its pooled tokens, float32[R, D], with `weights` float32[T].
-
-    Added token by token, in order: a row's sum does not depend on its neighbours.
-    """
+    """Each row's sum of its pooled tokens, float32[R, D], with `weights` float32[T]. Added token by
+    token, in order: a row's sum does not depend on its neighbours."""
     states = hidden[: step.num_tokens].float()
     rows = _row_of_token(step.row_lens, step.num_tokens)
     if weights is not None:
@@ -171,10 +167,8 @@ TOKENS_AT_ONCE = 512
 
 
 class SparseVectors(NamedTuple):
-    """R sparse vectors, as in `EmbedSparseOutput`: counts int32[R], entries float32[E, 2].
-
-    float32 holds every integer up to 2**24, more than a vocabulary has.
-    """
+    """R sparse vectors, as in `EmbedSparseOutput`: counts int32[R], entries float32[E, 2]. float32
+    holds every integer up to 2**24, more than a vocabulary has."""
 
     counts: torch.Tensor
     entries: torch.Tensor

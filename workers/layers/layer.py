@@ -28,10 +28,8 @@ class Rows:
 
 
 class Layer:
-    """A model or a part of one, with weights of its own or with parts that have them.
-
-    A layer is created with uninitialised weights, filled through `weights`, packed, then called.
-    """
+    """A model or a part of one, with weights of its own or with parts that have them. A layer is
+    created with uninitialised weights, filled through `weights`, packed, then called."""
 
     def parts(self) -> "Iterator[Layer]":
         """The layers that this one consists of: those among its attributes, alone or in lists."""

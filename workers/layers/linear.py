@@ -191,9 +191,7 @@ def pad_rows(rows: torch.Tensor) -> torch.Tensor:
 
 class Embedding(Layer):
     """Rows of a table by index, int64[N] -> [N, size], times `scale` as rounded to its dtype.
-
-    `weight` is [count, size]. Index 0 is row `first`; the rows before it are never used.
-    """
+    `weight` is [count, size]. Index 0 is row `first`; the rows before it are never used."""
 
     weight: torch.Tensor
 

@@ -48,19 +48,15 @@ class RMSNorm(Layer):
 
 
 def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / rms(x) * w over the last dimension of rows [..., size], without fused kernels.
-
-    Computed in the weight's dtype, and rounded once to that of the rows.
-    """
+    """x / rms(x) * w over the last dimension of rows [..., size], without fused kernels. Computed
+    in the weight's dtype, and rounded once to that of the rows."""
     wide = rows.to(weight.dtype)
     return F.rms_norm(wide, weight.shape, weight, eps).to(rows.dtype)
 
 
 class QKNorm(NamedTuple):
-    """Weights [D] and epsilon of the RMSNorms of each attention head's queries and keys.
-
-    Applied before these are rotated (Henry et al. 2020, arXiv:2010.04245, with RMSNorm).
-    """
+    """Weights [D] and epsilon of the RMSNorms of each attention head's queries and keys. Applied
+    before these are rotated (Henry et al. 2020, arXiv:2010.04245, with RMSNorm)."""
 
     query: torch.Tensor
     key: torch.Tensor

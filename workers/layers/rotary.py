@@ -20,10 +20,8 @@ from workers.layers.layer import Placement
 
 
 def rope_frequencies(rope: RopeConfig, head_dim: int, length: int) -> torch.Tensor:
-    """Radians per position for each rotated pair of dimensions, float32[R / 2].
-
-    `length` is the most tokens of a text that is served.
-    """
+    """Radians per position for each rotated pair of dimensions, float32[R / 2]. `length` is the
+    most tokens of a text that is served."""
     size = rope.rotary_dim(head_dim)
     exponents = torch.arange(0, size, 2, dtype=torch.int64).float() / size
     frequencies = 1.0 / rope.theta**exponents
@@ -84,9 +82,7 @@ class Rotation(NamedTuple):
 
 class RotaryEmbedding:
     """Rotations of positions [0, length), times the attention factor of a scaling that has one.
-
-    table  float32[length, R], for kernels: the cosines of R/2 angles, then their sines
-    """
+    table float32[length, R], for kernels: the cosines of R/2 angles, then their sines"""
 
     table: torch.Tensor
 

@@ -36,10 +36,8 @@ FamilyT = TypeVar("FamilyT", bound=FamilyConfig)
 
 
 class StageLayer(Layer, ABC):
-    """A layer as two halves, before and after attention, for any number of tokens.
-
-    qk_norm  norms of queries and keys before they are rotated; most models have none
-    """
+    """A layer as two halves, before and after attention, for any number of tokens. qk_norm norms of
+    queries and keys before they are rotated; most models have none"""
 
     qk_norm: QKNorm | None = None
 

@@ -93,9 +93,7 @@ def _seconds(
     until: float,
 ) -> list[float]:
     """Seconds of a layer, the embedding and the head in one step. `head` gets states of its tokens.
-
-    Raises TimeoutError for a part that would be timed after `until`.
-    """
+    Raises TimeoutError for a part that would be timed after `until`."""
     hidden, times = torch.randn_like(model.embed(step)), list[float]()
     for part in (
         lambda: run_layer(model, 0, hidden, attention),
@@ -118,10 +116,8 @@ def _log(costs: StageCosts, seconds: float) -> None:
 
 
 def _part_weights(execution: ExecutionConfig) -> tuple[int, int, int]:
-    """Numbers in a layer, the embedding and the head, from outlines of one layer.
-
-    A tied embedding counts at both ends: each of them loads it.
-    """
+    """Numbers in a layer, the embedding and the head, from outlines of one layer. A tied embedding
+    counts at both ends: each of them loads it."""
 
     def count(*, first: bool, last: bool) -> int:
         weights = outline(execution, Share(0, 1, first=first, last=last)).weights()

@@ -24,10 +24,8 @@ class CheckpointError(ModelConfigError):
 
 
 class TensorFile(NamedTuple):
-    """An open file of tensors, which stay on the CPU and are read by `get`.
-
-    `get` raises CheckpointError for an unknown name or a file that cannot be read.
-    """
+    """An open file of tensors, which stay on the CPU and are read by `get`. `get` raises
+    CheckpointError for an unknown name or a file that cannot be read."""
 
     names: Collection[str]
     get: Callable[[str], torch.Tensor]

@@ -39,10 +39,8 @@ class LoadedModel:
 
 
 def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
-    """Build this stage's share of the model on its device, and fill its weights.
-
-    Raises ModelConfigError or UnknownArchitectureError.
-    """
+    """Build this stage's share of the model on its device, and fill its weights. Raises
+    ModelConfigError or UnknownArchitectureError."""
     start, config = time.monotonic(), worker.execution
     placement = Placement.of(worker)
     architecture = model_class(config.model.architecture)

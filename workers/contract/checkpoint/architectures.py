@@ -146,10 +146,8 @@ class UnknownArchitectureError(ValueError):
 
 
 def _mistyped(architecture: str) -> str | None:
-    """The supported name from which this one differs by a letter, two swapped ones, or case.
-
-    Other digits are another model.
-    """
+    """The supported name from which this one differs by a letter, two swapped ones, or case. Other
+    digits are another model."""
     if len(architecture) > 100:
         return None  # the search below would take its time
     letters = Counter(architecture.lower())
@@ -182,9 +180,7 @@ _TASKS: Mapping[AskedTask, tuple[Task, ...]] = {
 
 def architecture_for(declared: str, asked: AskedTask) -> str:
     """The architecture for the task that is asked for: the declared one, or that without its head.
-
-    Raises TaskError.
-    """
+    Raises TaskError."""
     own = family_of(declared)
     by_task: dict[Task, str] = {family_of(own.base).task: own.base, own.task: declared}
     if own.task == "generate":

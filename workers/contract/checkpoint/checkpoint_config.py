@@ -155,10 +155,8 @@ def _check_rope(keys: ConfigKeys, rope: RopeConfig, head_dim: int) -> None:
 
 
 def _longest(shape: ModelShape, own_limit: int | None) -> int:
-    """The most tokens of a text: those that the model can tell apart, or fewer.
-
-    Its rotary embeddings say how many that are (see `RopeConfig.limit`).
-    """
+    """The most tokens of a text: those that the model can tell apart, or fewer. Its rotary
+    embeddings say how many that are (see `RopeConfig.limit`)."""
     ropes = [kind.rope for kind in shape.attention if kind.rope is not None]
     told = min([rope.limit(shape.max_position) for rope in ropes], default=shape.max_position)
     return told if own_limit is None else min(told, own_limit)

@@ -84,10 +84,8 @@ def stop(error: ModelConfigError) -> None:
 
 
 class ConfigKeys:
-    """The keys of one JSON object. Those with the value null count as absent (but see `has`).
-
-    Each method raises ModelConfigError, naming file and key, for a value of another type.
-    """
+    """The keys of one JSON object. Those with the value null count as absent (but see `has`). Each
+    method raises ModelConfigError, naming file and key, for a value of another type."""
 
     def __init__(
         self, file: Path, values: Mapping[str, Any], within: str = "", refuse: Refuse = stop

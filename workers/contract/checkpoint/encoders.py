@@ -224,11 +224,8 @@ def read_nomicbert(keys: ShapeKeys) -> ModelShape:
 
 
 def _key_of_length(keys: ShapeKeys) -> str:
-    """The key that says how long a text may be.
-
-    With `rotary_scaling_factor` longer texts than in training would need bases of their own
-    (dynamic NTK): the length of the training is the most.
-    """
+    """The key that says how long a text may be. With `rotary_scaling_factor` longer texts than in
+    training would need bases of their own (dynamic NTK): the length of the training is the most."""
     longest = "n_positions" if keys.has("n_positions") else "max_position_embeddings"
     scaled = keys.optional("rotary_scaling_factor", float)
     keys.ignore("max_position_embeddings", "max_trained_positions", "n_positions")

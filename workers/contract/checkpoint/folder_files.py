@@ -178,10 +178,8 @@ _SINGLE_FILES: dict[WeightFormat, str] = {
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """One set of weights: one file, or those that an index lists.
-
-    `index` maps the tensors' names to files. `missing` says in words which file is not there.
-    """
+    """One set of weights: one file, or those that an index lists. `index` maps the tensors' names
+    to files. `missing` says in words which file is not there."""
 
     format: WeightFormat
     files: tuple[Path, ...]

@@ -133,11 +133,8 @@ _OF_VECTORS: Neutral = {
 
 
 class _Pooling(msgspec.Struct, forbid_unknown_fields=True):
-    """The configuration of a Pooling module.
-
-    Before version 5.4 the library wrote one key for each mode; they are in the order in which it
-    puts their vectors side by side.
-    """
+    """The configuration of a Pooling module. Before version 5.4 the library wrote one key for each
+    mode; they are in the order in which it puts their vectors side by side."""
 
     pooling_mode: PoolingMode | Annotated[list[PoolingMode], Meta(min_length=1)] | None = None
     pooling_mode_cls_token: bool = False
@@ -212,9 +209,7 @@ def read_splade(folder: Path, modules: Sequence[Module]) -> SpladeConfig:
 
 def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> RerankConfig:
     """The checkpoint's own answer tokens, if it names them, and its default prompt as instruction.
-
-    The template is not in the files. Raises ModelConfigError.
-    """
+    The template is not in the files. Raises ModelConfigError."""
     own = _settings_of(folder, modules, "LogitScore", _LogitScore)
     ids = () if own is None else (own.true_token_id, own.false_token_id)
     tokens = tuple(token for token in ids if token is not None)
@@ -224,10 +219,8 @@ def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> 
 def read_vector_modules(
     folder: Path, modules: Sequence[Module], pooled_size: int
 ) -> tuple[VectorModule, ...]:
-    """The modules behind the pooling, whose vectors have `pooled_size` numbers.
-
-    Raises ModelConfigError.
-    """
+    """The modules behind the pooling, whose vectors have `pooled_size` numbers. Raises
+    ModelConfigError."""
     kinds = [module.kind for module in modules]
     start = kinds.index("Pooling") + 1 if "Pooling" in kinds else len(kinds)
     behind, size, read = modules[start:], pooled_size, list[VectorModule]()

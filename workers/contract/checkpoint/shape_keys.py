@@ -29,10 +29,8 @@ _SCALINGS = "default, linear, llama3, yarn, longrope, dynamic"
 
 
 class ShapeKeys(ConfigKeys):
-    """The keys of a `config.json` or of an object in it, from which a family reads its shape.
-
-    All methods raise ModelConfigError.
-    """
+    """The keys of a `config.json` or of an object in it, from which a family reads its shape. All
+    methods raise ModelConfigError."""
 
     def read_sizes(
         self, head_dim: int | None = None, positions: str = "max_position_embeddings"
@@ -191,8 +189,8 @@ class ShapeKeys(ConfigKeys):
     def read_layers(
         self, full: AttentionKind, sliding: AttentionKind | None, usual: Sequence[bool]
     ) -> list[AttentionKind]:
-        """The kind of attention of each layer, by its type in `layer_types`, or without the key
-        `full` where `usual` is true."""
+        """The kind of attention of each layer, by its type in `layer_types`. Without it, layers
+        are `full` where `usual` is true."""
         kinds = {_FULL: full} if sliding is None else {_FULL: full, _SLIDING: sliding}
         names = self.read("layer_types", list[str], [_FULL if own else _SLIDING for own in usual])
         if len(names) != len(usual):
