@@ -36,11 +36,8 @@ PAIRS = [(QUERY, document) for document in DOCUMENTS]
 
 @dataclass(frozen=True)
 class Card:
-    """A reranker whose model card computes scores with transformers.
-
-    `save` writes the model and its tokenizer. `uncounted` is the end of the prompt that the card's
-    `max_length` leaves out.
-    """
+    """A reranker whose model card computes scores with transformers. `save` writes the model and
+    its tokenizer. `uncounted` is the end of the prompt that the card's `max_length` leaves out."""
 
     save: Callable[[Path], tuple[Any, PreTrainedTokenizerFast]]
     card_scores: Callable[..., np.ndarray]

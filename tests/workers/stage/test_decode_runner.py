@@ -67,10 +67,8 @@ Trace = dict[int, tuple[torch.Tensor, list[int], list[bytes]]]
 
 
 def trace(stages: Stages, chunk: int, batch: int, *, ahead: bool = False) -> Trace:
-    """Run every prompt and 12 tokens more, `batch` rows at a time, prompts in chunks.
-
-    `ahead` never tells the stages a sampled token: they find it in the slot.
-    """
+    """Run every prompt and 12 tokens more, `batch` rows at a time, prompts in chunks. `ahead` never
+    tells the stages a sampled token: they find it in the slot."""
     maker = StepMaker(stages.block_size, NUM_BLOCKS)
     rows = [
         maker.admit(prompt, temperature=temperature, seed=5, top_p=0.9, logprobs=3)
