@@ -68,7 +68,7 @@ def test_every_family(tmp_path: Path, name: str, backend: str) -> None:
     """With windows, rotary positions, biases by distance, gates."""
     tiny = ENCODERS[name]
     tiny.save(tmp_path)
-    task = family_of(tiny.model_class.__name__).task
+    task = family_of(tiny.architecture).task
     step, rows = encoder_step(texts_for(tiny)), len(texts_for(tiny))
     on_cpu = EncoderStages(tmp_path, task=task).run(step)
     on_gpu = EncoderStages(tmp_path, task=task, backend=backend, device="cuda").run(step)

@@ -16,7 +16,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
 Task = Literal["generate", "embed", "embed_sparse", "classify", "rerank"]
 AskedTask = Literal["generate", "embed", "rerank"]
-"""What a person may ask a checkpoint to do."""
+"""Tasks that a person may ask a checkpoint to do."""
 TransportName = Literal["auto", "gloo", "peer-memory", "nccl"]
 
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -26,30 +26,25 @@ ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How one model is computed: the same for its engine core and for each of its workers.
 
-    `name` is what requests call the model. `devices` has one entry a pipeline stage: all are `cpu`,
-    or each is a `cuda:N`. `threads` are CPU threads of each stage.
-
-    `max_model_len` is the most tokens of a sequence, `max_running` the number of sequences that
-    generate at once, `max_step_tokens` the most tokens of one step.
-
-    `stage_layers` is how many layers each stage gets; empty where that is decided by measurement.
-    `steps_ahead` is how many steps more than there are micro-batches may be in flight.
-
-    `disable_cascade_attn` is whether each row attends to the whole of its context by itself, even
-    where rows share a prefix.
-
-    What has waited `max_priority_wait` seconds begins before every priority.
-
-    `block_size` is the number of tokens in a block of the KV cache. `kv_cache_bytes` is the size of
-    each stage's cache, unless there are `memory_shares`, the bytes that each stage may take of its
-    device: then the cache takes what the weights and the largest step leave of them.
-
-    `worker_endpoint` is the socket on which the engine core talks to its workers; `token_endpoint`
-    the one on which the first stage takes sampled tokens from the last; `rendezvous` a file in the
-    daemon's private directory through which the stages' process groups find each other.
-
-    `setting_names` are what messages call settings, by key: the server knows how a person sets
-    them (`--max-running`, `models[0].max_running of penstock.yaml`).
+    max_model_len         the most tokens of a sequence
+    max_running           sequences that generate at once
+    max_step_tokens       the most tokens of one step
+    name                  the model's name in requests
+    devices               one a pipeline stage: all are `cpu`, or each is a `cuda:N`
+    stage_layers          layers of each stage; empty where that is decided by measurement
+    steps_ahead           steps that may be in flight beside one a micro-batch
+    disable_cascade_attn  each row attends to all of its context, even where rows share a prefix
+    max_priority_wait     seconds after which a waiting row begins before every priority
+    threads               CPU threads of each stage
+    block_size            tokens in a block of the KV cache
+    kv_cache_bytes        the size of each stage's cache, unless there are `memory_shares`
+    memory_shares         bytes of its device for each stage; its cache takes what the weights and
+                          the largest step leave of them
+    worker_endpoint       the socket between the engine core and its workers
+    token_endpoint        the socket on which the first stage takes sampled tokens from the last
+    rendezvous            a private file through which the stages' process groups find each other
+    setting_names         names of settings in messages, by key: how a person has set them
+                          (`--max-running`, `models[0].max_running of penstock.yaml`)
     """
 
     max_model_len: int
@@ -78,7 +73,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     setting_names: dict[str, str] = {}
 
     def setting(self, key: str) -> str:
-        """The name in messages of a setting that a person should change."""
+        """The name of a setting in messages."""
         return self.setting_names.get(key, key)
 
     @property
@@ -89,7 +84,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def scores_relevance(self) -> bool:
         """Whether a score is the relevance of a text to a query. A classifier's is if it has a
-        single label, and if it scores pairs at all."""
+        single label and reads pairs."""
         return self.task != "classify" or (self.scores_pairs and self.model.num_labels == 1)
 
     @property
@@ -99,22 +94,21 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_depth(self) -> int:
-        """The most steps that may ever be in flight: what buffers are sized for."""
+        """The most steps that may ever be in flight, for which buffers are sized."""
         return max_micro_batches(self.num_stages) + self.steps_ahead
 
     @property
     def largest_step_tokens(self) -> int:
-        """Tokens of the largest step. Without a KV cache a text is computed in one step, however
-        long it is."""
+        """Tokens of the largest step. Without a KV cache a text is computed in one step, of
+        whatever length."""
         if self.model.has_kv_cache:
             return self.max_step_tokens
         return max(self.max_step_tokens, self.max_model_len)
 
     @property
     def activation_ring_bytes(self) -> int:
-        """Bytes in which a stage receives activations, at most: `max_depth` slots, one a step in
-        flight, of [largest_step_tokens, hidden_size]. One slot where NCCL is asked for. The only
-        stage of a model has none."""
+        """The most bytes in which a stage receives activations. Each step in flight has a slot of
+        [largest_step_tokens, hidden_size]. With NCCL there is one slot."""
         if self.num_stages == 1:
             return 0
         row = self.model.hidden_size * ITEM_BYTES[self.dtype]
@@ -128,8 +122,8 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The GPUs that every worker of this model sees, in this order: `cuda:0` of a worker is the
-        first. A worker that saw its own alone could not reach its neighbours' memory."""
+        """The GPUs that every worker of this model sees, so as to reach its neighbours' memory. The
+        first is its `cuda:0`."""
         return () if self.device_type == "cpu" else tuple(dict.fromkeys(self.devices))
 
 

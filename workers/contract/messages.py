@@ -97,9 +97,8 @@ StepInput = DecodeStep | EncodeStep
 class StepMask(msgspec.Struct, array_like=True, frozen=True, tag="mask"):
     """Which tokens the masked rows of a step may sample, for the last stage alone.
 
-    One for each DecodeStep with masked rows, at any time after it: later steps may come first. It
-    may depend on the result of an earlier step, so a worker that waits for it must have sent that
-    result.
+    Each DecodeStep with masked rows has one, sent at any time after it: later steps may come first.
+    It may depend on an earlier step's result, which a worker must send before it waits for it.
 
     bits    int32[M, ceil(V / 32)] of the M masked rows, in order: bit i % 32 of word i // 32 is 1
             where the row may sample token i
@@ -112,9 +111,9 @@ class StepMask(msgspec.Struct, array_like=True, frozen=True, tag="mask"):
 class Logprobs(msgspec.Struct, array_like=True, frozen=True):
     """Log-probabilities of N tokens, each with `width` alternatives, best first.
 
-    chosen float32[N], top_ids int32[N, width], top float32[N, width]. Taken from the raw logits
-    (before temperature and truncation). Rows that requested fewer than `width` ignore the rest.
-    `ranks` int32[N], only for scored tokens: a token's rank among all by likelihood, from 1.
+    chosen float32[N], top_ids int32[N, width], top float32[N, width], of the raw logits (before
+    temperature and truncation). Rows that requested fewer than `width` ignore the rest. Scored
+    tokens have `ranks` int32[N] among all tokens by likelihood, from 1.
     """
 
     width: int
@@ -155,8 +154,8 @@ class StepTimes(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class StageReport(msgspec.Struct, array_like=True, frozen=True, tag="report"):
-    """A stage before the last one has done its part of a step. (The last one's report is part of
-    its output.) Each stage's reports come in submit order."""
+    """A stage before the last one has done its part of a step. Reports come in submit order; the
+    last stage's is part of its output."""
 
     stage: int
     step: int
@@ -164,10 +163,7 @@ class StageReport(msgspec.Struct, array_like=True, frozen=True, tag="report"):
 
 
 class FinishedStep(msgspec.Struct, array_like=True, frozen=True):
-    """A step that the last stage has finished in these `times`.
-
-    Each head adds the results of its rows, in order.
-    """
+    """A step that the last stage has finished. Each head adds its rows' results, in order."""
 
     step: int
     times: StepTimes = StepTimes()
@@ -217,7 +213,7 @@ StepOutput = GenerateOutput | EmbedOutput | EmbedSparseOutput | ClassifyOutput
 
 class WorkerConnected(msgspec.Struct, array_like=True, frozen=True, tag="connected"):
     """The stage is connected to its neighbours, and waits for its `Share` of the layers. `costs`
-    are given where these are to be divided by measurement, and are large enough for it."""
+    are given if the layers are divided by measurement."""
 
     stage: int
     costs: StageCosts | None = None
@@ -247,10 +243,8 @@ class WorkerReady(msgspec.Struct, array_like=True, frozen=True, tag="ready"):
 
 
 class WorkerFailed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
-    """The stage cannot go on. `message` is one line fit for a person. The process then exits.
-
-    neighbour_lost   it failed at a link to another stage, which may have been lost before
-    """
+    """The stage cannot go on: its process exits. `message` is one line for a person.
+    `neighbour_lost`: it failed at a link to another stage, which may have been lost before."""
 
     stage: int
     message: str

@@ -61,7 +61,7 @@ class LinearScaling(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
 
 
 class Llama3Scaling(msgspec.Struct, frozen=True, kw_only=True, tag="llama3"):
-    """Llama 3.1's: by wavelength, relative to `original_max_position`."""
+    """Llama 3.1's scaling by wavelength, relative to `original_max_position`."""
 
     factor: float
     low_freq_factor: float
@@ -73,7 +73,7 @@ class YarnScaling(msgspec.Struct, frozen=True, kw_only=True, tag="yarn"):
     """YaRN (Peng et al. 2023, arXiv:2309.00071): by turns over `original_max_position` tokens.
 
     Dimensions with more than `beta_fast` turns are left alone, those with less than `beta_slow` are
-    divided by `factor`. With `truncate` the two bounds are whole dimensions. What is rotated is
+    divided by `factor`. With `truncate` the two bounds are whole dimensions. Rotated dimensions are
     multiplied by `attention_factor`.
     """
 
@@ -88,9 +88,9 @@ class YarnScaling(msgspec.Struct, frozen=True, kw_only=True, tag="yarn"):
 class LongScaling(msgspec.Struct, frozen=True, kw_only=True, tag="longrope"):
     """LongRoPE (Ding et al. 2024, arXiv:2402.13753): a divisor for each pair of dimensions.
 
-    A model that is served for at most `original_max_position` tokens has the short ones, any other
-    the long ones, for short texts too: a cache of keys cannot change. What is rotated is multiplied
-    by `attention_factor`.
+    A model that is served for at most `original_max_position` tokens has the short divisors, any
+    other the long ones. They hold for all its texts: cached keys cannot change. Rotated dimensions
+    are multiplied by `attention_factor`.
     """
 
     short_factors: tuple[float, ...]
@@ -104,10 +104,8 @@ class LongScaling(msgspec.Struct, frozen=True, kw_only=True, tag="longrope"):
 
 
 class DynamicScaling(msgspec.Struct, frozen=True, kw_only=True, tag="dynamic"):
-    """Dynamic NTK: none up to `original_max_position` tokens, and no more than those are served.
-
-    Beyond them the frequencies depend on the longest text of a batch.
-    """
+    """Dynamic NTK, served up to `original_max_position` tokens, where it changes nothing. Beyond
+    them the frequencies depend on the longest of the texts computed together."""
 
     original_max_position: int
 
@@ -116,10 +114,7 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling | Dynami
 
 
 class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Rotary position embedding with base `theta`.
-
-    `fraction` is the part of each attention head that is rotated, from its first dimension on.
-    """
+    """Rotary position embedding with base `theta`, of the first `fraction` of an attention head."""
 
     theta: float = 10_000.0
     fraction: float = 1.0
@@ -139,11 +134,8 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 return 1.0
 
     def limit(self, declared: int) -> int:
-        """The most tokens of a text in a model that declares a length.
-
-        They are more with YaRN, whose factor extends it, and no more than the original length with
-        dynamic NTK.
-        """
+        """The most tokens of a text in a model that declares a length. YaRN's factor extends it;
+        dynamic NTK ends at the original length."""
         match self.scaling:
             case YarnScaling() as yarn:
                 return max(declared, int(yarn.original_max_position * yarn.factor))
@@ -156,8 +148,8 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
 class PositionBias(msgspec.Struct, frozen=True, kw_only=True):
     """A learned number added to each score, by attention head and distance of the two tokens.
 
-    The distance is rounded to one of `num_buckets` buckets (Raffel et al. 2019, arXiv:1910.10683).
-    Distances of `max_distance` tokens and more share a bucket.
+    Distances are in `num_buckets` buckets (Raffel et al. 2019, arXiv:1910.10683), those of
+    `max_distance` tokens and more in one.
     """
 
     num_buckets: int
@@ -183,11 +175,8 @@ class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
     rope: RopeConfig | None = None
 
     def narrowed(self, window: int | None, max_position: int) -> Self:
-        """The kind with a window, in a model that declares `max_position` positions.
-
-        A window that holds every text is none: transformers' masks are the same with it and
-        without.
-        """
+        """The kind with a window, in a model that declares `max_position` positions. A window that
+        holds every text is none."""
         longest = max_position if self.rope is None else self.rope.limit(max_position)
         holds_all = window is not None and window >= longest
         return msgspec.structs.replace(self, window=None if holds_all else window)
@@ -244,9 +233,8 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
 
 
 class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_norm_encoder"):
-    """Differences between encoders that normalise each block's input
-    (`workers/models/encoder.py`). Those called `head` are of what comes before a
-    classifier, or before the decoder of a masked language model."""
+    """Differences between encoders that normalise each block's input (`workers/models/encoder.py`).
+    The layer before a classifier, or before a masked language model's decoder, is called head."""
 
     hidden_act: ActivationName
     head_act: ActivationName
@@ -264,7 +252,7 @@ FamilyConfig = DecoderConfig | EncoderConfig | PreNormEncoderConfig
 class WrapperConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a checkpoint names the tensors of the language model that it wraps.
 
-    Such names have the part `inner`; where it is, it has no meaning ("language_model.model.norm",
+    Such names have the part `inner`, at any place ("language_model.model.norm",
     "model.language_model.norm" and "model.norm" are the same). Tensors of the other models, such as
     a vision tower, have one of the parts `skipped`.
     """
@@ -281,7 +269,7 @@ class WrapperConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in elements. `max_position` is the most tokens that the model can tell apart."""
+    """Sizes in elements. `max_position` is the number of positions."""
 
     vocab_size: int
     hidden_size: int
@@ -295,10 +283,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 class ModelShape(Sizes, frozen=True, kw_only=True):
     """Layer i has the kind of attention `attention[layer_kinds[i]]`. All kinds are causal, or none
-    is. With `tie_word_embeddings` the LM head is the embedding. `classifier_pooling` says which
-    states a classifier gets. Only the model's own class reads `family`. `wrapper` is set for the
-    language model of a larger one.
-    """
+    is. With `tie_word_embeddings` the LM head is the embedding. `classifier_pooling` makes a
+    classifier's input. Only the model's own class reads `family`."""
 
     tie_word_embeddings: bool
     attention: tuple[AttentionKind, ...]
@@ -344,8 +330,8 @@ class SpladeConfig(
     """How a masked language model's logits become one sparse vector. In JSON as the configuration
     of sentence-transformers' SpladePooling.
 
-    Each logit x becomes log(1 + relu(x)), or log(1 + log(1 + relu(x))) with `log1p_relu`;
-    `strategy` then reduces the tokens of a text to one value for each word of the vocabulary.
+    Each logit x becomes log(1 + relu(x)), or log(1 + log(1 + relu(x))) with `log1p_relu`. Then
+    `strategy` reduces a text's tokens to one value for each word of the vocabulary.
     """
 
     strategy: Literal["max", "sum"] = "max"
@@ -356,9 +342,9 @@ class EmbeddingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Declarations of an embedder besides its pooling.
 
     `prompts` are texts put before inputs, by name (`config_sentence_transformers.json`);
-    `default_prompt_name` is used if a request names none. Vectors of a matryoshka model may be
-    truncated: to `matryoshka_dimensions`, ascending, or to any size if there are none (keys of
-    `config.json`, as vLLM reads them). `similarity` is how two vectors are compared.
+    `default_prompt_name` is used if a request names none. A matryoshka model's vectors may be
+    truncated to `matryoshka_dimensions`, ascending; without these to any size. Both keys stand in
+    `config.json`, as vLLM reads them. `similarity` is how two vectors are compared.
     """
 
     prompts: dict[str, str] = {}
@@ -374,9 +360,9 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     Scores of a classifier: the sigmoid of each logit if `sigmoid_scores`; otherwise the softmax for
     several labels, the raw logit for one. With `lowercase`, texts are put into lower case before
     they are tokenized. `tokenizer_file` is where the tokenizer is, if not in `path`. `modules`
-    follow an embedder's `pooling`, in order; if the last one normalises, the server does that,
-    because a request may leave it out. `reranking` is given for a causal model that scores pairs,
-    and for a causal classifier whose template is known.
+    follow an embedder's `pooling`, in order. If the last one normalises, the server does that: a
+    request may leave it out. `reranking` is given for a causal model that scores pairs, and for a
+    causal classifier whose template is known.
     """
 
     path: str
@@ -396,8 +382,8 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether it is known how the model is given a query with a text. An encoder's tokenizer
-        says so; a causal model needs a template."""
+        """Whether the model can be given a query with a text. An encoder's tokenizer joins them; a
+        causal model needs a template."""
         return self.reranking is not None or not self.has_kv_cache
 
     @property

@@ -1,9 +1,8 @@
 """Common parts of all processes of the daemon: log, standard error, end and heartbeat.
 
-There are two watches. The daemon's supervisor (`server/daemon/supervisor.py`) watches engine cores,
-API processes and the batch process, whose `Heartbeat` goes to it. An engine core watches its
-workers, which send it `WorkerBeat` messages instead (`workers/stage/heartbeat.py`,
-`engine_core/executor/watch.py`).
+The daemon's supervisor (`server/daemon/supervisor.py`) watches engine cores, API processes and the
+batch process by their `Heartbeat`. An engine core watches its workers by their `WorkerBeat`
+messages (`workers/stage/worker.py`, `engine_core/executor/stage_link.py`).
 
 A child's standard input is a socket, on which it sends its heartbeats. The supervisor holds the
 other end and never writes to it; the kernel closes it when the supervisor dies, however it dies.
@@ -32,13 +31,13 @@ if TYPE_CHECKING:
 
 TIME_FORMAT: Final = "%H:%M:%S"
 _TRACEBACKS, _SECONDS = 5, 10.0
-"""So many tracebacks are logged in so many seconds: a client may be able to cause them."""
+"""The most tracebacks that are logged in so many seconds: a client may be able to cause them."""
 
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 class LogFormatter(logging.Formatter):
-    """Lines of `role`. Beyond the first few in a while, an error has its line without traceback."""
+    """Lines of `role`. Beyond the first few tracebacks in a while, errors have lines alone."""
 
     def __init__(self, role: str) -> None:
         super().__init__(f"%(asctime)s %(levelname)-7s {role}: %(message)s", TIME_FORMAT)
@@ -56,8 +55,7 @@ class LogFormatter(logging.Formatter):
 
 
 def open_log(role: str, level: str) -> None:
-    """Begin the log of a child process of the daemon. An exception that ends one of its threads
-    ends the process from now on."""
+    """Begin the log of a child process, which an exception that ends a thread ends from now on."""
     open_standard_error(
         lambda lines: f"{time.strftime(TIME_FORMAT)} WARNING {role}: {lines:,} lines were dropped"
     )
@@ -78,10 +76,8 @@ def _log_end(what: str, error: BaseException) -> None:
 
 
 def end_process(what: str, error: BaseException, last_words: LastWords = _log_end) -> NoReturn:
-    """End this process at once, with status 1, because `what` has ended by `error`.
-
-    What waits to be written is written for a second at most, then the last words, directly.
-    """
+    """End this process at once, with status 1, because `what` has ended by `error`. Waiting lines
+    are written for a second at most, then the last words, directly."""
     try:
         finish_standard_error()
         last_words(what, error)
@@ -103,11 +99,11 @@ BEAT_SECONDS = 1.0
 """Seconds between two heartbeats of any process, to the supervisor or to an engine core."""
 
 SILENT_BEATS = 8
-"""A process that misses so many in a row stands still; it is noticed within 10 s."""
+"""Heartbeats in a row that a process misses before it counts as standing still, within 10 s."""
 
 DRAIN_SIGNAL = signal.SIGUSR1
-"""From the supervisor to an API process: finish what runs and exit; a second one ends what runs.
-Whoever sends it SIGTERM means its death."""
+"""The supervisor's signal to an API process to finish its requests and exit. A second one ends the
+requests, and SIGTERM the process."""
 
 _STDIN = 0
 
@@ -127,11 +123,8 @@ def exit_with_parent() -> None:
 
 
 class Heartbeat:
-    """The heartbeat of a process, to the daemon's supervisor.
-
-    The process's loop calls `beat` every BEAT_SECONDS: a thread would continue when the loop stands
-    still, which is what the supervisor is to notice.
-    """
+    """The heartbeat of a process, to the daemon's supervisor. The process's loop calls `beat` every
+    BEAT_SECONDS: a thread would hide that the loop stands still."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
@@ -151,27 +144,26 @@ NO_MULTICAST = {
     # NVLS are NCCL's collectives over multicast.
     "NCCL_NVLS_ENABLE": "0",
 }
-"""Set for every worker, whatever the daemon's own environment says: no process of ours may share
-memory between GPUs without it.
+"""Variables of every worker's environment. No process of ours may share memory between GPUs without
+them.
 
 NVLink multicast maps one object into several GPUs, through the host's fabric manager. A process
-that ends badly while it holds such an object can put all GPUs of the host out of service for a day,
-for everyone. It is never worth that here: activations go from one GPU to one other.
+that ends badly while it holds one can put all GPUs of the host out of service for a day. It is
+never worth that here: activations go from one GPU to one other.
 """
 
 
 PIPE_BUF = select.PIPE_BUF
-"""Several processes may write to one pipe: up to so many bytes stay together."""
+"""Bytes that stay together where several processes write to one pipe."""
 _CLOSE_S = 1.0
 
 
 class LineWriter:
-    """Writes lines in a thread, and drops those that would make more than about `most_bytes` wait,
-    or cannot be written.
+    """Writes lines in a thread. Lines are dropped beyond about `most_bytes` that wait, or if they
+    cannot be written.
 
-    What is dropped goes to `count`, from any thread. A line that `notice` makes of the number of
-    dropped lines comes as soon as one can be written. Once closed, lines are written at once, as
-    far as nothing has to wait for that.
+    Dropped lines are counted by `count`, from any thread, and reported by a line of `notice` as
+    soon as it can be written. Once closed, lines are written at once, or dropped.
     """
 
     def __init__(
@@ -318,8 +310,8 @@ class _Lines(io.RawIOBase):
 
 
 def open_standard_error(notice: Callable[[int], str]) -> None:
-    """Write `sys.stderr` through a thread until the process exits, which waits for it for a second
-    at most. `notice` makes the line that says how many lines were dropped."""
+    """Write `sys.stderr` through a thread, for which the process's exit waits for a second at most.
+    `notice` makes the line that says how many lines were dropped."""
     descriptor = _own_descriptor()
     writer = LineWriter(descriptor, lambda lines: f"{notice(lines)}\n".encode())
     sys.stderr = stream = StandardError(writer)
@@ -327,7 +319,7 @@ def open_standard_error(notice: Callable[[int], str]) -> None:
 
 
 def finish_standard_error() -> None:
-    """Write what waits, for a second at most: this process ends without what `atexit` would do."""
+    """Write waiting lines, for a second at most, as `atexit` would do."""
     if isinstance(sys.stderr, StandardError):
         sys.stderr.finish()
 
@@ -335,9 +327,9 @@ def finish_standard_error() -> None:
 def _own_descriptor() -> int:
     """A descriptor for what standard error is now.
 
-    A pipe or a terminal is opened anew: that one does not block, and nor does standard error
-    itself from then on, so that libraries that write to it lose a line rather than wait. The open
-    file that this process was started with may be another's, too, and stays as it is.
+    A pipe or a terminal is opened anew, so as not to block, and replaces standard error. Libraries
+    that write to it lose a line rather than wait. The first open file may be another process's,
+    too, and stays as it is.
     """
     _occupy()
     if stat.S_ISFIFO(os.fstat(_STDERR).st_mode) or os.isatty(_STDERR):
@@ -351,10 +343,8 @@ def _own_descriptor() -> int:
 
 
 def _occupy() -> None:
-    """Open /dev/null in place of a standard stream that is closed.
-
-    The next file to be opened would be taken for it.
-    """
+    """Open /dev/null in place of a standard stream that is closed. The next file to be opened would
+    be taken for it."""
     for stream in range(_STDERR + 1):
         try:
             os.fstat(stream)

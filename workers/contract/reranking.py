@@ -1,7 +1,4 @@
-"""How a causal model scores pairs (no torch).
-
-It gets a prompt; the score of one without a classifier is the logits of an answer's tokens.
-"""
+"""How a causal model scores pairs, each in a prompt (no torch)."""
 
 import re
 from collections.abc import Mapping
@@ -19,8 +16,7 @@ class RerankTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tokens), and the prompt is their concatenation. One piece ends with `{document}`: a document
     that is too long is cut at its end. `{query}` and `{instruction}` may be anywhere;
     `instruction` is the default of the latter. A generator's score is the logit of the token
-    `positive`, less that of `negative` if there is one. A classifier has a head for it, and no use
-    for the two.
+    `positive`, less that of `negative` if there is one. A classifier has a head instead.
     """
 
     pieces: tuple[str, ...]
@@ -67,9 +63,9 @@ class RerankTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class RerankConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a causal model that reranks was declared and set up.
 
-    `token_ids` are those of the template's positive and negative token, none for a classifier;
-    until the template is known they are what the checkpoint's LogitScore module says, if it has
-    one. `instruction` is the checkpoint's own default.
+    `token_ids` are those of the template's positive and negative token, none for a classifier.
+    Until the template is known they are those of the checkpoint's LogitScore module.
+    `instruction` is the checkpoint's own default.
     """
 
     template: RerankTemplate | None = None

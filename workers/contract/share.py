@@ -9,11 +9,8 @@ from workers.contract.model_config import ModelConfigError
 
 
 class Share(msgspec.Struct, array_like=True, frozen=True, tag="share"):
-    """Contents of one stage: the layers from `start` to before `stop`, at least one.
-
-    The `first` stage also has the embedding, the `last` one the final norm and the LM head or
-    classifier.
-    """
+    """Contents of one stage: the layers from `start` to before `stop`, at least one. The `first`
+    stage also has the embedding, the `last` one the final norm and the LM head or classifier."""
 
     start: int
     stop: int
@@ -38,13 +35,11 @@ def shares_of(stage_layers: Sequence[int]) -> list[Share]:
 
 
 def even_split(num_layers: int, num_stages: int) -> tuple[int, ...]:
-    """How many layers each stage gets where no stage's time is known.
+    """Layers of each stage where no stage's time is known. The numbers differ by at most one.
 
-    Numbers differ by at most one. Layers that do not divide evenly go to the middle stages first,
-    then to the first stage, never to the last: the first stage's embedding is a lookup, while the
-    last stage's LM head is a product with the whole vocabulary.
-
-    Raises ModelConfigError if a stage would have no layer.
+    Layers that do not divide evenly go to the middle stages first, then to the first stage, whose
+    embedding is a lookup. The last one's LM head is a product with the whole vocabulary. Raises
+    ModelConfigError if a stage would have no layer.
     """
     if num_stages > num_layers:
         raise ModelConfigError(

@@ -57,7 +57,7 @@ class TokenSampling(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
         )
 
     def overridden_by(self, options: object) -> Self:
-        """These parameters, but for each that `options` has as an attribute other than None."""
+        """Replace each parameter that `options` has as an attribute other than None."""
         given: dict[str, Any] = {
             name: value
             for name in self.__struct_fields__
@@ -82,10 +82,7 @@ class TokenBias(msgspec.Struct, array_like=True, frozen=True):
 
 
 class BarredTokens(msgspec.Struct, array_like=True, frozen=True):
-    """Tokens that cannot be sampled before `min_tokens` others have been.
-
-    ids  int32[N], each once
-    """
+    """Tokens (`ids` int32[N], each once) that cannot be sampled before `min_tokens` others."""
 
     min_tokens: int = 0
     ids: bytes = b""

@@ -1,4 +1,4 @@
-"""What a head makes of a step's final hidden states: the result of the last stage."""
+"""The result of a step: messages that heads make of its final hidden states."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from workers.contract.messages import StepOutput
 from workers.device.transfer import to_bytes
 
 
@@ -18,27 +17,20 @@ class HeadResult:
     fields: "Mapping[str, torch.Tensor | HeadResult]"
 
     def to_host(self) -> "HeadResult":
-        """The same on the host, where it is once the current stream has come to it.
-
-        A copy that need not wait goes to pinned memory.
-        """
+        """Copy the result to the host, where it is complete once the current stream has come to it.
+        A copy that need not wait goes to pinned memory."""
         fields = {
-            name: value.to("cpu", non_blocking=True)
-            if isinstance(value, torch.Tensor)
-            else value.to_host()
+            name: value.to_host()
+            if isinstance(value, HeadResult)
+            else value.to("cpu", non_blocking=True)
             for name, value in self.fields.items()
         }
         return HeadResult(self.message, fields)
 
-    def to_output(self, step: int) -> StepOutput:
-        """The message of a step, made of tensors on the host, without times."""
-        return self.message(step, **self.values())
-
-    def values(self) -> dict[str, Any]:
-        """What the message has in its fields."""
-        return {
-            name: to_bytes(value)
-            if isinstance(value, torch.Tensor)
-            else value.message(**value.values())
+    def to_output(self, *first: int) -> Any:
+        """Make the message, of tensors on the host. A step's begins with the step's number."""
+        fields = {
+            name: value.to_output() if isinstance(value, HeadResult) else to_bytes(value)
             for name, value in self.fields.items()
         }
+        return self.message(*first, **fields)

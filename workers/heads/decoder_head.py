@@ -1,7 +1,4 @@
-"""The end of a decoder's last stage, by the task.
-
-From the positions of a step whose outputs are requested to sampled tokens, vectors or scores.
-"""
+"""The heads of a decoder's last stage: sampled tokens, vectors or scores of requested outputs."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -40,11 +37,8 @@ SCORED_AT_ONCE = 512
 
 @dataclass(frozen=True, slots=True)
 class SamplingInput:
-    """How the S rows of a step with a requested output sample.
-
-    `device_slots` int32[S] are their slots. `width` is the most alternatives that any of them
-    reports, -1 for no log-probabilities.
-    """
+    """Sampling of the S rows of a step with a requested output, in slots `device_slots` int32[S].
+    `width` is the most alternatives that any of them reports, -1 for no log-probabilities."""
 
     device_slots: torch.Tensor
     rows: SamplingRows
@@ -53,10 +47,8 @@ class SamplingInput:
 
 @dataclass(frozen=True, slots=True)
 class ScoringInput:
-    """The N positions of a step whose next token is scored (int64[N] each, on the device).
-
-    `width` is the most alternatives that any row of the step reports beside a prompt token.
-    """
+    """The N positions of a step whose next token is scored (int64[N] each, on the device). `width`
+    is the most alternatives that any row of the step reports beside a prompt token."""
 
     positions: torch.Tensor
     targets: torch.Tensor
@@ -64,13 +56,12 @@ class ScoringInput:
 
 
 class RequestedOutputs(NamedTuple):
-    """What the head computes from a step: from the last tokens of its S rows with a requested
-    output, which it samples if there is a `sampling`, and from those with a target.
+    """Outputs of a step: of the last tokens of S rows, perhaps sampled, and of scored positions.
 
     last_tokens         given where the head reads the final states of these tokens alone
     num_rows            S
-    last_token_indices  int64[S] on the device: of the last tokens among the step's T; None where
-                        the final hidden states begin with theirs
+    last_token_indices  int64[S] on the device, among the step's T tokens; None where the final
+                        states begin with those of the last tokens
     """
 
     last_tokens: LastTokens | None = None
@@ -80,7 +71,7 @@ class RequestedOutputs(NamedTuple):
     scoring: ScoringInput | None = None
 
     def last_states(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Those of the last tokens, [S, D], among the final states as `forward` leaves them."""
+        """The states of the last tokens, [S, D], from the final states as `forward` leaves them."""
         if self.last_token_indices is None:
             return hidden[: self.num_rows]
         return hidden.index_select(0, self.last_token_indices)
@@ -140,8 +131,8 @@ class GenerateHead:
     def __call__(
         self, requested: RequestedOutputs, hidden: torch.Tensor, mask: TokenMask | None = None
     ) -> HeadResult:
-        """Queue the work on a step's final hidden states, as `forward` leaves them. `mask` is given
-        where the step has rows with a grammar."""
+        """Queue the work on a step's final hidden states, as `forward` leaves them. A step with
+        masked rows has a `mask`."""
         sampling, scoring = requested.sampling, requested.scoring
         fields: dict[str, torch.Tensor | HeadResult] = {}
         if scoring is not None:
@@ -157,11 +148,8 @@ class GenerateHead:
         return HeadResult(GenerateOutput, fields)
 
     def warm_up(self, hidden: torch.Tensor) -> None:
-        """Compute logits of up to WARM_LM_HEAD_ROWS rows, for each of which a GPU may have another
-        kernel (graphs do not contain the LM head), and sample in every way. Overwrites slot 0.
-
-        hidden  [1, hidden_size]
-        """
+        """Compute logits of 1 to WARM_LM_HEAD_ROWS rows `hidden` [1, hidden_size]: a GPU may have a
+        kernel for each number. Then sample in every way. Overwrites slot 0."""
         for rows in range(2, WARM_LM_HEAD_ROWS + 1):
             self._logits(hidden.expand(rows, -1).contiguous())
         warm_up_sampling(self._logits(hidden), self._sampling)
@@ -192,8 +180,8 @@ def _reported(width: int, found: TokenLogprobs, **others: torch.Tensor) -> HeadR
 class LastTokenHead:
     """Vectors or scores of rows that end in a step, from the final state of their last tokens.
 
-    A vector is the state itself, or what the modules behind sentence-transformers' Pooling make of
-    it. A classifier has a score for each label; a reranker's is the logit of one token, or the
+    A vector is the state itself, or the result of the modules behind sentence-transformers'
+    Pooling. A classifier has a score for each label; a reranker's is the logit of one token, or the
     difference of two tokens' logits.
     """
 
@@ -203,7 +191,7 @@ class LastTokenHead:
     def __call__(
         self, requested: RequestedOutputs, hidden: torch.Tensor, mask: TokenMask | None = None
     ) -> HeadResult:
-        """Queue the work on a step's final hidden states; nothing is sampled or masked."""
+        """Queue the work on a step's final hidden states. Nothing is sampled or masked."""
         del mask
         states = requested.last_states(hidden)
         if self._task == "embed":

@@ -14,7 +14,7 @@ from workers.models.base import StageModel
 from workers.step.packed_step import PackedStep
 
 EncoderHead = Callable[[PackedStep, torch.Tensor], HeadResult]
-"""Queues what makes one step's result of its final hidden states [T', hidden_size]."""
+"""Queues the work on one step's final hidden states [T', hidden_size]."""
 
 
 def encoder_head(config: ExecutionConfig, model: StageModel) -> EncoderHead:
@@ -66,10 +66,8 @@ _Pool = Callable[[torch.Tensor, PackedStep], torch.Tensor]
 
 
 def pool(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
-    """`hidden` [T', D] -> float32[R, modes * D], not normalised; NaN stays in its row.
-
-    Rows have more tokens than `step.unpooled_lens`.
-    """
+    """Pool `hidden` [T', D] -> float32[R, modes * D], not normalised. NaN stays in its row. Rows
+    have more tokens than `step.unpooled_lens`."""
     vectors = [_POOLS[mode](hidden, step) for mode in config.modes]
     return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=1)
 
@@ -90,7 +88,7 @@ def _last(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
 
 
 def _max(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
-    rows = _row_of_token(step)
+    rows = _row_of_token(step.row_lens, step.num_tokens)
     states = _without_prompts(hidden[: step.num_tokens].float(), step, rows, -torch.inf)
     lowest = states.new_full((len(step.query_lens), states.shape[1]), -torch.inf)
     return lowest.scatter_reduce_(0, rows[:, None].expand_as(states), states, "amax")
@@ -105,7 +103,7 @@ def _mean_sqrt_len(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
 
 
 def _weighted_mean(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
-    """A token's weight is its place in the row, from 1; a prompt that is not pooled counts."""
+    """A token's weight is its place in the row, from 1, with any prompt that is not pooled."""
     places = step.positions[: step.num_tokens].float() + 1
     length = step.row_lens[:, None].float()
     weights = length * (length + 1) / 2
@@ -128,12 +126,10 @@ _POOLS: Mapping[PoolingMode, _Pool] = {
 def _sums(
     hidden: torch.Tensor, step: PackedStep, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Each row's sum of its pooled tokens, float32[R, D]; `weights` float32[T].
-
-    Added token by token, in order: a row's sum does not depend on its neighbours.
-    """
+    """Each row's sum of its pooled tokens, float32[R, D], with `weights` float32[T]. Added token by
+    token, in order: a row's sum does not depend on its neighbours."""
     states = hidden[: step.num_tokens].float()
-    rows = _row_of_token(step)
+    rows = _row_of_token(step.row_lens, step.num_tokens)
     if weights is not None:
         states = states * weights[:, None]
     states = _without_prompts(states, step, rows, 0.0)
@@ -141,10 +137,10 @@ def _sums(
     return sums.index_add_(0, rows, states)
 
 
-def _row_of_token(step: PackedStep) -> torch.Tensor:
-    """int64[T]"""
-    numbers = torch.arange(len(step.query_lens), device=step.row_lens.device)
-    return torch.repeat_interleave(numbers, step.row_lens, output_size=step.num_tokens)
+def _row_of_token(lens: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """The row of each token, int64[num_tokens], of rows of `lens` tokens."""
+    rows = torch.arange(len(lens), device=lens.device)
+    return torch.repeat_interleave(rows, lens, output_size=num_tokens)
 
 
 def _num_pooled(step: PackedStep) -> torch.Tensor:
@@ -156,7 +152,7 @@ def _num_pooled(step: PackedStep) -> torch.Tensor:
 def _without_prompts(
     states: torch.Tensor, step: PackedStep, rows: torch.Tensor, value: float
 ) -> torch.Tensor:
-    """`states` [T, D] with `value` in place of what is not pooled; `rows` are the tokens'."""
+    """`states` [T, D], those of unpooled tokens replaced by `value`, with the `rows` of tokens."""
     if step.unpooled_lens is None:
         return states
     left_out = step.positions[: step.num_tokens] < step.unpooled_lens[rows]
@@ -167,16 +163,12 @@ def _without_prompts(
 # arXiv:2107.05720, with the sum over tokens; arXiv:2109.10086, with the maximum).
 
 TOKENS_AT_ONCE = 512
-"""Tokens whose logits are held together, and rows whose vectors are: times a vocabulary, tens of
-megabytes."""
+"""The most tokens, or rows, with logits at once: times a vocabulary, tens of megabytes."""
 
 
 class SparseVectors(NamedTuple):
-    """R sparse vectors: entries float32[E, 2] are the index and value of each number that is not
-    zero, row after row, indices ascending; counts int32[R] are the entries of each row.
-
-    float32 holds every integer up to 2**24, more than a vocabulary has.
-    """
+    """R sparse vectors, as in `EmbedSparseOutput`: counts int32[R], entries float32[E, 2]. float32
+    holds every integer up to 2**24, more than a vocabulary has."""
 
     counts: torch.Tensor
     entries: torch.Tensor
@@ -188,33 +180,33 @@ def sparse_vectors(
     logits: Callable[[torch.Tensor], torch.Tensor],
     config: SpladeConfig,
 ) -> SparseVectors:
-    """Pool rows of `lens` tokens, the first of the final states `hidden` [T', D]; `logits` maps
-    [N, D] -> [N, V]. NaN stays in its row, as an entry.
+    """Pool rows of `lens` tokens, the first of the final states `hidden` [T', D].
 
-    On CUDA the host waits: the number of entries is known only once they are computed.
+    `logits` maps [N, D] -> [N, V]. NaN stays in its row, as an entry. On CUDA the host waits: the
+    number of entries is known only once they are computed.
     """
-    parts: list[SparseVectors] = []
+    pooled: list[SparseVectors] = []
     start = 0
-    for group in _groups(lens):
-        states = hidden[start : start + sum(group)]
-        parts.append(_without_zeros(_pooled(states, group, logits, config)))
-        start += sum(group)
+    for portion in _portions(lens):
+        states = hidden[start : start + sum(portion)]
+        pooled.append(_without_zeros(_pooled(states, portion, logits, config)))
+        start += sum(portion)
     return SparseVectors(
-        torch.cat([part.counts for part in parts]), torch.cat([part.entries for part in parts])
+        torch.cat([own.counts for own in pooled]), torch.cat([own.entries for own in pooled])
     )
 
 
-def _groups(lens: Sequence[int]) -> Iterator[list[int]]:
-    """Rows in order, in groups of at most TOKENS_AT_ONCE tokens, or of one row."""
-    group: list[int] = []
+def _portions(lens: Sequence[int]) -> Iterator[list[int]]:
+    """Rows in order, in portions of at most TOKENS_AT_ONCE tokens, or of one row."""
+    portion: list[int] = []
     room = TOKENS_AT_ONCE
     for length in lens:
-        if group and length > room:
-            yield group
-            group, room = [], TOKENS_AT_ONCE
-        group.append(length)
+        if portion and length > room:
+            yield portion
+            portion, room = [], TOKENS_AT_ONCE
+        portion.append(length)
         room -= length
-    yield group
+    yield portion
 
 
 def _pooled(
@@ -224,11 +216,7 @@ def _pooled(
     config: SpladeConfig,
 ) -> torch.Tensor:
     """float32[R, V]"""
-    row_of_token = torch.repeat_interleave(
-        torch.arange(len(lens), device=states.device),
-        torch.tensor(lens, device=states.device),
-        output_size=len(states),
-    )
+    row_of_token = _row_of_token(torch.tensor(lens, device=states.device), len(states))
     sums = config.strategy == "sum"
     vectors: torch.Tensor | None = None
     for first in range(0, len(states), TOKENS_AT_ONCE):

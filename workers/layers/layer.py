@@ -21,17 +21,15 @@ TORCH_DTYPES: dict[Dtype, torch.dtype] = {
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Which rows of a checkpoint's tensor are `kept`, in their order; it has `total`."""
+    """Rows of a checkpoint's tensor that are `kept`, in their order, of `total` rows."""
 
     kept: tuple[int, ...]
     total: int
 
 
 class Layer:
-    """A model or a part of one, with weights of its own or with parts that have them.
-
-    A layer is created with uninitialised weights, filled through `weights`, packed, then called.
-    """
+    """A model or a part of one, with weights of its own or with parts that have them. A layer is
+    created with uninitialised weights, filled through `weights`, packed, then called."""
 
     def parts(self) -> "Iterator[Layer]":
         """The layers that this one consists of: those among its attributes, alone or in lists."""
@@ -54,7 +52,7 @@ class Layer:
 
 
 class Chain(Layer):
-    """Layers and functions, each applied to what the one before made of the rows."""
+    """Layers and functions, applied to the rows one after another."""
 
     def __init__(self, *links: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._links = list(links)
@@ -85,5 +83,5 @@ class Placement:
 
     @property
     def kernels(self) -> "FusedKernels | None":
-        """The fused kernels of this device; None if there are none."""
+        """The fused kernels of this device, if there are any."""
         return fused_kernels(self.device)

@@ -34,7 +34,7 @@ class RMSNorm(Layer):
         return rms_norm(rows, *self.parameters)
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """`residual` plus the normalised rows [N, size]; `residual` may be overwritten."""
+        """`residual`, which may be overwritten, plus the normalised rows [N, size]."""
         if self._kernels is not None:
             return self._kernels.add_rms_norm(residual, rows, *self.parameters)
         return residual + self(rows)
@@ -48,17 +48,15 @@ class RMSNorm(Layer):
 
 
 def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / rms(x) * w over the last dimension of rows [..., size], without fused kernels.
-
-    Computed in the weight's dtype, and rounded once to that of the rows.
-    """
+    """x / rms(x) * w over the last dimension of rows [..., size], without fused kernels. Computed
+    in the weight's dtype, and rounded once to that of the rows."""
     wide = rows.to(weight.dtype)
     return F.rms_norm(wide, weight.shape, weight, eps).to(rows.dtype)
 
 
 class QKNorm(NamedTuple):
-    """RMSNorms of each attention head of the queries and the keys, before they are rotated (Henry
-    et al. 2020, arXiv:2010.04245, with RMSNorm): their weights [D] and epsilon."""
+    """Weights [D] and epsilon of the RMSNorms of each attention head's queries and keys. Applied
+    before these are rotated (Henry et al. 2020, arXiv:2010.04245, with RMSNorm)."""
 
     query: torch.Tensor
     key: torch.Tensor

@@ -1,7 +1,7 @@
 """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
 
-Of an attention head's first R dimensions, i is paired with i + R/2, as in Llama checkpoints; the
-others, if there are any, are not rotated.
+Dimension i of an attention head is paired with i + R/2, as in Llama checkpoints. Dimensions from R
+on are not rotated.
 """
 
 import math
@@ -20,8 +20,8 @@ from workers.layers.layer import Placement
 
 
 def rope_frequencies(rope: RopeConfig, head_dim: int, length: int) -> torch.Tensor:
-    """Radians per position for each rotated pair of dimensions: float32[R / 2], in a model that is
-    served for texts of at most `length` tokens."""
+    """Radians per position for each rotated pair of dimensions, float32[R / 2]. `length` is the
+    most tokens of a text that is served."""
     size = rope.rotary_dim(head_dim)
     exponents = torch.arange(0, size, 2, dtype=torch.int64).float() / size
     frequencies = 1.0 / rope.theta**exponents
@@ -39,9 +39,11 @@ def rope_frequencies(rope: RopeConfig, head_dim: int, length: int) -> torch.Tens
 
 
 def _llama3(frequencies: torch.Tensor, scaling: Llama3Scaling) -> torch.Tensor:
-    """Divides the frequency of wavelengths beyond `original_max_position / low_freq_factor` by
-    `factor`, leaves those below `original_max_position / high_freq_factor` alone, and blends the
-    two linearly in between."""
+    """Divide the frequencies of long wavelengths by `factor`.
+
+    Beyond `original_max_position / low_freq_factor` all are divided, below
+    `original_max_position / high_freq_factor` none, with a linear blend in between.
+    """
     turns = scaling.original_max_position * frequencies / (2 * math.pi)
     band = scaling.high_freq_factor - scaling.low_freq_factor
     return _blend(frequencies, scaling.factor, (turns - scaling.low_freq_factor) / band)
@@ -66,14 +68,13 @@ def _yarn(frequencies: torch.Tensor, scaling: YarnScaling, theta: float) -> torc
 
 
 def _blend(frequencies: torch.Tensor, factor: float, kept: torch.Tensor) -> torch.Tensor:
-    """What is `kept`, cut to [0, 1], of the frequencies, and the rest of those divided by
-    `factor`."""
+    """Mix the frequencies (by `kept`, cut to [0, 1]) with those divided by `factor`."""
     kept = kept.clamp(0, 1)
     return frequencies * kept + frequencies / factor * (1 - kept)
 
 
 class Rotation(NamedTuple):
-    """The rotation of each token of a step: [T', 1, R] each; `sin` includes the signs."""
+    """The rotation of each token of a step, [T', 1, R] each. Signs are in `sin`."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -81,9 +82,7 @@ class Rotation(NamedTuple):
 
 class RotaryEmbedding:
     """Rotations of positions [0, length), times the attention factor of a scaling that has one.
-
-    table  float32[length, R], for kernels: the cosines of R/2 angles, then their sines
-    """
+    table float32[length, R], for kernels: the cosines of R/2 angles, then their sines"""
 
     table: torch.Tensor
 

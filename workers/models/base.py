@@ -1,7 +1,7 @@
 """The base classes of models, each one stage of an architecture, and how a step runs through one.
 
-If the step's results depend only on the last tokens of its rows, the last layer writes the keys and
-values of all tokens, but computes attention and everything after it for the last tokens alone.
+The last layer writes the keys and values of all tokens. If the step's results depend only on the
+last tokens of its rows, it computes attention and all that follows for those alone.
 """
 
 import re
@@ -36,10 +36,8 @@ FamilyT = TypeVar("FamilyT", bound=FamilyConfig)
 
 
 class StageLayer(Layer, ABC):
-    """A layer as two halves, before and after attention, for any number of tokens.
-
-    qk_norm  norms of queries and keys before they are rotated; most models have none
-    """
+    """A layer as two halves, before and after attention, for any number of tokens. qk_norm norms of
+    queries and keys before they are rotated; most models have none"""
 
     qk_norm: QKNorm | None = None
 
@@ -49,25 +47,23 @@ class StageLayer(Layer, ABC):
 
     @abstractmethod
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """The rest: the layer's input `hidden` [T', hidden_size], which may be overwritten, and the
-        attention output [T', H, D] -> the next layer's input."""
+        """The layer's input [T', hidden_size] and the attention output [T', H, D] -> the next
+        layer's input. May overwrite `hidden`."""
 
 
 class StageModel(Layer, ABC):
     """The part of a model that a stage holds: its `share`.
 
     The loader fills `weights()`, then calls `pack()`, once each, before the first step. Queries and
-    keys are rotated between the layers' halves, by what the configuration says of each kind.
+    keys are rotated between the layers' halves, by the configuration of each kind of attention.
 
-    unused          matches canonical names of tensors that checkpoints contain but this
-                    architecture does not need: buffers that follow from the configuration, and
-                    heads of other tasks
+    unused          matches canonical names of tensors that this architecture does not need: buffers
+                    that follow from the configuration, and heads of other tasks
     embedding_name  canonical name of the word embedding
     lm_head_name    that of the LM head, which may be tied to it; empty without one
     layers          the stage's layers in order; at least one
-    position_bias   [H, 2 * max_position - 1], contiguous: what attention adds to the scores by the
-                    distance of two tokens (see `AttentionBackend.plan_packed`), read once the
-                    weights are packed; None without a learned bias
+    position_bias   [H, 2 * max_position - 1], contiguous: the learned bias of attention's scores
+                    (see `AttentionBackend.plan_packed`), read once the weights are packed
     """
 
     unused: ClassVar[re.Pattern[str]]
@@ -89,21 +85,19 @@ class StageModel(Layer, ABC):
         """First stage: the step's tokens [T'] -> [T', hidden_size]."""
 
     def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
-        """On the last stage the final norm, if the model has one; elsewhere `hidden` unchanged."""
+        """Apply the final norm on the last stage of a model that has one."""
         return hidden if self._final_norm is None else self._final_norm(hidden)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Last stage: [N, hidden_size] -> logits [N, vocab_size], a classifier's [N, num_labels].
 
         A dense embedder's are its vectors, float32[N, vector_size] of pooled states. On the CPU
-        fewer rows are padded to MIN_CPU_ROWS (`workers/layers/linear.py`), so that they round the
-        same in any batch.
+        rows are padded to MIN_CPU_ROWS, so that they round the same in any step.
         """
         return on_this_stage(self._head)(pad_rows(hidden))[: len(hidden)]
 
     def copies(self) -> Mapping[str, str]:
-        """Canonical name of a possible second copy of a weight of this stage -> the weight's own
-        name."""
+        """Canonical name of a weight's possible second copy -> the weight's own name."""
         if not (self.lm_head_name and self._tied and self.share.last):
             return {}
         return {f"{self.lm_head_name}.weight": f"{self.embedding_name}.weight"}
@@ -117,36 +111,34 @@ class StageModel(Layer, ABC):
         """Create what comes before the head, of the share."""
 
     def _make_head(self, config: ModelConfig, placement: Placement) -> Activation:
-        """A layer that makes `compute_logits`'s result; here the modules behind a pooling."""
+        """The layer of `compute_logits`, here the modules behind a pooling."""
         return vector_modules(config.worker_modules, placement)
 
     def _make_lm_head(
         self, config: ModelConfig, placement: Placement, words: Embedding | None, *, bias: bool
     ) -> Linear:
-        """With tied embeddings the LM head shares the weight of `words`; where those are on another
-        stage (None), each of the two loads it."""
+        """The LM head. With tied embeddings it shares the weight of `words`, unless these are on
+        another stage (None)."""
         shared = words.weight if self._tied and words is not None else None
         members = {self.lm_head_name: config.vocab_size}
         return Linear(config.hidden_size, members, placement, bias=bias, tied=shared)
 
 
 def model_class(architecture: str) -> type[StageModel]:
-    """The class of `architecture`'s row in the table of families, imported when a checkpoint of it
-    is loaded. Raises UnknownArchitectureError."""
+    """The stage model of an architecture, imported now. Raises UnknownArchitectureError."""
     module, _, attribute = family_of(architecture).model_class.partition(":")
     model: type[StageModel] = getattr(import_module(module), attribute)
     return model
 
 
 def on_this_stage(part: PartT | None) -> PartT:
-    """A part that only the first stage has (the embedding) or the last (the head), and that is
-    used on no other."""
+    """A part of the first or the last stage alone (embedding, head), used on no other."""
     assert part is not None, "used only on the stage that has it"
     return part
 
 
 def family_config(config: ModelConfig, kind: type[FamilyT]) -> FamilyT:
-    """What `config` has for models of this kind. Raises TypeError if it is another kind's."""
+    """The family's part of `config`. Raises TypeError if it is another kind's."""
     if not isinstance(config.family, kind):
         raise TypeError(f"{config.architecture} has no {kind.__name__}")
     return config.family
@@ -206,7 +198,7 @@ def forward(
 def run_layer(
     model: StageModel, index: int, hidden: torch.Tensor, attention: StepAttention
 ) -> torch.Tensor:
-    """One layer of all tokens: [T', hidden_size] -> the same shape; `hidden` may be overwritten."""
+    """One layer of all tokens, [T', hidden_size] -> the same shape. Overwrites `hidden`."""
     layer = model.layers[index]
     qkv = attention.rotate_and_cache(index, layer.qkv(hidden))
     return layer.after_attention(hidden, attention.attend(index, qkv))
@@ -215,8 +207,8 @@ def run_layer(
 def finish_last_layer(
     model: StageModel, hidden: torch.Tensor, qkv: QKV, attention: StepAttention
 ) -> torch.Tensor:
-    """The part of `forward` from the last layer's attention on: `hidden` is that layer's input, and
-    the queries and keys of `qkv` are rotated."""
+    """The end of `forward`, from the last layer's attention on. `hidden` is that layer's input; the
+    queries and keys of `qkv` are rotated."""
     last = len(model.layers) - 1
     hidden, attended = attention.attend_in_last_layer(last, qkv, hidden)
     if not len(hidden):

@@ -17,7 +17,7 @@ from workers.step.paged_step import PagedStep
 
 class TokenScores(Layer):
     """The logits of K tokens, in float32. Only their rows of the LM head are loaded, or taken from
-    the embedding if that is the LM head and on the same stage."""
+    a tied embedding on the same stage."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class TokenScores(Layer):
         token_ids: tuple[int, ...],
         embedding: torch.Tensor | None = None,
     ) -> None:
-        """`name` is the LM head's; `embedding` is [vocab_size, in_features]."""
+        """`name` is the LM head's. The embedding is [vocab_size, in_features]."""
         self._name = f"{name}.weight"
         self._rows = Rows(token_ids, vocab_size)
         self._embedding = embedding
@@ -57,8 +57,8 @@ _ROTARY_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_
 
 
 class DecoderLayer(StageLayer):
-    """Attention and a gated feed-forward network. Each normalises its input and adds its output,
-    which may be normalised too, to it (see `StageLayer`)."""
+    """Attention and a gated feed-forward network. Each normalises its input and adds its output to
+    it, perhaps normalised too."""
 
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
         family = family_config(config, DecoderConfig)

@@ -1,8 +1,8 @@
 """Encoders, alone, with a classifier, or with the LM head of a masked language model.
 
-Blocks of `Encoder…` normalise the sum of their input and output, as in BERT, and `EncoderConfig`
-says what differs between them; those of `PreNormEncoder…` normalise their input, as in ModernBERT.
-Weights are called as in these two's checkpoints, ModernBERT's without the prefix "model.".
+Blocks of `Encoder…` normalise the sum of their input and output, as in BERT. Those of
+`PreNormEncoder…` normalise their input, as in ModernBERT. Weights are called as in these two's
+checkpoints, ModernBERT's without the prefix "model.".
 """
 
 import math
@@ -36,8 +36,8 @@ _DECODER = "cls.predictions.decoder"
 
 
 class EncoderEmbeddings(Layer):
-    """The sum of the embeddings of tokens, positions and segments, those that the model has;
-    normalised."""
+    """The normalised sum of the embeddings of tokens, positions and segments, as the model has
+    them."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ def _segments(types: Embedding, step: PagedStep | PackedStep) -> torch.Tensor:
 class RelativePositionBias(Layer):
     """A learned bias of attention's scores by distance (Raffel et al. 2019, arXiv:1910.10683, 2.1).
 
-    `table` [num_heads, 2 * length - 1] has at length - 1 + k - q what is added to the score of
-    query q and key k. It is valid once the weight [num_buckets, num_heads] is packed.
+    `table` [num_heads, 2 * length - 1] has the bias of query q and key k at length - 1 + k - q. It
+    is valid once the weight [num_buckets, num_heads] is packed.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RelativePositionBias(Layer):
 
 
 def buckets_by_distance(bias: PositionBias, length: int) -> torch.Tensor:
-    """int64[2 * length - 1]: the bucket of each distance k - q, from 1 - length to length - 1.
+    """Buckets of the distances k - q from 1 - length to length - 1, int64[2 * length - 1].
 
     Keys behind the query have the first half of the buckets, keys ahead of it the second. Half of
     each are for single distances, the rest for ranges that grow with the logarithm of the distance.
@@ -105,8 +105,7 @@ def buckets_by_distance(bias: PositionBias, length: int) -> torch.Tensor:
 
 
 class EncoderLayer(StageLayer):
-    """Attention and a feed-forward network. Each adds its output to its input and normalises the
-    sum (see `StageLayer`)."""
+    """Attention and a feed-forward network. Each normalises the sum of its input and output."""
 
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
         family = family_config(config, EncoderConfig)
@@ -155,8 +154,7 @@ class EncoderModel(StageModel):
         self.layers = [EncoderLayer(config, f"encoder.layer.{i}", placement) for i in share.layers]
 
     def _make_embeddings(self, config: ModelConfig, placement: Placement) -> EncoderEmbeddings:
-        """Positions have a table unless attention rotates by them, segments where the model knows
-        them."""
+        """With a table of positions unless attention rotates by them, and one of any segments."""
         family, size = family_config(config, EncoderConfig), config.hidden_size
         first, types = family.first_position, family.type_vocab_size
         positions, rotates = first + config.max_position, config.attention[0].rope is not None
@@ -189,7 +187,7 @@ class EncoderForSequenceClassification(EncoderModel):
 
 
 class EncoderForMaskedLM(EncoderModel):
-    """An encoder that predicts the token at each position; SPLADE pools its logits."""
+    """A masked language model, whose logits SPLADE pools."""
 
     unused = re.compile(
         r"embeddings\.position_ids|((unused_)?pooler|cls\.seq_relationship|classifier|qa_outputs)\..*"
@@ -207,7 +205,7 @@ class EncoderForMaskedLM(EncoderModel):
 
 class PreNormEncoderLayer(StageLayer):
     """Attention and a gated feed-forward network. Each normalises its input and adds its output to
-    it (see `StageLayer`). The first layer's attention has no norm: its input is normalised."""
+    it. The first layer's attention has no norm: its input is normalised."""
 
     def __init__(self, config: ModelConfig, index: int, placement: Placement) -> None:
         family, name = family_config(config, PreNormEncoderConfig), f"layers.{index}"
@@ -262,7 +260,7 @@ class PreNormEncoderForSequenceClassification(PreNormEncoderModel):
 
 
 class PreNormEncoderForMaskedLM(PreNormEncoderModel):
-    """An encoder that predicts the token at each position; SPLADE pools its logits."""
+    """A masked language model, whose logits SPLADE pools."""
 
     unused = re.compile(r"classifier\..*")
     lm_head_name = "decoder"

@@ -52,9 +52,8 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DecodeInput:
-    """One step as a stage runs it. If a captured graph fits, `graph` is that one, with the step's
-    inputs loaded, and T' is its size. `build_requested` is called once the layers are under way.
-    `masked` is that of the message."""
+    """One step as a stage runs it. A captured `graph` that fits is loaded with the step's inputs,
+    and T' is its size. `masked` is the message's."""
 
     tensors: PagedStep
     masked: bytes
@@ -63,11 +62,12 @@ class DecodeInput:
 
     @cached_property
     def requested(self) -> RequestedOutputs:
-        """What the last stage's head computes. To be read before the next step is built."""
+        """Outputs for the last stage's head. Built once the layers are under way, and before the
+        next step is."""
         return self.build_requested()
 
     def last_tokens(self) -> LastTokens | None:
-        """The tokens whose final states the head reads, if these are fewer than the step's."""
+        """Tokens whose final states the head reads, if fewer than the step's."""
         return self.requested.last_tokens
 
 
@@ -91,8 +91,8 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         num_blocks: int,
         last_tokens: torch.Tensor | None = None,
     ) -> None:
-        """Allocates `num_blocks` of KV cache. `last_tokens` is for the slots' newest tokens where
-        the stages share that memory."""
+        """Allocates `num_blocks` of KV cache. `last_tokens` holds the slots' newest tokens where
+        stages share that memory."""
         super().__init__(worker, loaded)
         config, model = worker.execution, loaded.model
         slots, block_size = config.max_running, config.block_size
@@ -133,24 +133,24 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         build = partial(requested_outputs, message, rows, step, table, all_states=all_states)
         return DecodeInput(step, message.masked, graph, build)
 
-    def forward(self, batch: DecodeInput, hidden: torch.Tensor | None) -> torch.Tensor:
-        step, graph = batch.tensors, batch.graph
+    def forward(self, prepared: DecodeInput, hidden: torch.Tensor | None) -> torch.Tensor:
+        step, graph = prepared.tensors, prepared.graph
         if isinstance(graph, FullGraph):
             return graph.run(hidden)
         if graph is not None:
-            return graph.run(step, hidden, batch.last_tokens)
+            return graph.run(step, hidden, prepared.last_tokens)
         step.resolve(self.slots)
-        attention = self.attention.over(step, batch.last_tokens)
+        attention = self.attention.over(step, prepared.last_tokens)
         return forward(self._model, step, hidden, attention)
 
-    def reuses_states(self, batch: DecodeInput) -> bool:
-        return batch.graph is not None
+    def reuses_states(self, prepared: DecodeInput) -> bool:
+        return prepared.graph is not None
 
     def run_head(
-        self, batch: DecodeInput, hidden: torch.Tensor, mask: StepMask | None = None
+        self, prepared: DecodeInput, hidden: torch.Tensor, mask: StepMask | None = None
     ) -> HeadResult:
-        words = mask and TokenMask.from_bytes(batch.masked, mask.bits, self.device)
-        return on_this_stage(self._head)(batch.requested, hidden, words)
+        words = mask and TokenMask.from_bytes(prepared.masked, mask.bits, self.device)
+        return on_this_stage(self._head)(prepared.requested, hidden, words)
 
     def warm_up(self) -> None:
         for message in decode_steps(self.config, self.kv_cache.num_blocks):
@@ -167,8 +167,8 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         self._clear()
 
     def graph_sizes(self) -> tuple[list[int], list[int]]:
-        """Rows of the decode steps that are captured, and tokens of the steps with prompts. Only a
-        generator has decode steps."""
+        """Rows of the captured decode steps, which only a generator has, and tokens of the captured
+        steps with prompts."""
         config = self.config
         rows = decode_graph_sizes(config.max_running) if config.task == "generate" else []
         return rows, prompt_graph_sizes(config.max_step_tokens)
@@ -178,8 +178,8 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         return self.device.type == "cuda" and self.attention.graph_safe
 
     def capture(self, rows: list[int], tokens: list[int]) -> StageGraphs:
-        """Capture decode steps of so many rows and other steps of so many tokens, in place of any
-        that were; from now on such steps are replayed. Returns those that were kept."""
+        """Capture decode steps of `rows` and other steps of `tokens`, in place of any before. Such
+        steps are replayed from now on. Returns the graphs that were kept."""
         scratch_kv_index = self.kv_cache.num_blocks * self.config.block_size
         tiler = None if self.config.disable_cascade_attn else self.attention.prefix_tiler
         capture = GraphCapture(self._model, self.attention, self.slots, scratch_kv_index, tiler)
@@ -211,16 +211,15 @@ def measured_kv_budget(
 ) -> int:
     """Bytes for the KV cache on CUDA: the engine's share of the device less all other uses.
 
-    What sizes the cache is a budget of bytes a stage, of which the smallest decides
-    (`engine_core/executor/capacity.py` makes blocks of them). With the setting `kv_cache_memory` it
-    is that size, on a CPU room for `max_running` sequences of full length, up to 1 GiB
-    (`server/models/model_setup.py`). On CUDA it is the engine's share of the device
-    (`server/models/memory_shares.py`) less the stage's weights and tables, the peak of its largest
-    step beside them, its CUDA graphs, and the ring in which it receives hidden states. The step is
-    run and the graphs are captured to measure them, with a cache that holds only that step's
-    tokens; the `ring` bytes are those that torch's allocator does not count.
+    Each stage has a budget of bytes, of which the smallest decides
+    (`engine_core/executor/capacity.py`). With the setting `kv_cache_memory` it is that size, on a
+    CPU room for `max_running` sequences of full length, up to 1 GiB
+    (`server/models/model_setup.py`).
 
-    Raises DeviceMemoryError where nothing is left.
+    On CUDA it is the engine's share (`server/models/served_models.py`) less weights and tables, the
+    peak of the largest step, CUDA graphs, and received hidden states. Step and graphs are measured
+    with a cache for that step's tokens alone. `ring` are the bytes that torch's allocator does not
+    count. Raises DeviceMemoryError where nothing is left.
     """
     config = worker.execution
     largest = largest_step(config)
@@ -246,8 +245,7 @@ def measured_kv_budget(
 
 
 def largest_step(config: ExecutionConfig) -> DecodeStep:
-    """As many rows and tokens as a step may have, every row sampled with truncation and penalties,
-    which take the most memory."""
+    """The step with the most rows and tokens, all sampled in the way that takes the most memory."""
     rows = min(config.max_running, config.max_step_tokens)
     each, over = divmod(min(config.max_step_tokens, rows * config.max_model_len), rows)
     lens = np.full(rows, each, np.int32)
@@ -257,11 +255,11 @@ def largest_step(config: ExecutionConfig) -> DecodeStep:
 
 
 def _graph_bytes(runner: DecodeRunner) -> int:
-    """What all CUDA graphs will take.
+    """Bytes that all CUDA graphs will take.
 
-    All share the memory of the largest, so that each further one adds little. Measured are the
-    largest graph of each kind, then the two largest of each kind. The second capture has two graphs
-    more, one of rows and one of tokens: each further graph is taken to add half of the difference.
+    All share the memory of the largest, so that each further one adds little. The largest of each
+    kind is measured, then the two largest. That makes two graphs more, one of rows and one of
+    tokens: each further graph is taken to add half of the difference.
     """
     if not runner.can_capture():
         return 0

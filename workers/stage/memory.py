@@ -1,4 +1,4 @@
-"""A CUDA device that runs out of memory, in words; and giving memory back."""
+"""Out of memory on a CUDA device, in words, and giving memory back."""
 
 import gc
 from collections.abc import Generator
@@ -10,13 +10,13 @@ GIB = 1 << 30
 
 
 class DeviceMemoryError(Exception):
-    """The device has too little memory; one line says which setting to lower, and by how much."""
+    """Too little memory on the device. One line says which setting to lower, and by how much."""
 
 
 @contextmanager
 def explained(doing: str, remedy: str, needed: int = 0) -> Generator[None]:
-    """Turn running out of memory into a DeviceMemoryError that names the remedy, and by how much
-    where the bytes `needed` are known."""
+    """Turn running out of memory into a DeviceMemoryError with the remedy. With the bytes `needed`
+    it names the amount, too."""
     free = torch.cuda.mem_get_info()[0] if needed and torch.cuda.is_available() else 0
     try:
         yield

@@ -1,5 +1,4 @@
-"""Runs one stage's share of each step, from its message to hidden states, and on the last stage to
-results."""
+"""Runs a stage's share of each step, from the message to hidden states or results."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -34,8 +33,7 @@ _TOKEN_BYTES, _BLOCK_UPDATE_BYTES = 4, 12
 
 
 class ModelRunner(ABC, Generic[StepT, InputT]):
-    """Takes the steps of one stage in the order in which they come. `InputT` is a step on the
-    device."""
+    """Takes the steps of one stage in order. `InputT` is a step on the device."""
 
     attention: StageAttention
 
@@ -52,35 +50,35 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
         """Put the step's tensors on the device."""
 
     @abstractmethod
-    def forward(self, batch: InputT, hidden: torch.Tensor | None) -> torch.Tensor:
-        """This stage's layers over hidden states [T', hidden_size] of the stage before, None on the
+    def forward(self, prepared: InputT, hidden: torch.Tensor | None) -> torch.Tensor:
+        """Run the layers over hidden states [T', hidden_size] of the stage before, None on the
         first stage. The result may have more rows than the step has tokens."""
 
-    def reuses_states(self, batch: InputT) -> bool:
+    def reuses_states(self, prepared: InputT) -> bool:
         """Whether a later step overwrites what `forward` returned for this one, in stream order."""
         return False
 
     @abstractmethod
     def run_head(
-        self, batch: InputT, hidden: torch.Tensor, mask: StepMask | None = None
+        self, prepared: InputT, hidden: torch.Tensor, mask: StepMask | None = None
     ) -> HeadResult:
-        """Last stage: the results of a step, from what `forward` returned for it; `mask` is given
-        for a step with masked rows."""
+        """Last stage: the results of a step, from what `forward` returned for it. A step with
+        masked rows has a `mask`."""
 
     @abstractmethod
     def warm_up(self) -> None:
-        """The first step of a kind pays for lazy initialisation: run each kind once through this
-        stage alone, before any request, and leave no trace of it."""
+        """Run each kind of step once through this stage alone, without a trace. The first of a kind
+        pays for lazy initialisation."""
 
     def run_alone(self, message: StepT) -> None:
         """Run a step without the other stages, as if they had sent zeros, and drop its result."""
-        batch = self.prepare(message)
+        prepared = self.prepare(message)
         hidden = None
         if not self.first:
             hidden = pad_rows(self.hidden_like().expand(num_tokens(message), -1).contiguous())
-        hidden = self.forward(batch, hidden)
+        hidden = self.forward(prepared, hidden)
         if self.last:
-            self.run_head(batch, hidden)
+            self.run_head(prepared, hidden)
 
     def hidden_like(self) -> torch.Tensor:
         """Zeros [1, hidden_size], as between stages."""
@@ -89,12 +87,12 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
 
 
 def num_tokens(message: StepInput) -> int:
-    """T: what is sent between stages has the step's own rows, whatever a stage pads or captures."""
+    """T, the rows that stages send each other, whatever they pad or capture."""
     return len(message.tokens) // _TOKEN_BYTES
 
 
 def attention_needs(config: ExecutionConfig) -> list[AttentionNeeds]:
-    """What each stage of a model needs of its attention backends, by kind of layer."""
+    """Needs of each stage of a model, by kind of layer, of an attention backend."""
     return [
         AttentionNeeds(
             kind=kind,
@@ -116,8 +114,8 @@ def stage_attention(
     caches: Sequence[LayerCache],
     placement: Placement,
 ) -> StageAttention:
-    """Attention of the layers of `model`, whose weights are packed: one backend a kind of layer,
-    one cache a layer."""
+    """Attention of the layers of `model`, whose weights are packed. There is one backend a kind of
+    layer, one cache a layer."""
     config, length = execution.model, execution.max_model_len
     kinds = [
         KindAttention(
@@ -147,14 +145,14 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
     def prepare(self, message: EncodeStep) -> PackedStep:
         return PackedStep.of(message, self.device)
 
-    def forward(self, batch: PackedStep, hidden: torch.Tensor | None) -> torch.Tensor:
-        return forward(self._model, batch, hidden, self.attention.over(batch))
+    def forward(self, prepared: PackedStep, hidden: torch.Tensor | None) -> torch.Tensor:
+        return forward(self._model, prepared, hidden, self.attention.over(prepared))
 
     def run_head(
-        self, batch: PackedStep, hidden: torch.Tensor, mask: StepMask | None = None
+        self, prepared: PackedStep, hidden: torch.Tensor, mask: StepMask | None = None
     ) -> HeadResult:
         del mask  # nothing is sampled
-        return self._head(batch, hidden)
+        return self._head(prepared, hidden)
 
     def warm_up(self) -> None:
         for message in encode_steps(self.config):

@@ -1,5 +1,4 @@
-"""Takes steps from the engine core in order, runs one stage's share of each, and reports it: the
-times, and on the last stage the result."""
+"""Runs one stage's share of each step in order, and reports its times and any result."""
 
 import queue
 import threading
@@ -23,25 +22,24 @@ from workers.heads.base import HeadResult
 from workers.layers.linear import pad_rows
 from workers.links.engine_link import EngineLink, StepInbox, TokenReceiver, TokenSender
 from workers.links.transport import Links
-from workers.stage.model_runner import InputT, ModelRunner, StepT, num_tokens
+from workers.stage.model_runner import ModelRunner, num_tokens
 
 MarkT = TypeVar("MarkT")
 
 
-class Stage(Generic[StepT, InputT]):
-    """A stage that is ready. `last_finished_step` is the newest step of which it has done its
-    share, -1 before the first; heartbeats report it to the engine core."""
+class Stage:
+    """A stage that is ready. Heartbeats report its newest finished step, -1 before the first."""
 
     def __init__(
         self,
-        runner: ModelRunner[StepT, InputT],
+        runner: ModelRunner[Any, Any],
         links: Links,
         results: "ResultSender",
         inbox: StepInbox,
         tokens: TokenReceiver | None = None,
     ) -> None:
-        """`inbox` is where masks come from; `tokens` is for a first stage that shares no memory
-        with the last."""
+        """Masks come from `inbox`. `tokens` is for a first stage that shares no memory with the
+        last."""
         self.last_finished_step = -1
         self._runner = runner
         self._links = links
@@ -49,24 +47,24 @@ class Stage(Generic[StepT, InputT]):
         self._timer = results.timer
         self._inbox, self._tokens = inbox, tokens
 
-    def run(self, message: StepT) -> None:
+    def run(self, message: StepInput) -> None:
         """Run one step, or queue it on the device, and report it."""
-        batch = self._runner.prepare(message)
+        prepared = self._runner.prepare(message)
         self._timer.begin()
         if isinstance(message, DecodeStep):
             self._receive_tokens(message)
         hidden = self._receive(message)
         self._timer.mark()
-        hidden = self._runner.forward(batch, hidden)
+        hidden = self._runner.forward(prepared, hidden)
         result = None
         if self._links.next is None:
-            result = self._runner.run_head(batch, hidden, self._receive_mask(message))
+            result = self._runner.run_head(prepared, hidden, self._receive_mask(message))
             if self._links.tokens is not None:
                 self._links.tokens.announce(message.step)
             self._timer.mark()
         else:
             self._timer.mark()
-            reused = self._runner.reuses_states(batch)
+            reused = self._runner.reuses_states(prepared)
             self._links.next.send(message.step, hidden[: num_tokens(message)], reused=reused)
         self._results.send(message.step, result)
         self.last_finished_step = message.step
@@ -78,7 +76,7 @@ class Stage(Generic[StepT, InputT]):
         elif self._links.tokens is not None and self._runner.first:
             self._links.tokens.wait_for(message.after)
 
-    def _receive(self, message: StepT) -> torch.Tensor | None:
+    def _receive(self, message: StepInput) -> torch.Tensor | None:
         previous = self._links.previous
         if previous is None:
             return None
@@ -97,9 +95,8 @@ class Stage(Generic[StepT, InputT]):
 class StepTimer(Generic[MarkT]):
     """Marks moments of one step after another, each where the work before it ends.
 
-    In order: the step begins; what it waits for has arrived; a wait in the midst of the
-    computations, for a mask, begins and ends; the stage's own results are computed; they are sent
-    on. The stage counts as waiting once it has done what it was given before.
+    In order: the step begins; its input has arrived; a wait for a mask begins and ends, amid the
+    computations. Then the results are computed, and sent on.
     """
 
     def __init__(self, moment: Callable[[], MarkT]) -> None:
@@ -116,7 +113,7 @@ class StepTimer(Generic[MarkT]):
         self._marks.append(self._moment())
 
     def sent(self) -> list[MarkT]:
-        """Marks the last moment; returns all."""
+        """Mark the last moment, and return all marks."""
         self.mark()
         return self._marks
 
@@ -149,7 +146,7 @@ class DeviceTimes:
         self._end: float | None = None  # of the step before, on the device's clock
 
     def wait(self, events: Sequence[torch.cuda.Event]) -> StepTimes:
-        """Wait until the device has come to the last mark; the step's times."""
+        """The step's times, once the device has come to the last mark."""
         marks = self._clock.wait(events)
         idle = 0.0 if self._end is None else marks[0] - self._end
         self._end = marks[-1]
@@ -157,8 +154,7 @@ class DeviceTimes:
 
 
 class ResultSender:
-    """Reports a stage's steps to the engine core, in order, with results that are there when they
-    are returned: the CPU's."""
+    """Reports a stage's steps to the engine core, in order. Results are complete, as on a CPU."""
 
     timer: StepTimer[Any]
     """Takes the marks of each step before it is sent."""
@@ -169,13 +165,13 @@ class ResultSender:
         self._engine, self._stage, self._tokens = engine, stage, tokens
 
     def send(self, step: int, result: HeadResult | None) -> None:
-        """The stage has done its part of the step; `result` is the last stage's."""
+        """Report a step, with the last stage's `result`."""
         report = self._report(step, result)
         times = step_times([mark // 1000 for mark in self.timer.sent()])
         self._engine.send(msgspec.structs.replace(report, times=times))
 
     def _report(self, step: int, result: HeadResult | None) -> StepOutput | StageReport:
-        """The message, of a result on the host, without times; its tokens are sent."""
+        """The message without times, of a result on the host, whose tokens are sent."""
         if result is None:
             return StageReport(self._stage, step)
         output = result.to_output(step)
@@ -185,9 +181,8 @@ class ResultSender:
 
 
 class QueuedSender(ResultSender):
-    """For results that a CUDA stream has yet to compute: a thread waits for each and sends it, so
-    that the launching thread never waits for the device. The device's errors end that thread, and
-    so the process."""
+    """Sends results that a CUDA stream has yet to compute. A thread waits for each, so that the
+    launching thread never does. The device's errors end that thread, and so the process."""
 
     def __init__(self, engine: EngineLink, stage: int, tokens: TokenSender | None = None) -> None:
         """`engine` and `tokens` are links of the thread's own."""

@@ -1,6 +1,8 @@
-"""What the parts of a model cost on a stage's device: one made-up layer, the embedding and the head
-are timed before any weights are loaded, and the layers are divided by it
-(`engine_core/executor/partition.py`)."""
+"""Costs of the parts of a model on a stage's device, by which its layers are divided.
+
+One made-up layer, the embedding and the head are timed before any weights are loaded. The division
+is in `engine_core/executor/partition.py`.
+"""
 
 import logging
 import time
@@ -11,6 +13,7 @@ import torch
 
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import kv_block_bytes
+from workers.attention.stage_attention import StepAttention
 from workers.contract.config import Device, ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep
 from workers.contract.share import PartCosts, Share, StageCosts
@@ -24,6 +27,8 @@ from workers.stage.model_runner import (
     step_of_rows,
     step_of_texts,
 )
+from workers.step.packed_step import PackedStep
+from workers.step.paged_step import PagedStep
 from workers.step.rows import IntArray
 from workers.weights.loader import LoadedModel, outline
 
@@ -43,16 +48,18 @@ PROMPT_LEN = 512
 """The most tokens of one of its prompts."""
 
 MEASURING_SECONDS = 4.0
-"""No part begins to be timed after so many; the last one may have a second's kernels to compile."""
+"""Seconds after which no further part is timed. The last one may have kernels to compile."""
 
 _logger = logging.getLogger(__name__)
 
 
 def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageCosts | None:
-    """Times one layer with random weights, the embedding and the head on the stage's device; None
-    for layers that are too small, and on a CPU also for those that are too large. Takes a few
-    tenths of a second, besides what kernels take to compile: after `MEASURING_SECONDS` all times
-    are left 0."""
+    """Time one layer with random weights, the embedding and the head on the stage's device.
+
+    None for layers that are too small, and on a CPU for those that are too large. Takes a few
+    tenths of a second, and longer where kernels compile: after `MEASURING_SECONDS` all times are
+    0.
+    """
     started, execution = time.monotonic(), worker.execution
     placement, weights = Placement.of(worker), _part_weights(execution)
     on_cpu, (layer_weights, _, head_weights) = execution.device_type == "cpu", weights
@@ -79,22 +86,23 @@ def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -
 
 
 def _seconds(
-    device: torch.device,
+    model: StageModel,
+    step: PagedStep | PackedStep,
+    attention: StepAttention,
+    head: Callable[[torch.Tensor], object],
     until: float,
-    *,
-    layer: Callable[[], object],
-    embedding: Callable[[], object],
-    head: Callable[[], object],
 ) -> list[float]:
-    """What each part takes, a call of which does its work in one step once, or queues it.
-
-    Raises TimeoutError for a part that would be timed after `until`.
-    """
-    times: list[float] = []
-    for part in (layer, embedding, head):
+    """Seconds of a layer, the embedding and the head in one step. `head` gets states of its tokens.
+    Raises TimeoutError for a part that would be timed after `until`."""
+    hidden, times = torch.randn_like(model.embed(step)), list[float]()
+    for part in (
+        lambda: run_layer(model, 0, hidden, attention),
+        lambda: model.embed(step),
+        lambda: head(hidden),
+    ):
         if time.monotonic() >= until:
             raise TimeoutError
-        times.append(seconds_of(part, device))
+        times.append(seconds_of(part, hidden.device))
     return times
 
 
@@ -108,11 +116,8 @@ def _log(costs: StageCosts, seconds: float) -> None:
 
 
 def _part_weights(execution: ExecutionConfig) -> tuple[int, int, int]:
-    """How many numbers a layer, the embedding and the head have.
-
-    From shares of one layer, without memory. A tied embedding counts at both ends: each of them
-    loads it.
-    """
+    """Numbers in a layer, the embedding and the head, from outlines of one layer. A tied embedding
+    counts at both ends: each of them loads it."""
 
     def count(*, first: bool, last: bool) -> int:
         weights = outline(execution, Share(0, 1, first=first, last=last)).weights()
@@ -123,9 +128,8 @@ def _part_weights(execution: ExecutionConfig) -> tuple[int, int, int]:
 
 
 def _made_up_model(execution: ExecutionConfig, placement: Placement) -> StageModel:
-    """The whole model, but of one layer. How many bits change decides how much power a GPU draws,
-    and so how fast it is: the weights are random. An embedding is only looked up: it stays as it
-    is, unless the head shares it."""
+    """The whole model, but of one layer. Weights are random: the bits that change decide how much
+    power a GPU draws, and so how fast it is. An embedding of its own is only looked up."""
     architecture = model_class(execution.model.architecture)
     model = architecture(execution.model, Share(0, 1, first=True, last=True), placement)
     multiplied = outline(execution, Share(0, 1, first=False, last=True)).weights().keys()
@@ -135,7 +139,7 @@ def _made_up_model(execution: ExecutionConfig, placement: Placement) -> StageMod
 
 
 def _fill(tensors: Iterable[torch.Tensor]) -> None:
-    """Random numbers, the same 65,537 over and over, so that rows differ: on a CPU, drawing them
+    """Fill with 65,537 random numbers over and over, so that rows differ. On a CPU, drawing them
     all would take seconds."""
     for tensor in tensors:
         flat = tensor.view(-1)
@@ -151,14 +155,11 @@ def _encoder_seconds(
     """The time of each part in a decode step, which an encoder has not, and in a step of texts."""
     model, runner = loaded.model, EncodeRunner(worker, loaded, backends)
     step = runner.prepare(step_of_texts(_prompt_lens(worker.execution).tolist()))
-    hidden, attention = torch.randn_like(model.embed(step)), runner.attention.over(step)
-    prompts = _seconds(
-        runner.device,
-        until,
-        layer=lambda: run_layer(model, 0, hidden, attention),
-        embedding=lambda: model.embed(step),
-        head=lambda: runner.run_head(step, model.final_norm(hidden)),
-    )
+
+    def head(hidden: torch.Tensor) -> None:
+        runner.run_head(step, model.final_norm(hidden))
+
+    prompts = _seconds(model, step, runner.attention.over(step), head, until)
     return [0.0 for _ in prompts], prompts
 
 
@@ -179,17 +180,15 @@ def _decoder_seconds(
     _fill([runner.kv_cache.layers[0].keys, runner.kv_cache.layers[0].values])
 
     def seconds(message: DecodeStep) -> list[float]:
-        batch = runner.prepare(message)
-        step, requested = batch.tensors, batch.requested
-        hidden, attention = torch.randn_like(model.embed(step)), runner.attention.over(step)
+        prepared = runner.prepare(message)
+        step, requested = prepared.tensors, prepared.requested
         at_the_end = runner.attention.over(step, lambda: requested.last_tokens)
-        layer, embedding, last_layer_and_head = _seconds(
-            runner.device,
-            until,
-            layer=lambda: run_layer(model, 0, hidden, attention),
-            embedding=lambda: model.embed(step),
-            head=lambda: runner.run_head(batch, forward(model, step, hidden, at_the_end)),
-        )
+
+        def head(hidden: torch.Tensor) -> None:
+            runner.run_head(prepared, forward(model, step, hidden, at_the_end))
+
+        parts = _seconds(model, step, runner.attention.over(step), head, until)
+        layer, embedding, last_layer_and_head = parts
         # The last layer computes less than the others: after its keys and values, only what the
         # last tokens of prompts need.
         return [layer, embedding, last_layer_and_head - layer]

@@ -1,12 +1,11 @@
-"""The life of a worker: connect, take a share of the layers, load, allocate, warm up, then run step
-after step."""
+"""The life of a worker: connect, load a share of the layers, allocate, warm up, run steps."""
 
 import logging
 import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import torch
 import zmq
@@ -34,7 +33,6 @@ from workers.links.transport import Links, PipelineError, SymmetricMemoryError, 
 from workers.stage.memory import DeviceMemoryError, explained, release_cached
 from workers.stage.model_runner import EncodeRunner, attention_needs
 from workers.stage.stage import QueuedSender, ResultSender, Stage
-from workers.weights.checkpoint import CheckpointError
 from workers.weights.loader import LoadedModel, load_model
 
 if TYPE_CHECKING:
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 
 _EXPLAINED = (
     AttentionBackendError,
-    CheckpointError,
     DeviceMemoryError,
     ModelConfigError,
     PipelineError,
@@ -64,8 +61,8 @@ def run_worker(config: WorkerConfig, context: ZMQContext) -> Exception:
     """Serve steps until the process is killed. Returns only after a failure, which is then logged
     and sent to the engine core.
 
-    The failure's traceback keeps alive what the stage had on its device: whoever frees that may
-    wait for a device that waits for a lost neighbour. The process is to exit while it is held.
+    The failure's traceback keeps alive what the stage had on its device. The process is to exit
+    while it is held: freeing may wait for a device that waits for a lost neighbour.
     """
     send_last_words = partial(_send_last_words, config.execution, config.stage)
     # The main thread may be waiting for a message that will never come then.
@@ -138,7 +135,7 @@ def _answer(engine: EngineLink, kind: type[AnswerT]) -> AnswerT:
 
 
 def _costs(config: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageCosts | None:
-    """What the parts of the model cost here, if the layers are to be divided by it."""
+    """Costs of the model's parts here, if the layers are to be divided by them."""
     if config.execution.num_stages == 1 or config.execution.stage_layers:
         return None
     from workers.stage.stage_costs import measured_costs  # noqa: PLC0415
@@ -175,7 +172,7 @@ def _stage(
     engine: EngineLink,
     inbox: StepInbox,
     context: ZMQContext,
-) -> Stage[Any, Any]:
+) -> Stage:
     config, sender, receiver = runner.config, None, None
     if config.num_stages > 1 and config.task == "generate" and links.tokens is None:
         if runner.last:
@@ -188,14 +185,14 @@ def _stage(
     else:
         own = EngineLink(context, config.worker_endpoint, runner.stage, "results")
         results = QueuedSender(own, runner.stage, sender)
-    return Stage[Any, Any](runner, links, results, inbox, receiver)
+    return Stage(runner, links, results, inbox, receiver)
 
 
 def _announcement(
     config: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], links: Links
 ) -> WorkerLoaded:
-    """What the stage has loaded, and the bytes that it has for a KV cache: as configured, or what
-    is left of the device's share."""
+    """The stage's weights, and its bytes for a KV cache: as configured, or the rest of the device's
+    share."""
     execution, block_bytes, budget = config.execution, 0, 0
     if execution.model.has_kv_cache:
         layers, dtype = len(loaded.model.layers), TORCH_DTYPES[execution.dtype]
@@ -215,12 +212,12 @@ def _announcement(
     )
 
 
-def _start_heartbeat(engine: EngineLink, number: int, stage: Stage[Any, Any]) -> None:
-    """Send heartbeats to the engine core (`engine_core/executor/watch.py`) until the process ends.
+def _start_heartbeat(engine: EngineLink, number: int, stage: Stage) -> None:
+    """Send heartbeats to the engine core (`engine_core/executor/stage_link.py`) until the process
+    ends, over a link of its own.
 
-    `engine` is a link that only the heartbeat uses. A thread sends it, so that it continues however
-    long a step takes: how long a step may take is the engine core's to judge.
-    (`workers/contract/supervision.py` has the other heartbeat, to the daemon.)
+    A thread sends them, however long a step takes: that is the engine core's to judge.
+    (`workers/contract/process.py` has the other heartbeat, to the daemon.)
     """
 
     def beat() -> NoReturn:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from safetensors import SafetensorError, safe_open
 
-from workers.contract.checkpoint.folder_files import WeightFiles, WeightFormat, find_weights
+from workers.contract.checkpoint.folder_files import WeightFormat, find_weights
 from workers.contract.model_config import ModelConfigError, WrapperConfig
 from workers.layers.layer import Rows
 
@@ -19,16 +19,13 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _CAUSE = re.compile(r"WeightsUnpickler error: (.+)")
 
 
-class CheckpointError(ValueError):
-    """Weights are missing, unreadable or do not fit the model; the message names file or tensor."""
+class CheckpointError(ModelConfigError):
+    """Weights are unreadable or do not fit the model. The message names file or tensor."""
 
 
 class TensorFile(NamedTuple):
-    """An open file of tensors, which stay on the CPU and are read when asked for.
-
-    `get` raises CheckpointError for a name that is not among `names`, or for a file that cannot be
-    read.
-    """
+    """An open file of tensors, which stay on the CPU and are read by `get`. `get` raises
+    CheckpointError for an unknown name or a file that cannot be read."""
 
     names: Collection[str]
     get: Callable[[str], torch.Tensor]
@@ -36,12 +33,10 @@ class TensorFile(NamedTuple):
 
 @contextmanager
 def open_tensors(file: Path, weight_format: WeightFormat) -> Generator[TensorFile]:
-    """The tensors of a file. Raises CheckpointError if it cannot be read or holds anything else,
-    also for what is read from it.
+    """The tensors of a file. Raises CheckpointError if it cannot be read or holds anything else.
 
-    Safetensors are a head of names, types and shapes, and the bytes. What `torch.save` wrote is a
-    pickle, of which nothing but tensors is accepted: since torch 1.6 a zip archive, whose tensors
-    are mapped into memory; older ones are read whole.
+    `torch.save` writes pickles, of which nothing but tensors is accepted. Since torch 1.6 they are
+    zip archives, whose tensors are mapped into memory. Older ones are read whole.
     """
     if weight_format == "pytorch":
         tensors = _only_tensors(file, _load(file))
@@ -62,7 +57,7 @@ def open_tensors(file: Path, weight_format: WeightFormat) -> Generator[TensorFil
 
 
 def _load(file: Path) -> Any:
-    """No code runs: `weights_only` builds nothing but tensors and plain containers of them."""
+    """Load a pickle without running code: `weights_only` builds only tensors and containers."""
     try:
         with file.open("rb") as start:
             mapped = start.read(len(_ZIP)) == _ZIP
@@ -92,10 +87,10 @@ def _only_tensors(file: Path, loaded: Any) -> dict[str, torch.Tensor]:
 class Checkpoint:
     """The tensors of the weights that `find_weights` chooses.
 
-    `canonical_name` maps the checkpoint's tensor names to the model's, after what `wrapper` says of
-    them. If several map to one name, the tensor that already has that name is used. `module` names
-    the folder of one that is not the model itself, whose tensors the model calls `module/name`.
-    Raises CheckpointError if no weights are found, or if a file of the index is missing.
+    `canonical_name` maps the checkpoint's tensor names to the model's, after `wrapper`. If several
+    map to one name, the tensor that already has that name is used. `module` is the folder of a
+    module behind the model, whose tensors are called `module/name`.
+    Raises ModelConfigError if no weights are found, or if a file of the index is missing.
     """
 
     def __init__(
@@ -105,7 +100,7 @@ class Checkpoint:
         wrapper: WrapperConfig | None = None,
         module: str = "",
     ) -> None:
-        self._folder, self._weights = folder / module, _find_weights(folder, module)
+        self._folder, self._weights = folder / module, find_weights(folder, module)
         files = self._weights.index or self._names_of_single_file()
         inner = {name: name if wrapper is None else wrapper.inner_name(name) for name in files}
         self._names = {name: canonical_name(own) for name, own in inner.items() if own is not None}
@@ -114,7 +109,7 @@ class Checkpoint:
         self._locations = {self._names[name]: (files[name], name) for name in names}
 
     def notes(self) -> Iterator[str]:
-        """What a person should know of these weights, a line each."""
+        """Lines for a person about these weights."""
         if self._weights.format == "pytorch":
             files = ", ".join(file.name for file in self._weights.files)
             yield f"weights: {files} (pickles, of which only tensors are read)"
@@ -122,11 +117,8 @@ class Checkpoint:
             yield f"weights: {self._skipped} tensors beside the language model are skipped"
 
     def check_unread(self, read: Set[str], unused: re.Pattern[str]) -> None:
-        """Raises CheckpointError for a tensor that no stage reads, and names it.
-
-        `read` holds the canonical names that any stage reads. Names that `unused` matches may
-        remain unread.
-        """
+        """Raise CheckpointError for a tensor that no stage reads, unless `unused` matches its
+        canonical name. `read` holds the names that any stage reads."""
         taken = {self._locations[name][1] for name in read if name in self._locations}
         left = sorted(
             stored
@@ -141,8 +133,8 @@ class Checkpoint:
             )
 
     def check_copies(self, copies: Mapping[str, str]) -> None:
-        """Raises CheckpointError if a tensor differs from the one it should be a copy of, because
-        either may be meant. `copies` maps a copy's canonical name to the name that is read."""
+        """Raise CheckpointError if a copy differs from its original: either may be meant. `copies`
+        maps a copy's canonical name to its original's."""
         for copy, original in copies.items():
             if copy in self._locations and not self._get(copy).equal(self._get(original)):
                 raise CheckpointError(
@@ -155,11 +147,11 @@ class Checkpoint:
         rows: Mapping[str, Rows],
         read_one: Callable[[torch.Tensor], None],
     ) -> None:
-        """Copy each named tensor, or those `rows` of it, into its target, converting it to the
-        target's dtype and device.
+        """Copy each named tensor, or those `rows` of it, into its target, converted to the target's
+        dtype and device.
 
-        Opens only the files that hold one of them. `read_one` is called with each filled target.
-        Raises CheckpointError if a tensor is missing or does not fit.
+        Opens only the files that hold one of them. `read_one` gets each filled target. Raises
+        CheckpointError if a tensor is missing or does not fit.
         """
         for name, stored in self._fitting(targets, rows):
             some = rows.get(name)
@@ -167,15 +159,14 @@ class Checkpoint:
             read_one(targets[name])
 
     def check_fit(self, targets: Mapping[str, torch.Tensor], rows: Mapping[str, Rows]) -> None:
-        """Raises CheckpointError if a tensor is missing or does not fit. Targets may have no
-        memory."""
+        """Raise CheckpointError if a tensor is missing or does not fit. Targets need no memory."""
         for _ in self._fitting(targets, rows):
             pass
 
     def _fitting(
         self, targets: Mapping[str, torch.Tensor], rows: Mapping[str, Rows]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each target's name, and what the file holds for it: mapped into memory, not yet read."""
+        """Each target's name and stored tensor, which is not read yet."""
         for file, names in self._by_file(targets).items():
             with self._open(file) as tensors:
                 for name, stored_name in names:
@@ -212,13 +203,6 @@ class Checkpoint:
             file, stored_name = self._locations[name]
             by_file[file].append((name, stored_name))
         return by_file
-
-
-def _find_weights(folder: Path, module: str) -> WeightFiles:
-    try:
-        return find_weights(folder, module)
-    except ModelConfigError as error:
-        raise CheckpointError(str(error)) from None
 
 
 def _check_fit(

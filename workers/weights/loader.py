@@ -15,6 +15,7 @@ import torch
 
 from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import ExecutionConfig, WorkerConfig
+from workers.contract.model_config import ModelConfigError
 from workers.contract.share import Share, shares_of
 from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.models.base import StageModel, model_class
@@ -38,10 +39,8 @@ class LoadedModel:
 
 
 def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
-    """Build this stage's share of the model on its device, and fill its weights.
-
-    Raises CheckpointError or UnknownArchitectureError.
-    """
+    """Build this stage's share of the model on its device, and fill its weights. Raises
+    ModelConfigError or UnknownArchitectureError."""
     start, config = time.monotonic(), worker.execution
     placement = Placement.of(worker)
     architecture = model_class(config.model.architecture)
@@ -74,10 +73,8 @@ def _read(
 
 
 def by_folder(weights: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """The weights by the folder of the checkpoint that holds them.
-
-    The model's own are in the folder "", those of the modules behind it are called `folder/name`.
-    """
+    """The weights by the folder of the checkpoint that holds them: "" for the model's own, else a
+    module's."""
     folders: defaultdict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     for name, weight in weights.items():
         folders[name.rpartition("/")[0]][name] = weight
@@ -85,7 +82,7 @@ def by_folder(weights: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.
 
 
 def open_checkpoint(config: ExecutionConfig, module: str = "") -> Checkpoint:
-    """The weights in one of these folders, by the model's names. Raises CheckpointError."""
+    """The weights in one of these folders, by the model's names. Raises ModelConfigError."""
     folder, family = Path(config.model.path), family_of(config.model.architecture)
     if module:
         return Checkpoint(folder, lambda name: f"{module}/{name}", module=module)
@@ -108,8 +105,8 @@ def outline(config: ExecutionConfig, share: Share) -> StageModel:
 def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
     """Fill every tensor with values that depend on its name, shape and device alone.
 
-    Matrices have a gain of `_DUMMY_GAIN`, so that logits differ; norms stay near the identity, or
-    near twice that where checkpoints hold their weights less 1, and biases near zero.
+    Matrices have a gain of `_DUMMY_GAIN`, so that logits differ. Weights of norms are near 1, or
+    near 2 with a unit offset. Biases are near zero.
     """
     for name, weight in weights.items():
         digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
@@ -143,14 +140,14 @@ class WeightProgress:
 
 
 def faults(config: ExecutionConfig) -> Iterator[str]:
-    """A line for each kind of fault of a checkpoint's weights: tensors that are not read, that lack
-    or do not fit, and the same of the modules behind an embedder."""
+    """Faults of a checkpoint's weights, a line for each kind: unread tensors, and missing or unfit
+    ones. Modules behind an embedder are checked too."""
     (all_layers,) = shares_of([config.model.num_layers])
     whole = outline(config, all_layers)
     for folder, weights in by_folder(whole.weights()).items():
         try:
             checkpoint = open_checkpoint(config, folder)
-        except CheckpointError as error:
+        except ModelConfigError as error:
             yield str(error)
             continue
         names = partial(check_names, config, checkpoint)
@@ -162,10 +159,10 @@ def faults(config: ExecutionConfig) -> Iterator[str]:
 
 
 def main() -> None:
-    """Say what the weights of a checkpoint would be refused for. No weight is read.
+    """Print the faults of a checkpoint's weights, of which none is read.
 
-    `penstock inspect`, which does not import torch, runs this as a process of its own: an
-    ExecutionConfig comes on standard input, a list of lines goes to standard output, both in JSON.
+    `penstock inspect`, which does not import torch, runs this as a process of its own. An
+    ExecutionConfig comes on standard input, a list of lines goes to standard output, in JSON.
     """
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=ExecutionConfig)
     sys.stdout.buffer.write(msgspec.json.encode(list(faults(config))))

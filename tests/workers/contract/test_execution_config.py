@@ -1,4 +1,4 @@
-"""What follows from how a model is computed."""
+"""Numbers that follow from how a model is computed."""
 
 import msgspec
 import pytest

@@ -29,7 +29,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def drained(reader: int, until: bytes) -> bytes:
-    """All that comes up to `until`."""
+    """The bytes that come up to `until`."""
     data = b""
     while until not in data:
         data += os.read(reader, 1 << 16)

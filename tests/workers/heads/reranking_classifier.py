@@ -1,5 +1,7 @@
-"""A tiny Qwen3 with a classifier of one label, as the seq-cls form of Qwen3-Reranker is, and its
-scores as the model card computes them: the tokenizer gets both halves of the prompt as a pair."""
+"""A tiny Qwen3 with a classifier of one label, in the seq-cls form of Qwen3-Reranker.
+
+Scores are computed as by the model card: the tokenizer gets both halves of the prompt as a pair.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""A tiny Gemma that reranks, with a tokenizer of the kind that bge-reranker-v2-gemma has, and its
-scores as the model card computes them with transformers."""
+"""A tiny Gemma that reranks, with a tokenizer as bge-reranker-v2-gemma has, and the scores of its
+model card."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +22,8 @@ _SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>"]
 
 
 def write_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Pairs of characters with spaces among them; other characters by their bytes. Texts begin with
-    `<bos>`."""
+    """Pairs of characters with spaces among them, and other characters by their bytes. Texts begin
+    with `<bos>`."""
     trainer = trainers.BpeTrainer(
         vocab_size=600,
         special_tokens=[*_SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))],
@@ -64,12 +64,14 @@ def card_scores(
     tokenizer: PreTrainedTokenizerFast,
     pairs: Sequence[tuple[str, str]],
     *,
-    prompt: str = PROMPT,
+    instruction: str = PROMPT,
     max_length: int = 512,
 ) -> np.ndarray:
-    """The card's scores, each the sigmoid of the logit of "Yes": query, passage, line breaks and
-    prompt are tokenized apart, and the passage is truncated where all but the prompt and the break
-    before it is longer than `max_length` tokens. float32[N]"""
+    """The card's scores, float32[N]: each is the sigmoid of the logit of "Yes".
+
+    Query, passage, line breaks and prompt (`instruction`) are tokenized apart. The passage is
+    truncated: all but the prompt and the break before it has at most `max_length` tokens.
+    """
 
     def ids(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -79,6 +81,6 @@ def card_scores(
         first = [tokenizer.bos_token_id, *ids(f"A: {query}")]
         second = [*ids("\n"), *ids(f"B: {document}")]
         kept = second[: max_length - len(first)]
-        logits = model(torch.tensor([first + kept + ids("\n") + ids(prompt)])).logits[0, -1]
+        logits = model(torch.tensor([first + kept + ids("\n") + ids(instruction)])).logits[0, -1]
         scores.append(logits[ids("Yes")[0]].sigmoid().item())
     return np.array(scores, np.float32)

@@ -1,5 +1,5 @@
-"""A tiny Qwen3 that reranks, in the files that a published Qwen3-Reranker has, and its scores as
-the model card computes them with transformers."""
+"""A tiny Qwen3 that reranks, in the files of a published Qwen3-Reranker, and the scores of its
+model card."""
 
 import json
 from collections.abc import Sequence

@@ -1,17 +1,21 @@
-"""A causal model that reranks gives the scores of Qwen3-Reranker's model card, whatever is cached
-and however prompts are cut into steps."""
+"""A causal model gives the scores of its model card, whatever is cached, in any steps."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from engine_core.messages import EncodeJob, Tokenization
 from server.api.classify import label_scores
 from server.models.model_setup import with_template
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.test_core import A
+from tests.workers.heads import reranking_gemma
 from tests.workers.heads.reranking_qwen3 import (
     DOCUMENTS,
     INSTRUCTION,
@@ -20,7 +24,6 @@ from tests.workers.heads.reranking_qwen3 import (
     card_scores,
     save_reranking_qwen3,
 )
-from tests.workers.mutations import shifted_position
 from tests.workers.stage.encoding_engine import answers, cached_tokens, refusal, start_engine
 from tests.workers.stages import Stages
 from workers.contract.checkpoint.checkpoint_config import read_model_config
@@ -29,22 +32,53 @@ from workers.contract.reranking import RerankTemplate
 
 TOLERANCE = 1e-5
 PAIRS = [(QUERY, document) for document in DOCUMENTS]
-Reference = tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
-def tied(request: pytest.FixtureRequest) -> bool:
+@dataclass(frozen=True)
+class Card:
+    """A reranker whose model card computes scores with transformers. `save` writes the model and
+    its tokenizer. `uncounted` is the end of the prompt that the card's `max_length` leaves out."""
+
+    save: Callable[[Path], tuple[Any, PreTrainedTokenizerFast]]
+    card_scores: Callable[..., np.ndarray]
+    uncounted: str = ""
+
+
+QWEN3 = {
+    "Qwen3-Reranker": Card(save_reranking_qwen3, card_scores),
+    "Qwen3-Reranker-tied": Card(
+        partial(save_reranking_qwen3, tie_word_embeddings=True), card_scores
+    ),
+}
+CARDS = QWEN3 | {
+    "bge-reranker-v2-gemma": Card(
+        reranking_gemma.save_reranking_gemma, reranking_gemma.card_scores, reranking_gemma.PROMPT
+    )
+}
+only_qwen3 = pytest.mark.parametrize("card", QWEN3, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", params=CARDS)
+def card(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, tied: bool) -> Path:
-    return tmp_path_factory.mktemp(f"Qwen3-Reranker-{tied}")
+def folder(tmp_path_factory: pytest.TempPathFactory, card: str) -> Path:
+    return tmp_path_factory.mktemp(card)
 
 
 @pytest.fixture(scope="module")
-def reference(folder: Path, tied: bool) -> Reference:
-    return save_reranking_qwen3(folder, tie_word_embeddings=tied)
+def reference(folder: Path, card: str) -> tuple[Any, PreTrainedTokenizerFast]:
+    return CARDS[card].save(folder)
+
+
+@pytest.fixture(scope="module")
+def expected_of(
+    reference: tuple[Any, PreTrainedTokenizerFast], card: str
+) -> Callable[..., np.ndarray]:
+    """The card's scores of pairs."""
+    return partial(CARDS[card].card_scores, *reference)
 
 
 def model_of(folder: Path, given: RerankTemplate | None = None) -> ModelConfig:
@@ -52,13 +86,14 @@ def model_of(folder: Path, given: RerankTemplate | None = None) -> ModelConfig:
 
 
 @pytest.fixture(scope="module")
-def stages(folder: Path, reference: Reference) -> Stages:
+def stages(folder: Path, reference: Any) -> Stages:
+    del reference
     return Stages(folder, task="rerank", model=model_of(folder))
 
 
 @pytest.fixture(scope="module")
-def expected(reference: Reference) -> np.ndarray:
-    return card_scores(*reference, PAIRS)
+def expected(expected_of: Callable[..., np.ndarray]) -> np.ndarray:
+    return expected_of(PAIRS)
 
 
 def scores(engine: Engine, job: EncodeJob) -> np.ndarray:
@@ -78,15 +113,9 @@ def test_scores_are_those_of_the_card(
     assert engine.core._scheduler.usage().generated_tokens == 0
 
 
-def test_two_stages(folder: Path, reference: Reference, expected: np.ndarray) -> None:
-    stages = Stages(folder, task="rerank", num_stages=2, model=model_of(folder))
-    engine = start_engine(folder, stages, max_step_tokens=40)
-    found = scores(engine, EncodeJob(1, texts=DOCUMENTS, query=QUERY))
-    assert np.abs(found - expected).max() < TOLERANCE
-
-
+@only_qwen3
 def test_template_and_query_are_computed_once(
-    folder: Path, stages: Stages, reference: Reference, expected: np.ndarray
+    folder: Path, stages: Stages, reference: Any, expected: np.ndarray
 ) -> None:
     """Even documents of one step share them."""
     _, tokenizer = reference
@@ -102,54 +131,66 @@ def test_template_and_query_are_computed_once(
 
 
 def test_an_instruction_replaces_the_default(
-    folder: Path, stages: Stages, reference: Reference, expected: np.ndarray
+    folder: Path,
+    stages: Stages,
+    expected_of: Callable[..., np.ndarray],
+    expected: np.ndarray,
 ) -> None:
     own = "Find what is heavy. {query} {document}"
     engine = start_engine(folder, stages)
     found = scores(engine, EncodeJob(1, texts=DOCUMENTS, query=QUERY, instruction=own))
-    assert np.abs(found - card_scores(*reference, PAIRS, instruction=own)).max() < TOLERANCE
+    assert np.abs(found - expected_of(PAIRS, instruction=own)).max() < TOLERANCE
     assert np.abs(found - expected).max() > 1000 * TOLERANCE
 
 
-def test_a_query_for_each_text(folder: Path, stages: Stages, reference: Reference) -> None:
+@only_qwen3
+def test_a_query_for_each_text(
+    folder: Path, stages: Stages, expected_of: Callable[..., np.ndarray]
+) -> None:
     queries = ["Who?", "{instruction}", "", "Gravity", "no"]
     engine = start_engine(folder, stages)
     found = scores(engine, EncodeJob(1, texts=DOCUMENTS, query=queries))
     pairs = list(zip(queries, DOCUMENTS, strict=True))
-    assert np.abs(found - card_scores(*reference, pairs)).max() < TOLERANCE
+    assert np.abs(found - expected_of(pairs)).max() < TOLERANCE
 
 
-def test_only_the_document_is_cut(folder: Path, stages: Stages, reference: Reference) -> None:
-    limit = 110
-    expected = card_scores(*reference, PAIRS, max_length=limit)
+def test_only_the_document_is_cut(
+    folder: Path,
+    stages: Stages,
+    card: str,
+    reference: tuple[Any, PreTrainedTokenizerFast],
+    expected_of: Callable[..., np.ndarray],
+) -> None:
+    uncounted, limit = CARDS[card].uncounted, 40 if CARDS[card].uncounted else 110
+    behind = len(reference[1](f"\n{uncounted}", add_special_tokens=False)["input_ids"])
+    limit_of_all = limit + behind * bool(uncounted)
     engine = start_engine(folder, stages)
-    cut = Tokenization(truncate_to=limit)
+    cut = Tokenization(truncate_to=limit_of_all)
     found = scores(engine, EncodeJob(1, texts=DOCUMENTS, query=QUERY, tokenization=cut))
-    assert np.abs(found - expected).max() < TOLERANCE
+    assert np.abs(found - expected_of(PAIRS, max_length=limit)).max() < TOLERANCE
     (accepted,) = [each for outputs in engine.clients.outputs(A) for each in outputs.accepted]
-    assert accepted.prompt_tokens[-1] == limit
-    assert [tokens > 0 for tokens in accepted.dropped] == [False] * 4 + [True]
+    assert accepted.prompt_tokens[-1] == limit_of_all
+    assert accepted.dropped[DOCUMENTS.index("")] == 0
+    assert accepted.dropped[-1] > 0
 
 
-def test_a_document_is_cut_on_its_left(folder: Path, stages: Stages, reference: Reference) -> None:
+@only_qwen3
+def test_a_document_is_cut_on_its_left(
+    folder: Path, stages: Stages, expected_of: Callable[..., np.ndarray]
+) -> None:
     engine = start_engine(folder, stages)
     cut = Tokenization(truncate_to=110, truncation_side="left")
     words = ["Gravity", *["Beijing"] * 40, "is"]
     found = scores(engine, EncodeJob(1, texts=[" ".join(words)], query=QUERY, tokenization=cut))
     pairs = [(QUERY, " ".join(words[-count:])) for count in range(1, len(words))]
-    expected = card_scores(*reference, pairs)
+    expected = expected_of(pairs)
     assert np.abs(found - expected).min() < TOLERANCE
     assert found != pytest.approx(expected[-1], abs=TOLERANCE)
 
 
-def test_a_wrong_position_would_be_seen(folder: Path, stages: Stages, expected: np.ndarray) -> None:
-    engine = start_engine(folder, stages, shifted_position(at=2), max_step_tokens=29)
-    found = scores(engine, EncodeJob(1, texts=DOCUMENTS, query=QUERY))
-    assert np.abs(found - expected).max() > 100 * TOLERANCE
-
-
-def test_the_logit_of_one_token(folder: Path, reference: Reference) -> None:
-    """Of a template that the configuration gives."""
+@only_qwen3
+def test_the_logit_of_one_token(folder: Path, reference: Any) -> None:
+    """With a template that the configuration gives."""
     model, tokenizer = reference
     template = RerankTemplate(
         pieces=("A: {query}", "\n", "B: {document}", "\nyes?"), positive="yes"
@@ -163,6 +204,7 @@ def test_the_logit_of_one_token(folder: Path, reference: Reference) -> None:
     assert found[0, 0] == pytest.approx(logits[tokenizer.convert_tokens_to_ids("yes")].item(), 1e-4)
 
 
+@only_qwen3
 @pytest.mark.parametrize(
     ("job", "message"),
     [

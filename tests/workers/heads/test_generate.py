@@ -1,4 +1,4 @@
-"""What a head does before any request."""
+"""The warm-up of a head before any request."""
 
 from typing import Any
 

@@ -2,25 +2,6 @@
 
 from typing import Any
 
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GemmaConfig,
-    GemmaForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
-
 from tests.workers.checkpoints import LLAMA
 from tests.workers.models.tiny_models import Spoilt, TinyModel
 
@@ -46,19 +27,7 @@ _ROPE = {"rope_type": "default", "rope_theta": 20_000.0}
 _ROPE_FAR = {"rope_type": "default", "rope_theta": 1_000_000.0}
 
 
-def _llama(spoilt: dict[str, Spoilt] | None = None, **changes: Any) -> TinyModel:
-    return TinyModel(
-        model_class=LlamaForCausalLM,
-        config_class=LlamaConfig,
-        config=_SIZES | changes,
-        spoilt=spoilt or {},
-    )
-
-
 WINDOW = 24
-_SLIDING = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}
-_QWEN3 = _SIZES | {"head_dim": 24}
-_PHI3 = _SIZES | {"pad_token_id": 0}
 _LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10_000.0,
@@ -67,7 +36,7 @@ _LONGROPE = {
     "partial_rotary_factor": 0.75,
     "attention_factor": 1.2,
 }
-_GEMMA = _SIZES | {
+_GEMMA: dict[str, Any] = {
     "head_dim": 24,
     "sliding_window": WINDOW,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -89,6 +58,27 @@ _GEMMA_SPOILT = {
     "unit_offset": Spoilt(family={"unit_offset_norms": False}),
     "embedding_scale": Spoilt(family={"embedding_scale": 1.0}),
 }
+_BIASES_SPOILT = {
+    "qkv_bias": Spoilt(tensors={r"[qkv]_proj\.bias": 0.0}),
+    "output_bias": Spoilt(tensors={r"o_proj\.bias": 0.0}),
+}
+
+
+def _tiny(
+    architecture: str, spoilt: dict[str, Spoilt] | None = None, *, edge: int = 0, **changes: Any
+) -> TinyModel:
+    """A model with Llama's sizes, but for `changes` of its configuration."""
+    return TinyModel(
+        architecture=architecture,
+        config=_SIZES | changes,
+        edges=(edge,) if edge else (),
+        spoilt=spoilt or {},
+    )
+
+
+def _llama(spoilt: dict[str, Spoilt] | None = None, **changes: Any) -> TinyModel:
+    return _tiny("LlamaForCausalLM", spoilt, **changes)
+
 
 DECODERS: dict[str, TinyModel] = {
     "llama": _llama(
@@ -104,8 +94,7 @@ DECODERS: dict[str, TinyModel] = {
     "llama_tied": _llama(tie_word_embeddings=True),
     "llama_biases": _llama(
         {
-            "qkv_bias": Spoilt(tensors={r"[qkv]_proj\.bias": 0.0}),
-            "output_bias": Spoilt(tensors={r"o_proj\.bias": 0.0}),
+            **_BIASES_SPOILT,
             "mlp_bias": Spoilt(tensors={r"mlp.*bias": 0.0}),
         },
         attention_bias=True,
@@ -130,118 +119,103 @@ DECODERS: dict[str, TinyModel] = {
         },
         rope_parameters=_YARN,
     ),
-    "mistral": TinyModel(
-        model_class=MistralForCausalLM,
-        config_class=MistralConfig,
-        config=_SIZES | {"sliding_window": WINDOW},
-        edges=(WINDOW,),
-        spoilt={
+    "mistral": _tiny(
+        "MistralForCausalLM",
+        {
             "window": Spoilt(config={"sliding_window": WINDOW + 1}),
             "no_window": Spoilt(config={"sliding_window": None}),
         },
+        edge=WINDOW,
+        sliding_window=WINDOW,
     ),
-    "qwen2": TinyModel(
-        model_class=Qwen2ForCausalLM,
-        config_class=Qwen2Config,
-        config=_SIZES,
-        spoilt={"qkv_bias": Spoilt(tensors={r"[qkv]_proj\.bias": 0.0})},
-    ),
-    "qwen2_windows": TinyModel(
-        model_class=Qwen2ForCausalLM,
-        config_class=Qwen2Config,
-        config=_SIZES | _SLIDING,
-        edges=(WINDOW,),
-        spoilt={
+    "qwen2": _tiny("Qwen2ForCausalLM", {"qkv_bias": Spoilt(tensors={r"[qkv]_proj\.bias": 0.0})}),
+    "qwen2_windows": _tiny(
+        "Qwen2ForCausalLM",
+        {
             "window": Spoilt(config={"sliding_window": WINDOW - 1}),
             "layers": Spoilt(config={"layer_types": ["full_attention"] * 4}),
         },
+        edge=WINDOW,
+        use_sliding_window=True,
+        sliding_window=WINDOW,
+        max_window_layers=2,
     ),
-    "qwen3": TinyModel(
-        model_class=Qwen3ForCausalLM,
-        config_class=Qwen3Config,
-        config=_QWEN3,
-        spoilt={
+    "qwen3": _tiny(
+        "Qwen3ForCausalLM",
+        {
             "query_norm": Spoilt(tensors={r"q_norm": 1.0}),
             "key_norm": Spoilt(tensors={r"k_norm": 1.0}),
         },
+        head_dim=24,
     ),
-    "qwen3_tied_with_biases": TinyModel(
-        model_class=Qwen3ForCausalLM,
-        config_class=Qwen3Config,
-        config=_QWEN3 | {"tie_word_embeddings": True, "attention_bias": True},
-        spoilt={"output_bias": Spoilt(tensors={r"o_proj\.bias": 0.0})},
+    "qwen3_tied_with_biases": _tiny(
+        "Qwen3ForCausalLM",
+        {"output_bias": Spoilt(tensors={r"o_proj\.bias": 0.0})},
+        head_dim=24,
+        tie_word_embeddings=True,
+        attention_bias=True,
     ),
-    "phi3": TinyModel(
-        model_class=Phi3ForCausalLM,
-        config_class=Phi3Config,
-        config=_PHI3 | {"sliding_window": WINDOW},
-        edges=(WINDOW,),
-        spoilt={
+    "phi3": _tiny(
+        "Phi3ForCausalLM",
+        {
             "window": Spoilt(config={"sliding_window": WINDOW + 1}),
             "part_of_heads": Spoilt(config={"rope_parameters": _ROPE | _PART}),
         },
+        edge=WINDOW,
+        pad_token_id=0,
+        sliding_window=WINDOW,
     ),
-    "phi3_longrope_short": TinyModel(
-        model_class=Phi3ForCausalLM,
-        config_class=Phi3Config,
-        config=_PHI3
-        | {"rope_parameters": _LONGROPE, "original_max_position_embeddings": LIMIT}
-        | {"tie_word_embeddings": True},
-        spoilt={
+    "phi3_longrope_short": _tiny(
+        "Phi3ForCausalLM",
+        {
             "factors": Spoilt(config={"original_max_position_embeddings": LIMIT - 1}),
             "attention_factor": Spoilt(
                 config={"rope_parameters": _LONGROPE | {"attention_factor": 1.0}}
             ),
         },
+        pad_token_id=0,
+        rope_parameters=_LONGROPE,
+        original_max_position_embeddings=LIMIT,
+        tie_word_embeddings=True,
     ),
     # transformers takes the long factors for texts longer than the original length: here from two
     # tokens on, and one alone is at position 0, which is not rotated.
-    "phi3_longrope_long": TinyModel(
-        model_class=Phi3ForCausalLM,
-        config_class=Phi3Config,
-        config=_PHI3
-        | {"rope_parameters": _LONGROPE, "original_max_position_embeddings": 1}
-        | {"num_key_value_heads": 4},
-        spoilt={"factors": Spoilt(config={"original_max_position_embeddings": LIMIT})},
+    "phi3_longrope_long": _tiny(
+        "Phi3ForCausalLM",
+        {"factors": Spoilt(config={"original_max_position_embeddings": LIMIT})},
+        pad_token_id=0,
+        rope_parameters=_LONGROPE,
+        original_max_position_embeddings=1,
+        num_key_value_heads=4,
     ),
-    "gemma": TinyModel(
-        model_class=GemmaForCausalLM,
-        config_class=GemmaConfig,
-        config=_SIZES
-        | {"head_dim": 24, "num_key_value_heads": 1, "tie_word_embeddings": True}
-        | {"hidden_act": "gelu_pytorch_tanh"},
-        spoilt={
+    "gemma": _tiny(
+        "GemmaForCausalLM",
+        {
             "activation": Spoilt(config={"hidden_act": "silu"}),
             "unit_offset": Spoilt(family={"unit_offset_norms": False}),
             "embedding_scale": Spoilt(family={"embedding_scale": 1.0}),
         },
+        head_dim=24,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        hidden_act="gelu_pytorch_tanh",
     ),
-    "gemma_biases": TinyModel(
-        model_class=GemmaForCausalLM,
-        config_class=GemmaConfig,
-        config=_SIZES | {"head_dim": 16, "attention_bias": True},
-        spoilt={
-            "qkv_bias": Spoilt(tensors={r"[qkv]_proj\.bias": 0.0}),
-            "output_bias": Spoilt(tensors={r"o_proj\.bias": 0.0}),
-        },
-    ),
-    "gemma2": TinyModel(
-        model_class=Gemma2ForCausalLM,
-        config_class=Gemma2Config,
-        config=_GEMMA | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 6.0},
-        edges=(WINDOW,),
-        spoilt=_GEMMA_SPOILT
+    "gemma_biases": _tiny("GemmaForCausalLM", _BIASES_SPOILT, head_dim=16, attention_bias=True),
+    "gemma2": _tiny(
+        "Gemma2ForCausalLM",
+        _GEMMA_SPOILT
         | {
             "softcap": Spoilt(config={"attn_logit_softcapping": None}),
             "logit_softcap": Spoilt(config={"final_logit_softcapping": None}),
         },
+        edge=WINDOW,
+        **_GEMMA,
+        attn_logit_softcapping=5.0,
+        final_logit_softcapping=6.0,
     ),
-    "gemma3": TinyModel(
-        model_class=Gemma3ForCausalLM,
-        config_class=Gemma3TextConfig,
-        config=_GEMMA | {"rope_parameters": _GEMMA_ROPES},
-        edges=(WINDOW,),
-        spoilt=_GEMMA_SPOILT
+    "gemma3": _tiny(
+        "Gemma3ForCausalLM",
+        _GEMMA_SPOILT
         | {
             "query_norm": Spoilt(tensors={r"q_norm": 0.0}),
             "key_norm": Spoilt(tensors={r"k_norm": 0.0}),
@@ -252,5 +226,8 @@ DECODERS: dict[str, TinyModel] = {
                 config={"rope_parameters": _GEMMA_ROPES | {"sliding_attention": _ROPE_FAR}}
             ),
         },
+        edge=WINDOW,
+        **_GEMMA,
+        rope_parameters=_GEMMA_ROPES,
     ),
 }

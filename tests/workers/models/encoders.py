@@ -1,44 +1,10 @@
 """Tiny encoders of every family, alone and with each head, and what spoils each feature."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    BertModel,
-    CamembertConfig,
-    CamembertForSequenceClassification,
-    CamembertModel,
-    DistilBertConfig,
-    DistilBertForMaskedLM,
-    DistilBertForSequenceClassification,
-    DistilBertModel,
-    Gemma3TextConfig,
-    Gemma3TextModel,
-    ModernBertConfig,
-    ModernBertForMaskedLM,
-    ModernBertForSequenceClassification,
-    ModernBertModel,
-    MPNetConfig,
-    MPNetForMaskedLM,
-    MPNetForSequenceClassification,
-    MPNetModel,
-    NomicBertConfig,
-    NomicBertForMaskedLM,
-    NomicBertForSequenceClassification,
-    NomicBertModel,
-    RobertaConfig,
-    RobertaForMaskedLM,
-    RobertaForSequenceClassification,
-    RobertaModel,
-    XLMRobertaConfig,
-    XLMRobertaForMaskedLM,
-    XLMRobertaForSequenceClassification,
-    XLMRobertaModel,
-)
-
 from tests.workers.models.tiny_models import Spoilt, TinyModel, move_rows, swap_halves
+from workers.contract.checkpoint.architectures import FAMILIES
 
 LIMIT = 80
 """Tokens."""
@@ -67,31 +33,6 @@ _DISTANCES = {
     "buckets_off_by_one": Spoilt(tensors={"relative_attention_bias": move_rows}),
 }
 _POOLER = {"pooler": Spoilt(tensors={r"pooler\.dense\.bias": 0.0})}
-
-
-def _bert(model_class: Any, spoilt: dict[str, Spoilt] | None = None, **changes: Any) -> TinyModel:
-    return TinyModel(
-        model_class=model_class,
-        config_class=BertConfig,
-        config=_BERT | changes,
-        spoilt=spoilt or {},
-    )
-
-
-def _roberta(
-    model_class: Any,
-    config_class: Any = RobertaConfig,
-    spoilt: dict[str, Spoilt] | None = None,
-    **changes: Any,
-) -> TinyModel:
-    return TinyModel(
-        model_class=model_class,
-        config_class=config_class,
-        config=_ROBERTA | changes,
-        spoilt=spoilt or {},
-    )
-
-
 _DISTILBERT: dict[str, Any] = {
     "vocab_size": 199,
     "dim": 64,
@@ -107,28 +48,6 @@ _DISTILLED = {
     "biases": Spoilt(tensors={r"([qkv]|out)_lin\.bias": 0.0}),
     "activation": Spoilt(config={"activation": "relu"}),
 }
-
-
-def _distilbert(
-    model_class: Any, spoilt: dict[str, Spoilt] | None = None, **changes: Any
-) -> TinyModel:
-    return TinyModel(
-        model_class=model_class,
-        config_class=DistilBertConfig,
-        config=_DISTILBERT | changes,
-        spoilt=spoilt or {},
-    )
-
-
-def _mpnet(model_class: Any, spoilt: dict[str, Spoilt] | None = None, **changes: Any) -> TinyModel:
-    return TinyModel(
-        model_class=model_class,
-        config_class=MPNetConfig,
-        config=_SIZES | {"max_position_embeddings": LIMIT + 2} | changes,
-        spoilt=spoilt or {},
-    )
-
-
 _WINDOW = 9
 _MODERNBERT = _SIZES | {
     "max_position_embeddings": LIMIT,
@@ -143,50 +62,32 @@ _MODERNBERT = _SIZES | {
 }
 
 
-def _modernbert(
-    model_class: Any, spoilt: dict[str, Spoilt] | None = None, **changes: Any
-) -> TinyModel:
-    return TinyModel(
-        model_class=model_class,
-        config_class=ModernBertConfig,
-        config=_MODERNBERT | changes,
-        edges=(_WINDOW, 2 * _WINDOW),
-        spoilt=spoilt or {},
-    )
-
-
 def _thetas(everywhere: float, nearby: float) -> Spoilt:
     thetas = {"full_attention": everywhere, "sliding_attention": nearby}
     ropes = {name: {"rope_type": "default", "rope_theta": theta} for name, theta in thetas.items()}
     return Spoilt(config={"rope_parameters": ropes})
 
 
-_EMBEDDING_GEMMA = TinyModel(
-    model_class=Gemma3TextModel,
-    config_class=Gemma3TextConfig,
-    config=_SIZES
-    | {
-        "max_position_embeddings": LIMIT,
-        "num_attention_heads": 3,
-        "num_key_value_heads": 1,
-        "head_dim": 24,
-        "hidden_size": 48,
-        "sliding_window": 2 * (_WINDOW - 1),
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
-        "use_bidirectional_attention": True,
-    },
-    edges=(_WINDOW, 2 * _WINDOW),
-    spoilt={
-        "window_too_wide": Spoilt(config={"sliding_window": 2 * _WINDOW}),
-        "window_too_narrow": Spoilt(config={"sliding_window": 2 * (_WINDOW - 2)}),
-        "layer_types": Spoilt(config={"layer_types": ["full_attention"] * 4}),
-        "scale": Spoilt(config={"query_pre_attn_scalar": 24}),
-        "norms": Spoilt(family={"unit_offset_norms": False}),
-        "embeddings": Spoilt(family={"embedding_scale": 1.0}),
-        "query_norm": Spoilt(tensors={"q_norm": 0.0}),
-    },
-)
+_GEMMA = _SIZES | {
+    "max_position_embeddings": LIMIT,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 24,
+    "hidden_size": 48,
+    "sliding_window": 2 * (_WINDOW - 1),
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "use_bidirectional_attention": True,
+}
 """As EmbeddingGemma."""
+_GEMMA_FEATURES = {
+    "window_too_wide": Spoilt(config={"sliding_window": 2 * _WINDOW}),
+    "window_too_narrow": Spoilt(config={"sliding_window": 2 * (_WINDOW - 2)}),
+    "layer_types": Spoilt(config={"layer_types": ["full_attention"] * 4}),
+    "scale": Spoilt(config={"query_pre_attn_scalar": 24}),
+    "norms": Spoilt(family={"unit_offset_norms": False}),
+    "embeddings": Spoilt(family={"embedding_scale": 1.0}),
+    "query_norm": Spoilt(tensors={"q_norm": 0.0}),
+}
 
 _MODERNBERT_FEATURES = {
     "window_too_wide": Spoilt(config={"local_attention": 2 * _WINDOW}),
@@ -209,8 +110,6 @@ _MODERNBERT_HEAD = {
     "head_norm": Spoilt(tensors={r"head\.norm": 1.0}),
     "head_activation": Spoilt(config={"classifier_activation": "relu"}),
 }
-
-
 _NOMICBERT_FEATURES = _SEGMENTS | {
     "theta": Spoilt(config={"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}),
     "gate": Spoilt(family={"hidden_act": "gelu"}),
@@ -218,76 +117,85 @@ _NOMICBERT_FEATURES = _SEGMENTS | {
     "first_norm": Spoilt(tensors={r"emb_ln\.weight": 1.0}),
 }
 
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "Bert": _BERT,
+    "Roberta": _ROBERTA,
+    "XLMRoberta": _ROBERTA,
+    "Camembert": _ROBERTA,
+    "DistilBert": _DISTILBERT,
+    "MPNet": _SIZES | {"max_position_embeddings": LIMIT + 2},
+    "Gemma3": _GEMMA,
+    "ModernBert": _MODERNBERT,
+    "NomicBert": _BERT | {"initializer_range": 0.1},
+}
 
-def _nomicbert(
-    model_class: Any, spoilt: dict[str, Spoilt] | None = None, **changes: Any
+
+def _tiny(
+    architecture: str, spoilt: Mapping[str, Spoilt] | None = None, **changes: Any
 ) -> TinyModel:
+    """A model with the sizes of its family, but for `changes` of its configuration."""
+    family = FAMILIES[architecture].name
     return TinyModel(
-        model_class=model_class,
-        config_class=NomicBertConfig,
-        config=_BERT | {"initializer_range": 0.1} | changes,
+        architecture=architecture,
+        config=_FAMILIES[family] | changes,
+        edges=(_WINDOW, 2 * _WINDOW) if family in ("Gemma3", "ModernBert") else (),
         spoilt=spoilt or {},
     )
 
 
 ENCODERS: dict[str, TinyModel] = {
-    "bert": _bert(BertModel, _EMBEDDINGS | _SEGMENTS),
-    "bert_gelu_new": _bert(BertModel, hidden_act="gelu_new"),
-    "bert_relu": _bert(BertModel, hidden_act="relu"),
-    "bert_label": _bert(BertForSequenceClassification, _POOLER, num_labels=1),
-    "bert_labels": _bert(BertForSequenceClassification, num_labels=3),
-    "bert_words": _bert(BertForMaskedLM),
-    "roberta": _roberta(RobertaModel, RobertaConfig, _EMBEDDINGS | _OFF_BY_ONE),
-    "roberta_segments": _roberta(RobertaModel, RobertaConfig, _SEGMENTS, type_vocab_size=2),
-    "roberta_labels": _roberta(RobertaForSequenceClassification, num_labels=3),
-    "roberta_words": _roberta(RobertaForMaskedLM, hidden_act="relu"),
-    "xlm_roberta": _roberta(XLMRobertaModel, XLMRobertaConfig, _OFF_BY_ONE),
-    "xlm_roberta_label": _roberta(
-        XLMRobertaForSequenceClassification, XLMRobertaConfig, num_labels=1
+    "bert": _tiny("BertModel", _EMBEDDINGS | _SEGMENTS),
+    "bert_gelu_new": _tiny("BertModel", hidden_act="gelu_new"),
+    "bert_label": _tiny("BertForSequenceClassification", _POOLER, num_labels=1),
+    "bert_words": _tiny("BertForMaskedLM"),
+    "roberta": _tiny("RobertaModel", _EMBEDDINGS | _OFF_BY_ONE),
+    "roberta_segments": _tiny("RobertaModel", _SEGMENTS, type_vocab_size=2),
+    "roberta_labels": _tiny("RobertaForSequenceClassification", num_labels=3),
+    "roberta_words": _tiny("RobertaForMaskedLM", hidden_act="relu"),
+    "xlm_roberta": _tiny("XLMRobertaModel", _OFF_BY_ONE),
+    "xlm_roberta_padding": _tiny(
+        "XLMRobertaModel", pad_token_id=0, max_position_embeddings=LIMIT + 1
     ),
-    "xlm_roberta_words": _roberta(
-        XLMRobertaForMaskedLM, XLMRobertaConfig, tie_word_embeddings=False
-    ),
-    "camembert": _roberta(CamembertModel, CamembertConfig),
-    "camembert_labels": _roberta(CamembertForSequenceClassification, CamembertConfig, num_labels=3),
-    "distilbert": _distilbert(DistilBertModel, _DISTILLED | _ROWS_OFF_BY_ONE),
-    "distilbert_sines": _distilbert(DistilBertModel, sinusoidal_pos_embds=True),
-    "distilbert_label": _distilbert(
-        DistilBertForSequenceClassification,
+    "xlm_roberta_label": _tiny("XLMRobertaForSequenceClassification", num_labels=1),
+    "xlm_roberta_words": _tiny("XLMRobertaForMaskedLM", tie_word_embeddings=False),
+    "camembert": _tiny("CamembertModel"),
+    "camembert_labels": _tiny("CamembertForSequenceClassification", num_labels=3),
+    "distilbert": _tiny("DistilBertModel", _DISTILLED | _ROWS_OFF_BY_ONE),
+    "distilbert_sines": _tiny("DistilBertModel", sinusoidal_pos_embds=True),
+    "distilbert_label": _tiny(
+        "DistilBertForSequenceClassification",
         {"pooler": Spoilt(family={"pooler_act": "tanh"})},
         num_labels=1,
     ),
-    "distilbert_words_untied": _distilbert(DistilBertForMaskedLM, tie_word_embeddings=False),
-    "distilbert_labels": _distilbert(DistilBertForSequenceClassification, num_labels=3),
-    "distilbert_words": _distilbert(
-        DistilBertForMaskedLM, {"head": Spoilt(tensors={r"vocab_projector\.bias": 0.0})}
+    "distilbert_words_untied": _tiny("DistilBertForMaskedLM", tie_word_embeddings=False),
+    "distilbert_words": _tiny(
+        "DistilBertForMaskedLM", {"head": Spoilt(tensors={r"vocab_projector\.bias": 0.0})}
     ),
-    "mpnet": _mpnet(MPNetModel, _EMBEDDINGS | _ROWS_OFF_BY_ONE | _DISTANCES),
-    "mpnet_label": _mpnet(MPNetForSequenceClassification, num_labels=1),
-    "mpnet_labels": _mpnet(MPNetForSequenceClassification, num_labels=3),
-    "mpnet_words": _mpnet(MPNetForMaskedLM, hidden_act="relu"),
-    "embedding_gemma": _EMBEDDING_GEMMA,
-    "modernbert": _modernbert(ModernBertModel, _MODERNBERT_FEATURES),
-    "modernbert_biases": _modernbert(
-        ModernBertModel, _MODERNBERT_BIASES, norm_bias=True, attention_bias=True, mlp_bias=True
+    "mpnet": _tiny("MPNetModel", _EMBEDDINGS | _ROWS_OFF_BY_ONE | _DISTANCES),
+    "mpnet_label": _tiny("MPNetForSequenceClassification", num_labels=1),
+    "mpnet_words": _tiny("MPNetForMaskedLM", hidden_act="relu"),
+    "embedding_gemma": _tiny("Gemma3TextModel", _GEMMA_FEATURES),
+    "modernbert": _tiny("ModernBertModel", _MODERNBERT_FEATURES),
+    "modernbert_biases": _tiny(
+        "ModernBertModel", _MODERNBERT_BIASES, norm_bias=True, attention_bias=True, mlp_bias=True
     ),
-    "modernbert_label": _modernbert(
-        ModernBertForSequenceClassification, num_labels=1, classifier_bias=True
+    "modernbert_label": _tiny(
+        "ModernBertForSequenceClassification", num_labels=1, classifier_bias=True
     ),
-    "modernbert_labels": _modernbert(
-        ModernBertForSequenceClassification,
+    "modernbert_labels": _tiny(
+        "ModernBertForSequenceClassification",
         _MODERNBERT_HEAD,
         num_labels=3,
         classifier_pooling="mean",
     ),
-    "modernbert_words": _modernbert(
-        ModernBertForMaskedLM, {"decoder_bias": Spoilt(tensors={r"decoder\.bias": 0.0})}
+    "modernbert_words": _tiny(
+        "ModernBertForMaskedLM", {"decoder_bias": Spoilt(tensors={r"decoder\.bias": 0.0})}
     ),
-    "modernbert_words_untied": _modernbert(
-        ModernBertForMaskedLM, tie_word_embeddings=False, decoder_bias=False
+    "modernbert_words_untied": _tiny(
+        "ModernBertForMaskedLM", tie_word_embeddings=False, decoder_bias=False
     ),
-    "nomicbert": _nomicbert(NomicBertModel, _NOMICBERT_FEATURES),
-    "nomicbert_gelu": _nomicbert(NomicBertModel, hidden_act="gelu"),
-    "nomicbert_labels": _nomicbert(NomicBertForSequenceClassification, _POOLER, num_labels=3),
-    "nomicbert_words": _nomicbert(NomicBertForMaskedLM),
+    "nomicbert": _tiny("NomicBertModel", _NOMICBERT_FEATURES),
+    "nomicbert_gelu": _tiny("NomicBertModel", hidden_act="gelu"),
+    "nomicbert_labels": _tiny("NomicBertForSequenceClassification", _POOLER, num_labels=3),
+    "nomicbert_words": _tiny("NomicBertForMaskedLM"),
 }

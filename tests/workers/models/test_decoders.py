@@ -1,5 +1,8 @@
-"""Decoders of every family against transformers in float32, teacher-forced: one token, the edges of
-windows, the limit, among strangers, with and without cached prefixes, in stages."""
+"""Decoders of every family against transformers in float32, teacher-forced.
+
+Prompts have one token, end about the edges of windows, or reach the limit. They are answered beside
+others, with and without cached prefixes, in stages.
+"""
 
 import random
 from dataclasses import replace
@@ -30,7 +33,7 @@ def prompts_for(tiny: TinyModel) -> list[list[int]]:
 
 
 def taught(models: TinyModels, tiny: TinyModel) -> Lesson:
-    """What transformers says after each prompt, token by token."""
+    """The answers of transformers to each prompt, token by token."""
     folder, model = models(tiny)
     prompts = prompts_for(tiny)
     return Lesson(folder, prompts, [continuation(model, prompt) for prompt in prompts])

@@ -1,5 +1,4 @@
-"""Encoders of every family against transformers in float32: states, scores, logits of words; one
-token, the edges of windows, the limit, among strangers, in stages."""
+"""States, scores and logits of encoders of every family against transformers in float32."""
 
 import random
 from pathlib import Path
@@ -40,7 +39,7 @@ def segments_of(tiny: TinyModel, texts: list[list[int]]) -> list[list[int]]:
 
 
 def expected_of(model: Any, tiny: TinyModel) -> list[torch.Tensor]:
-    """What transformers says of each text alone: states or logits [tokens, N], or scores [1, N]."""
+    """transformers' results for each text alone: states, logits [tokens, N], or scores [1, N]."""
     texts = texts_for(tiny)
     segments = segments_of(tiny, texts)
     results: list[torch.Tensor] = []
@@ -55,7 +54,7 @@ def expected_of(model: Any, tiny: TinyModel) -> list[torch.Tensor]:
 
 
 def ours_of(folder: Path, tiny: TinyModel, num_stages: int = 1) -> list[torch.Tensor]:
-    """The same, of all texts in one step."""
+    """Our results, of all texts in one step."""
     task = family_of(read_model_config(folder).architecture).task
     stages = Stages(folder, task=task, num_stages=num_stages)
     texts = texts_for(tiny)
@@ -73,7 +72,7 @@ def ours_of(folder: Path, tiny: TinyModel, num_stages: int = 1) -> list[torch.Te
 
 
 def check_agrees(folder: Path, model: Any, tiny: TinyModel) -> list[torch.Tensor]:
-    """Ours are transformers'; returns them."""
+    """Compare our results with transformers', and return them."""
     ours, expected = ours_of(folder, tiny), expected_of(model, tiny)
     close = CLOSE[family_of(read_model_config(folder).architecture).task]
     for a, b in zip(ours, expected, strict=True):
@@ -91,7 +90,7 @@ def test_transformers_agrees(tiny_models: TinyModels, name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(whole, split, strict=True))
 
 
-@pytest.mark.parametrize("name", ["distilbert", "mpnet"])
+@pytest.mark.parametrize("name", ["distilbert", "mpnet", "xlm_roberta"])
 def test_a_model_without_segments_takes_no_notice_of_them(
     tiny_models: TinyModels, name: str
 ) -> None:

@@ -1,5 +1,7 @@
-"""Generations agree with a float32 reference whatever the way: what the GPU's tests hold it to, on
-the CPU (see tests/gpu/test_generation.py)."""
+"""Generations agree with a float32 reference whatever the way, on the CPU.
+
+tests/gpu/test_generation.py holds the GPU to the same.
+"""
 
 import numpy as np
 import pytest
@@ -25,16 +27,19 @@ from tests.workers.inline_engine import Way
 from tests.workers.mutations import MUTATIONS
 from workers.contract.config import Dtype
 
-FURTHER_MODEL = "heads_3_of_128_kv_3"
-"""Another with a KV head for each query head."""
+MOST_MODELS = [
+    # Another with a KV head for each query head.
+    pytest.param(model, marks=pytest.mark.long if model == "heads_3_of_128_kv_3" else ())
+    for model in MODELS
+]
 
 
 @pytest.fixture(scope="module")
 def lessons(tmp_path_factory: pytest.TempPathFactory) -> Lessons:
-    return Lessons(tmp_path_factory.mktemp("models"), count=10, longest=90, tokens=12)
+    return Lessons(tmp_path_factory.mktemp("models"), count=10, longest=90, tokens=10)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", MOST_MODELS)
 def test_the_reference_is_transformers(lessons: Lessons, model: str) -> None:
     lesson = lessons(model)
     theirs = LlamaForCausalLM.from_pretrained(lesson.folder, dtype=torch.float32).eval()
@@ -46,25 +51,19 @@ def test_the_reference_is_transformers(lessons: Lessons, model: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param(model, marks=pytest.mark.long if model == FURTHER_MODEL else ())
-        for model in MODELS
-    ],
-)
+@pytest.mark.parametrize("model", MOST_MODELS)
 def test_no_way_changes_the_text(lessons: Lessons, model: str, way: str) -> None:
     check_way(lessons(model), WAYS[way], print)
 
 
 @pytest.mark.parametrize(
     ("stages", "ahead"),
-    [(2, 0), pytest.param(3, 1, marks=pytest.mark.long), (4, 0), (4, 1)],
+    [(2, 0), (4, 1), *(pytest.param(*case, marks=pytest.mark.long) for case in ((3, 1), (4, 0)))],
 )
 def test_no_number_of_micro_batches_changes_the_text(
     lessons: Lessons, stages: int, ahead: int
 ) -> None:
-    """P at first, P + 2 while prompts wait for rounds of steps; all the depth there can be."""
+    """P at first, P + 2 while prompts wait for rounds of steps, which is the greatest depth."""
     way = Way(
         stages=stages,
         depth=stages + 2 + ahead,
@@ -77,7 +76,7 @@ def test_no_number_of_micro_batches_changes_the_text(
     assert engine.deepest == way.depth
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", MOST_MODELS)
 def test_every_log_probability(lessons: Lessons, model: str) -> None:
     check_every_logprob(lessons(model), Way(), print)
 
@@ -93,13 +92,13 @@ def test_the_prefix_cache_does_not_change_the_text(lessons: Lessons, way: str) -
     check_prefix_cache(lessons("demo"), WAYS[way], print)
 
 
-@pytest.mark.parametrize("way", ["plain", "chunks"])
+@pytest.mark.parametrize("way", ["plain", pytest.param("chunks", marks=pytest.mark.long)])
 def test_rows_of_one_step_share_their_beginning(lessons: Lessons, way: str) -> None:
     engine = check_way(lessons.of(DEMO, prompts_that_begin_alike(4096)), WAYS[way], print)
     assert engine.scheduler.usage().cached_tokens >= 5 * 64
 
 
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_preemption_does_not_change_the_text(lessons: Lessons, depth: int) -> None:
     check_preemption(lessons("demo"), Way(depth=depth), print)
 

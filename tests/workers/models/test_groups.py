@@ -14,6 +14,7 @@ from workers.attention.backends import sdpa
 from workers.contract.messages import DecodeStep
 from workers.contract.token_sampling import GREEDY
 
+STAGES = [1, 3, pytest.param(2, marks=pytest.mark.long)]
 _PARAMS = SamplingParams(sampling=GREEDY, max_tokens=8, logprobs=2)
 
 Texts = dict[tuple[int, int], tuple[list[int], np.ndarray]]
@@ -36,7 +37,7 @@ def prompts(prefix_len: int) -> list[list[int]]:
 
 
 def texts(folder: Path, way: Way, rows: list[list[int]], shared: int = 0) -> Texts:
-    """Of the batch band, if all begin with `shared` tokens, which they then share."""
+    """Texts of the batch band, if all begin with `shared` tokens, which they then share."""
     found: Texts = {}
 
     def judge(sampled: Sampled) -> int:
@@ -52,7 +53,7 @@ def texts(folder: Path, way: Way, rows: list[list[int]], shared: int = 0) -> Tex
     return found
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize(("prefix_len", "num_blocks"), [(18, 99), (19, 9), (16, 99), (37, 99)])
 def test_each_row_gets_what_it_gets_alone(
     folder: Path, stages: int, prefix_len: int, num_blocks: int
@@ -83,7 +84,7 @@ def test_log_probabilities_are_equal_with_the_default_backend(folder: Path) -> N
         assert np.allclose(found, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize("batch", [True, False])
 def test_prefixes_that_are_attended_once_change_no_text(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stages: int, batch: bool

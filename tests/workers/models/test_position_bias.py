@@ -13,7 +13,7 @@ BIAS = PositionBias(num_buckets=32, max_distance=128)
 
 
 def test_buckets_are_those_of_transformers() -> None:
-    """At every distance of 4,096 tokens; the last bucket begins before 128."""
+    """At every distance of 4,096 tokens. The last bucket begins before 128."""
     expected = MPNetEncoder.relative_position_bucket(torch.arange(-4095, 4096))
     assert torch.equal(buckets_by_distance(BIAS, 4096), expected)
     assert expected.unique().tolist() == [number for number in range(32) if number != 16]

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedConfig, PreTrainedModel
 
 from tests.workers.checkpoints import save_randomly
 from workers.contract.checkpoint.architectures import FAMILIES, Family
@@ -25,11 +25,10 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Spoilt:
-    """What is wrong in a copy of a checkpoint: keys of config.json; the tensors whose names a
-    regular expression is found in, each filled with a number or changed by a function; and what
-    its family is made to say of it, as fields of `ModelShape.family`.
+    """Faults in a copy of a checkpoint, which a comparison must notice.
 
-    A comparison that does not notice it does not see what the key, tensor or field is for.
+    `config` are keys of config.json, `family` fields of `ModelShape.family`. `tensors` are found by
+    regular expressions in their names, and filled with a number or changed by a function.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -41,22 +40,23 @@ class Spoilt:
 class TinyModel:
     """A model of a family.
 
-    config    keys of its configuration, with which `config_class` is made
-    edges     lengths in tokens at which something changes, such as a window's
-    spoilt    by feature
+    architecture  the name of its class in transformers
+    config        keys of its configuration
+    edges         lengths in tokens at which something changes, such as a window's
+    spoilt        by feature
     """
 
-    model_class: type[PreTrainedModel]
-    config_class: type[PreTrainedConfig]
+    architecture: str
     config: Mapping[str, Any]
     edges: tuple[int, ...] = ()
     spoilt: Mapping[str, Spoilt] = field(default_factory=dict)
 
-    def save(self, folder: Path) -> PreTrainedModel:
-        """Write it with random weights, norms and biases too; returns it."""
+    def save(self, folder: Path) -> Any:
+        """Write it with random weights, norms and biases too, and return it."""
         torch.manual_seed(7)
+        model_class: Any = getattr(transformers, self.architecture)
         # The class of a configuration writes into the dictionaries that it gets.
-        model = self.model_class(self.config_class(**deepcopy(dict(self.config)))).eval()
+        model = model_class(model_class.config_class(**deepcopy(dict(self.config)))).eval()
         # The default of transformers 5.17 leaves Gemma 2's softcap out.
         model.set_attn_implementation("eager")
         return save_randomly(model, folder)
@@ -71,7 +71,7 @@ class TinyModels:
 
     def __call__(self, tiny: TinyModel) -> tuple[Path, Any]:
         if id(tiny) not in self._made:
-            folder = self._root / f"{len(self._made)}-{tiny.model_class.__name__}"
+            folder = self._root / f"{len(self._made)}-{tiny.architecture}"
             self._made[id(tiny)] = folder, tiny.save(folder)
         return self._made[id(tiny)]
 
@@ -81,9 +81,8 @@ class TinyModels:
         """Write a wrong copy of `tiny` to the folder `copy`, and have its family read wrong fields
         for the test. Everything named must be there, and must have been different."""
         if spoilt.family:
-            architecture = tiny.model_class.__name__
-            wrong_family = _with_fields(FAMILIES[architecture], spoilt.family)
-            monkeypatch.setitem(FAMILIES, architecture, wrong_family)
+            wrong_family = _with_fields(FAMILIES[tiny.architecture], spoilt.family)
+            monkeypatch.setitem(FAMILIES, tiny.architecture, wrong_family)
         folder, _ = self(tiny)
         right = json.loads((folder / "config.json").read_text())
         assert all(value != right.get(key) for key, value in spoilt.config.items())

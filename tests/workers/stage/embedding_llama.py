@@ -38,8 +38,8 @@ def write_tokenizer(folder: Path) -> None:
 def save_embedding_llama(
     folder: Path, pooling: Literal["lasttoken", "mean"] = "lasttoken", **changes: Any
 ) -> SentenceTransformer:
-    """Write the model with its modules: its config.json names the head, of which it has no weight,
-    and its weights have no prefix. Returns it as sentence-transformers has it."""
+    """Write the model with its modules, and return it as sentence-transformers has it. Its
+    config.json names a head without weights, and names of weights have no prefix."""
     bare = folder / "bare"
     save_llama(bare, **changes)
     write_tokenizer(bare)

@@ -41,7 +41,7 @@ def start_engine(
 
 
 def answers(engine: Engine, jobs: Sequence[EncodeJob]) -> dict[int, np.ndarray]:
-    """Each job's vectors or scores, float32[N, D]; every row came exactly once."""
+    """Each job's vectors or scores, float32[N, D]. Every row came exactly once."""
     earlier = len(engine.clients.outputs(A))
     with torch.inference_mode():
         serve(engine, [Visit(job, number % 3) for number, job in enumerate(jobs)], random.Random(1))
@@ -59,7 +59,7 @@ def answers(engine: Engine, jobs: Sequence[EncodeJob]) -> dict[int, np.ndarray]:
 
 
 def refusal(engine: Engine, job: EncodeJob) -> str:
-    """What a job that is refused is told."""
+    """The message of a refused job."""
     engine.clients.put(A, job)
     engine.iterate_until(lambda: any(outputs.failed for outputs in engine.clients.outputs(A)))
     (failed,) = [failed for outputs in engine.clients.outputs(A) for failed in outputs.failed]

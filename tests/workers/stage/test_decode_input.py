@@ -47,7 +47,7 @@ def stage_of(llama: Path, stage: int, num_stages: int) -> DecodeRunner:
 
 
 def two_rows(tokens: list[int]) -> DecodeStep:
-    """Slot 2: tokens 3..7 of a prompt of 8; slot 0: the token after a prompt of 8."""
+    """Slot 2 has tokens 3..7 of a prompt of 8, slot 0 the token after a prompt of 8."""
     return DecodeStep(
         step=7,
         tokens=int32(tokens),
@@ -94,14 +94,6 @@ def test_rows_that_sample_carry_their_parameters(runner: DecodeRunner) -> None:
     assert sampling.rows.index.tolist() == [9 - 6]
 
 
-def test_scored_positions_carry_their_targets(runner: DecodeRunner) -> None:
-    scoring = runner.prepare(two_rows([1] * 6)).requested.scoring
-    assert scoring is not None
-    assert scoring.positions.tolist() == [0, 1, 2]
-    assert scoring.targets.tolist() == [21, 22, 23]
-    assert scoring.width == 0
-
-
 def test_where_nothing_is_scored_only_last_tokens_are_requested(runner: DecodeRunner) -> None:
     message = msgspec.structs.replace(two_rows([1] * 6), targets=b"")
     batch = runner.prepare(message)
@@ -116,14 +108,6 @@ def test_where_nothing_is_scored_only_last_tokens_are_requested(runner: DecodeRu
     assert alone.query_starts.tolist() == [0, 1]
     assert alone.context_lens.tolist() == alone.contexts.tolist() == [9]
     assert alone.num_tokens == 1
-
-
-def test_a_step_that_samples_nothing_has_no_last_tokens_to_compute(runner: DecodeRunner) -> None:
-    message = msgspec.structs.replace(two_rows([1] * 6), targets=b"", sample=b"\0\0")
-    batch = runner.prepare(message)
-    assert batch.requested.sampling is None
-    assert batch.requested.last_tokens is not None
-    assert not len(batch.requested.last_tokens.indices)
 
 
 def test_where_every_token_samples_all_are_requested(runner: DecodeRunner) -> None:

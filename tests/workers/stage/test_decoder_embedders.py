@@ -1,5 +1,5 @@
-"""A causal model that embeds gives sentence-transformers' vectors, whatever is cached, however its
-texts are cut into steps, and whoever is beside them."""
+"""A causal model that embeds gives sentence-transformers' vectors, whatever is cached, in any
+steps."""
 
 from pathlib import Path
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workers.checkpoints import BERT, save_bert
-from tests.workers.stages import EncoderStages, vectors_of
+from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
+from tests.workers.stages import EncoderStages, dense, vectors_of
 from tests.workers.step_maker import encoder_step
-from workers.contract.messages import EmbedOutput
+from workers.contract.config import Task
+from workers.contract.messages import EmbedOutput, StepOutput
 
 SENTENCES = [
     "A penstock is the gated pipe that feeds a turbine.",
@@ -44,21 +46,6 @@ def test_vectors_are_those_of_sentence_transformers() -> None:
     assert abs(first @ second) < 0.9
 
 
-@pytest.mark.parametrize("labels", [1, 3])
-def test_scores_are_those_of_transformers(tmp_path: Path, labels: int) -> None:
-    model = save_bert(tmp_path, labels=labels)
-    kinds = [[0] * (len(text) // 2) + [1] * (len(text) - len(text) // 2) for text in texts()]
-    output = EncoderStages(tmp_path, task="classify").run(encoder_step(texts(), kinds))
-    with torch.inference_mode():
-        logits = torch.cat(
-            [
-                model(torch.tensor([text]), token_type_ids=torch.tensor([types])).logits
-                for text, types in zip(texts(), kinds, strict=True)
-            ]
-        )
-    np.testing.assert_allclose(vectors_of(output, len(kinds)), logits.numpy(), atol=1e-5)
-
-
 @pytest.mark.parametrize("num_stages", [1, 2])
 def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stages: int) -> None:
     """Beside rows that are pooled, which stay as they are."""
@@ -84,13 +71,20 @@ def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stag
     np.testing.assert_allclose(states, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
-def test_neither_batches_nor_stages_change_a_bit(tmp_path: Path, num_stages: int) -> None:
-    save_bert(tmp_path)
-    one = EncoderStages(tmp_path, task="embed", backend="naive")
-    alone = [vectors_of(one.run(encoder_step([text])), 1)[0] for text in texts()]
-    stages = EncoderStages(tmp_path, task="embed", num_stages=num_stages, backend="naive")
-    together = vectors_of(stages.run(encoder_step(texts())), len(alone))
+@pytest.mark.parametrize("num_stages", [1, 3])
+@pytest.mark.parametrize(("task", "save"), [("embed", save_bert), ("embed_sparse", save_masked_lm)])
+def test_neither_other_rows_nor_stages_change_a_bit(
+    tmp_path: Path, task: Task, save: Callable[[Path], object], num_stages: int
+) -> None:
+    save(tmp_path)
+
+    def results(output: StepOutput, rows: int) -> np.ndarray:
+        return dense(output) if task == "embed_sparse" else vectors_of(output, rows)
+
+    one = EncoderStages(tmp_path, task=task, backend="naive")
+    alone = [results(one.run(encoder_step([text])), 1)[0] for text in texts()]
+    stages = EncoderStages(tmp_path, task=task, num_stages=num_stages, backend="naive")
+    together = results(stages.run(encoder_step(texts())), len(alone))
     np.testing.assert_array_equal(together, np.stack(alone))
 
 

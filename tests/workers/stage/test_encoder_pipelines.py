@@ -41,7 +41,7 @@ def traffic(task: Task) -> list[Visit]:
         return " ".join(draw.choices("abcdef", k=draw.randint(1, most)))
 
     made: list[Visit] = []
-    for number in range(24):
+    for number in range(16):
         job = EncodeJob(
             number,
             texts=[words(30) for _ in range(draw.randint(1, 6))],
@@ -114,12 +114,12 @@ def differences(found: Numbers, alone: Numbers, visits: list[Visit]) -> int:
     return wrong
 
 
-@pytest.mark.parametrize("counts", [(1, 2, 4), pytest.param((3,), marks=pytest.mark.long)])
+@pytest.mark.parametrize("counts", [(1, 4), pytest.param((2, 3), marks=pytest.mark.long)])
 @pytest.mark.parametrize("task", SAVES)
 def test_every_result_is_that_of_one_stage(
     tmp_path: Path, task: Task, counts: tuple[int, ...]
 ) -> None:
-    """On so many stages, with and without steps ahead; and a wrong step is noticed."""
+    """With and without steps ahead. A wrong step is noticed."""
     SAVES[task](tmp_path)
     visits = traffic(task)
     alone = answers(tmp_path, task, [[Visit(visit.job)] for visit in visits])
@@ -132,7 +132,7 @@ def test_every_result_is_that_of_one_stage(
 
 
 def token_lost(message: EncodeStep) -> EncodeStep:
-    """Every tenth step has another first token."""
-    lost = message.step % 10 == 9
+    """Every fourth step has another first token."""
+    lost = message.step % 4 == 3
     tokens = np.int32(0).tobytes() + message.tokens[4:] if lost else message.tokens
     return msgspec.structs.replace(message, tokens=tokens)

@@ -1,5 +1,5 @@
-"""Encoders with rotary positions from step messages to vectors and scores: embedders in the form of
-published checkpoints against sentence-transformers, a classifier against transformers."""
+"""Embedders with rotary positions, in the form of published checkpoints, from step messages to
+vectors: against sentence-transformers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,6 @@ from sentence_transformers.sentence_transformer import modules as library
 
 from tests.workers.contract.checkpoint.library_folders import saved, transformer, write_tokenizer
 from tests.workers.models.encoders import ENCODERS
-from tests.workers.models.test_encoders import expected_of, texts_for
 from tests.workers.stages import EncoderStages, vectors_of
 from tests.workers.step_maker import encoder_step
 from workers.contract.checkpoint.checkpoint_config import read_model_config
@@ -79,11 +78,3 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, name: str) -
             vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         expected = reference.encode(TEXTS, prompt_name=prompt_name)
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
-
-
-def test_mean_states_are_classified(tmp_path: Path) -> None:
-    tiny = ENCODERS["modernbert_labels"]
-    expected = np.concatenate(expected_of(tiny.save(tmp_path), tiny))
-    stages = EncoderStages(tmp_path, task="classify", num_stages=2)
-    output = stages.run(encoder_step(texts_for(tiny)))
-    np.testing.assert_allclose(vectors_of(output, len(expected)), expected, atol=1e-5)

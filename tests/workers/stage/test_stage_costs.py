@@ -1,4 +1,4 @@
-"""What the parts of a model cost, measured before its layers are divided."""
+"""Costs of the parts of a model, measured before its layers are divided."""
 
 import time
 from pathlib import Path
@@ -20,10 +20,11 @@ from tests.workers.step_maker import encoder_step
 from tests.workers.worker_group import WorkerGroup
 from workers.attention.backend_selection import select_backends
 from workers.contract.config import Task, WorkerConfig
-from workers.contract.messages import EmbedSparseOutput, WorkerLoaded
+from workers.contract.messages import EmbedSparseOutput
 from workers.contract.share import PartCosts, StageCosts, shares_of
+from workers.stage import worker
 from workers.stage.model_runner import attention_needs
-from workers.stage.stage_costs import LEAST_LAYER_WEIGHTS, measured_costs
+from workers.stage.stage_costs import LEAST_LAYER_WEIGHTS
 
 pytestmark = pytest.mark.alone
 
@@ -31,12 +32,18 @@ WIDE: dict[str, Any] = {"hidden_size": 512, "intermediate_size": 1024, "num_hidd
 SECONDS = 5.0
 
 
-def measured(config: WorkerConfig) -> StageCosts | None:
-    """As a worker of two stages measures it."""
-    config = with_execution(config, devices=("cpu", "cpu"))
+def perhaps_measured(config: WorkerConfig, num_stages: int = 2) -> StageCosts | None:
+    """As a worker of so many stages measures it, unless it need not."""
+    config = with_execution(config, devices=("cpu",) * num_stages)
     backends = select_backends("auto", attention_needs(config.execution))
     with torch.inference_mode():
-        return measured_costs(config, backends)
+        return worker._costs(config, backends)
+
+
+def measured(config: WorkerConfig) -> StageCosts:
+    costs = perhaps_measured(config)
+    assert costs is not None
+    return costs
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -46,7 +53,6 @@ def test_a_decoder_is_measured_for_decoding_and_prompts(tmp_path: Path, tied: bo
     started = time.monotonic()
     costs = measured(worker_config(tmp_path))
     assert time.monotonic() - started < SECONDS
-    assert costs is not None
     layer, table = model.model.layers[0], model.model.embed_tokens.weight.nbytes
     assert costs.layer.weight_bytes == sum(weight.nbytes for weight in layer.parameters())
     assert costs.embedding.weight_bytes == table
@@ -79,38 +85,28 @@ def test_no_part_is_timed_once_the_time_is_over(
     monkeypatch.setattr("workers.stage.stage_costs.MEASURING_SECONDS", 0.3)
     costs = measured(config)
     assert len(timed) <= 2
-    assert whole is not None
-    assert costs is not None
-    for own, expected in (
-        (costs.layer, whole.layer),
-        (costs.embedding, whole.embedding),
-        (costs.head, whole.head),
-    ):
-        assert own == PartCosts(0.0, 0.0, expected.weight_bytes)
+    for part in ("layer", "embedding", "head"):
+        assert getattr(costs, part) == PartCosts(0.0, 0.0, getattr(whole, part).weight_bytes)
     assert costs.kv_block_bytes == whole.kv_block_bytes
 
 
-def test_the_head_of_a_classifier_is_small(tmp_path: Path) -> None:
-    save_bert(tmp_path, labels=2, **WIDE)
-    costs = measured(worker_config(tmp_path, task="classify"))
-    assert costs is not None
+@pytest.mark.parametrize(
+    ("task", "labels", "weights"),
+    [("classify", 2, 512 * 512 + 512 + 2 * 512 + 2), ("embed", 0, 0)],
+)
+def test_the_head_of_a_classifier_is_small_and_an_embedders_has_no_weights(
+    tmp_path: Path, task: Task, labels: int, weights: int
+) -> None:
+    save_bert(tmp_path, labels=labels, **WIDE)
+    costs = measured(worker_config(tmp_path, task=task))
     assert costs.layer.prompts > costs.head.prompts > 0
     assert (costs.layer.decode, costs.head.decode, costs.kv_block_bytes) == (0, 0, 0)
-    assert costs.head.weight_bytes == 4 * (512 * 512 + 512 + 2 * 512 + 2)
-
-
-def test_an_embedder_has_no_weights_in_its_head(tmp_path: Path) -> None:
-    save_bert(tmp_path, **WIDE)
-    costs = measured(worker_config(tmp_path, task="embed"))
-    assert costs is not None
-    assert costs.layer.prompts > costs.head.prompts > 0
-    assert costs.head.weight_bytes == 0
+    assert costs.head.weight_bytes == 4 * weights
 
 
 def test_the_head_of_splade_is_an_lm_head_over_all_tokens(tmp_path: Path) -> None:
     save_masked_lm(tmp_path, **WIDE, vocab_size=50_000)
     costs = measured(worker_config(tmp_path, task="embed_sparse"))
-    assert costs is not None
     assert costs.head.prompts > costs.layer.prompts
 
 
@@ -121,7 +117,7 @@ def test_layers_that_are_launched_for_longer_than_they_run_are_not_measured(
     save = save_llama if task == "generate" else save_bert
     save(tmp_path)
     started = time.monotonic()
-    assert measured(worker_config(tmp_path, task=task)) is None
+    assert perhaps_measured(worker_config(tmp_path, task=task)) is None
     assert time.monotonic() - started < 0.3
 
 
@@ -131,7 +127,7 @@ def test_what_a_cpu_would_take_seconds_to_make_up_is_not_measured(tmp_path: Path
     shape = {"hidden_size": 4096, "intermediate_size": 14_336, "vocab_size": 128_256}
     model = msgspec.structs.replace(config.execution.model, **shape)
     started = time.monotonic()
-    assert measured(with_execution(config, model=model)) is None
+    assert perhaps_measured(with_execution(config, model=model)) is None
     assert time.monotonic() - started < 0.3
 
 
@@ -141,28 +137,20 @@ def test_a_layer_of_the_least_size_is_measured(tmp_path: Path) -> None:
     weights = 4 * size * size + 3 * size * 256 + 2 * size
     assert weights > LEAST_LAYER_WEIGHTS
     costs = measured(worker_config(tmp_path, dtype="bfloat16"))
-    assert costs is not None
     assert costs.layer.weight_bytes == 2 * weights
 
 
-@pytest.mark.parametrize(("stage_layers", "measures"), [((), True), ((2, 1), False)])
-def test_a_pipeline_is_measured_unless_a_person_divides_its_layers(
-    tmp_path: Path, stage_layers: tuple[int, ...], measures: bool
+@pytest.mark.parametrize(("num_stages", "stage_layers"), [(1, ()), (2, (2, 1))])
+def test_layers_that_nobody_is_to_divide_are_not_measured(
+    tmp_path: Path, num_stages: int, stage_layers: tuple[int, ...]
 ) -> None:
     save_llama(tmp_path, **WIDE)
     config = with_execution(worker_config(tmp_path), stage_layers=stage_layers)
-    with WorkerGroup(config, 2) as group:
-        costs = [message.costs for message in group.hand_out_shares()]
-        loaded = [group.receive() for _ in costs]
-        assert [own is not None for own in costs] == [measures] * 2
-        assert all(isinstance(message, WorkerLoaded) for message in loaded)
-        for stage in (0, 1):
-            said = [line for line in group.log(stage) if "measured in" in line]
-            assert len(said) == measures
+    assert perhaps_measured(config, num_stages) is None
 
 
 def test_a_heavy_head_takes_a_layer_off_the_last_stage(tmp_path: Path) -> None:
-    """It multiplies each token by ten million numbers, a layer by two million."""
+    """The head multiplies each token by ten million numbers, a layer by two million."""
     task: Task = "embed_sparse"
     save_masked_lm(tmp_path, **(WIDE | {"num_hidden_layers": 4}), vocab_size=20_000)
     step = encoder_step([[5] * 17, [6, 7, 8]])
@@ -171,15 +159,10 @@ def test_a_heavy_head_takes_a_layer_off_the_last_stage(tmp_path: Path) -> None:
     with WorkerGroup(config, 2) as group:
         group.get_ready(0)
         assert group.shares == shares_of([3, 1])
+        for stage in (0, 1):
+            assert sum("measured in" in line for line in group.log(stage)) == 1
         group.submit(step)
         result = group.output()
         assert isinstance(result, EmbedSparseOutput)
         assert isinstance(expected, EmbedSparseOutput)
         assert (result.entries, result.counts) == (expected.entries, expected.counts)
-
-
-def test_one_stage_measures_nothing(tmp_path: Path) -> None:
-    save_llama(tmp_path, **WIDE)
-    with WorkerGroup(worker_config(tmp_path), 1) as group:
-        (message,) = group.hand_out_shares()
-        assert message.costs is None

@@ -43,7 +43,7 @@ def marks(
     pauses: tuple[float, ...] = (),
     late_us: float = 0.0,
 ) -> list[torch.cuda.Event]:
-    """Marks at `begun` and so many microseconds after it; a thread wakes up late after each."""
+    """Marks at `begun` and so many microseconds after it, after each of which a thread is late."""
     return [host.event(begun + us, late_us) for us in (0.0, arrived, *pauses, computed, sent)]
 
 

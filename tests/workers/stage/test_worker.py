@@ -1,9 +1,11 @@
-"""The life of one worker process, up to its ways to end."""
+"""The life of a worker, up to its ways to end."""
 
 import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,59 +24,48 @@ from workers.contract.messages import (
     FromWorker,
     GenerateOutput,
     StepOutput,
+    ToWorker,
     WorkerConnected,
     WorkerFailed,
     WorkerLoaded,
 )
+from workers.links.engine_link import StepInbox
 from workers.stage.worker import run_worker
 
 
-def test_a_worker_serves_until_its_parent_is_gone(tmp_path: Path) -> None:
+def test_workers_serve_and_beat_until_their_parent_is_gone(tmp_path: Path) -> None:
     save_llama(tmp_path)
     maker = StepMaker(4, NUM_BLOCKS)
     row = maker.admit([5, 6, 7, 8, 9])
     steps = [maker.step([(row, 5)]), maker.step([(row, 1)], after=0)]
-    expected = [output.tokens for output in map(run_on(Stages(tmp_path)), steps)]
-    with WorkerGroup(worker_config(tmp_path), 1) as group:
-        (loaded,) = group.get_ready(NUM_BLOCKS)
-        assert loaded.weight_bytes == sum(
+    stages = Stages(tmp_path)
+    expected = [stages.run(step)[1].tokens for step in steps]
+    with WorkerGroup(worker_config(tmp_path), 2) as group:
+        loaded = group.get_ready(NUM_BLOCKS)
+        assert sum(own.weight_bytes for own in loaded) == sum(
             file.stat().st_size - header_bytes(file) for file in tmp_path.glob("*.safetensors")
         )
-        process = group.processes[0]
-        process.send_signal(signal.SIGINT)  # Ctrl-C is the supervisor's to interpret
+        wait_for_beats(group, -1)
+        first, second = group.processes
+        first.send_signal(signal.SIGINT)  # Ctrl-C is the supervisor's to interpret
         for step in steps:
             group.submit(step)
         assert [tokens_of(group.output()) for _ in steps] == expected
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(timeout=PATIENCE) == 1
-        assert group.log(0) == []
+        wait_for_beats(group, steps[-1].step)
+        assert first.stdin is not None
+        first.stdin.close()
+        second.terminate()
+        assert first.wait(timeout=PATIENCE) == 1
+        assert second.wait(timeout=PATIENCE) == -signal.SIGTERM
+        assert group.log(0) == group.log(1) == []
 
 
-def test_a_ready_worker_beats_and_says_what_it_has_finished(tmp_path: Path) -> None:
-    save_llama(tmp_path)
-    maker = StepMaker(4, NUM_BLOCKS)
-    row = maker.admit([5, 6, 7, 8, 9])
-    with WorkerGroup(worker_config(tmp_path), 2) as group:
-        group.get_ready(NUM_BLOCKS)
-        beats = {(beat.stage, beat.last_finished_step) for beat in (group.beat() for _ in range(4))}
-        assert beats == {(0, -1), (1, -1)}
-        step = maker.step([(row, 5)])
-        group.submit(step)
-        group.output()
-        while beats != {(0, step.step), (1, step.step)}:
-            beats = {
-                (beat.stage, beat.last_finished_step) for beat in (group.beat() for _ in range(4))
-            }
-
-
-def test_sigterm_ends_a_worker_at_once(tmp_path: Path) -> None:
-    save_llama(tmp_path)
-    with WorkerGroup(worker_config(tmp_path), 1) as group:
-        group.hand_out_shares()
-        assert isinstance(group.receive(), WorkerLoaded)
-        group.processes[0].terminate()
-        assert group.processes[0].wait(timeout=PATIENCE) == -signal.SIGTERM
+def wait_for_beats(group: WorkerGroup, last_finished_step: int) -> None:
+    """Wait until both stages say that they have finished this step."""
+    newest: dict[int, int] = {}
+    while newest != dict.fromkeys((0, 1), last_finished_step):
+        beat = group.beat()
+        newest[beat.stage] = beat.last_finished_step
 
 
 def test_a_missing_weight_file_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
@@ -94,11 +85,11 @@ def test_a_missing_weight_file_is_one_line_and_exit_code_1(tmp_path: Path) -> No
 
 def test_a_message_out_of_turn_is_an_error_by_name(tmp_path: Path) -> None:
     save_llama(tmp_path)
-    with WorkerGroup(worker_config(tmp_path), 1) as group:
-        group.get_ready(NUM_BLOCKS)
-        group.send(0, AllocateKV(3))
-        assert group.failure() == WorkerFailed(0, "TypeError: expected a step, not AllocateKV")
-        assert group.processes[0].wait(timeout=PATIENCE) == 1
+    failure = failure_of(worker_config(tmp_path), {WorkerConnected: AllocateKV(3)})
+    assert failure == WorkerFailed(0, "TypeError: expected Share, not AllocateKV")
+    engine: Any = SimpleNamespace(receive=lambda: AllocateKV(3))
+    with pytest.raises(TypeError, match="expected a step, not AllocateKV"):
+        StepInbox(engine).next_step()
 
 
 def test_what_cannot_start_says_why(tmp_path: Path) -> None:
@@ -125,9 +116,12 @@ def test_running_out_of_memory_names_the_setting_as_the_server_does(
     assert "1.0 of 8.0 GiB are free; lower --kv-cache-memory" in failure.message
 
 
-def failure_of(config: WorkerConfig) -> WorkerFailed:
-    """What a worker in this process that fails during its start sends to its engine core."""
-    answers = {WorkerConnected: share_of(config), WorkerLoaded: AllocateKV(NUM_BLOCKS)}
+def failure_of(
+    config: WorkerConfig, answers: dict[type[FromWorker], ToWorker] | None = None
+) -> WorkerFailed:
+    """The last message of a worker in this process that fails during its start."""
+    usual = {WorkerConnected: share_of(config), WorkerLoaded: AllocateKV(NUM_BLOCKS)}
+    answers = usual | (answers or {})
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with context, context.socket(zmq.ROUTER) as router, ThreadPoolExecutor(1) as thread:
         port = router.bind_to_random_port("tcp://127.0.0.1")
@@ -153,10 +147,6 @@ def tokens_of(output: StepOutput) -> bytes:
     return output.tokens
 
 
-def run_on(stages: Stages):
-    return lambda step: stages.run(step)[1]
-
-
 def header_bytes(file: Path) -> int:
-    """Of a safetensors file: eight bytes of length, then the header itself."""
+    """The head of a safetensors file: eight bytes of length, then the header itself."""
     return 8 + int(np.frombuffer(file.read_bytes()[:8], np.uint64)[0])

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,18 @@ from tests.workers.checkpoints import (
     load_share,
     save_bert,
     save_llama,
+    save_masked_lm,
     share_of,
     with_execution,
     worker_config,
 )
 from workers.contract.checkpoint.architectures import UnknownArchitectureError
 from workers.contract.config import WorkerConfig
+from workers.contract.model_config import ModelConfigError
 from workers.contract.share import shares_of
 from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.models.base import model_class
 from workers.weights import loader
-from workers.weights.checkpoint import CheckpointError
 from workers.weights.loader import load_model
 
 FILE = "model.safetensors"
@@ -46,22 +48,12 @@ def shards(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def refusal(config: WorkerConfig, kind: type[Exception] = CheckpointError) -> str:
+def refusal(config: WorkerConfig) -> str:
     """The one line in which loading is refused."""
-    with pytest.raises(kind) as error:
+    with pytest.raises((ModelConfigError, UnknownArchitectureError)) as error:
         load_share(config)
     assert "\n" not in str(error.value)
     return str(error.value)
-
-
-def rewrite(folder: Path, **changes: torch.Tensor | None) -> None:
-    """Put other tensors into the checkpoint, or take some out (None)."""
-    tensors = load_file(folder / FILE)
-    for name, tensor in changes.items():
-        tensors.pop(name, None)
-        if tensor is not None:
-            tensors[name] = tensor
-    save_file(tensors, folder / FILE)
 
 
 def test_no_weights_at_all(llama: Path) -> None:
@@ -76,22 +68,24 @@ def test_a_truncated_file(llama: Path, kept: int) -> None:
     assert refusal(worker_config(llama)).startswith(f"{llama / FILE} cannot be read: ")
 
 
-def test_a_tensor_is_missing(llama: Path) -> None:
-    rewrite(llama, **{NORM: None})
-    assert refusal(worker_config(llama)) == f"{llama} has no tensor {NORM}"
-    rewrite(llama, **{"model.norm.weight": None})
-    assert "(and 1 more)" in refusal(worker_config(llama))
-
-
-def test_a_tensor_of_another_shape(llama: Path) -> None:
-    rewrite(llama, **{NORM: torch.ones(63)})
-    message = f"{NORM} in {llama / FILE} has shape [63], the model needs [64]"
-    assert refusal(worker_config(llama)) == message
-
-
-def test_a_tensor_of_a_quantised_type(llama: Path) -> None:
-    rewrite(llama, **{NORM: torch.ones(64, dtype=torch.int8)})
-    assert "is torch.int8" in refusal(worker_config(llama))
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({NORM: None}, f"{{folder}} has no tensor {NORM}"),
+        ({NORM: None, "model.norm.weight": None}, "(and 1 more)"),
+        (
+            {NORM: torch.ones(63)},
+            f"{NORM} in {{folder}}/{FILE} has shape [63], the model needs [64]",
+        ),
+        ({NORM: torch.ones(64, dtype=torch.int8)}, "is torch.int8"),
+    ],
+)
+def test_a_tensor_is_missing_or_does_not_fit(
+    llama: Path, changes: dict[str, torch.Tensor | None], message: str
+) -> None:
+    tensors = load_file(llama / FILE) | changes
+    save_file({name: own for name, own in tensors.items() if own is not None}, llama / FILE)
+    assert message.format(folder=llama) in refusal(worker_config(llama))
 
 
 def test_a_file_of_the_index_is_absent(shards: Path) -> None:
@@ -133,17 +127,20 @@ def test_a_stage_opens_only_the_files_that_it_needs(shards: Path) -> None:
     assert "cannot be read" in refusal(worker_config(shards, stage=1, num_stages=2))
 
 
-@pytest.mark.parametrize("stage_layers", [(4,), (2, 2), (3, 1), (1, 3), (1, 2, 1), (1, 1, 1, 1)])
+@pytest.mark.parametrize("stage_layers", [(4,), (3, 1), (1, 2, 1), (1, 1, 1, 1)])
 @pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("save", [save_llama, save_masked_lm])
 def test_stages_hold_each_weight_once(
-    tmp_path: Path, stage_layers: tuple[int, ...], tied: bool
+    tmp_path: Path, save: Callable[..., Any], stage_layers: tuple[int, ...], tied: bool
 ) -> None:
     """But for tied embeddings, which the first and the last stage both need."""
-    model = save_llama(tmp_path, tie_word_embeddings=tied)
+    model = save(tmp_path, tie_word_embeddings=tied)
     total = sum(parameter.nbytes for parameter in model.parameters())
-    embedding = model.model.embed_tokens.weight.nbytes
+    if save is save_masked_lm and not tied:
+        total -= model.cls.predictions.bias.nbytes  # the decoder has another
     config = worker_config(tmp_path)
     sizes = [load_model(config, share).weight_bytes for share in shares_of(stage_layers)]
+    embedding = model.get_input_embeddings().weight.nbytes
     assert sum(sizes) == total + (embedding if tied and len(sizes) > 1 else 0)
 
 
@@ -212,5 +209,5 @@ def test_dummy_weights_of_bert(tmp_path: Path) -> None:
 def test_an_unknown_architecture_is_refused_by_name(llama: Path) -> None:
     config = worker_config(llama)
     model = msgspec.structs.replace(config.execution.model, architecture="MambaForCausalLM")
-    message = refusal(with_execution(config, model=model), UnknownArchitectureError)
+    message = refusal(with_execution(config, model=model))
     assert "'MambaForCausalLM' is not supported; docs/models.md lists those" in message

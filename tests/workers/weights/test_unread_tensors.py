@@ -1,5 +1,4 @@
-"""A tensor that no stage reads stops the start, but for those that real checkpoints hold and the
-model has no use for."""
+"""A tensor that no stage reads stops the start, unless real checkpoints hold it in vain."""
 
 import json
 from pathlib import Path

@@ -18,6 +18,7 @@ from tests.workers.checkpoints import (
     with_execution,
     worker_config,
 )
+from tests.workers.weights.test_loader import refusal
 from workers.contract.config import WorkerConfig
 from workers.contract.model_config import WrapperConfig
 from workers.layers.layer import Placement
@@ -71,13 +72,6 @@ def assert_loads(folder: Path, expected: Tensors, **options: Any) -> None:
     for stage in range(2):
         for name, weight in loaded(worker_config(folder, stage=stage, num_stages=2)).items():
             assert torch.equal(weight, expected[name]), name
-
-
-def refusal(config: WorkerConfig) -> str:
-    with pytest.raises(CheckpointError) as error:
-        load_share(config)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -153,7 +147,7 @@ def test_a_pickle_cut_anywhere(tmp_path: Path, zipped: bool) -> None:
     stored = {"weight": torch.ones(2), "bias": torch.nn.Parameter(torch.ones(2))}
     torch.save(stored, file, _use_new_zipfile_serialization=zipped)
     whole = file.read_bytes()
-    for kept in range(len(whole)):
+    for kept in (*range(0, len(whole), 7), len(whole) - 1):
         file.write_bytes(whole[:kept])
         with pytest.raises(CheckpointError) as error, open_tensors(file, "pytorch"):
             pass

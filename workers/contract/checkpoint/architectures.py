@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from workers.contract.checkpoint import decoders, encoders
@@ -18,15 +19,14 @@ ReadShape = Callable[[ShapeKeys], ModelShape]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One architecture.
+    """One architecture of a family.
 
-    name         the family's, which its architectures begin with
+    name         the family's name, with which its architectures begin
     task         decides the workflow (`engine_core.workflows`)
     model_class  `module:class`, a `StageModel`; only workers import it
     read_shape   reads the family's keys of `config.json`
-    renames      see `Renames`
-    base         the architecture that a checkpoint with this one has if its states are pooled
-    known_code   modules of checkpoints' own code (`auto_map`) that compute what the family does
+    base         the architecture without this one's head, for pooled states
+    known_code   modules of checkpoints' own code (`auto_map`) that compute the same
     """
 
     name: str
@@ -47,17 +47,15 @@ class Family:
 def _architectures(
     name: str,
     read_shape: ReadShape,
+    renames: Renames,
+    *,
     tasks: Mapping[str, Task],
     module: str,
-    renames: Renames,
     base: str | None = None,
     known_code: tuple[str, ...] = (),
 ) -> dict[str, Family]:
-    """Rows of the table: one for each head in `tasks`.
-
-    "Model" is none: that architecture is called `base` if not as is usual, and has the states
-    themselves.
-    """
+    """Rows of the table: one for each head in `tasks`. "Model" is no head: its name is `base`, if
+    not as is usual."""
     base = base or f"{name}Model"
     return {
         base if head == "Model" else name + head: Family(
@@ -86,27 +84,17 @@ _ENCODER_TASKS: Mapping[str, Task] = {
 _DECODER_NAMES = ((r"^(embed_tokens|layers|norm)\.", r"model.\1."),)
 """A decoder that was saved without its LM head has names without "model."."""
 
-
-def _decoder(name: str, read_shape: ReadShape, base: str | None = None) -> dict[str, Family]:
-    module = "workers.models.decoder:Decoder"
-    return _architectures(name, read_shape, _DECODER_TASKS, module, _DECODER_NAMES, base)
-
-
-def _encoder(
-    name: str,
-    read_shape: ReadShape,
-    renames: Renames,
-    module: str = "workers.models.encoder:Encoder",
-    known_code: tuple[str, ...] = (),
-) -> dict[str, Family]:
-    return _architectures(name, read_shape, _ENCODER_TASKS, module, renames, known_code=known_code)
+_decoder = partial(
+    _architectures,
+    tasks=_DECODER_TASKS,
+    module="workers.models.decoder:Decoder",
+    renames=_DECODER_NAMES,
+)
+_encoder = partial(_architectures, tasks=_ENCODER_TASKS, module="workers.models.encoder:Encoder")
 
 
-def _with_wrapper(rows: dict[str, Family]) -> dict[str, Family]:
-    """And what generates beside a vision tower, whose language model is served alone."""
-    name, inner = "Gemma3ForConditionalGeneration", rows["Gemma3ForCausalLM"]
-    return rows | {name: replace(inner, read_shape=decoders.read_gemma3_wrapper, base=name)}
-
+_GEMMA3 = _decoder("Gemma3", decoders.read_gemma3, base="Gemma3TextModel")
+_WRAPPED_GEMMA3 = "Gemma3ForConditionalGeneration"
 
 FAMILIES: Mapping[str, Family] = {
     **_decoder("Llama", decoders.read_llama),
@@ -116,7 +104,11 @@ FAMILIES: Mapping[str, Family] = {
     **_decoder("Phi3", decoders.read_phi3),
     **_decoder("Gemma", decoders.read_gemma),
     **_decoder("Gemma2", decoders.read_gemma2),
-    **_with_wrapper(_decoder("Gemma3", decoders.read_gemma3, base="Gemma3TextModel")),
+    **_GEMMA3,
+    # A language model beside a vision tower, which is served alone.
+    _WRAPPED_GEMMA3: replace(
+        _GEMMA3["Gemma3ForCausalLM"], read_shape=decoders.read_gemma3_wrapper, base=_WRAPPED_GEMMA3
+    ),
     **_encoder("Bert", encoders.read_bert, encoders.BERT_NAMES),
     **_encoder("Roberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
     **_encoder("XLMRoberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
@@ -154,11 +146,8 @@ class UnknownArchitectureError(ValueError):
 
 
 def _mistyped(architecture: str) -> str | None:
-    """The supported name that was meant, if this one is mistyped.
-
-    A letter is missing or one too many, two are swapped, or the case is wrong. Other digits are
-    another model.
-    """
+    """The supported name from which this one differs by a letter, two swapped ones, or case. Other
+    digits are another model."""
     if len(architecture) > 100:
         return None  # the search below would take its time
     letters = Counter(architecture.lower())
@@ -190,10 +179,8 @@ _TASKS: Mapping[AskedTask, tuple[Task, ...]] = {
 
 
 def architecture_for(declared: str, asked: AskedTask) -> str:
-    """The architecture with which a checkpoint does what it is asked to do.
-
-    It is the declared one, or that without its head. Raises TaskError.
-    """
+    """The architecture for the task that is asked for: the declared one, or that without its head.
+    Raises TaskError."""
     own = family_of(declared)
     by_task: dict[Task, str] = {family_of(own.base).task: own.base, own.task: declared}
     if own.task == "generate":
@@ -236,7 +223,7 @@ _BY_KEY = {
 
 
 def kind_of(architecture: str, values: Mapping[str, Any]) -> str | None:
-    """The kind in words, None if it is not known. `values` are those of `config.json`."""
+    """The kind of model in words, by the `values` of `config.json`. None if it is not known."""
     for pattern, kind in _BY_NAME.items():
         if re.search(pattern, architecture):
             return kind

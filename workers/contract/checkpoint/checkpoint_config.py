@@ -55,12 +55,12 @@ from workers.contract.model_config import (
 def read_model_config(
     path: Path, asked: AskedTask | None = None, refuse: Refuse = stop
 ) -> ModelConfig:
-    """Read `config.json` and the files of sentence-transformers in folder `path`. Their modules are
-    not heeded where they are for another task than the one that is `asked` for.
+    """Read `config.json` and the files of sentence-transformers in folder `path`. Modules for
+    another task than the one that is `asked` for are ignored.
 
     Raises UnknownArchitectureError before anything else is read, TaskError, and ModelConfigError if
-    a file or a required key is missing or of the wrong type. A key that is not known might change
-    what the model computes: it goes to `refuse`, as does all else that does not hinder the reading.
+    a file or a required key is missing or of the wrong type. Faults after which reading can go on
+    go to `refuse`, such as an unknown key, which might change what the model computes.
     """
     keys = ShapeKeys(path / "config.json", read_config(path), refuse=refuse)
     declared = _architecture(keys)
@@ -71,7 +71,9 @@ def read_model_config(
     task = _task(family.task, asked, modules)
     _check_servable(keys, family, task)
     heeded = architecture == own and (task == "rerank" or not module_of(modules, "LogitScore"))
-    modules = _checked_modules(path, modules, task, refuse) if heeded else []
+    modules = modules if heeded else []
+    if heeded:
+        check_library_files(path, modules, task, refuse)
     shape = family.read_shape(keys)
     _check_attention(keys, shape, family.task)
     model = read_model_file(path)
@@ -105,19 +107,9 @@ def _task(own: Task, asked: AskedTask | None, modules: list[Module]) -> Task:
     return "rerank" if own == "generate" and reranks else own
 
 
-def _checked_modules(
-    folder: Path, modules: list[Module], task: Task, refuse: Refuse
-) -> list[Module]:
-    try:
-        check_library_files(folder, modules, task)
-    except ModelConfigError as error:
-        refuse(error)
-    return modules
-
-
 def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingConfig:
-    """How token states are pooled. In a causal model only the last token has seen all others, and
-    the states of those in the prefix cache are not computed again."""
+    """How token states are pooled. A causal model is pooled by its last token: only that has seen
+    all others, and states of cached tokens are not computed again."""
     last = PoolingConfig(modes=("lasttoken",))
     if shape.has_kv_cache and not modules:
         return last
@@ -163,18 +155,16 @@ def _check_rope(keys: ConfigKeys, rope: RopeConfig, head_dim: int) -> None:
 
 
 def _longest(shape: ModelShape, own_limit: int | None) -> int:
-    """The most tokens of a text: those that the model can tell apart, or fewer.
-
-    Its rotary embeddings say how many that are (see `RopeConfig.limit`).
-    """
+    """The most tokens of a text: those that the model can tell apart, or fewer. Its rotary
+    embeddings say how many that are (see `RopeConfig.limit`)."""
     ropes = [kind.rope for kind in shape.attention if kind.rope is not None]
     told = min([rope.limit(shape.max_position) for rope in ropes], default=shape.max_position)
     return told if own_limit is None else min(told, own_limit)
 
 
 def _own_limit(path: Path, transformer: TransformerFile, task: Task) -> int | None:
-    """The length to which sentence-transformers truncates texts. The limit in a generator's
-    `tokenizer_config.json` is ignored, as in transformers."""
+    """The length to which sentence-transformers truncates texts. As in transformers, a generator's
+    `tokenizer_config.json` has no say."""
     if transformer.max_seq_length or task == "generate":
         return transformer.max_seq_length
     file = optional(path, "tokenizer_config.json", _TokenizerFile)
@@ -200,9 +190,8 @@ def _read_sigmoid_scores(keys: ConfigKeys, declared: str | None) -> bool:
     """Whether the sigmoid turns each logit into a probability. Raises ModelConfigError.
 
     One label: yes, unless its activation is the identity (sentence-transformers' rule). Several
-    labels: if their activation is the sigmoid, or the checkpoint is a multi-label classifier.
-    `declared` has precedence over keys that earlier versions of the library wrote into
-    `config.json`.
+    labels: if their activation is the sigmoid, or the checkpoint is a multi-label classifier. The
+    activation is `declared`, or in keys of `config.json` by earlier versions of the library.
     """
     settings = keys.read("sentence_transformers", dict[str, Any], {})
     earlier = keys.read("sbert_ce_default_activation_function", str, "")
@@ -244,7 +233,7 @@ _GPTQ_FILE = "quantize_config.json"
 
 
 def own_models(keys: ConfigKeys) -> tuple[str, ...]:
-    """The classes of models that the checkpoint brings, such as `modeling_qwen.Qwen2Model`. Raises
+    """The checkpoint's own classes of models, such as `modeling_qwen.Qwen2Model`. Raises
     ModelConfigError."""
     classes = keys.read("auto_map", dict[str, Any], {})
     own = (str(path) for name, path in classes.items() if name.startswith("AutoModel"))
@@ -271,8 +260,9 @@ def _check_quantization(keys: ConfigKeys) -> None:
         del others["quantization_config"]
         keys.refuse_key("quantization_config", f"with the method {method!r} is not supported")
     keys.neutral(others)
-    modelopt = optional(folder, _MODELOPT_FILE, _ModelOptFile) or _ModelOptFile()
-    if methods := modelopt.methods():
+    own = (optional(folder, _MODELOPT_FILE, _ModelOptFile) or _ModelOptFile()).quantization
+    algorithms = {"quant_algo": "", "kv_cache_quant_algo": " (keys and values)"}
+    if methods := [f"{own[key]}{of}" for key, of in algorithms.items() if own.get(key)]:
         reason = f"quantization by {' and '.join(methods)} is not supported"
         keys.refuse(ModelConfigError(f"{folder / _MODELOPT_FILE}: {reason}"))
     gptq = optional(folder, _GPTQ_FILE, dict[str, Any])
@@ -282,22 +272,16 @@ def _check_quantization(keys: ConfigKeys) -> None:
 
 
 class _ModelOptFile(msgspec.Struct):
-    """The key of hf_quant_config.json with the algorithms."""
+    """The key of TensorRT Model Optimizer's hf_quant_config.json with the algorithms."""
 
     quantization: dict[str, Any] = {}
 
-    def methods(self) -> list[str]:
-        """How TensorRT Model Optimizer quantized weights, and keys and values."""
-        keys = {"quant_algo": "", "kv_cache_quant_algo": " (keys and values)"}
-        own = self.quantization
-        return [f"{own[key]}{of}" for key, of in keys.items() if own.get(key)]
-
 
 def _check_own_code(keys: ConfigKeys, family: Family, task: Task) -> None:
-    """Refuse an embedder or a reranker with a model of its own that the family does not know.
+    """Refuse an embedder or a reranker with code of its own that the family does not know.
 
     Under the name of a known architecture such code often attends in both directions. A generator's
-    cannot: it is an earlier form of what transformers has today.
+    cannot: it is an earlier form of transformers' own.
     """
     # `modeling_qwen` of `owner/name--modeling_qwen.Qwen2Model`
     modules = {own: own.rpartition("--")[2].rpartition(".")[0] for own in own_models(keys)}

@@ -11,8 +11,8 @@ import msgspec
 from workers.contract.model_config import ModelConfigError, UnsupportedKeyError
 
 Neutral = Mapping[str, tuple[Any, ...]]
-"""Keys that are not implemented though they can change a model's numbers -> the values with which
-they do not. A checkpoint with another value is refused; one without the key is not."""
+"""Keys that are not implemented -> the values that change nothing. With another value a checkpoint
+is refused."""
 
 _BOOKKEEPING = frozenset(
     """
@@ -39,10 +39,9 @@ _BOOKKEEPING = frozenset(
     id2label label2id num_labels problem_type _num_labels
     """.split()
 )
-"""Groups of names, each from a line of its own on: of where a checkpoint is from, of its execution
-and its training, of tokens, of generation and of labels."""
+"""Keys about origin, execution, training, tokens, generation and labels, in this order."""
 _PREFIXES = ("uniem_",)
-"""Of keys in which a library of training keeps its own settings."""
+"""Beginnings of the keys in which libraries of training keep their settings."""
 
 
 def is_bookkeeping(name: str) -> bool:
@@ -60,33 +59,33 @@ NOT_SUPPORTED: Neutral = (
     | each("attention_chunk_size compression_config quantization quantization_config", None)
     | each("per_layer_config pruned_heads", None, {})
 )
-"""Values of other keys of any family; with another value a checkpoint is refused."""
+"""Keys that no family obeys."""
 
 MOST_LAYERS = 1 << 10
 MOST_WIDTH = 1 << 20
 MOST_TOKENS = 1 << 24
-"""The most layers of a model, numbers in a vector, and tokens in a vocabulary or a text. With more
-it would take all memory before its weights are seen not to fit. Llama 3.1 405B has 126
-layers, and Llama 4 Scout takes 10,485,760 tokens."""
+"""The most layers of a model, numbers in a vector, and tokens in a vocabulary or a text.
+
+With more, all memory would be taken before the weights are seen not to fit. Llama 3.1 405B has 126
+layers, and Llama 4 Scout takes 10,485,760 tokens.
+"""
 
 _MOST = 1 << 53
 _SHOWN_LENGTH = 80
 
 ValueT = TypeVar("ValueT")
 Refuse = Callable[[ModelConfigError], None]
-"""Gets what is wrong where reading could go on: stops it with that error, or takes it down."""
+"""Gets a fault after which reading could go on. It raises the error, or notes it."""
 
 
 def stop(error: ModelConfigError) -> None:
-    """The first refusal ends the reading: raises it."""
+    """End the reading at the first refusal: raises it."""
     raise error
 
 
 class ConfigKeys:
-    """The keys of one JSON object. Those with the value null count as absent (but see `has`).
-
-    Each method raises ModelConfigError, naming file and key, for a value of another type.
-    """
+    """The keys of one JSON object. Those with the value null count as absent (but see `has`). Each
+    method raises ModelConfigError, naming file and key, for a value of another type."""
 
     def __init__(
         self, file: Path, values: Mapping[str, Any], within: str = "", refuse: Refuse = stop
@@ -100,7 +99,7 @@ class ConfigKeys:
 
     def spell(self, spelling: Mapping[str, str]) -> None:
         """Use a family's own names of keys: usual name -> its name (transformers'
-        `attribute_map`). The usual name is understood too; both are, if they agree."""
+        `attribute_map`). The usual name is understood too, and both if they agree."""
         self._spelling = spelling
 
     def assume(self, defaults: Mapping[str, Any]) -> None:
@@ -109,7 +108,7 @@ class ConfigKeys:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """All keys as the file has them. None is read by that."""
+        """All keys as the file has them. None of them counts as read."""
         return self._values
 
     def has(self, name: str) -> bool:
@@ -146,8 +145,8 @@ class ConfigKeys:
         return value
 
     def count(self, name: str, default: int | None = None, most: int = _MOST) -> int:
-        """The value of key `name`, or `default` if it is absent: a whole number, at most `most`.
-        Raises ModelConfigError, also if it is absent without a default."""
+        """The whole number at key `name`, at most `most`, or `default` if it is absent. Raises
+        ModelConfigError, also if it is absent without a default."""
         value = self.required(name, int) if default is None else self.read(name, int, default)
         if value > most:
             own = f"{self._within}{self._own_name(name)}"
@@ -155,7 +154,7 @@ class ConfigKeys:
         return value
 
     def size(self, name: str, most: int = _MOST) -> int:
-        """The value of key `name`: a whole number, from 1 to `most`. Raises ModelConfigError."""
+        """The whole number at key `name`, from 1 to `most`. Raises ModelConfigError."""
         value = self.count(name, most=most)
         if value < 1:
             raise self.error(f"{self._within}{self._own_name(name)} {value} is less than 1")
@@ -166,7 +165,7 @@ class ConfigKeys:
         return None if self.optional(name, int) is None else self.size(name, most)
 
     def nested(self, name: str) -> Self:
-        """The keys of the object at key `name`: none if it is absent. They must be read too."""
+        """The keys of the object at key `name`, which must be read too. None if it is absent."""
         values = self.read(name, dict[str, Any], {})
         keys = type(self)(self.file, values, f"{self._within}{name}.", self.refuse)
         keys.neutral(NOT_SUPPORTED)
@@ -199,8 +198,8 @@ class ConfigKeys:
     def choice(
         self, name: str, choices: Mapping[str, ValueT], default: str | None = None
     ) -> ValueT:
-        """The choice that key `name` names, or `default` if it is absent. Raises ModelConfigError,
-        with the `choices` that there are."""
+        """The choice that key `name` names, or `default`. Raises ModelConfigError, with the
+        `choices` that there are."""
         given = self.required(name, str) if default is None else self.read(name, str, default)
         if given not in choices:
             known = ", ".join(choices)
@@ -221,7 +220,7 @@ class ConfigKeys:
 
 
 def shown_value(value: Any) -> str:
-    """A value of a JSON file as a message shows it: cut if it is long."""
+    """A value of a JSON file for a message, cut if it is long."""
     shown = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return shown if len(shown) <= _SHOWN_LENGTH else f"{shown[:_SHOWN_LENGTH]}..."
 

@@ -16,6 +16,7 @@ arXiv:2302.13971), with grouped queries and scaled positions; the others have be
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -94,7 +95,7 @@ def read_phi3(keys: ShapeKeys) -> ModelShape:
 
 
 _EARLIER_NAMES = {"su": "longrope", "yarn": "longrope"}
-"""What Phi's configurations called a type of scaling before it had a name."""
+"""Earlier names of a type of scaling in Phi's configurations."""
 
 
 def _read_phi_rope(keys: ShapeKeys, max_position: int) -> RopeConfig:
@@ -119,15 +120,14 @@ def _shape(
     layers: Sequence[AttentionKind],
     *,
     norm_eps: float = 1e-6,
-    **own: bool,
+    tied: bool = False,
+    **own: Any,
 ) -> ModelShape:
-    """A decoder with Llama's keys. `norm_eps` is the default, `own` are fields of DecoderConfig."""
-    family = DecoderConfig(
-        hidden_act=keys.read_activation("hidden_act"),
-        norm_eps=keys.read("rms_norm_eps", float, norm_eps),
-        **own,
-    )
-    return keys.shape(sizes, layers, family, tied=False)
+    """A decoder with Llama's keys, by default as given. `own` are fields of DecoderConfig."""
+    if "hidden_act" not in own:
+        own["hidden_act"] = keys.read_activation("hidden_act")
+    family = DecoderConfig(norm_eps=keys.read("rms_norm_eps", float, norm_eps), **own)
+    return keys.shape(sizes, layers, family, tied=tied)
 
 
 _GEMMA1 = {
@@ -163,8 +163,8 @@ _GELU_TANH: ActivationName = "gelu_pytorch_tanh"
 def read_gemma(keys: ShapeKeys) -> ModelShape:
     """As `GemmaConfig`. Raises ModelConfigError.
 
-    The first checkpoints say "gelu" where their training had its approximation by tanh, which
-    transformers takes for both. It wrote `hidden_activation` for a time, and does not read it.
+    transformers reads "gelu" as its approximation by tanh, with which the first checkpoints were
+    trained. It wrote `hidden_activation` for a time, and does not read it.
     """
     keys.assume(_GEMMA1)
     keys.neutral({"use_bidirectional_attention": (False, None)})
@@ -173,7 +173,7 @@ def read_gemma(keys: ShapeKeys) -> ModelShape:
     activation = keys.read_activation("hidden_act", _GELU_TANH)
     activation = _GELU_TANH if activation == "gelu" else activation
     keys.neutral({"hidden_activation": (activation, None)})
-    return _gemma_shape(keys, sizes, layers, activation)
+    return _gemma_shape(keys, sizes, layers, hidden_act=activation)
 
 
 def read_gemma2(keys: ShapeKeys) -> ModelShape:
@@ -243,29 +243,24 @@ def _later_gemma(
     keys.ignore("cache_implementation", "hidden_act", "sliding_window_size")
     usual = [layer % period == 0 for layer in range(1, sizes.num_layers + 1)]
     layers = keys.read_layers(full, sliding, usual)
-    activation = keys.read_activation("hidden_activation", _GELU_TANH)
-    cap = _softcap(keys, "final_logit_softcapping")
-    return _gemma_shape(keys, sizes, layers, activation, cap, qk_norm=qk_norm, sandwich_norms=True)
+    return _gemma_shape(
+        keys,
+        sizes,
+        layers,
+        hidden_act=keys.read_activation("hidden_activation", _GELU_TANH),
+        logit_softcap=_softcap(keys, "final_logit_softcapping"),
+        qk_norm=qk_norm,
+        sandwich_norms=True,
+    )
 
 
 def _gemma_shape(
     keys: ShapeKeys,
     sizes: Sizes,
     layers: Sequence[AttentionKind],
-    hidden_act: ActivationName,
-    logit_softcap: float | None = None,
-    **own: bool,
+    **own: Any,
 ) -> ModelShape:
-    """A decoder with what every Gemma has. `own` are fields of DecoderConfig."""
+    """A decoder with the features of every Gemma. `own` are fields of DecoderConfig."""
     bias = keys.read("attention_bias", bool, False)
-    family = DecoderConfig(
-        hidden_act=hidden_act,
-        norm_eps=keys.read("rms_norm_eps", float, 1e-6),
-        qkv_bias=bias,
-        output_bias=bias,
-        unit_offset_norms=True,
-        embedding_scale=sizes.hidden_size**0.5,
-        logit_softcap=logit_softcap,
-        **own,
-    )
-    return keys.shape(sizes, layers, family, tied=True)
+    own |= {"unit_offset_norms": True, "embedding_scale": sizes.hidden_size**0.5}
+    return _shape(keys, sizes, layers, tied=True, qkv_bias=bias, output_bias=bias, **own)

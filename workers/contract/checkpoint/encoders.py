@@ -33,8 +33,8 @@ from workers.contract.model_config import (
 )
 
 Renames = Sequence[tuple[str, str]]
-"""Regular expressions and what replaces each, in order: from the names of a family's tensors to
-those that its stage model uses."""
+"""(regular expression, replacement), applied in order to a family's names of tensors. The results
+are the names that its stage model uses."""
 
 
 def read_bert(keys: ShapeKeys) -> ModelShape:
@@ -194,14 +194,14 @@ _NOMIC_NOT_READ = """
     use_xentropy expert_choice_router ffn_div moe_impl moe_normalize_expert_weights moe_resid_pdrop
     moe_top_k add_pooling_layer
 """.split()
-"""Of training and of how it was computed; of the mixture of experts, which is refused."""
+"""Keys of training, of execution, and of the mixture of experts, which is refused."""
 _GATED: Mapping[str, ActivationName] = {"swiglu": "silu", "geglu": "gelu"}
 """The activation of the gate, by `activation_function`."""
 
 
 def read_nomicbert(keys: ShapeKeys) -> ModelShape:
-    """As `NomicBertConfig`, or as that of the code that the first checkpoints came
-    with, whose keys are those of GPT-2. Raises ModelConfigError."""
+    """As `NomicBertConfig`, or with GPT-2's keys, as the first checkpoints' own code. Raises
+    ModelConfigError."""
     keys.spell(_NOMIC_SPELLING)
     keys.neutral(_NOMIC_NEUTRAL)
     keys.ignore(*_NOMIC_NOT_READ)
@@ -224,11 +224,8 @@ def read_nomicbert(keys: ShapeKeys) -> ModelShape:
 
 
 def _key_of_length(keys: ShapeKeys) -> str:
-    """The key that says how long a text may be.
-
-    With `rotary_scaling_factor`, texts longer than those of the training would be rotated by bases
-    of their own (dynamic NTK), so the length of the training is the most.
-    """
+    """The key that says how long a text may be. With `rotary_scaling_factor` longer texts than in
+    training would need bases of their own (dynamic NTK): the length of the training is the most."""
     longest = "n_positions" if keys.has("n_positions") else "max_position_embeddings"
     scaled = keys.optional("rotary_scaling_factor", float)
     keys.ignore("max_position_embeddings", "max_trained_positions", "n_positions")
@@ -255,7 +252,7 @@ _MODERN_NOT_READ = """
     layer_norm_eps position_embedding_type reference_compile repad_logits_with_grad
     sparse_pred_ignore_index sparse_prediction
 """.split()
-"""Of training, or of code that was there before transformers had the model."""
+"""Keys of training, or of code before transformers had the model."""
 _CLASSIFIER_POOLING: dict[str, PoolingMode] = {"cls": "cls", "mean": "mean"}
 
 

@@ -24,7 +24,7 @@ INDEX_BYTES = 64 << 20
 TOKENIZER_BYTES = 128 << 20
 """Most bytes of a tokenizer or a vocabulary: some two million tokens."""
 _MOST_LEVELS = 64
-"""Of objects and lists within each other."""
+"""The deepest nesting of objects and lists."""
 
 
 class UnsafeFileError(ModelConfigError):
@@ -105,8 +105,8 @@ def optional(folder: Path, name: str | Path, kind: type[ValueT]) -> ValueT | Non
 
 
 def _places(folder: Path) -> Iterator[Path]:
-    """Where the files of a folder may be. The cache has those of a snapshot in `blobs`, beside the
-    snapshots or shared by all models."""
+    """Folders in which the files of a folder may be. The hub's cache has a snapshot's files in
+    `blobs`, beside the snapshots or shared by all models."""
     yield folder
     if folder.parent.name == "snapshots":
         model = folder.parent.parent
@@ -178,11 +178,8 @@ _SINGLE_FILES: dict[WeightFormat, str] = {
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """One set of weights: one file, or those that an index lists.
-
-    `index` maps the tensors' names to files; None without an index. `missing` says in words which
-    file is not there.
-    """
+    """One set of weights: one file, or those that an index lists. `index` maps the tensors' names
+    to files. `missing` says in words which file is not there."""
 
     format: WeightFormat
     files: tuple[Path, ...]
@@ -195,13 +192,10 @@ class _Index(msgspec.Struct):
 
 
 def find_weights(folder: Path, module: str = "") -> WeightFiles:
-    """The weights that are read, of a model or of the `module` in a folder of its own.
+    """The first complete set of weights, of a model or of the `module` in a folder of its own.
 
-    The first set that is complete: safetensors before pickles, and of one format an index before a
-    single file.
-
-    Raises ModelConfigError if there is none, if an index is not one, or for a file that may not be
-    read.
+    safetensors come before pickles, and an index before a single file. Raises ModelConfigError if
+    there is none, if an index is not one, or for a file that may not be read.
     """
     sets = list(_sets(folder, Path(module)))
     for weights in sets:

@@ -1,9 +1,9 @@
 """Reads sentence-transformers' files beside a model, and refuses what is not supported.
 
-As of its version 6.2. Keys that the library does not know are ignored, as the library does. Each
-module has its `config.json` in a folder of its own. Pooling, Dense, LayerNorm and Normalize turn an
-embedder's token states into vectors; SpladePooling and the LogitScore of a causal model that scores
-pairs stand alone.
+As of its version 6.2. Like the library, it ignores keys that the library does not know. Each module
+has its `config.json` in a folder of its own. Pooling, Dense, LayerNorm and Normalize turn an
+embedder's token states into vectors. SpladePooling, and the LogitScore of a causal model that
+scores pairs, stand alone.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
-from workers.contract.checkpoint.config_keys import MOST_WIDTH, ConfigKeys, Neutral, each
+from workers.contract.checkpoint.config_keys import MOST_WIDTH, ConfigKeys, Neutral, Refuse, each
 from workers.contract.checkpoint.folder_files import converted, decoded, optional, read_json
 from workers.contract.config import Task
 from workers.contract.model_config import (
@@ -46,7 +46,7 @@ _TRANSFORMER_FILES = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
-"""The library takes the first that says anything."""
+"""Names of the first module's settings. The library takes the first that says anything."""
 
 
 class Module(msgspec.Struct):
@@ -133,11 +133,8 @@ _OF_VECTORS: Neutral = {
 
 
 class _Pooling(msgspec.Struct, forbid_unknown_fields=True):
-    """The configuration of a Pooling module.
-
-    Before version 5.4 the library wrote one key for each mode; they are in the order in which it
-    puts their vectors side by side.
-    """
+    """The configuration of a Pooling module. Before version 5.4 the library wrote one key for each
+    mode; they are in the order in which it puts their vectors side by side."""
 
     pooling_mode: PoolingMode | Annotated[list[PoolingMode], Meta(min_length=1)] | None = None
     pooling_mode_cls_token: bool = False
@@ -212,9 +209,7 @@ def read_splade(folder: Path, modules: Sequence[Module]) -> SpladeConfig:
 
 def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> RerankConfig:
     """The checkpoint's own answer tokens, if it names them, and its default prompt as instruction.
-
-    The template is not in the files. Raises ModelConfigError.
-    """
+    The template is not in the files. Raises ModelConfigError."""
     own = _settings_of(folder, modules, "LogitScore", _LogitScore)
     ids = () if own is None else (own.true_token_id, own.false_token_id)
     tokens = tuple(token for token in ids if token is not None)
@@ -224,10 +219,8 @@ def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> 
 def read_vector_modules(
     folder: Path, modules: Sequence[Module], pooled_size: int
 ) -> tuple[VectorModule, ...]:
-    """The modules behind the pooling, whose vectors have `pooled_size` numbers.
-
-    Raises ModelConfigError.
-    """
+    """The modules behind the pooling, whose vectors have `pooled_size` numbers. Raises
+    ModelConfigError."""
     kinds = [module.kind for module in modules]
     start = kinds.index("Pooling") + 1 if "Pooling" in kinds else len(kinds)
     behind, size, read = modules[start:], pooled_size, list[VectorModule]()
@@ -357,13 +350,18 @@ _CONVENTIONS: Mapping[Task, _Conventions] = {
 }
 
 
-def check_library_files(folder: Path, modules: Sequence[Module], task: Task) -> None:
-    """Raises ModelConfigError, naming the file and its unsupported module or key."""
+def check_library_files(
+    folder: Path, modules: Sequence[Module], task: Task, refuse: Refuse
+) -> None:
+    """Refuse files with an unsupported module or key, which the message names."""
     conventions = _CONVENTIONS[task]
-    if modules:
-        _check_modules(folder, modules, conventions)
-    _check_transformer_file(folder, modules, conventions)
-    _check_model_file(folder, conventions)
+    try:
+        if modules:
+            _check_modules(folder, modules, conventions)
+        _check_transformer_file(folder, modules, conventions)
+        _check_model_file(folder, conventions)
+    except ModelConfigError as error:
+        refuse(error)
 
 
 def _check_modules(folder: Path, modules: Sequence[Module], conventions: _Conventions) -> None:

@@ -29,16 +29,14 @@ _SCALINGS = "default, linear, llama3, yarn, longrope, dynamic"
 
 
 class ShapeKeys(ConfigKeys):
-    """The keys of a `config.json` or of an object in it, from which a family reads its shape."""
+    """The keys of a `config.json` or of an object in it, from which a family reads its shape. All
+    methods raise ModelConfigError."""
 
     def read_sizes(
         self, head_dim: int | None = None, positions: str = "max_position_embeddings"
     ) -> Sizes:
-        """The sizes, by their usual names (see `ConfigKeys.spell`).
-
-        Without a key `head_dim` that size is the argument's, or follows from the hidden size. Key
-        `positions` says how many positions there are. Raises ModelConfigError.
-        """
+        """The sizes, by their usual names (see `ConfigKeys.spell`), and the number of positions, by
+        this name. A `head_dim` that is absent is the argument, or follows from the hidden size."""
         hidden = self.size("hidden_size", MOST_WIDTH)
         heads = self.size("num_attention_heads", MOST_WIDTH)
         kv_heads = self.optional_size("num_key_value_heads") or heads
@@ -62,18 +60,15 @@ class ShapeKeys(ConfigKeys):
         )
 
     def read_activation(self, name: str, default: ActivationName = "silu") -> ActivationName:
-        """The activation function that key `name` names.
-
-        Raises ModelConfigError, with those that are known.
-        """
+        """The activation function that key `name` names."""
         known: tuple[ActivationName, ...] = get_args(ActivationName)
         return self.choice(name, dict(zip(known, known, strict=True)), default)
 
     def read_rope(self, max_position: int, theta: float = 10_000.0) -> RopeConfig:
         """The rotary embedding, in `rope_parameters` or, before transformers 5, in other keys.
 
-        `max_position` is the length that the model declares, `theta` what its class in transformers
-        takes if `config.json` names none. Raises ModelConfigError.
+        `max_position` is the length that the model declares, `theta` the default of its class in
+        transformers.
         """
         theta = self.read("rope_theta", float, theta)
         original = self.optional_size("original_max_position_embeddings")
@@ -87,8 +82,8 @@ class ShapeKeys(ConfigKeys):
     ) -> tuple[RopeConfig, RopeConfig]:
         """The embeddings of layers that attend to everything, and of those with a window.
 
-        transformers 5 writes them by the types of layers; earlier versions have at most an
-        `earlier` object, for the first alone. `thetas` are the bases where objects name none.
+        transformers 5 writes them by the types of layers; before, at most an `earlier` object was
+        for the first. `thetas` are the bases where objects name none.
         """
         by_type = self.nested("rope_parameters")
         full, within = by_type.nested(_FULL), by_type.nested(_SLIDING)
@@ -106,10 +101,7 @@ class ShapeKeys(ConfigKeys):
         return self.nested(given[0] if given else names[1])
 
     def read_own_rope(self, theta: float, original: int | None, max_position: int) -> RopeConfig:
-        """The embedding that this object describes, with what is declared beside it.
-
-        Raises ModelConfigError, also for a type of scaling that is not supported.
-        """
+        """The embedding that this object describes, with the declarations beside it."""
         self.neutral({"partial_rotary_factor": (1, None)})
         kind = self.read("rope_type", str, self.read("type", str, "default"))
         return RopeConfig(
@@ -120,11 +112,8 @@ class ShapeKeys(ConfigKeys):
     def read_scaling(
         self, kind: str, original: int | None, max_position: int
     ) -> RopeScaling | None:
-        """The scaling of type `kind` that this object describes.
-
-        `original` is the length before it, if that is declared outside of the object; there it has
-        precedence. Raises ModelConfigError.
-        """
+        """The scaling of type `kind` that this object describes. `original` is the length before
+        it, if that is declared outside of the object."""
         inner = self.optional_size("original_max_position_embeddings")
         original = original or inner or max_position
         match kind:
@@ -189,23 +178,19 @@ class ShapeKeys(ConfigKeys):
         )
 
     def read_causal(self, sizes: Sizes) -> AttentionKind:
-        """Attention of rotated queries and keys to all tokens before. Raises ModelConfigError."""
+        """Attention of rotated queries and keys to all tokens before."""
         rope = self.read_rope(sizes.max_position)
         return AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
 
     def read_window(self, default: int | None) -> int | None:
-        """`sliding_window` in tokens: `default` if `config.json` has no such key, none where it is
-        null. Raises ModelConfigError for a window without tokens."""
+        """`sliding_window` in tokens, None where it is null, `default` if it is absent."""
         return self.optional_size("sliding_window") if self.has("sliding_window") else default
 
     def read_layers(
         self, full: AttentionKind, sliding: AttentionKind | None, usual: Sequence[bool]
     ) -> list[AttentionKind]:
-        """The kind of attention of each layer, by its type in `layer_types`.
-
-        Without the key a layer is `full` where `usual` is true. Raises ModelConfigError for a type
-        that is not one of those given, or unless there is one for each layer.
-        """
+        """The kind of attention of each layer, by its type in `layer_types`. Without it, layers
+        are `full` where `usual` is true."""
         kinds = {_FULL: full} if sliding is None else {_FULL: full, _SLIDING: sliding}
         names = self.read("layer_types", list[str], [_FULL if own else _SLIDING for own in usual])
         if len(names) != len(usual):
@@ -223,11 +208,8 @@ class ShapeKeys(ConfigKeys):
         *,
         tied: bool,
     ) -> ModelShape:
-        """The shape of a model whose layers have the kinds of attention `layers`.
-
-        `tied` says whether the LM head is the embedding if `config.json` does not. Raises
-        ModelConfigError.
-        """
+        """The shape of a model whose layers have the kinds of attention `layers`. `tied` is the
+        default of `tie_word_embeddings`."""
         kinds = tuple(dict.fromkeys(layers))
         return ModelShape(
             **msgspec.structs.asdict(sizes),

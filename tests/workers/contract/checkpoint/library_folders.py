@@ -18,7 +18,7 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def write_tokenizer(folder: Path, words: tuple[str, ...] = WORDS) -> None:
-    """Ids of `_SPECIAL`, then of `words`; a text begins with [CLS] and ends with [SEP]."""
+    """Ids of `_SPECIAL`, then of `words`. A text begins with [CLS] and ends with [SEP]."""
     ids = {word: i for i, word in enumerate(_SPECIAL + words)}
     raw = RawTokenizer(WordLevel(ids, unk_token="[UNK]"))
     raw.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""What an embedder's folder declares beside its weights."""
+"""Declarations in an embedder's folder beside its weights."""
 
 import json
 from pathlib import Path
@@ -6,48 +6,39 @@ from typing import Any
 
 import pytest
 
-from workers.contract.checkpoint.checkpoint_config import read_model_config
+from tests.workers.contract.checkpoint.config_files import SIZES, read
 from workers.contract.model_config import EmbeddingConfig, ModelConfigError
 
-CONFIG = {
-    "architectures": ["BertModel"],
-    "vocab_size": 64,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 32,
-}
+CONFIG = SIZES | {"architectures": ["BertModel"], "hidden_size": 16}
 
 
-def read(folder: Path, settings: Any = None, **config: Any) -> EmbeddingConfig:
-    (folder / "config.json").write_text(json.dumps(CONFIG | config))
+def read_embedding(folder: Path, settings: Any = None, **config: Any) -> EmbeddingConfig:
     if settings is not None:
         (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
-    return read_model_config(folder).embedding
+    return read(folder, CONFIG | config).embedding
 
 
 def test_a_folder_that_says_nothing(tmp_path: Path) -> None:
-    assert read(tmp_path) == EmbeddingConfig()
-    assert read(tmp_path, {"__version__": {}}) == EmbeddingConfig()
+    assert read_embedding(tmp_path) == EmbeddingConfig()
+    assert read_embedding(tmp_path, {"__version__": {}}) == EmbeddingConfig()
     empty = {"prompts": None, "default_prompt_name": None}
     nothing = {"matryoshka_dimensions": None, "is_matryoshka": None}
-    assert read(tmp_path, empty, **nothing) == EmbeddingConfig()
+    assert read_embedding(tmp_path, empty, **nothing) == EmbeddingConfig()
 
 
 def test_prompts(tmp_path: Path) -> None:
     prompts = {"query": "query: ", "document": "", "none": None}
-    read_back = read(tmp_path, {"prompts": prompts, "default_prompt_name": "query"})
+    read_back = read_embedding(tmp_path, {"prompts": prompts, "default_prompt_name": "query"})
     assert read_back.prompts == {"query": "query: ", "document": "", "none": ""}
     assert read_back.default_prompt_name == "query"
 
 
 def test_dimensions(tmp_path: Path) -> None:
-    listed = read(tmp_path, matryoshka_dimensions=[8, 4, 16, 4])
+    listed = read_embedding(tmp_path, matryoshka_dimensions=[8, 4, 16, 4])
     assert (listed.is_matryoshka, listed.matryoshka_dimensions) == (True, (4, 8, 16))
-    any_size = read(tmp_path, is_matryoshka=True)
+    any_size = read_embedding(tmp_path, is_matryoshka=True)
     assert (any_size.is_matryoshka, any_size.matryoshka_dimensions) == (True, ())
-    assert not read(tmp_path, is_matryoshka=False).is_matryoshka
+    assert not read_embedding(tmp_path, is_matryoshka=False).is_matryoshka
 
 
 @pytest.mark.parametrize(
@@ -66,4 +57,4 @@ def test_dimensions(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_named(tmp_path: Path, settings, config, named) -> None:
     with pytest.raises(ModelConfigError, match=named):
-        read(tmp_path, settings, **config)
+        read_embedding(tmp_path, settings, **config)

@@ -102,7 +102,7 @@ def test_what_is_missing(folder: Path) -> None:
 
 
 def test_links_within_the_folder(folder: Path, tmp_path: Path) -> None:
-    """As Kubernetes mounts a ConfigMap; the folder itself may be a link, too."""
+    """As Kubernetes mounts a ConfigMap. The folder itself may be a link, too."""
     (folder / "..2026").mkdir()
     (folder / "..2026" / "config.json").write_text(OBJECT)
     (folder / "..data").symlink_to("..2026")
@@ -116,7 +116,7 @@ def test_links_within_the_folder(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_hubs_cache(tmp_path: Path, shared: bool, linked: bool) -> None:
-    """Blobs are the model's own, or links into a store of all models; the cache may be a link."""
+    """Blobs are the model's own, or links into a store of all models. The cache may be a link."""
     hub = tmp_path / "hub"
     model, other = hub / "models--a--b", hub / "models--c--d"
     folder, store = model / "snapshots" / "0123", hub / "blobs" / "ab"

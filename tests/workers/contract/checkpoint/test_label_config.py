@@ -1,28 +1,17 @@
-"""What a classifier's `config.json` says of its labels and of what their scores mean."""
+"""A classifier's labels and the meaning of their scores, by its `config.json`."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.workers.checkpoints import save_bert
-from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.model_config import ModelConfig
+from tests.workers.contract.checkpoint.config_files import read, written
 
-
-@pytest.fixture
-def configured(tmp_path: Path):
-    save_bert(tmp_path, labels=2)
-    file = tmp_path / "config.json"
-    raw = json.loads(file.read_text())
-    for key in ("id2label", "label2id", "num_labels"):
-        raw.pop(key, None)
-
-    def read(**changes: object) -> ModelConfig:
-        file.write_text(json.dumps(raw | changes))
-        return read_model_config(tmp_path)
-
-    return read
+CLASSIFIER = {
+    key: value
+    for key, value in written("BertForSequenceClassification").items()
+    if key not in ("id2label", "label2id", "num_labels")
+}
 
 
 @pytest.mark.parametrize(
@@ -35,8 +24,10 @@ def configured(tmp_path: Path):
         ({"id2label": None, "num_labels": 3}, ("LABEL_0", "LABEL_1", "LABEL_2")),
     ],
 )
-def test_labels_are_in_the_order_of_their_numbers(configured, changes, labels):
-    config = configured(**changes)
+def test_labels_are_in_the_order_of_their_numbers(
+    tmp_path: Path, changes: dict[str, Any], labels: tuple[str, ...]
+) -> None:
+    config = read(tmp_path, CLASSIFIER | changes)
     assert config.labels == labels
     assert config.num_labels == len(labels)
 
@@ -55,5 +46,7 @@ IDENTITY = "torch.nn.modules.linear.Identity"
         ({"num_labels": 2, "problem_type": "multi_label_classification"}, True),
     ],
 )
-def test_which_scores_are_probabilities_of_their_own(configured, changes, sigmoid):
-    assert configured(**changes).sigmoid_scores is sigmoid
+def test_which_scores_are_probabilities_of_their_own(
+    tmp_path: Path, changes: dict[str, Any], sigmoid: bool
+) -> None:
+    assert read(tmp_path, CLASSIFIER | changes).sigmoid_scores is sigmoid

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.checkpoint_folders import BERT, LLAMA, write_json
-from workers.contract.checkpoint.checkpoint_config import read_model_config
+from tests.server.checkpoint_folders import BERT, LLAMA
+from tests.workers.contract.checkpoint.config_files import read
 from workers.contract.config import AskedTask
 from workers.contract.model_config import UnsupportedKeyError
 
@@ -25,11 +25,6 @@ NOMICBERT: dict[str, Any] = {
     "vocab_size": 64,
     "activation_function": "swiglu",
 }
-
-
-def read(folder: Path, config: dict[str, Any], asked: AskedTask | None = None) -> None:
-    write_json(folder / "config.json", config)
-    read_model_config(folder, asked)
 
 
 @pytest.mark.parametrize(

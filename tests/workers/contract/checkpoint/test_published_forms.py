@@ -1,6 +1,5 @@
 """config.json as published checkpoints have it and as transformers 5 writes it are one record."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import msgspec
 import pytest
 from transformers import AutoConfig
 
+from tests.workers.contract.checkpoint.config_files import PUBLISHED, read
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import (
     DecoderConfig,
@@ -18,21 +18,15 @@ from workers.contract.model_config import (
     RopeConfig,
 )
 
-PUBLISHED = {
-    file.stem.replace("--", "/"): json.loads(file.read_text())
-    for file in sorted((Path(__file__).parent / "published").glob("*.json"))
-}
-"""Configurations by the checkpoints' names on the hub."""
-
 
 def read_both(folder: Path, published: dict[str, Any]) -> tuple[ModelConfig, ModelConfig]:
     """The record of the published form, and of what transformers makes of it."""
     old, new = folder / "published", folder / "rewritten"
     old.mkdir()
-    (old / "config.json").write_text(json.dumps(published))
+    ours = read(old, published)
     AutoConfig.from_pretrained(old).save_pretrained(new)
-    ours = msgspec.structs.replace(read_model_config(old), path="")
-    return ours, msgspec.structs.replace(read_model_config(new), path="")
+    theirs = read_model_config(new)
+    return msgspec.structs.replace(ours, path=""), msgspec.structs.replace(theirs, path="")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -42,22 +36,19 @@ def test_both_forms_are_one_record(tmp_path: Path, name: str) -> None:
 
 
 def test_what_the_records_say(tmp_path: Path) -> None:
-    """Of the numbers that no key states as they are."""
-    for name, published in PUBLISHED.items():
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "config.json").write_text(json.dumps(published))
-    read = {name: read_model_config(tmp_path / name) for name in PUBLISHED}
-    reranker = read["BAAI/bge-reranker-v2-m3"]
+    """Numbers that no key states as they are."""
+    told = {name: read(tmp_path, published) for name, published in PUBLISHED.items()}
+    reranker = told["BAAI/bge-reranker-v2-m3"]
     assert (reranker.max_model_len, reranker.num_labels, reranker.sigmoid_scores) == (8192, 1, True)
-    assert read["xlm-roberta-base"].max_model_len == 512
-    mpnet = read["sentence-transformers/all-mpnet-base-v2"]
+    assert told["xlm-roberta-base"].max_model_len == 512
+    mpnet = told["sentence-transformers/all-mpnet-base-v2"]
     assert mpnet.max_model_len == 512
     assert mpnet.attention[0].position_bias == PositionBias(num_buckets=32, max_distance=128)
     for name in ("BAAI/bge-reranker-v2-gemma", "google/codegemma-2b"):
-        family = read[name].family
+        family = told[name].family
         assert isinstance(family, DecoderConfig)
         assert family.hidden_act == "gelu_pytorch_tanh"  # they say "gelu"
-    small = read["google/gemma-3-4b-it"]
+    small = told["google/gemma-3-4b-it"]
     assert (small.num_heads, small.num_kv_heads, small.head_dim) == (8, 4, 256)
     assert (small.vocab_size, small.max_model_len) == (262_208, 131_072)
     within, everywhere = small.attention
@@ -66,10 +57,10 @@ def test_what_the_records_say(tmp_path: Path) -> None:
         None, RopeConfig(theta=1e6, scaling=LinearScaling(factor=8.0))
     )  # fmt: skip
     assert small.layer_kinds == ((0,) * 5 + (1,)) * 5 + (0,) * 4
-    embedder = read["google/embeddinggemma-300m"]
+    embedder = told["google/embeddinggemma-300m"]
     assert [kind.window for kind in embedder.attention] == [257, None]
     assert not embedder.has_kv_cache
-    llama = read["meta-llama/Llama-3.2-1B-Instruct"]
+    llama = told["meta-llama/Llama-3.2-1B-Instruct"]
     assert llama.has_kv_cache
     llama3 = Llama3Scaling(
         factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from workers.contract.model_config import (
 )
 
 SIZE = 32
+IDENTITY = torch.nn.Identity()
 SHAPE: dict[str, Any] = {
     "hidden_size": SIZE,
     "num_attention_heads": 2,
@@ -47,6 +49,20 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def original(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("embedder")
+    dense, norm = library.Dense(SIZE, 16, activation_function=IDENTITY), library.LayerNorm(16)
+    saved(folder, transformer(bert), library.Pooling(SIZE), dense, norm)
+    return folder
+
+
+@pytest.fixture
+def embedder(original: Path, tmp_path: Path) -> Path:
+    """A folder of its own for a BERT with three modules, which is supported."""
+    return Path(shutil.copytree(original, tmp_path / "embedder"))
+
+
 def refusal(folder: Path) -> str:
     with pytest.raises(ModelConfigError) as error:
         read_model_config(folder)
@@ -54,19 +70,9 @@ def refusal(folder: Path) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        library.WeightedLayerPooling(SIZE, num_hidden_layers=1),
-        library.CNN(SIZE),
-        library.LSTM(SIZE, SIZE),
-        library.WordWeights(["water"], {"water": 1.0}),
-    ],
-    ids=lambda module: type(module).__name__,
-)
-def test_every_other_module_is_refused(bert: Path, tmp_path: Path, module: Any) -> None:
-    saved(tmp_path, transformer(bert), module, library.Pooling(SIZE))
-    assert f"{type(module).__name__} is not supported" in refusal(tmp_path)
+def write_modules(folder: Path, *kinds: str) -> None:
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": ""} for kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(modules))
 
 
 def test_what_is_obeyed(bert: Path, tmp_path: Path) -> None:
@@ -90,14 +96,15 @@ def test_what_is_obeyed(bert: Path, tmp_path: Path) -> None:
 
 
 def test_the_length_in_the_transformers_own_file_goes_before_the_tokenizers(
-    bert: Path, tmp_path: Path
+    embedder: Path,
 ) -> None:
-    saved(tmp_path, transformer(bert, max_seq_length=24), library.Pooling(SIZE))
-    change(tmp_path / "sentence_bert_config.json", max_seq_length=48)
-    assert read_model_config(tmp_path).max_model_len == 48
-    change(tmp_path / "sentence_bert_config.json", max_seq_length=None)
-    change(tmp_path / "tokenizer_config.json", model_max_length=10**30)
-    assert read_model_config(tmp_path).max_model_len == 128
+    change(embedder / "tokenizer_config.json", model_max_length=24)
+    change(embedder / "sentence_bert_config.json", max_seq_length=48)
+    assert read_model_config(embedder).max_model_len == 48
+    change(embedder / "sentence_bert_config.json", max_seq_length=None)
+    assert read_model_config(embedder).max_model_len == 24
+    change(embedder / "tokenizer_config.json", model_max_length=10**30)
+    assert read_model_config(embedder).max_model_len == 128
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -116,21 +123,21 @@ TRANSFORMER_FILES = [
 
 
 @pytest.mark.parametrize("name", TRANSFORMER_FILES)
-def test_every_name_of_the_transformers_file(bert: Path, tmp_path: Path, name: str) -> None:
+def test_every_name_of_the_transformers_file(embedder: Path, name: str) -> None:
     """As the library, the first that says anything is taken."""
-    saved(tmp_path, transformer(bert), library.Pooling(SIZE))
-    (tmp_path / TRANSFORMER_FILES[0]).write_text("{}")
+    (embedder / TRANSFORMER_FILES[0]).write_text("{}")
     for other in TRANSFORMER_FILES[TRANSFORMER_FILES.index(name) + 1 :]:
-        change(tmp_path / other, max_seq_length=99)
-    change(tmp_path / name, max_seq_length=24, do_lower_case=True)
-    config, loaded = read_model_config(tmp_path), SentenceTransformer(str(tmp_path), device="cpu")
+        change(embedder / other, max_seq_length=99)
+    change(embedder / name, max_seq_length=24, do_lower_case=True)
+    config, loaded = read_model_config(embedder), SentenceTransformer(str(embedder), device="cpu")
     assert config.max_model_len == loaded.max_seq_length == 24
     assert config.lowercase
-    change(tmp_path / name, query_length=8)
-    assert refusal(tmp_path) == f"{tmp_path / name}: query_length 8 is not supported"
+    change(embedder / name, query_length=8)
+    assert refusal(embedder) == f"{embedder / name}: query_length 8 is not supported"
 
 
-REFUSED_FILES: list[tuple[str, dict[str, Any], str]] = [
+TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+OF_MODULES: list[tuple[str, dict[str, Any], str]] = [
     ("1_Pooling", {"pooling_mode": "mode"}, "'mode'"),
     ("1_Pooling", {"pooling_mode": []}, "pooling_mode"),
     ("1_Pooling", {"pooling_mode": ["mean", "first"]}, "'first'"),
@@ -149,40 +156,65 @@ REFUSED_FILES: list[tuple[str, dict[str, Any], str]] = [
     ("2_Dense", {"activation_function": "torch.nnx.Tanh"}, r"torch\.nnx\.Tanh is not supported"),
     ("3_LayerNorm", {"eps": 1e-3}, "eps"),
 ]
+OF_THE_MODEL: list[tuple[str, dict[str, Any]]] = [
+    ("sentence_bert_config.json", {"transformer_task": "retrieval"}),
+    ("sentence_bert_config.json", {"module_output_name": "sentence_embedding"}),
+    ("sentence_bert_config.json", {"modality_config": {"text": TEXT, "message": TEXT}}),
+    ("sentence_bert_config.json", {"processing_kwargs": {"text": {"add_special_tokens": False}}}),
+    ("sentence_bert_config.json", {"query_length": 32}),
+    ("sentence_bert_config.json", {"document_length": 32}),
+    ("sentence_bert_config.json", {"query_expansion": {"length": 32}}),
+    ("sentence_bert_config.json", {"tokenizer_name_or_path": "bert-base-cased"}),
+    ("config_sentence_transformers.json", {"model_type": "MultiVectorEncoder"}),
+    ("config_sentence_transformers.json", {"truncate_dim": 8}),
+    ("config_sentence_transformers.json", {"max_active_dims": 8}),
+]
 
 
-@pytest.mark.parametrize(("module", "values", "named"), REFUSED_FILES)
-def test_what_a_module_says_and_is_not_obeyed(
-    bert: Path, tmp_path: Path, module: str, values: dict[str, Any], named: str
+def named_in(file: str, values: dict[str, Any]) -> str:
+    """A pattern of the file, the key and the value."""
+    ((key, value),) = values.items()
+    shown = json.dumps(value, separators=(",", ":"))[:80]
+    return re.escape(f"{file}: {key} {shown}")
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "named"),
+    [
+        *((f"{module}/config.json", values, named) for module, values, named in OF_MODULES),
+        *((file, values, named_in(file, values)) for file, values in OF_THE_MODEL),
+    ],
+)
+def test_what_a_file_says_and_is_not_obeyed(
+    embedder: Path, file: str, values: dict[str, Any], named: str
 ) -> None:
-    modules = (library.Pooling(SIZE), library.Dense(SIZE, 16), library.LayerNorm(16))
-    saved(tmp_path, transformer(bert), *modules)
-    read_model_config(tmp_path)
-    change(tmp_path / module / "config.json", **values)
-    refused = refusal(tmp_path)
+    read_model_config(embedder)
+    change(embedder / file, **values)
+    refused = refusal(embedder)
     assert re.search(named, refused), refused
-    assert f"{tmp_path}/" in refused
+    assert f"{embedder}/" in refused
 
 
 @pytest.mark.parametrize("name", ["torch.nn.Tanh", "torch.nn.modules.activation.Tanh", None])
-def test_names_of_an_activation(bert: Path, tmp_path: Path, name: str | None) -> None:
-    dense = library.Dense(SIZE, 16, activation_function=torch.nn.Identity())
-    saved(tmp_path, transformer(bert), library.Pooling(SIZE), dense)
-    file = tmp_path / "2_Dense" / "config.json"
+def test_names_of_an_activation(embedder: Path, name: str | None) -> None:
+    file = embedder / "2_Dense" / "config.json"
     written = json.loads(file.read_text())
     assert written.pop("activation_function") == "torch.nn.modules.linear.Identity"
     file.write_text(json.dumps(written | ({"activation_function": name} if name else {})))
-    (module,) = read_model_config(tmp_path).modules
+    module, _ = read_model_config(embedder).modules
     assert isinstance(module, DenseConfig)
     assert module.activation == "Tanh"
 
 
-def test_two_modules_in_one_folder(bert: Path, tmp_path: Path) -> None:
-    saved(tmp_path, transformer(bert), library.Pooling(SIZE), library.Dense(SIZE, SIZE))
-    file = tmp_path / "modules.json"
-    modules = json.loads(file.read_text())
-    file.write_text(json.dumps([*modules, modules[-1]]))
-    assert refusal(tmp_path) == f"{file}: two modules are in the folder '2_Dense'"
+def test_modules_that_are_not_where_they_must_be(embedder: Path) -> None:
+    file = embedder / "modules.json"
+    model, *behind = json.loads(file.read_text())
+    file.write_text(json.dumps([model, *behind, behind[-1]]))
+    assert refusal(embedder) == f"{file}: two modules are in the folder '3_LayerNorm'"
+    file.write_text(json.dumps([model | {"path": "0_Transformer"}, *behind]))
+    assert "a model in '0_Transformer' is not supported" in refusal(embedder)
+    file.write_text(json.dumps([model | {"type": "custom_st.Transformer"}, *behind]))
+    assert "module custom_st.Transformer is not supported" in refusal(embedder)
 
 
 @pytest.mark.parametrize(
@@ -195,23 +227,17 @@ def test_two_modules_in_one_folder(bert: Path, tmp_path: Path) -> None:
         (["Transformer", "SpladePooling"], "SpladePooling is not supported"),
         (["Router", "Pooling"], "Router is not supported"),
         (["BoW"], "BoW is not supported"),
+        *(
+            (["Transformer", kind, "Pooling"], f"{kind} is not supported")
+            for kind in ("WeightedLayerPooling", "CNN", "LSTM", "WordWeights")
+        ),
     ],
 )
-def test_modules_in_another_order(bert: Path, tmp_path: Path, kinds: list[str], named: str) -> None:
-    saved(tmp_path, transformer(bert), library.Pooling(SIZE))
-    modules = [{"type": f"sentence_transformers.models.{kind}", "path": ""} for kind in kinds]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    assert named in refusal(tmp_path)
-
-
-def test_modules_of_the_checkpoints_own(bert: Path, tmp_path: Path) -> None:
-    saved(tmp_path, transformer(bert), library.Pooling(SIZE))
-    file = tmp_path / "modules.json"
-    modules = json.loads(file.read_text())
-    file.write_text(json.dumps([modules[0] | {"path": "0_Transformer"}, modules[1]]))
-    assert "a model in '0_Transformer' is not supported" in refusal(tmp_path)
-    file.write_text(json.dumps([modules[0] | {"type": "custom_st.Transformer"}, modules[1]]))
-    assert "module custom_st.Transformer is not supported" in refusal(tmp_path)
+def test_modules_in_another_order_or_of_another_kind(
+    embedder: Path, kinds: list[str], named: str
+) -> None:
+    write_modules(embedder, *kinds)
+    assert named in refusal(embedder)
 
 
 def test_normalised_token_states(bert: Path, tmp_path: Path) -> None:
@@ -220,41 +246,12 @@ def test_normalised_token_states(bert: Path, tmp_path: Path) -> None:
     assert '2_Normalize/config.json: module_input_name "token_embeddings"' in refusal(tmp_path)
 
 
-TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
-
-
-@pytest.mark.parametrize(
-    ("file", "values"),
-    [
-        ("sentence_bert_config", {"transformer_task": "retrieval"}),
-        ("sentence_bert_config", {"module_output_name": "sentence_embedding"}),
-        ("sentence_bert_config", {"modality_config": {"text": TEXT, "message": TEXT}}),
-        ("sentence_bert_config", {"processing_kwargs": {"text": {"add_special_tokens": False}}}),
-        ("sentence_bert_config", {"query_length": 32}),
-        ("sentence_bert_config", {"document_length": 32}),
-        ("sentence_bert_config", {"query_expansion": {"length": 32}}),
-        ("sentence_bert_config", {"tokenizer_name_or_path": "bert-base-cased"}),
-        ("config_sentence_transformers", {"model_type": "MultiVectorEncoder"}),
-        ("config_sentence_transformers", {"truncate_dim": 8}),
-        ("config_sentence_transformers", {"max_active_dims": 8}),
-    ],
-)
-def test_settings_that_are_not_obeyed(bert: Path, tmp_path: Path, file: str, values: Any) -> None:
-    saved(tmp_path, transformer(bert), library.Pooling(SIZE))
-    read_model_config(tmp_path)
-    change(tmp_path / f"{file}.json", **values)
-    ((key, value),) = values.items()
-    shown = json.dumps(value, separators=(",", ":"))[:80]
-    assert f"{file}.json: {key} {shown}" in refusal(tmp_path)
-
-
-def test_arguments_for_loading(bert: Path, tmp_path: Path) -> None:
-    saved(tmp_path, transformer(bert), library.Pooling(SIZE))
-    file = tmp_path / "sentence_bert_config.json"
+def test_arguments_for_loading(embedder: Path) -> None:
+    file = embedder / "sentence_bert_config.json"
     change(file, model_args={"add_pooling_layer": False}, config_args={"trust_remote_code": True})
-    read_model_config(tmp_path)
+    read_model_config(embedder)
     change(file, config_args={"is_decoder": True})
-    assert "sentence_bert_config.json: is_decoder true is not supported" in refusal(tmp_path)
+    assert "sentence_bert_config.json: is_decoder true is not supported" in refusal(embedder)
 
 
 @pytest.mark.parametrize(
@@ -286,11 +283,7 @@ def test_a_sparse_encoder(tmp_path: Path) -> None:
 
 def test_a_generator_with_another_module(tmp_path: Path) -> None:
     save_llama(tmp_path)
-    modules = [
-        {"type": f"sentence_transformers.models.{own}", "path": ""}
-        for own in ("Transformer", "WordWeights")
-    ]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    write_modules(tmp_path, "Transformer", "WordWeights")
     assert "WordWeights is not supported" in refusal(tmp_path)
 
 
@@ -309,10 +302,9 @@ def test_a_causal_model_is_pooled_by_its_last_token_alone(tmp_path: Path) -> Non
     assert "pooling_mode mean over a causal model is not supported (lasttoken)" in refusal(tmp_path)
 
 
-def test_a_classifier_whose_states_are_pooled_is_an_encoder(bert: Path, tmp_path: Path) -> None:
-    saved(tmp_path, transformer(bert), library.Pooling(SIZE))
-    change(tmp_path / "config.json", architectures=["BertForSequenceClassification"])
-    assert read_model_config(tmp_path).architecture == "BertModel"
+def test_a_classifier_whose_states_are_pooled_is_an_encoder(embedder: Path) -> None:
+    change(embedder / "config.json", architectures=["BertForSequenceClassification"])
+    assert read_model_config(embedder).architecture == "BertModel"
 
 
 def test_a_task_that_is_asked_for_overrides_the_modules(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Gemma in half precision, and the language model of one that sees images."""
+"""Decoders in half precision, and the language model of one that sees images."""
 
 import json
 from copy import deepcopy
@@ -39,7 +39,7 @@ def ours(folder: Path, **options: Any) -> torch.Tensor:
     return torch.cat(logits).float().log_softmax(dim=-1)
 
 
-@pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "gemma", "gemma2", "gemma3"])
 def test_bfloat16_is_no_further_off_than_transformers(tmp_path: Path, name: str) -> None:
     """Mean distance of the log-probabilities from those of float32."""
     model = DECODERS[name].save(tmp_path)

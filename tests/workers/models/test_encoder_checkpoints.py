@@ -1,0 +1,109 @@
+"""Checkpoints of encoders with earlier names, with tensors of other heads, and with a head although
+their states are pooled."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.workers.models.encoders import ENCODERS, LIMIT
+from tests.workers.models.test_encoders import check_agrees, texts_for
+from tests.workers.models.tiny_models import TinyModels
+from tests.workers.step_tensors import Stages, packed_step
+from workers.contract.checkpoint.checkpoint_config import read_model_config
+
+Tensors = dict[str, torch.Tensor]
+
+SIZE = ENCODERS["bert"].config["hidden_size"]
+BIAS, DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
+MODULES = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
+
+
+def older(tensors: Tensors) -> Tensors:
+    """Norms say gamma and beta."""
+    renamed = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    for now, then in renamed.items():
+        tensors = {name.replace(now, then): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
+def encoder_of_a_masked_lm(tensors: Tensors) -> Tensors:
+    """The encoder's names begin with "bert."."""
+    encoder = {f"bert.{name}": tensor for name, tensor in older(tensors).items()}
+    assert "bert.encoder.layer.0.output.LayerNorm.gamma" in encoder
+    positions = {"bert.embeddings.position_ids": torch.arange(LIMIT)}
+    return encoder | positions | {"cls.predictions.transform.LayerNorm.gamma": torch.ones(SIZE)}
+
+
+def with_other_heads(tensors: Tensors) -> Tensors:
+    """A pooler, and a head for the next sentence."""
+    tensors = older(tensors)
+    assert "cls.predictions.transform.LayerNorm.gamma" in tensors
+    heads = {"cls.seq_relationship.bias": torch.ones(2)}
+    return tensors | heads | {"bert.pooler.dense.bias": torch.ones(SIZE)}
+
+
+def with_a_decoder_bias(tensors: Tensors) -> Tensors:
+    """The decoder's own bias in place of the other, which is the same tensor."""
+    return {DECODER_BIAS if name == BIAS else name: tensor for name, tensor in tensors.items()}
+
+
+def with_both_biases(tensors: Tensors) -> Tensors:
+    """The decoder's own counts."""
+    return with_a_decoder_bias(tensors) | {BIAS: torch.full_like(tensors[BIAS], torch.nan)}
+
+
+def with_an_unused_pooler(tensors: Tensors) -> Tensors:
+    """A pooler beside the classifier that is in its place, and a buffer of positions."""
+    pooler = {"weight": torch.full((SIZE, SIZE), torch.nan), "bias": torch.full((SIZE,), torch.nan)}
+    unused = {f"roberta.pooler.dense.{name}": tensor for name, tensor in pooler.items()}
+    return tensors | unused | {"roberta.embeddings.position_ids": torch.arange(LIMIT + 2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("bert", encoder_of_a_masked_lm),
+        ("bert_words", with_other_heads),
+        ("bert_words", with_a_decoder_bias),
+        ("bert_words", with_both_biases),
+        ("roberta_labels", with_an_unused_pooler),
+    ],
+)
+def test_tensors_as_others_have_saved_them(
+    tiny_models: TinyModels, tmp_path: Path, name: str, change: Callable[[Tensors], Tensors]
+) -> None:
+    folder, model = tiny_models(ENCODERS[name])
+    shutil.copy(folder / "config.json", tmp_path)
+    save_file(change(load_file(folder / "model.safetensors")), tmp_path / "model.safetensors")
+    check_agrees(tmp_path, model, ENCODERS[name])
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mpnet"])
+def test_an_embedder_saved_as_a_masked_language_model(
+    tiny_models: TinyModels, tmp_path: Path, name: str
+) -> None:
+    """As all-mpnet-base-v2 and all-distilroberta-v1: the head is left."""
+    tiny = ENCODERS[f"{name}_words"]
+    folder, model = tiny_models(tiny)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    modules = [
+        {"idx": index, "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (kind, path) in enumerate(MODULES)
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    base = tiny.architecture.removesuffix("ForMaskedLM")
+    assert read_model_config(tmp_path).architecture == f"{base}Model"
+    texts = texts_for(tiny)
+    ours = Stages(tmp_path, task="embed", num_stages=2).run(packed_step(texts))
+    for text, own in zip(texts, ours, strict=True):
+        with torch.inference_mode():
+            expected: Any = model.base_model(torch.tensor([text])).last_hidden_state[0]
+        torch.testing.assert_close(own, expected, atol=1e-5, rtol=0)
