@@ -81,7 +81,7 @@ class ErrorDetail(msgspec.Struct, frozen=True):
     """What went wrong; `param` names the request's field at fault, with the index in a list."""
 
     message: str
-    """What is wrong, in a sentence."""
+    """The fault, in a sentence."""
     type: str
     """The kind of error, in OpenAI's words."""
     param: str | None
@@ -95,9 +95,9 @@ class ErrorBody(msgspec.Struct, frozen=True):
     of Jina and Voyage."""
 
     error: ErrorDetail
-    """What is wrong."""
+    """The fault."""
     detail: str
-    """The same message, where some clients look for it."""
+    """The message again, where some clients look for it."""
 
 
 INTERNAL = RefusalError("internal_error", "the server failed; its log has the reason")

@@ -39,7 +39,7 @@ class ObjectList(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
     object: Literal["list"] = "list"
     """Always `list`."""
     data: list[Item]
-    """This page's entries, the newest first."""
+    """The entries of the page, the newest first."""
     first_id: str | None
     """Id of the first of them, or null."""
     last_id: str | None
@@ -200,7 +200,7 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     completion_window: str
     """How long the batch may take."""
     status: Status
-    """What happens to it now."""
+    """The state of the batch."""
     output_file_id: str | None
     """The file of answers, once there are any."""
     error_file_id: str | None
@@ -221,7 +221,7 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     request_counts: RequestCounts
     """How many lines there are, and how far they are."""
     metadata: dict[str, str] | None
-    """What the client has said of it."""
+    """The client's metadata."""
 
 
 class BatchList(ObjectList[BatchObject], frozen=True, kw_only=True):

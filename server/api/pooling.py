@@ -89,7 +89,7 @@ class Pooling(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """Number of the pair or input."""
     data: PoolingData
-    """What the task asks for: a vector, one for each token, or probabilities, as numbers or in
+    """The result of the task: a vector, one for each token, or probabilities, as numbers or in
     base64."""
 
 

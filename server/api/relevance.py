@@ -68,8 +68,8 @@ class ScoreRequest(EncodeRequest, kw_only=True, frozen=True):
     """False: a reranker's scores are its logits, without the activation that its configuration
     declares. Default: true."""
     instruction: str | None = None
-    """What a reranker that is a causal model is asked to find; another model refuses it. Default:
-    the template's."""
+    """The task for a reranker that is a causal model, as its prompt states it; another model
+    refuses it. Default: the template's."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A [chat](#messages-chatmessage): its prompt is tokenized, so the model needs a
     [template](#chat-templates)."""
     model: str | None = None
-    """One of the model's names. Default: [the only one that fits](#rules-for-every-request)."""
+    """A name of the model. Default: [the only one that fits](#rules-for-every-request)."""
     add_special_tokens: bool | None = None
     """Default: true for a text, false for a chat."""
     add_generation_prompt: bool | None = None
@@ -80,7 +80,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
     tokens: list[int]
     """Each within the vocabulary; may be empty."""
     model: str | None = None
-    """One of the model's names. Default: [the only one that fits](#rules-for-every-request)."""
+    """A name of the model. Default: [the only one that fits](#rules-for-every-request)."""
 
 
 class DetokenizedText(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A part of a message's content."""
 
     type: str
-    """Of a part: `text`, or an assistant's `refusal`; of a tool call: `function`."""
+    """`text` of a part, or `refusal` of an assistant's; `function` of a tool call."""
     text: str | None = None
     """The text of a part of type `text`."""
     refusal: str | None = None
@@ -41,7 +41,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: str | None = None
     """Name of the call."""
     type: Literal["function"] | None = None
-    """Of a part: `text`, or an assistant's `refusal`; of a tool call: `function`."""
+    """`text` of a part, or `refusal` of an assistant's; `function` of a tool call."""
     index: int | None = None
     """Place of the call in a stream, ignored."""
 
@@ -173,7 +173,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     message: AssistantMessage
     """The whole answer."""
     logprobs: ChatLogprobs | None
-    """Of each token, if requested; else null."""
+    """Log-probabilities of the tokens, if requested; else null."""
     finish_reason: FinishReason | None
     """`length` at `max_tokens`, `stop` at an end token, stop token or stop string, `timeout` at the
     deadline; in a stream null until the answer's last chunk."""
@@ -215,9 +215,9 @@ class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """Number of the answer among `n`."""
     delta: Delta
-    """What this chunk adds to the answer."""
+    """The chunk's addition to the answer."""
     logprobs: ChatLogprobs | None
-    """Of each token, if requested; else null."""
+    """Log-probabilities of the tokens, if requested; else null."""
     finish_reason: FinishReason | None
     """`length` at `max_tokens`, `stop` at an end token, stop token or stop string, `timeout` at the
     deadline; in a stream null until the answer's last chunk."""

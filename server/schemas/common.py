@@ -23,7 +23,7 @@ class EncodeRequest(msgspec.Struct, kw_only=True, frozen=True):
     """The fields of all requests for vectors and scores."""
 
     model: str | None = None
-    """One of the model's names. Default: [the only one that fits](#rules-for-every-request)."""
+    """A name of the model. Default: [the only one that fits](#rules-for-every-request)."""
     priority: Int64 | None = None
     """Within [the server's range](#priorities): waiting inputs with the lowest value are computed
     first, inputs with equal values share steps. Default: 0."""

@@ -66,7 +66,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """The generated text, behind the prompt's with `echo`; in a stream, what is added to it."""
     logprobs: CompletionLogprobs | None
-    """Of each token, if requested; else null."""
+    """Log-probabilities of the tokens, if requested; else null."""
     finish_reason: FinishReason | None
     """`length` at `max_tokens`, `stop` at an end token, stop token or stop string, `timeout` at the
     deadline; in a stream null until the choice's last chunk."""

@@ -44,8 +44,8 @@ class EmbeddingRequest(EncodeRequest, kw_only=True, frozen=True):
     """Also `"float16"`, `"int8"`, `"binary"`, `"ubinary"`: see [types](#dimensions-and-types).
     Default: `"float32"`."""
     prompt_name: str | None = None
-    """One of the model's prompts, put before each text: see [prompts](#prompts). Default: the
-    model's default."""
+    """The name of a prompt of the model, put before each text: see [prompts](#prompts). Default:
+    the model's default."""
     input_type: InputType | None = None
     """`"query"`, `"search_query"`, `"document"`, `"search_document"`, `"passage"`,
     `"classification"` or `"clustering"`: see [prompts](#prompts)."""

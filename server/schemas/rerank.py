@@ -45,8 +45,8 @@ class RerankRequest(EncodeRequest, kw_only=True, frozen=True):
     """False: a reranker's scores are its logits, without the activation that its configuration
     declares. Default: true."""
     instruction: str | None = None
-    """What a reranker that is a causal model is asked to find; another model refuses it. Default:
-    the template's."""
+    """The task for a reranker that is a causal model, as its prompt states it; another model
+    refuses it. Default: the template's."""
 
 
 class RerankResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

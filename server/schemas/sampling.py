@@ -54,7 +54,7 @@ class NamedSchema(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     """A name for it, without effect."""
     description: str | None = None
-    """What it is for, without effect."""
+    """The purpose, without effect."""
     strict: bool | None = None
     """False: what cannot be followed is left out, and objects stay open. Otherwise the schema is
     followed strictly."""
@@ -117,9 +117,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     """
 
     model: str | None = None
-    """One of the model's names. A chat's model has a [chat template](#chat-templates), or the
-    answer is 400 with `model` as `param`. Default: [the only one that
-    fits](#rules-for-every-request)."""
+    """A name of the model. A chat's model has a [chat template](#chat-templates), or the answer is
+    400 with `model` as `param`. Default: [the only one that fits](#rules-for-every-request)."""
     stream: bool | None = None
     """See [streaming](#streaming) and [chat streams](#chat-streams). Default: false."""
     stream_options: StreamOptions | None = None

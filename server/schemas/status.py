@@ -40,7 +40,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The metrics `penstock_engine_*` by the rest of their names, counters without `_total`:
     `running_rows`, `kv_blocks_used`, `heartbeat_age_seconds`."""
     stages: list[dict[str, float]]
-    """Of each stage of the pipeline: `busy_seconds`, `waiting_seconds`, `transfer_seconds`,
+    """For each stage of the pipeline: `busy_seconds`, `waiting_seconds`, `transfer_seconds`,
     `idle_seconds`."""
 
 
@@ -52,7 +52,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     aliases: list[str]
     """Its other names."""
     task: Task
-    """What the model is for."""
+    """The task of the model."""
     endpoints: list[str]
     """The endpoints that it serves."""
     max_model_len: int

@@ -76,7 +76,8 @@ class Endpoint:
         async def create_classifications(request: Request) -> Response: ...
 
     The application finds each that a module of `server.api` declares. The fields of its request are
-    also listed in `server/schemas/known_options.toml`.
+    also listed in `server/schemas/known_options.toml`. Strings under fields and examples become the
+    OpenAPI document, and tables of the pages (`python -m tools.api_tables`).
     """
 
     def __init__(

@@ -116,7 +116,7 @@ class CohereUsage(msgspec.Struct, frozen=True, kw_only=True):
     """The same counts twice, and how many tokens of the prompt had been computed before."""
 
     billed_units: TokenUnits
-    """The same as `tokens`."""
+    """Equal to `tokens`."""
     tokens: TokenUnits
     """Tokens that were read and written."""
     cached_tokens: int
@@ -171,7 +171,7 @@ class EventDelta(msgspec.Struct, frozen=True, kw_only=True):
     """What an event adds to the answer."""
 
     message: MessageDelta | UnsetType = UNSET
-    """What is added to the message."""
+    """The addition to the message."""
     finish_reason: CohereFinish | UnsetType = UNSET
     """Why the answer ends, in the last event."""
     usage: CohereUsage | UnsetType = UNSET
@@ -189,9 +189,9 @@ class CohereChatEvent(msgspec.Struct, frozen=True, kw_only=True):
     index: int | UnsetType = UNSET
     """Number of the part, which is always 0."""
     delta: EventDelta | UnsetType = UNSET
-    """What the event adds."""
+    """The event's addition."""
     logprobs: LogprobItem | UnsetType = UNSET
-    """Those of the text that is added, if requested."""
+    """Log-probabilities of the added text, if requested."""
 
 
 CHAT = CHAT_COMPLETIONS.at(

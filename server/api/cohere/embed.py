@@ -65,7 +65,7 @@ class CohereEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """As `texts`. Several parts are joined by line breaks; parts of other types, such as images,
     get 400 with `inputs[i].content[j].type` as `param`. Default: this or `texts`."""
     model: str | None = None
-    """One of the model's names. Default: [the only one that fits](#rules-for-every-request)."""
+    """A name of the model. Default: [the only one that fits](#rules-for-every-request)."""
     input_type: InputType | None = None
     """`search_query`, `search_document`, `classification` or `clustering`: the prompt before each
     text, [as in embeddings](#prompts); no prompt if the model has none for it."""

@@ -70,7 +70,7 @@ class SimilarityParameters(TextOptions, kw_only=True, frozen=True):
     """How sentences are tokenized."""
 
     prompt_name: str | None = None
-    """One of the model's prompts, put before each sentence."""
+    """The name of a prompt of the model, put before each sentence."""
 
 
 class SimilarityRequest(msgspec.Struct, kw_only=True, frozen=True):
@@ -108,7 +108,7 @@ class RerankTextsRequest(TextOptions, kw_only=True, frozen=True):
     giant panda lives on bamboo."]}"""
 
     query: str
-    """What the texts are scored for."""
+    """The text for which the others are scored."""
     texts: list[str]
     """At least one, at most 1000."""
     raw_scores: bool | None = None
@@ -231,7 +231,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     served_model_name: str
     """The first of the model's names."""
     model_type: ModelType
-    """What the model is for."""
+    """The task of the model."""
     max_concurrent_requests: int
     """Requests in flight at most; more get 429."""
     max_input_length: int
@@ -260,7 +260,7 @@ class TEIError(msgspec.Struct, frozen=True):
     """The body of every answer that is not a success."""
 
     error: str
-    """What is wrong, in a sentence."""
+    """The fault, in a sentence."""
     error_type: TEIErrorType
     """The kind of error, in TEI's words."""
 

@@ -28,7 +28,7 @@ class BatchError(msgspec.Struct, frozen=True):
     code: str
     """The error's code."""
     message: str
-    """What is wrong, in a sentence."""
+    """The fault, in a sentence."""
     param: str | None = None
     """The field at fault, or null."""
     line: int | None = None
