@@ -98,7 +98,7 @@ def _fields(name: str) -> Iterator[_Field]:
         return
     struct = _STRUCTS[name]
     schema, texts = msgspec.json.schema_components([struct])[1][name], field_texts(struct)
-    inherited = field_texts(struct.__base__) if name in known_options().endpoints else {}
+    inherited = field_texts(struct.__mro__[1]) if name in known_options().endpoints else {}
     for field in sorted(texts, key=lambda field: field in inherited):
         found = _DEFAULT.fullmatch(texts[field])
         meaning, default = found.groups() if found else (texts[field], "none")

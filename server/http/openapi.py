@@ -10,13 +10,12 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import msgspec
 from fastapi import FastAPI, Response
-from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from server.schemas.known_options import known_options
@@ -37,28 +36,20 @@ def route_of(endpoint: Endpoint) -> APIRoute:
     return APIRoute(endpoint.path, endpoint.handler, methods=[endpoint.method], **arguments)
 
 
-def describe(app: FastAPI, endpoints: Iterable[Endpoint]) -> None:
+def describe(app: FastAPI, endpoints: Sequence[Endpoint]) -> None:
     """Make `app` describe the bodies, answers and parameters of its endpoints."""
-    described = tuple(endpoints)
+    describe_routes = app.openapi
 
+    @cache
     def openapi() -> JSON:
-        if app.openapi_schema is None:
-            schema = get_openapi(
-                title=app.title,
-                version=app.version,
-                description=app.description,
-                routes=app.routes,
-            )
-            structs = structs_of(described)
-            schemas = components(structs)
-            schema["components"] = {"schemas": schemas, "securitySchemes": {"key": _KEY}}
-            schema["security"] = [{"key": []}, {}]
-            for endpoint in described:
-                found = schema["paths"].get(endpoint.path_format, {}).get(endpoint.method.lower())
-                if found is not None:
-                    _complete(found, endpoint.operation, structs)
-            app.openapi_schema = schema
-        return app.openapi_schema
+        schema, structs = describe_routes(), structs_of(endpoints)
+        schema["components"] = {"schemas": components(structs), "securitySchemes": {"key": _KEY}}
+        schema["security"] = [{"key": []}, {}]
+        for endpoint in endpoints:
+            found = schema["paths"].get(endpoint.path_format, {}).get(endpoint.method.lower())
+            if found is not None:
+                _complete(found, endpoint.operation, structs)
+        return schema
 
     app.openapi = openapi
 
@@ -83,82 +74,70 @@ def components(structs: dict[str, Struct]) -> JSON:
     for name, struct in structs.items():
         texts = field_texts(struct)
         for field, schema in schemas[name].get("properties", {}).items():
-            schema["description"] = _plain(texts[field])
+            schema["description"] = _LINK.sub(r"\1", texts[field])
     return schemas
 
 
 def parameters(operation: Operation) -> list[JSON]:
     """The parameters of an operation's path and query."""
-    text = {"in": "path", "required": True, "schema": {"type": "string"}}
-    found = [{"name": name, **text, "description": of} for name, of in operation.path.items()]
+    path = {"in": "path", "required": True, "schema": {"type": "string"}}
+    found = [{"name": name, "description": text, **path} for name, text in operation.path.items()]
     if operation.query is not None:
-        texts = field_texts(operation.query)
-        schemas = msgspec.json.schema_components([operation.query])[1]
-        for name, schema in schemas[operation.query.__name__]["properties"].items():
-            # Null is a default only where the parameter is left out.
-            of_value = {key: value for key, value in schema.items() if value is not None}
-            described = {"in": "query", "schema": of_value, "description": _plain(texts[name])}
-            found.append({"name": name, **described})
+        name = operation.query.__name__
+        for field, schema in components({name: operation.query})[name]["properties"].items():
+            # A default of null is none.
+            given = {key: value for key, value in schema.items() if value is not None}
+            text = given.pop("description")
+            found.append({"name": field, "description": text, "in": "query", "schema": given})
     return found
-
-
-class _Texts(NamedTuple):
-    """The strings in a class: descriptions of fields, and examples."""
-
-    fields: dict[str, str]
-    examples: list[JSON]
 
 
 def field_texts(struct: Struct) -> dict[str, str]:
     """The descriptions of a struct's fields by their names in JSON, inherited ones too."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for kind in reversed(struct.__mro__):
-        if issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct:
-            found |= _texts_in(kind.__module__)[kind.__name__].fields
-    by_name = {field.encode_name: found[field.name] for field in msgspec.structs.fields(struct)}
+        if issubclass(kind, msgspec.Struct):
+            found |= _strings_in(kind.__module__).get(kind.__name__, {})
     tag = struct.__struct_config__.tag_field
-    return by_name if tag is None else {tag: "Which of the forms this is.", **by_name}
+    of_tag = {} if tag is None else {tag: "Which of the forms this is."}
+    fields = msgspec.structs.fields(struct)
+    return of_tag | {field.encode_name: found[field.name][0] for field in fields}
 
 
 def examples_of(request: Struct) -> list[JSON]:
     """The example bodies on a request's struct."""
-    return _texts_in(request.__module__)[request.__name__].examples
+    strings = _strings_in(request.__module__)[request.__name__][""]
+    return [json.loads(text[len(_EXAMPLE) :]) for text in strings if text.startswith(_EXAMPLE)]
 
 
 @cache
-def _texts_in(module: str) -> dict[str, _Texts]:
-    """The strings in each class of a module: Python keeps none but the class's docstring."""
+def _strings_in(module: str) -> dict[str, dict[str, list[str]]]:
+    """The strings in the classes of a module, by class and field, those of no field by "". Python
+    itself keeps none."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
-    return {node.name: _texts(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+    return {node.name: _strings(node) for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def _texts(node: ast.ClassDef) -> _Texts:
-    found, above = _Texts({}, []), list[str]()
+def _strings(node: ast.ClassDef) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    above: list[str] = []
     for statement in node.body:
         match statement:
             case ast.AnnAssign(target=ast.Name(name)):
                 above.append(name)
-            case ast.Expr(ast.Constant(str(string))):
-                text = " ".join(string.split())
-                if text.startswith(_EXAMPLE):
-                    found.examples.append(json.loads(text.removeprefix(_EXAMPLE)))
-                found.fields.update(dict.fromkeys(above, text))
+            case ast.Expr(ast.Constant(str(text))):
+                for name in above or [""]:
+                    found.setdefault(name, []).append(" ".join(text.split()))
                 above.clear()
             case _:
-                above.clear()
+                pass
     return found
-
-
-def _plain(text: str) -> str:
-    """A text without links."""
-    return _LINK.sub(r"\1", text)
 
 
 def _complete(described: JSON, operation: Operation, structs: dict[str, Struct]) -> None:
     """Add an operation's parameters, examples of its bodies, and the known options that these do
     not serve."""
-    found = parameters(operation)
-    if found:
+    if found := parameters(operation):
         described["parameters"] = found
     body = described.get("requestBody", {}).get("content", {}).get("application/json")
     if body is None:
@@ -167,14 +146,10 @@ def _complete(described: JSON, operation: Operation, structs: dict[str, Struct])
     refs = [schema["$ref"] for schema in body["schema"].get("anyOf", [body["schema"]])]
     requests = [structs[ref.rpartition("/")[2]] for ref in refs]
     examples = [example for request in requests for example in examples_of(request)]
-    body["examples"] = {
-        f"Example {number}": {"value": value} for number, value in enumerate(examples, 1)
-    }
+    body["examples"] = {f"Example {n}": {"value": value} for n, value in enumerate(examples, 1)}
     table = known_options()
-    refused = dict.fromkeys(
-        name for each in requests for name in table.of(each.__name__, "refused")
-    )
+    refused = [name for each in requests for name in table.of(each.__name__, "refused")]
     if refused:
-        names = ", ".join(f"`{name}`" for name in refused)
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(refused))
         text = f"Known, not served (400, unless null or neutral): {names}."
         described["description"] = f"{described.get('description', '')}\n\n{text}".strip()

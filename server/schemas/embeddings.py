@@ -11,13 +11,9 @@ from server.schemas.common import Count, EncodeRequest, KeptTokens, TextOrIds, U
 _QUERY = ("query", "search_query", "retrieval.query")
 _DOCUMENT = ("document", "passage", "search_document", "corpus", "retrieval.passage")
 INPUT_TYPES: Mapping[str, tuple[str, ...]] = {
-    "query": _QUERY,
-    "search_query": _QUERY,
-    "document": _DOCUMENT,
-    "search_document": _DOCUMENT,
-    "passage": _DOCUMENT,
-    "classification": ("classification",),
-    "clustering": ("clustering",),
+    **dict.fromkeys(("query", "search_query"), _QUERY),
+    **dict.fromkeys(("document", "search_document", "passage"), _DOCUMENT),
+    **{name: (name,) for name in ("classification", "clustering")},
 }
 """Kind of text -> the names under which models keep the prompt for it, the likeliest first."""
 
@@ -75,14 +71,8 @@ class EmbeddingRequest(EncodeRequest, kw_only=True, frozen=True):
     differ."""
 
 
-Vector = Annotated[
-    msgspec.Raw,
-    Meta(
-        extra_json_schema={
-            "anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]
-        }
-    ),
-]
+_NUMBERS = {"type": "array", "items": {"type": "number"}}
+Vector = Annotated[msgspec.Raw, Meta(extra_json_schema={"anyOf": [_NUMBERS, {"type": "string"}]})]
 """Numbers, or their bytes in base64."""
 
 

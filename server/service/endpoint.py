@@ -58,7 +58,8 @@ def operation(
         responses["default"] = {"description": "Any error", "content": error}
     else:
         for status in sorted({kind.status for kind in ERRORS.values()}):
-            responses[status] = {"description": _codes(status), "content": error}
+            codes = ", ".join(code for code, kind in ERRORS.items() if kind.status == status)
+            responses[status] = {"description": f"`code`: {codes}", "content": error}
     return Operation(
         arguments={"responses": responses, "openapi_extra": _body(body, form)},
         types=tuple(kind for kind in (answer, body, chunk, form, ErrorBody) if kind is not None),
@@ -161,8 +162,3 @@ def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
     }
     data = {"anyOf": [{"const": "[DONE]"}, json]}
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}
-
-
-def _codes(status: int) -> str:
-    codes = [code for code, kind in ERRORS.items() if kind.status == status]
-    return "`code`: " + ", ".join(codes)
