@@ -4,9 +4,8 @@ The table is `known_options.toml`, which begins with how to read it. Body types 
 it; tests hold everything else to it.
 """
 
-from functools import cache, reduce
+from functools import cache
 from importlib import resources
-from operator import or_
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -61,9 +60,15 @@ def known_options() -> KnownOptions:
 def refused_fields(request: type[msgspec.Struct]) -> dict[str, Any]:
     """Dotted path -> type of the neutral values, of every option that is refused in a `request`."""
     refused = known_options().of(request.__name__, "refused")
-    return {
-        name: reduce(or_, map(_type_of, option.neutral), None) for name, option in refused.items()
-    }
+    return {name: _neutral_type(option.neutral) for name, option in refused.items()}
+
+
+def _neutral_type(values: list[Any]) -> Any:
+    """The type that takes these values, and null."""
+    accepted: Any = None
+    for value in values:
+        accepted = accepted | _type_of(value)
+    return accepted
 
 
 def _type_of(value: Any) -> Any:
