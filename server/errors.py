@@ -81,9 +81,13 @@ class ErrorDetail(msgspec.Struct, frozen=True):
     """What went wrong; `param` names the request's field at fault, with the index in a list."""
 
     message: str
+    """The fault, in a sentence."""
     type: str
+    """The kind of error, in OpenAI's words."""
     param: str | None
+    """The field of the request that is at fault, or null."""
     code: str
+    """The error's code, one of a fixed list."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -91,7 +95,9 @@ class ErrorBody(msgspec.Struct, frozen=True):
     of Jina and Voyage."""
 
     error: ErrorDetail
+    """The fault."""
     detail: str
+    """The message again, where some clients look for it."""
 
 
 INTERNAL = RefusalError("internal_error", "the server failed; its log has the reason")

@@ -21,18 +21,29 @@ class ClassifyRequest(EncodeRequest, kw_only=True, frozen=True):
     With `use_activation` false the answer holds logits instead of probabilities.
     """
 
+    """Example: {"input": "What a day!", "model": "moods"}"""
+
     input: TextOrIds
+    """As `prompt` of [completions](#post-v1completions); over 2048 inputs: `too_large`; longer than
+    the model's limit: `context_length_exceeded`."""
     truncate_prompt_tokens: KeptTokens | None = None
+    """From 1 to the model's context length: a longer input is truncated at its end to this many
+    tokens. −1: the model's length."""
     use_activation: bool | None = None
+    """False: `probs` are the model's logits. Default: true."""
 
 
 class Classification(msgspec.Struct, frozen=True, kw_only=True):
     """One input: its likeliest label, and the probability of every label in the model's order."""
 
     index: int
+    """Number of the pair or input."""
     label: str
+    """The likeliest label."""
     probs: list[float]
+    """Each label's probability, in the model's order; logits where the activation is left out."""
     num_classes: int
+    """How many labels the model has."""
 
 
 class ClassificationList(EncodeAnswer[Classification], frozen=True, kw_only=True):

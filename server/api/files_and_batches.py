@@ -37,37 +37,55 @@ class ObjectList(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
     """A page of a list. With `has_more`, the next one is behind `last_id`."""
 
     object: Literal["list"] = "list"
+    """Always `list`."""
     data: list[Item]
+    """The entries of the page, the newest first."""
     first_id: str | None
+    """Id of the first of them, or null."""
     last_id: str | None
+    """Id of the last of them, or null: `after` it the next page begins."""
     has_more: bool
+    """Whether there is a next page."""
 
 
 class FileListQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the client's files, behind the one with the id `after`."""
 
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
+    """The most files of the answer: 1 to 10,000, which is the default."""
     after: str | None = None
+    """The id of a file: the list begins behind it. While `has_more` is true, the next page is
+    behind `last_id`; one that is none of yours gets 400."""
     order: Literal["asc", "desc"] = "desc"
+    """`desc`, the newest first, or `asc`."""
     purpose: str | None = None
+    """`batch` or `batch_output`; without it, files of both."""
 
 
 class BatchListQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the client's batches, behind the one with the id `after`."""
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    """The most batches of the answer: 1 to 100; 20 by default."""
     after: str | None = None
+    """The id of a batch: the list begins behind it."""
 
 
 class FileForm(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of an upload, which is read as it comes."""
 
     file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+    """The file: a [request in each line](batch.md#requests). At most `--max-file-size` bytes (413)
+    and `--max-file-lines` lines (400 `too_large`); 403 `quota_exceeded` beyond `--max-stored-size`
+    of one key's files."""
     purpose: Literal["batch"]
+    """`batch`."""
     anchor: Literal["created_at"] | UnsetType = msgspec.field(
         default=UNSET, name="expires_after[anchor]"
     )
     seconds: KeptSeconds | UnsetType = msgspec.field(default=UNSET, name="expires_after[seconds]")
+    """`created_at`, and 3,600 to 2,592,000: when the file is deleted. Otherwise it stays until you
+    delete it."""
 
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,13 +93,21 @@ class FileObject(msgspec.Struct, frozen=True, kw_only=True):
     deleted."""
 
     id: str
+    """The file's id."""
     object: Literal["file"] = "file"
+    """Always `file`."""
     bytes: int
+    """The file's size."""
     created_at: int
+    """When it was stored, in seconds since 1970."""
     expires_at: int | UnsetType = UNSET
+    """When it is deleted, in seconds since 1970; absent if it stays until somebody deletes it."""
     filename: str
+    """The name that it came with."""
     purpose: Literal["batch", "batch_output"]
+    """`batch` for what a client has uploaded, `batch_output` for answers of a batch."""
     status: Literal["processed"] = "processed"
+    """Always `processed`."""
 
 
 class FileList(ObjectList[FileObject], frozen=True, kw_only=True):
@@ -92,23 +118,35 @@ class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
     """The file is gone."""
 
     id: str
+    """The file's id."""
     object: Literal["file"] = "file"
+    """Always `file`."""
     deleted: bool = True
+    """Always true: the file is gone."""
 
 
 class ExpiresAfter(msgspec.Struct, frozen=True, kw_only=True):
     """How long a file is kept: `seconds` from its creation."""
 
     anchor: Literal["created_at"]
+    """Always `created_at`: the time counts from the file's creation."""
     seconds: KeptSeconds
+    """1 hour to 30 days."""
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Answer every line of an uploaded file, each of which is a request to `endpoint`."""
 
+    """Example: {"completion_window": "24h", "endpoint": "/v1/chat/completions", "input_file_id":
+    "file-04a9df3b4ece44f7", "output_expires_after": {"anchor": "created_at", "seconds": 86400}}"""
+
     input_file_id: str
+    """A file with the purpose `batch`."""
     endpoint: BatchEndpoint
+    """`/v1/completions`, `/v1/chat/completions`, `/v1/embeddings` or `/v1/rerank`: that of all its
+    lines."""
     completion_window: Literal["24h"]
+    """`24h`: what is not answered by then gets the error `batch_expired`."""
     metadata: (
         Annotated[
             dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
@@ -116,22 +154,30 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    """At most 16 texts of 512 characters, with names of 64: they come back with the batch."""
     output_expires_after: ExpiresAfter | None = None
+    """When the files with the answers are deleted: `created_at` as `anchor`, and 3,600 to 2,592,000
+    `seconds`."""
 
 
 class RequestCounts(msgspec.Struct, frozen=True):
     """Lines in all, answered well, and failed."""
 
     total: int
+    """Lines of the file."""
     completed: int
+    """Lines that were answered well."""
     failed: int
+    """Lines that were answered with an error."""
 
 
 class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
     """Why the batch failed."""
 
     object: Literal["list"] = "list"
+    """Always `list`."""
     data: list[BatchError]
+    """The errors."""
 
 
 class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,26 +186,42 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     each is null where it would be empty."""
 
     id: str
+    """The batch's id."""
     object: Literal["batch"] = "batch"
+    """Always `batch`."""
     endpoint: str
+    """Where all lines go."""
     model: str | None
+    """The model that all lines name, once that is known."""
     errors: BatchErrors | None
+    """Why the batch failed as a whole, or null."""
     input_file_id: str
+    """The file of requests."""
     completion_window: str
+    """How long the batch may take."""
     status: Status
+    """The state of the batch."""
     output_file_id: str | None
+    """The file of answers, once there are any."""
     error_file_id: str | None
+    """The file of errors, once there are any."""
     created_at: int
+    """When it was made, in seconds since 1970."""
     in_progress_at: int | None
+    """When it took this status, in seconds since 1970; null if it has not."""
     expires_at: int
+    """When what is not done will not be, in seconds since 1970."""
     finalizing_at: int | None
     completed_at: int | None
     failed_at: int | None
     expired_at: int | None
     cancelling_at: int | None
     cancelled_at: int | None
+    """When it took this status, in seconds since 1970; null if it has not."""
     request_counts: RequestCounts
+    """How many lines there are, and how far they are."""
     metadata: dict[str, str] | None
+    """The client's metadata."""
 
 
 class BatchList(ObjectList[BatchObject], frozen=True, kw_only=True):
@@ -169,15 +231,17 @@ class BatchList(ObjectList[BatchObject], frozen=True, kw_only=True):
 _BESIDE_FILE = 2 << 20
 """More than a form has beside its file, in bytes."""
 _WINDOW_SECONDS = 24 * 3600
+_FILE = {"file": "The file's id."}
+_batch = operation(BatchObject, path={"batch": "The batch's id."})
 CREATE_FILE = Endpoint("POST", "/v1/files", operation(FileObject, form=FileForm), order=71)
 LIST_FILES = Endpoint("GET", "/v1/files", operation(FileList, query=FileListQuery), order=72)
-GET_FILE = Endpoint("GET", "/v1/files/{file}", operation(FileObject), order=73)
-DELETE_FILE = Endpoint("DELETE", "/v1/files/{file}", operation(DeletedFile), order=74)
-GET_CONTENT = Endpoint("GET", "/v1/files/{file}/content", operation(None), order=75)
+GET_FILE = Endpoint("GET", "/v1/files/{file}", operation(FileObject, path=_FILE), order=73)
+DELETE_FILE = Endpoint("DELETE", "/v1/files/{file}", operation(DeletedFile, path=_FILE), order=74)
+GET_CONTENT = Endpoint("GET", "/v1/files/{file}/content", operation(None, path=_FILE), order=75)
 CREATE_BATCH = Endpoint("POST", "/v1/batches", operation(BatchObject, BatchRequest), order=81)
 LIST_BATCHES = Endpoint("GET", "/v1/batches", operation(BatchList, query=BatchListQuery), order=82)
-GET_BATCH = Endpoint("GET", "/v1/batches/{batch}", operation(BatchObject), order=83)
-CANCEL_BATCH = Endpoint("POST", "/v1/batches/{batch}/cancel", operation(BatchObject), order=84)
+GET_BATCH = Endpoint("GET", "/v1/batches/{batch}", _batch, order=83)
+CANCEL_BATCH = Endpoint("POST", "/v1/batches/{batch}/cancel", _batch, order=84)
 _body = Body(BatchRequest)
 _errors = msgspec.json.Decoder(list[BatchError])
 _metadata = msgspec.json.Decoder(dict[str, str] | None)

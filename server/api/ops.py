@@ -13,8 +13,9 @@ from server.service.endpoint import Endpoint, Operation, operation
 from server.service.service import Model, Registry, json_answer, record_of, service_of
 from server.service.status_report import status_of
 
+_MODEL = {"model": "Any name of the model, percent-encoded or not."}
 LIST_MODELS = Endpoint("GET", "/v1/models", operation(ModelList), order=220)
-GET_MODEL = Endpoint("GET", "/v1/models/{model:path}", operation(ModelCard), order=230)
+GET_MODEL = Endpoint("GET", "/v1/models/{model:path}", operation(ModelCard, path=_MODEL), order=230)
 LIVE = Endpoint("GET", "/health/live", operation(Health), order=240, needs_key=False)
 HEALTH = Endpoint("GET", "/health", operation(Health), order=250, needs_key=False)
 READY = Endpoint("GET", "/health/ready", operation(Health), order=260, needs_key=False)

@@ -49,21 +49,38 @@ class ScoreRequest(EncodeRequest, kw_only=True, frozen=True):
     `instruction` replaces the default of a reranker whose template has one.
     """
 
+    """Example: {"text_1": "What do pandas eat?", "text_2": ["The giant panda lives on bamboo.",
+    "Interest rates rose."]}"""
+
     text_1: Texts | None = None
+    """One text for all of `text_2`, or one for each. Default: this or `queries`."""
     text_2: Texts | None = None
+    """At least one; over 1000: `too_large`; longer than the model's limit:
+    `context_length_exceeded`. Default: this or `documents`."""
     queries: Texts | None = None
+    """Another name of `text_1`; not both."""
     documents: Texts | None = None
+    """Another name of `text_2`; not both."""
     truncate_prompt_tokens: KeptTokens | None = None
+    """From 1 to the model's context length: longer inputs are truncated to this many tokens; in a
+    pair only the second text loses tokens. −1: the model's length."""
     use_activation: bool | None = None
+    """False: a reranker's scores are its logits, without the activation that its configuration
+    declares. Default: true."""
     instruction: str | None = None
+    """The task for a reranker that is a causal model, as its prompt states it; another model
+    refuses it. Default: the template's."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
     """One pair's score; `index` is that of its second text."""
 
     index: int
+    """Number of the pair or input."""
     object: str = "score"
+    """The kind of entry: `score`, or `pooling`."""
     score: float
+    """How well the two texts fit: as `relevance_score` of a reranking."""
 
 
 class ScoreList(EncodeAnswer[Score], frozen=True, kw_only=True):

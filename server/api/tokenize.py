@@ -33,14 +33,29 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
     token as the vocabulary writes it.
     """
 
+    """Example: {"model": "penstock-demo", "prompt": "The function returns"}"""
+    """Example: {"messages": [{"content": "What does it return?", "role": "user"}], "model":
+    "penstock-demo"}"""
+
     prompt: str | None = None
+    """A text, which may be empty; either `prompt` or `messages` is required."""
     messages: Messages | None = None
+    """A [chat](#messages-chatmessage): its prompt is tokenized, so the model needs a
+    [template](#chat-templates)."""
     model: str | None = None
+    """A name of the model. Default: [the only one that fits](#rules-for-every-request)."""
     add_special_tokens: bool | None = None
+    """Default: true for a text, false for a chat."""
     add_generation_prompt: bool | None = None
+    """End the prompt with the beginning of an assistant's message; like `continue_final_message`
+    and `chat_template_kwargs` only with `messages`. Default: as in
+    [chat](#post-v1chatcompletions)."""
     continue_final_message: bool | None = None
+    """Default: false."""
     chat_template_kwargs: TemplateVariables | None = None
+    """Default: `{}`."""
     return_token_strs: bool | None = None
+    """Also return `token_strs`: each token as written in the vocabulary. Default: false."""
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,22 +63,31 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     requested, are the tokens as the vocabulary writes them."""
 
     count: int
+    """How many tokens there are."""
     max_model_len: int
+    """Tokens that the model takes at most."""
     tokens: list[int]
+    """The ids."""
     token_strs: list[str] | UnsetType = UNSET
+    """The tokens as the vocabulary writes them, if `return_token_strs` asks for them."""
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
     """Token ids of `model` to turn into text, special tokens included."""
 
+    """Example: {"model": "penstock-demo", "tokens": [0, 394, 424, 1141]}"""
+
     tokens: list[int]
+    """Each within the vocabulary; may be empty."""
     model: str | None = None
+    """A name of the model. Default: [the only one that fits](#rules-for-every-request)."""
 
 
 class DetokenizedText(msgspec.Struct, frozen=True):
     """The answer of `/detokenize`."""
 
     prompt: str
+    """The text, special tokens included."""
 
 
 ALL_TASKS = get_args(Task)

@@ -50,7 +50,7 @@ def create_app(service: Service) -> ASGIApp:
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_exception)
     redirect_slashes(app)
-    describe(app, [endpoint.operation for endpoint in endpoints])
+    describe(app, endpoints)
     gate = Gate(service, RouteTable(own_routes), others=app)
     return with_cors(gate, service.config.cors_origins, service.access_log)
 

@@ -11,47 +11,67 @@ from server.schemas.sampling import SamplingOptions
 
 # `gc=False`: what comes from JSON has no cycles, and a conversation may have very many of these.
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A part of a message's content. Types `text` and, of an assistant, `refusal` are served. The
-    last two fields change nothing."""
+    """A part of a message's content."""
 
     type: str
+    """`text` of a part, or `refusal` of an assistant's; `function` of a tool call."""
     text: str | None = None
+    """The text of a part of type `text`."""
     refusal: str | None = None
+    """The text of a part of type `refusal`, which the template gets as content."""
     cache_control: dict[str, Any] | None = None
     prompt_cache_breakpoint: dict[str, Any] | None = None
+    """Ignored: prefixes are cached without them."""
 
 
 class FunctionCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The function that an assistant called. `arguments` is a JSON object, written out."""
+    """The function that an assistant called."""
 
     name: str
+    """The function's name, passed to the template."""
     arguments: str
+    """A JSON object in a string; the template gets it as an object."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A call in an earlier answer of an assistant, for the template to repeat. `index`, its place
-    in a stream, changes nothing."""
+    """A call in an earlier answer of an assistant, for the template to repeat."""
 
     function: FunctionCall
+    """The function that was called."""
     id: str | None = None
+    """Name of the call."""
     type: Literal["function"] | None = None
+    """`text` of a part, or `refusal` of an assistant's; `function` of a tool call."""
     index: int | None = None
+    """Place of the call in a stream, ignored."""
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One message of a conversation. An assistant's may lack `content`. Roles beside `system`,
-    `developer`, `user`, `assistant` and `tool` are the template's to know. `reasoning` is another
-    name of `reasoning_content`. `cache_control` changes nothing."""
+    """One message of a conversation."""
 
     role: Annotated[str, Meta(min_length=1, max_length=64)]
+    """1 to 64 characters: `"system"`, `"developer"`, `"user"`, `"assistant"`, `"tool"`, or another
+    that the template writes; templates that do not know `developer` get `system` instead."""
     content: str | list[ContentPart] | None = None
+    """Required, except for an assistant; the template gets [the form that it
+    takes](#what-a-template-writes). Parts of other types get 400 with `messages[i].content[j]` as
+    `param`, or the part's own field, such as `messages[i].content[j].image_url`."""
     refusal: str | None = None
+    """An assistant's, which the template gets as its content, or behind that."""
     name: str | None = None
+    """Passed to the template."""
     reasoning_content: str | None = None
+    """An assistant's, passed to the template by each name that templates have for it."""
     reasoning: str | None = None
+    """Another name of `reasoning_content`."""
     tool_calls: list[ToolCall] | None = None
+    """For an assistant's earlier messages: `function` with `name` and `arguments`, a JSON object in
+    a string, and optionally `id`; the template gets the arguments as an object, or as text if it
+    takes no object. Tools themselves are [not served](#known-not-served)."""
     tool_call_id: str | None = None
+    """Passed to the template."""
     cache_control: dict[str, Any] | None = None
+    """Ignored: prefixes are cached without it."""
 
 
 Messages = Annotated[list[ChatMessage], Meta(min_length=1)]
@@ -59,107 +79,161 @@ TemplateVariables = dict[str, Any]
 
 
 class ChatRequest(SamplingOptions, kw_only=True, frozen=True):
-    """A request of `/v1/chat/completions`.
+    """A request of `/v1/chat/completions`."""
 
-    `max_tokens` is the older name of `max_completion_tokens`. `reasoning_effort` and
-    `chat_template_kwargs` are the template's to use. With `echo` an answer begins with the text of
-    the last message, if that is an assistant's. From `store` on fields change nothing.
-    """
+    """Example: {"max_completion_tokens": 12, "messages": [{"content": "Answer in one sentence.",
+    "role": "system"}, {"content": "What does the function return?", "role": "user"}],
+    "temperature": 0}"""
+    """Example: {"logprobs": true, "max_completion_tokens": 1, "messages": [{"content": "What does
+    it return?", "role": "user"}], "temperature": 0, "top_logprobs": 1}"""
 
     messages: Messages
+    """At least one: see [messages](#messages-chatmessage)."""
     max_completion_tokens: Count | None = None
+    """1 to 2³¹ − 1; more than the prompt leaves of the context: `context_length_exceeded`. Default:
+    the rest of the context."""
     max_tokens: Count | None = None
+    """The older name of `max_completion_tokens`; refused if both are given and differ."""
     logprobs: bool | None = None
+    """Return each token's log-probability. Default: false."""
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """0 to 20: the number of alternatives reported for each token; only with `logprobs`. Default:
+    0."""
     add_generation_prompt: bool | None = None
+    """End the prompt with the beginning of an assistant's message. Default: true, unless a message
+    is continued."""
     continue_final_message: bool | None = None
+    """End the prompt with the last message's text, which the model continues; not together with
+    `add_generation_prompt` true. Default: false."""
     reasoning_effort: str | None = None
+    """A variable of this name for the template."""
     chat_template_kwargs: TemplateVariables | None = None
+    """Any JSON: variables for the template by name; names cannot be `messages`, `tools`,
+    `documents`, `chat_template`, `add_generation_prompt`, `continue_final_message` or a special
+    token's name. Default: `{}`."""
     store: bool | None = None
+    """Nothing is stored."""
     metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
+    """At most 16 strings by name, without effect."""
     service_tier: str | None = None
+    """No effect."""
     parallel_tool_calls: bool | None = None
+    """No effect, because there are no tools."""
     verbosity: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
+    """No effect."""
 
 
 class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that might be here. `bytes` are its UTF-8, or its part of a character's."""
+    """A token that might be here."""
 
     token: str
+    """The token's text, or its id with `return_tokens_as_token_ids`."""
     logprob: float
+    """Natural logarithm of its probability, before sampling options; −9999 where that is 0."""
     bytes: list[int] | None
+    """The token's bytes in UTF-8, which may be a part of a character."""
 
 
 class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
     """A generated token and the likeliest at its position."""
 
     top_logprobs: list[TopLogprob]
+    """The `top_logprobs` likeliest tokens at this place."""
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
     """One entry for each token."""
 
     content: list[TokenLogprob]
+    """An entry for each generated token."""
     refusal: None = None
+    """Always null."""
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The model's answer."""
 
     role: str = "assistant"
+    """Always `assistant`; in a stream in the first chunk of a choice only."""
     content: str
+    """The text; in a stream, what is added to it."""
     refusal: None = None
+    """Always null: the daemon judges no answers."""
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer. `token_ids` are there if they are requested."""
+    """One answer."""
 
     index: int
+    """Number of the answer among `n`."""
     message: AssistantMessage
+    """The whole answer."""
     logprobs: ChatLogprobs | None
+    """Log-probabilities of the tokens, if requested; else null."""
     finish_reason: FinishReason | None
+    """`length` at `max_tokens`, `stop` at an end token, stop token or stop string, `timeout` at the
+    deadline; in a stream null until the answer's last chunk."""
     token_ids: list[int] | UnsetType = UNSET
+    """Ids of the generated tokens, if `return_token_ids` asks for them."""
 
 
 class ChatCompletion(TextAnswer, frozen=True, kw_only=True):
-    """The answer of `/v1/chat/completions`. `system_fingerprint` stands for the release, the model
-    and how it is computed. The fields after `usage` are there if they are requested, and as those
-    of `/v1/completions`."""
+    """The answer of `/v1/chat/completions`."""
 
     object: str = "chat.completion"
+    """Always `chat.completion`, or `chat.completion.chunk` in a stream."""
     choices: list[ChatChoice]
+    """One for each answer; in a stream, the pieces of this chunk."""
     usage: CompletionUsage
+    """Counts of tokens; in a stream absent, or with `include_usage` null until the last chunk."""
     prompt_token_ids: list[int] | UnsetType = UNSET
+    """Ids of the prompt, if `return_token_ids` asks for them; in a stream in the first chunk of a
+    choice."""
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    """If requested, for each token of the prompt the likeliest tokens and itself, by id; null for
+    the first."""
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """An addition to a message: its role at first, then text, nothing at last."""
 
     role: str | UnsetType = UNSET
+    """Always `assistant`; in a stream in the first chunk of a choice only."""
     content: str | UnsetType = UNSET
+    """The text; in a stream, what is added to it."""
     refusal: UnsetType | None = UNSET
+    """Always null: the daemon judges no answers."""
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of one answer, with its tokens if they are requested."""
+    """A piece of one answer."""
 
     index: int
+    """Number of the answer among `n`."""
     delta: Delta
+    """The chunk's addition to the answer."""
     logprobs: ChatLogprobs | None
+    """Log-probabilities of the tokens, if requested; else null."""
     finish_reason: FinishReason | None
+    """`length` at `max_tokens`, `stop` at an end token, stop token or stop string, `timeout` at the
+    deadline; in a stream null until the answer's last chunk."""
     token_ids: list[int] | UnsetType = UNSET
+    """Ids of the generated tokens, if `return_token_ids` asks for them."""
 
 
 class ChatChunk(TextAnswer, frozen=True, kw_only=True):
-    """A chunk of a stream. `usage` is absent, or with `include_usage` null until the last one. The
-    prompt's ids, if they are requested, come with an answer's first chunk."""
+    """A chunk of a stream."""
 
     object: str = "chat.completion.chunk"
+    """Always `chat.completion`, or `chat.completion.chunk` in a stream."""
     choices: list[ChunkChoice]
+    """One for each answer; in a stream, the pieces of this chunk."""
     usage: CompletionUsage | UnsetType | None = UNSET
+    """Counts of tokens; in a stream absent, or with `include_usage` null until the last chunk."""
     prompt_token_ids: list[int] | UnsetType = UNSET
+    """Ids of the prompt, if `return_token_ids` asks for them; in a stream in the first chunk of a
+    choice."""

@@ -11,13 +11,9 @@ from server.schemas.common import Count, EncodeRequest, KeptTokens, TextOrIds, U
 _QUERY = ("query", "search_query", "retrieval.query")
 _DOCUMENT = ("document", "passage", "search_document", "corpus", "retrieval.passage")
 INPUT_TYPES: Mapping[str, tuple[str, ...]] = {
-    "query": _QUERY,
-    "search_query": _QUERY,
-    "document": _DOCUMENT,
-    "search_document": _DOCUMENT,
-    "passage": _DOCUMENT,
-    "classification": ("classification",),
-    "clustering": ("clustering",),
+    **dict.fromkeys(("query", "search_query"), _QUERY),
+    **dict.fromkeys(("document", "search_document", "passage"), _DOCUMENT),
+    **{name: (name,) for name in ("classification", "clustering")},
 }
 """Kind of text -> the names under which models keep the prompt for it, the likeliest first."""
 
@@ -26,57 +22,81 @@ EmbedDtype = Literal["float32", "float16", "int8", "binary", "ubinary"]
 
 
 class EmbeddingRequest(EncodeRequest, kw_only=True, frozen=True):
-    """A request of `/v1/embeddings`: a text, texts, one input's token ids, or inputs' token ids.
+    """A request of `/v1/embeddings`: a text, texts, one input's token ids, or inputs' token ids."""
 
-    Ids are taken as they are; texts get the prompt that `prompt_name` or `input_type` chooses, and
-    the tokenizer's special tokens. `truncate_prompt_tokens` -1 is the model's length. `base64`
-    encodes the numbers of `embed_dtype`, little-endian. `normalize`, which vLLM has renamed
-    `use_activation` and Jina calls `normalized`, decides whether vectors have length 1, whatever
-    the model's modules do. Jobs of a lower `priority` begin first. The last three are Voyage's
-    names for `truncate_prompt_tokens` -1, `dimensions`, `embed_dtype`.
-    """
+    """Example: {"input": ["The cat sat on the mat.", "Interest rates rose."]}"""
+    """Example: {"embed_dtype": "ubinary", "input": "The cat sat on the mat, and then it slept all
+    day long.", "truncate_prompt_tokens": 8}"""
 
     input: TextOrIds
+    """As `prompt` of [completions](#post-v1completions), but without empty texts; over 2048 inputs:
+    `too_large`; longer than the model's limit: `context_length_exceeded`."""
     encoding_format: Literal["float", "base64"] | None = None
+    """`base64` encodes the numbers in `embed_dtype`, little-endian. Default: `"float"`."""
     dimensions: Count | None = None
+    """Return only this many first numbers of each vector: see [dimensions](#dimensions-and-types).
+    Default: the model's."""
     embed_dtype: EmbedDtype | None = None
+    """Also `"float16"`, `"int8"`, `"binary"`, `"ubinary"`: see [types](#dimensions-and-types).
+    Default: `"float32"`."""
     prompt_name: str | None = None
+    """The name of a prompt of the model, put before each text: see [prompts](#prompts). Default:
+    the model's default."""
     input_type: InputType | None = None
+    """`"query"`, `"search_query"`, `"document"`, `"search_document"`, `"passage"`,
+    `"classification"` or `"clustering"`: see [prompts](#prompts)."""
     add_special_tokens: bool | None = None
+    """Add the tokenizer's special tokens to texts; without it, a text without tokens is refused.
+    Default: true."""
     truncate_prompt_tokens: KeptTokens | None = None
+    """1 to the model's length, or −1 for that length: inputs, texts and ids, are truncated to this
+    many tokens, including special tokens."""
     truncation_side: Literal["left", "right"] | None = None
+    """The side from which tokens are removed; special tokens are kept, a prompt is not protected.
+    Default: `"right"`."""
     normalize: bool | None = None
+    """True: vectors of length 1; false: vectors before the last `Normalize`, not with `int8`,
+    `binary` and `ubinary`. Default: the model's."""
     use_activation: bool | None = None
     normalized: bool | None = None
+    """The newer name that vLLM has for `normalize`, and Jina's name; refused if two are given and
+    differ. Default: the model's."""
     truncation: bool | None = None
+    """Voyage's option: true means `truncate_prompt_tokens` −1 if that is not given; false is
+    refused together with `truncate_prompt_tokens`. Default: false."""
     output_dimension: Count | None = None
+    """Voyage's name of `dimensions`; refused if both are given and differ."""
     output_dtype: Literal["float", "int8", "binary", "ubinary"] | None = None
+    """Voyage's name of `embed_dtype`, with `"float"` for `"float32"`; refused if both are given and
+    differ."""
 
 
-Vector = Annotated[
-    msgspec.Raw,
-    Meta(
-        extra_json_schema={
-            "anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]
-        }
-    ),
-]
+_NUMBERS = {"type": "array", "items": {"type": "number"}}
+Vector = Annotated[msgspec.Raw, Meta(extra_json_schema={"anyOf": [_NUMBERS, {"type": "string"}]})]
 """Numbers, or their bytes in base64."""
 
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):
-    """One input's vector. `truncated` is there, and true, where the input was cut."""
+    """One input's vector."""
 
     object: str = "embedding"
+    """`list` of the answer, `embedding` of an entry."""
     index: int
+    """Number of the input."""
     embedding: Vector
+    """The vector: numbers, or their bytes in base64 if `encoding_format` says so."""
     truncated: Literal[True] | UnsetType = UNSET
+    """True if the input lost tokens; else absent."""
 
 
 class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `/v1/embeddings`, in input order."""
 
     object: str = "list"
+    """`list` of the answer, `embedding` of an entry."""
     data: list[Embedding]
+    """An entry for each input, in their order."""
     model: str
+    """The first of the model's names."""
     usage: Usage
+    """Counts of tokens."""

@@ -35,7 +35,7 @@ class OptionGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole table; `endpoints` holds the paths for each type of request."""
+    """The whole table. `endpoints` holds the paths for each type of request."""
 
     endpoints: dict[str, list[str]]
     groups: list[OptionGroup]

@@ -10,52 +10,76 @@ from server.schemas.common import Count, EncodeRequest, Usage
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
-    """A document as an object; what is not a text is refused, and other keys are ignored."""
+    """A document as an object."""
 
     text: str
+    """The document's text."""
 
 
 class RerankRequest(EncodeRequest, kw_only=True, frozen=True):
-    """A request of `/v1/rerank`. `top_n` (or `top_k`) keeps the best; without it every document is
-    returned. `max_tokens_per_doc` (0: no limit) and `truncation` permit to cut documents. With
-    `use_activation` false the scores are the model's logits, without the checkpoint's activation.
-    `instruction` replaces the default of a reranker whose template has one."""
+    """A request of `/v1/rerank`."""
+
+    """Example: {"documents": ["Paris is the capital of France.", "The giant panda lives on
+    bamboo.", {"text": "Pandas are bears."}], "query": "What do pandas eat?", "return_documents":
+    true, "top_n": 2}"""
 
     query: Annotated[str, Meta(min_length=1)]
+    """Not empty; never truncated."""
     documents: Annotated[list[str | Document], Meta(min_length=1)]
+    """At least one; over 1000: `too_large`; longer than the model's limit:
+    `context_length_exceeded`. What is not a text, such as `image`, is [refused](#known-not-served);
+    other keys of an object are ignored."""
     top_n: Count | None = None
+    """1 to 2³¹ − 1: the number of best results to return. Default: all."""
     top_k: Count | None = None
+    """Another name of `top_n`; not both with different values. Default: all."""
     max_tokens_per_doc: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    """0 to 2³¹ − 1, where 0 is no limit: documents lose tokens at their end until they have at most
+    this many tokens of their own, and fit into the model together with the query. A query that
+    leaves no room: `context_length_exceeded`. Default: 0."""
     truncation: bool | None = None
+    """Truncate documents until they fit into the model together with the query. Default: false."""
     return_documents: bool | None = None
+    """Return each document's text. Default: false."""
     use_activation: bool | None = None
+    """False: a reranker's scores are its logits, without the activation that its configuration
+    declares. Default: true."""
     instruction: str | None = None
+    """The task for a reranker that is a causal model, as its prompt states it; another model
+    refuses it. Default: the template's."""
 
 
 class RerankResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One document's score; `index` is its position in the request, `document` optional."""
+    """One document's score."""
 
     index: int
+    """Number of the document in the request."""
     relevance_score: float
+    """How well it fits the query: 0 to 1 of a reranker with a sigmoid, a cosine of an embedder."""
     document: Document | None = None
+    """The document, if `return_documents` asks for it."""
 
 
 class VoyageResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The same in Voyage's form: `document` is a text."""
+    """One document's score in Voyage's form, where the document is a text."""
 
     index: int
+    """Number of the document in the request."""
     relevance_score: float
+    """How well it fits the query: 0 to 1 of a reranker with a sigmoid, a cosine of an embedder."""
     document: str | None = None
+    """The document, if `return_documents` asks for it."""
 
 
 class APIVersion(msgspec.Struct, frozen=True):
-    """Cohere's: that of the path."""
+    """Cohere's version of the API."""
 
     version: str
+    """The version in the request's path: `1` or `2`."""
 
     @classmethod
     def of(cls, path: str) -> "APIVersion":
-        """That of a request's path."""
+        """The version in a request's path."""
         return cls("2" if "/v2/" in path else "1")
 
 
@@ -63,33 +87,43 @@ class BilledUnits(msgspec.Struct, frozen=True):
     """Cohere's: a request is one search."""
 
     search_units: int
+    """Searches: 1 a request."""
 
 
 class InputTokens(msgspec.Struct, frozen=True):
     """Cohere's: the tokens of all texts, special tokens included."""
 
     input_tokens: int
+    """Tokens of all texts, special tokens included."""
 
 
 class RerankMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Cohere's part of the answer. `warnings` names the documents that were cut."""
+    """Cohere's part of the answer."""
 
     api_version: APIVersion
+    """The version in the request's path."""
     billed_units: BilledUnits
+    """A request is one search."""
     tokens: InputTokens
+    """Tokens that were read."""
     warnings: list[str] = []
+    """A line for each document that was truncated."""
 
 
 class Reranking(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `/v1/rerank`: best first, equals in the order of the request.
-
-    `data` repeats the results for Voyage's clients.
-    """
+    """The answer of `/v1/rerank`."""
 
     id: str
+    """Unique name of the request."""
     object: str = "list"
+    """Always `list`."""
     model: str
+    """The first of the model's names."""
     results: list[RerankResult]
+    """Documents and their scores, the best first, equals in the order of the request."""
     data: list[VoyageResult]
+    """The results once more, for Voyage's clients."""
     meta: RerankMeta
+    """Version, units and warnings, for Cohere's clients."""
     usage: Usage
+    """Counts of tokens: a reranker reads the query once for each document."""

@@ -27,44 +27,59 @@ class JsonObject(msgspec.Struct, frozen=True, tag="json_object"):
     """Any JSON object, or one that is valid by a schema: llama.cpp's `schema`, TGI's `value`."""
 
     schema: SchemaText | UnsetType = UNSET
+    """A JSON schema that the object is valid by; any object without it."""
     value: SchemaText | UnsetType = UNSET
+    """TGI's name of the schema, or of the regular expression that the text matches."""
 
 
 class JsonValue(msgspec.Struct, frozen=True, tag="json"):
     """JSON that is valid by a schema, as TGI has it."""
 
     value: SchemaText
+    """TGI's name of the schema, or of the regular expression that the text matches."""
 
 
 class RegexValue(msgspec.Struct, frozen=True, tag="regex"):
     """Text that matches a regular expression, as TGI has it."""
 
     value: Regex
+    """TGI's name of the schema, or of the regular expression that the text matches."""
 
 
 class NamedSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """A JSON schema as OpenAI wraps it. It is followed strictly, unless `strict` is false."""
+    """A JSON schema as OpenAI wraps it."""
 
     schema: Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+    """The JSON schema."""
     name: str | None = None
+    """A name for it, without effect."""
     description: str | None = None
+    """The purpose, without effect."""
     strict: bool | None = None
+    """False: what cannot be followed is left out, and objects stay open. Otherwise the schema is
+    followed strictly."""
 
 
 class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema"):
     """JSON that is valid by a schema: OpenAI's `json_schema`, TGI's `value`."""
 
     json_schema: NamedSchema | None = None
+    """The JSON schema that the text is valid by."""
     value: NamedSchema | None = None
+    """TGI's name of the schema, or of the regular expression that the text matches."""
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """vLLM's: one of these."""
 
     json: SchemaText | UnsetType = UNSET
+    """A JSON schema, or a string that holds one."""
     regex: Regex | None = None
+    """A regular expression for the whole text."""
     choice: Choices | None = None
+    """Texts of which one is written."""
     json_object: bool | None = None
+    """True: any JSON object."""
 
 
 ResponseFormat = PlainText | JsonObject | JsonSchema | JsonValue | RegexValue
@@ -84,68 +99,131 @@ BadWords = Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], M
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """`include_usage` adds a last chunk with the usage and no choices; with
-    `continuous_usage_stats` all chunks before that have the usage so far."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
+    """Send a last chunk with `usage` and no choices."""
     continuous_usage_stats: bool | None = None
+    """Send the `usage` so far with every chunk."""
 
 
 class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """Null and absent mean the same. `session_id` and `user` change nothing.
+    """The options that completions and chat share. Null and absent mean the same.
 
-    A field with the name of one of `TokenSampling`'s parameters sets it. A parameter that the
-    request leaves out is the model's own (`generation_config.json`), or neutral. `top_k` -1
-    is neutral like 0. `top_p` 0 keeps the likeliest token alone, as `temperature` 0 does. A
-    `repetition_penalty` divides logits, so it must stay away from 0, where they would not be
-    finite. The keys of `logit_bias` are token ids. No tokens but `allowed_token_ids` are sampled,
-    unless that is empty, and none that would complete one of the `bad_words`.
-
-    At most one of the fields from `response_format` to `guided_choice` is given: they are different
-    servers' names for what the whole text must match. `timeout` is in seconds. Requests with a
-    lower `priority` begin first. `truncate_prompt_tokens` is the number of prompt tokens kept, -1
-    for as many as leave room for `max_tokens`; the others are dropped from the `truncation_side`,
-    the left by default.
+    A field with the name of one of `TokenSampling`'s parameters sets it. A `repetition_penalty`
+    divides logits, so it must stay away from 0, where they would not be finite. At most one of the
+    fields from `response_format` to `guided_choice` is given: they are different servers' names for
+    what the whole text must match.
     """
 
     model: str | None = None
+    """A name of the model. A chat's model has a [chat template](#chat-templates), or the answer is
+    400 with `model` as `param`. Default: [the only one that fits](#rules-for-every-request)."""
     stream: bool | None = None
+    """See [streaming](#streaming) and [chat streams](#chat-streams). Default: false."""
     stream_options: StreamOptions | None = None
+    """`include_usage`, `continuous_usage_stats`: booleans, default false; only with `stream`."""
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    """0 to 2; with 0 the likeliest token is chosen, and `top_p`, `top_k`, `min_p` and `seed` have
+    no effect. Default: the model's, or 1."""
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """0 to 1: after `top_k`, keeps the smallest set of the likeliest tokens whose renormalised
+    probability reaches `top_p`; with 0 the likeliest token is chosen, as with `temperature` 0.
+    Default: the model's, or 1."""
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    """−1 to 2³¹ − 1: keeps this many of the likeliest tokens; 0 and −1 switch it off. Default: the
+    model's, or 0."""
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """0 to 1: after `top_p`, keeps the tokens whose probability is at least `min_p` times that of
+    the likeliest token; 0 switches it off. Default: the model's, or 0."""
     presence_penalty: Penalty | None = None
+    """−2 to 2: subtracted from the logit of each token that the choice already contains; the prompt
+    does not count. Default: 0."""
     frequency_penalty: Penalty | None = None
+    """−2 to 2: subtracted from a token's logit once for each time that the choice already contains
+    it; the prompt does not count. Default: 0."""
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
+    """0.01 to 2: for tokens in the prompt or the choice, positive logits are divided by it and
+    negative logits multiplied by it. Default: the model's, or 1."""
     logit_bias: LogitBias | None = None
+    """From a token id in decimal to a number, −100 to 100, that is added to its logit; at most 300
+    entries, ids within the vocabulary: see [biases and penalties](#biases-and-penalties). Default:
+    `{}`."""
     allowed_token_ids: list[TokenId] | None = None
+    """Within the vocabulary: no other token is sampled, no end token either; an empty list allows
+    all. Default: `[]`."""
     bad_words: BadWords | None = None
+    """At most 256, of 1 to 128 characters each: the last token of a word is not sampled behind its
+    others, as the tokenizer writes the word at the beginning of a text and behind a space. A model
+    may still spell it in other tokens. Default: `[]`."""
     n: Count | None = None
+    """Choices for each prompt, or answers to a chat; from 1; over 128: `too_large`. Default: 1."""
     stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
+    """At most 16, of 1 to 1024 characters each."""
     stop_token_ids: StopTokens | None = None
+    """At most 1024, within the vocabulary: they end a choice as the model's own end tokens do, also
+    with `ignore_eos`. Default: `[]`."""
     include_stop_str_in_output: bool | None = None
+    """The text ends with the stop string, or with the text of the token that ended it, instead of
+    before it. Default: false."""
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    """0 to the most tokens that may be generated: before a choice has this many tokens, no stop
+    string ends it, and end and stop tokens are not sampled. A grammar that allows nothing else
+    still ends it. Default: 0."""
     skip_special_tokens: bool | None = None
+    """Leave special tokens out of the text; with false the end token is still left out unless
+    `include_stop_str_in_output` is true. Default: true."""
     truncate_prompt_tokens: KeptTokens | None = None
+    """From 1 to the model's context length: a longer prompt is truncated to this many tokens,
+    including its special tokens. −1: as many as leave room for `max_tokens`. `usage` counts only
+    the kept tokens."""
     truncation_side: Literal["left", "right"] | None = None
+    """The side from which `truncate_prompt_tokens` removes tokens. Default: `"left"`."""
     priority: Int64 | None = None
+    """Within [the server's range](#priorities): waiting requests with the lowest value begin first;
+    among equal values, the oldest. A request that has begun is not displaced. Default: 0."""
     timeout: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
+    """Seconds, above 0, to 10⁶: see [deadlines](#deadlines). A chat's time counts from the moment
+    when its prompt has been rendered."""
     seed: Int64 | None = None
+    """−2⁶³ to 2⁶³ − 1, taken modulo 2⁶³: see [seeds](#seeds). Default: a new one for each
+    choice."""
     ignore_eos: bool | None = None
+    """The model's end tokens do not end a choice. Default: false."""
     response_format: ResponseFormat | None = None
+    """Also `{"type": "json_object"}`, `{"type": "json_schema", "json_schema": {"schema": {...}}}`,
+    TGI's `value`: see [structured output](#structured-output). Default: `{"type": "text"}`."""
     regex: Regex | None = None
+    """1 to 65,536 characters: see [structured output](#structured-output)."""
     choice: Choices | None = None
+    """At least one, none of them empty; over 65,536 characters as JSON: `too_large`. See
+    [structured output](#structured-output)."""
     json_schema: SchemaText | UnsetType = UNSET
     structured_outputs: StructuredOutputs | None = None
     guided_json: SchemaText | UnsetType = UNSET
     guided_regex: Regex | None = None
     guided_choice: Choices | None = None
+    """Other servers' names of a JSON schema, `regex` and `choice`: see [other
+    names](#other-names)."""
     add_special_tokens: bool | None = None
+    """Add the tokenizer's special tokens to prompts that are texts, or to those that a chat's
+    template writes. Default: true, for a chat false."""
     echo: bool | None = None
+    """Begin each choice's text with its prompt, as far as `truncate_prompt_tokens` keeps that; a
+    chat's answer with the text of the last message, if that is an assistant's. Default: false."""
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """0 to 20; not with `stream`: see [scores of a prompt](#scores-of-a-prompt). A chat's are those
+    of the rendered prompt, as `prompt_logprobs` of the answer."""
     return_token_ids: bool | None = None
+    """Each choice also has `token_ids`, all of its generated tokens, and the whole
+    `prompt_token_ids`, which a stream sends with the choice's first chunk. Default: false."""
     return_tokens_as_token_ids: bool | None = None
+    """`logprobs` has ids in place of the tokens' texts: `"token_id:17"`. A chat's `bytes` are
+    unchanged. Default: false."""
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    """1 to 256 characters: cached prefixes are shared only among requests with the same salt, so
+    that others cannot infer from the response time that a prompt was seen before. [API
+    keys](configuration.md#api-keys) share none unless `--share-prefixes` says so."""
     session_id: str | None = None
     user: str | None = None
+    """Ignored."""

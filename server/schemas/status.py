@@ -8,77 +8,108 @@ from workers.contract.config import Task
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to go from the daemon's address; all but `health` and `metrics` need an API key if
+    """The paths from which to go on. All but `health` and `metrics` need an API key if
     `needs_key`."""
 
     name: str = "penstock"
+    """Always `penstock`."""
     needs_key: bool
+    """Whether requests need an API key."""
     documentation: str = "/docs"
     models: str = "/v1/models"
     status: str = "/status"
     health: str = "/health"
     metrics: str = "/metrics"
+    """The path of this."""
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """A histogram of times in seconds, since the daemon's start: `counts[i]` of them are at most
-    `bounds[i]` and longer than the bound before; the last count is of those above all bounds."""
+    """A histogram of times in seconds, since the daemon's start."""
 
     bounds: list[float]
+    """Upper bounds in seconds, ascending."""
     counts: list[int]
+    """How many times were at most so long and longer than the bound before; the last is of those
+    above all bounds."""
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine as of its last heartbeat: the metrics `penstock_engine_*` by the rest of their
-    names, counters without `_total`; those of stages by stage."""
+    """An engine as of its last heartbeat."""
 
     values: dict[str, float]
+    """The metrics `penstock_engine_*` by the rest of their names, counters without `_total`:
+    `running_rows`, `kv_blocks_used`, `heartbeat_age_seconds`."""
     stages: list[dict[str, float]]
+    """For each stage of the pipeline: `busy_seconds`, `waiting_seconds`, `transfer_seconds`,
+    `idle_seconds`."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A served model. `stopped`: its engine has died, and the daemon is about to end. `engine` is
-    null until its first heartbeat; tokens are counted since the daemon's start."""
+    """A served model."""
 
     name: str
+    """The first of the model's names."""
     aliases: list[str]
+    """Its other names."""
     task: Task
+    """The task of the model."""
     endpoints: list[str]
+    """The endpoints that it serves."""
     max_model_len: int
+    """Tokens that it takes at most."""
     state: Literal["loading", "ready", "stopped"]
+    """`loading`, `ready`, or `stopped`: the engine has died, and the daemon is about to end."""
     prompt_tokens: int
+    """Prompt tokens of accepted requests since the daemon's start."""
     generated_tokens: int
+    """Tokens that were generated since then."""
     first_token: Times
+    """How long requests waited for their first token."""
     inter_token: Times
+    """How long streams waited between tokens."""
     engine: EngineStatus | None
+    """The engine at its last heartbeat; null before the first."""
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests of an endpoint had answers of one status; 499: the client left."""
+    """The number of an endpoint's answers of one status."""
 
     endpoint: str
+    """The endpoint's path."""
     status: int
+    """The HTTP status; 499 where the client left."""
     count: int
+    """Answers since the daemon's start."""
 
 
 class InFlight(msgspec.Struct, frozen=True, kw_only=True):
-    """What has been admitted and not yet answered."""
+    """Admitted work that is not yet answered."""
 
     requests: int
+    """Requests in flight."""
     rows: int
+    """Sequences that engines have admitted and not ended."""
     tokens: int
+    """Tokens of those."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The daemon's state, with all its API processes. `clock_seconds` is a clock without an origin:
-    rates come from the differences between two answers. `batches` is null where there are to be
-    none; they wait where the batch process cannot run."""
+    """The daemon's state, with all its API processes."""
 
     version: str
+    """The daemon's version."""
     clock_seconds: float
+    """A clock that does not jump; only differences mean something."""
     draining: bool
+    """Whether running requests are finished and new ones refused."""
     in_flight: InFlight
+    """What has been admitted and not yet answered."""
     answers: list[Answers]
+    """Counts of answers by endpoint and status."""
     refusals: dict[str, int]
+    """Counts of errors by their code, without those that are 0."""
     batches: Literal["running", "waiting"] | None
+    """`running`; `waiting` where the batch process cannot run, for which the log has the reason;
+    null where `--state-dir` is `none`."""
     models: list[ModelStatus]
+    """The models, in the order of the command line."""

@@ -21,11 +21,14 @@ REF: Final = "#/components/schemas/{name}"
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """The OpenAPI description of an endpoint: keyword arguments of FastAPI's routes, and the types
-    to which they refer by name."""
+    """The OpenAPI description of an endpoint: keyword arguments of FastAPI's routes, the types to
+    which they refer by name, the texts of parameters in the path, and a struct of those in the
+    query."""
 
     arguments: dict[str, Any]
     types: tuple[Any, ...] = ()
+    path: dict[str, str] = {}
+    query: type[msgspec.Struct] | None = None
 
 
 def operation(
@@ -34,10 +37,12 @@ def operation(
     *,
     chunk: type[msgspec.Struct] | None = None,
     form: type[msgspec.Struct] | None = None,
+    path: dict[str, str] | None = None,
     query: type[msgspec.Struct] | None = None,
 ) -> Operation:
     """An endpoint's answer, None for whatever a file holds, and body, which may be a `form`. A
-    streamed answer consists of `chunk`s; `query` holds the parameters of the URL."""
+    streamed answer consists of `chunk`s. `path` describes the parameters of the path, the fields of
+    `query` are those of the query."""
     content: dict[str, Any] = (
         {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         if answer is None
@@ -53,10 +58,13 @@ def operation(
         responses["default"] = {"description": "Any error", "content": error}
     else:
         for status in sorted({kind.status for kind in ERRORS.values()}):
-            responses[status] = {"description": _codes(status), "content": error}
+            codes = ", ".join(code for code, kind in ERRORS.items() if kind.status == status)
+            responses[status] = {"description": f"`code`: {codes}", "content": error}
     return Operation(
-        arguments={"responses": responses, "openapi_extra": _body(body, form) | _query(query)},
+        arguments={"responses": responses, "openapi_extra": _body(body, form)},
         types=tuple(kind for kind in (answer, body, chunk, form, ErrorBody) if kind is not None),
+        path=path or {},
+        query=query,
     )
 
 
@@ -69,7 +77,8 @@ class Endpoint:
         async def create_classifications(request: Request) -> Response: ...
 
     The application finds each that a module of `server.api` declares. The fields of its request are
-    also listed in `server/schemas/known_options.toml`.
+    also listed in `server/schemas/known_options.toml`. Strings under fields and examples become the
+    OpenAPI document, and tables of the pages (`python -m tools.api_tables`).
     """
 
     def __init__(
@@ -144,17 +153,6 @@ def _body(body: type[msgspec.Struct] | None, form: type[msgspec.Struct] | None) 
     return {"requestBody": {"required": True, "content": content}} if content else {}
 
 
-def _query(query: type[msgspec.Struct] | None) -> dict[str, Any]:
-    if query is None:
-        return {}
-    schema = msgspec.json.schema_components([query])[1][query.__name__]
-    found = [
-        {"name": name, "in": "query", "schema": of_one}
-        for name, of_one in schema["properties"].items()
-    ]
-    return {"parameters": found}
-
-
 def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
     """One event of a stream: a chunk or an error. `[DONE]` at the end of a stream without error."""
     json = {
@@ -164,8 +162,3 @@ def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
     }
     data = {"anyOf": [{"const": "[DONE]"}, json]}
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}
-
-
-def _codes(status: int) -> str:
-    codes = [code for code, kind in ERRORS.items() if kind.status == status]
-    return "`code`: " + ", ".join(codes)

@@ -142,7 +142,9 @@ def test_it_serves(penstock: Path, foreign_folder: Path, private: Path) -> None:
         text=True,
     ) as daemon:
         try:
-            assert complete(ready_url(daemon), tokens=3) == 3
+            url = ready_url(daemon)
+            assert complete(url, tokens=3) == 3
+            assert described(url, "CompletionRequest", "stop").startswith("At most 16, of")
             assert len(list(private.iterdir())) == 1
             daemon.terminate()
             assert daemon.wait(PATIENCE) == 0
@@ -160,6 +162,13 @@ def ready_url(daemon: subprocess.Popen[str]) -> str:
         if found := re.search(r"ready on (http://\S+)", line):
             return found[1]
     raise AssertionError(f"ended while starting:\n{log}")
+
+
+def described(url: str, struct: str, field: str) -> str:
+    """The text under a field in the installed source."""
+    with urllib.request.urlopen(f"{url}/openapi.json") as response:
+        component = json.load(response)["components"]["schemas"][struct]
+    return component["properties"][field]["description"]
 
 
 def complete(url: str, tokens: int) -> int:

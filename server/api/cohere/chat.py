@@ -27,12 +27,14 @@ class CohereJson(msgspec.Struct, frozen=True, tag="json_object"):
     """Any JSON object, or one that is valid by a schema."""
 
     json_schema: SchemaText | UnsetType = UNSET
+    """The JSON schema that the text is valid by."""
 
 
 class CitationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How documents are cited: without effect, because there are none."""
 
     mode: Literal["ENABLED", "DISABLED", "FAST", "ACCURATE", "OFF"] | None = None
+    """How to cite: without effect, because there are no documents."""
 
 
 class CohereChatRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,21 +42,44 @@ class CohereChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     `/v1/chat/completions`, where `p` is `top_p`, `k` is `top_k` and `stop_sequences` are `stop`;
     more `max_tokens` than there is room for are as many as there is."""
 
+    """Example: {"max_tokens": 12, "messages": [{"content": "What does it return?", "role":
+    "user"}], "model": "penstock-demo", "temperature": 0}"""
+    """Example: {"max_tokens": 2, "messages": [{"content": "What does it return?", "role": "user"}],
+    "model": "penstock-demo", "stream": true, "temperature": 0}"""
+
     messages: Messages
+    """As in [chat](#messages-chatmessage)."""
     model: str | None = None
+    """A model with a [chat template](#chat-templates); otherwise 400 with `model` as `param`.
+    Default: [the only one that fits](#rules-for-every-request)."""
     stream: bool | None = None
+    """The answer as Cohere's events, see below. Default: false."""
     max_tokens: Count | None = None
+    """1 to 2³¹ − 1; more than the prompt leaves of the context is as much as it leaves. Default:
+    the rest of the context."""
     stop_sequences: Annotated[list[StopString], Meta(max_length=16)] | None = None
+    """As `stop` of [completions](#post-v1completions): at most 16, each of 1 to 1024 characters."""
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    """0 to 2; 0 takes the likeliest token. Default: the model's."""
     seed: Int64 | None = None
+    """As in [completions](#seeds)."""
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
+    """−2 to 2, as in [completions](#biases-and-penalties). Default: the model's."""
     k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    """`top_k` of [completions](#post-v1completions), 0 to 2³¹ − 1. Default: the model's."""
     p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """`top_p` of [completions](#post-v1completions), 0 to 1. Default: the model's."""
     logprobs: bool | None = None
+    """Return each token's id and log-probability. Default: false."""
     response_format: PlainText | CohereJson | None = None
+    """Also `{"type": "json_object"}`, optionally with a `json_schema`: see [structured
+    output](#structured-output). Default: `{"type": "text"}`."""
     priority: Int64 | None = None
+    """Within [the server's range](#priorities): of the waiting requests, the lowest value is
+    computed first. Default: 0."""
     citation_options: CitationOptions | None = None
+    """A `mode` of Cohere's; without effect, because there are no documents to cite."""
 
 
 CohereFinish = Literal["COMPLETE", "MAX_TOKENS", "STOP_SEQUENCE", "TIMEOUT"]
@@ -64,69 +89,93 @@ class CohereText(msgspec.Struct, frozen=True, kw_only=True):
     """The text of an answer."""
 
     type: Literal["text"] = "text"
+    """Always `text`."""
     text: str
+    """The text; in events, what is added to it."""
 
 
 class CohereMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The model's answer."""
 
     role: Literal["assistant"] = "assistant"
+    """Always `assistant`."""
     content: list[CohereText]
+    """The parts of the text; in events, the part that this one begins or adds to."""
 
 
 class TokenUnits(msgspec.Struct, frozen=True, kw_only=True):
     """Exact counts, special tokens included."""
 
     input_tokens: int
+    """Tokens of the prompt, special tokens included."""
     output_tokens: int
+    """Generated tokens."""
 
 
 class CohereUsage(msgspec.Struct, frozen=True, kw_only=True):
     """The same counts twice, and how many tokens of the prompt had been computed before."""
 
     billed_units: TokenUnits
+    """Equal to `tokens`."""
     tokens: TokenUnits
+    """Tokens that were read and written."""
     cached_tokens: int
+    """Prompt tokens that were in the prefix cache already."""
 
 
 class LogprobItem(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the text, with its tokens' ids and log-probabilities."""
 
     text: str
+    """The tokens' text."""
     token_ids: list[int]
+    """The tokens' ids."""
     logprobs: list[float]
+    """Natural logarithm of each token's probability."""
 
 
 class CohereChat(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `/v2/chat`; `logprobs` has one item for each token."""
 
     id: str
+    """Unique name of the request."""
     finish_reason: CohereFinish
+    """`COMPLETE`, `MAX_TOKENS`, `STOP_SEQUENCE`, or `TIMEOUT` at the server's longest time."""
     message: CohereMessage
+    """The answer."""
     usage: CohereUsage
+    """Counts of tokens."""
     logprobs: list[LogprobItem] | UnsetType = UNSET
+    """An entry for each token, if requested."""
 
 
 class ContentDelta(msgspec.Struct, frozen=True, kw_only=True):
     """More of the text."""
 
     type: Literal["text"] | UnsetType = UNSET
+    """Always `text`."""
     text: str
+    """The text; in events, what is added to it."""
 
 
 class MessageDelta(msgspec.Struct, frozen=True, kw_only=True):
     """What an event adds to the message."""
 
     role: Literal["assistant"] | UnsetType = UNSET
+    """Always `assistant`."""
     content: ContentDelta | list[CohereText] | UnsetType = UNSET
+    """The parts of the text; in events, the part that this one begins or adds to."""
 
 
 class EventDelta(msgspec.Struct, frozen=True, kw_only=True):
     """What an event adds to the answer."""
 
     message: MessageDelta | UnsetType = UNSET
+    """The addition to the message."""
     finish_reason: CohereFinish | UnsetType = UNSET
+    """Why the answer ends, in the last event."""
     usage: CohereUsage | UnsetType = UNSET
+    """Counts of tokens, in the last event."""
 
 
 class CohereChatEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,10 +183,15 @@ class CohereChatEvent(msgspec.Struct, frozen=True, kw_only=True):
     `index` of the content."""
 
     type: Literal["message-start", "content-start", "content-delta", "content-end", "message-end"]
+    """The event's name: what begins, goes on or ends."""
     id: str | UnsetType = UNSET
+    """Unique name of the request, in the first and the last event."""
     index: int | UnsetType = UNSET
+    """Number of the part, which is always 0."""
     delta: EventDelta | UnsetType = UNSET
+    """The event's addition."""
     logprobs: LogprobItem | UnsetType = UNSET
+    """Log-probabilities of the added text, if requested."""
 
 
 CHAT = CHAT_COMPLETIONS.at(

@@ -37,13 +37,16 @@ class EmbedPart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of an input."""
 
     type: Literal["text"]
+    """Always `text`."""
     text: str
+    """The text."""
 
 
 class EmbedInput(msgspec.Struct, frozen=True, kw_only=True):
     """One input: its parts, joined by line breaks."""
 
     content: Annotated[list[EmbedPart], Meta(min_length=1)]
+    """The parts of the text, of type `text`; several are joined by line breaks."""
 
 
 class CohereEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,33 +56,58 @@ class CohereEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     beyond `max_tokens`, special tokens included, or beyond the model's length; NONE refuses it.
     """
 
+    """Example: {"embedding_types": ["int8", "ubinary"], "input_type": "search_query", "model":
+    "all-MiniLM-L6-v2", "texts": ["The cat sat on the mat."]}"""
+
     texts: Annotated[list[str], Meta(min_length=1)] | None = None
+    """At least one, none empty; over 2048: `too_large`. Default: this or `inputs`."""
     inputs: Annotated[list[EmbedInput], Meta(min_length=1)] | None = None
+    """As `texts`. Several parts are joined by line breaks; parts of other types, such as images,
+    get 400 with `inputs[i].content[j].type` as `param`. Default: this or `texts`."""
     model: str | None = None
+    """A name of the model. Default: [the only one that fits](#rules-for-every-request)."""
     input_type: InputType | None = None
+    """`search_query`, `search_document`, `classification` or `clustering`: the prompt before each
+    text, [as in embeddings](#prompts); no prompt if the model has none for it."""
     embedding_types: Annotated[list[EmbeddingType], Meta(min_length=1)] | None = None
+    """At least one of the types below. Default: `["float"]`."""
     output_dimension: Count | None = None
+    """As `dimensions` of [embeddings](#dimensions-and-types). Default: the model's."""
     truncate: Literal["NONE", "START", "END"] | None = None
+    """`END` or `START`: where a text that is too long loses tokens; `NONE`: it gets 400
+    `context_length_exceeded`. Default: `"END"`."""
     max_tokens: Count | None = None
+    """1 to 2³¹ − 1: texts are truncated to this many tokens, special tokens included; not with
+    `truncate` `NONE`. Default: the model's length."""
     priority: Int64 | None = None
+    """Within [the server's range](#priorities): of the waiting requests, the lowest value is
+    computed first. Default: 0."""
 
 
 class EmbedMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`warnings` names the inputs that were cut."""
 
     api_version: APIVersion
+    """The version in the request's path."""
     billed_units: InputTokens
+    """Tokens that were read."""
     warnings: list[str] = []
+    """A line for each text that lost tokens."""
 
 
 class CohereEmbeddings(msgspec.Struct, frozen=True, kw_only=True):
     """The answer: a vector for each text, in order; by type, each type has such a list."""
 
     id: str
+    """Unique name of the request."""
     response_type: Literal["embeddings_floats", "embeddings_by_type"]
+    """`embeddings_floats`, or `embeddings_by_type` where `embeddings` has a list for each type."""
     embeddings: list[Vector] | dict[EmbeddingType, list[Vector]]
+    """The vectors, in the order of the texts."""
     texts: list[str]
+    """The texts of the request."""
     meta: EmbedMeta
+    """Version, units and warnings."""
 
 
 EMBED = EMBEDDINGS.at("/v1/embed", operation(CohereEmbeddings, CohereEmbedRequest), order=31)

@@ -25,152 +25,232 @@ class TextOptions(msgspec.Struct, kw_only=True, frozen=True):
     """How texts are cut. Without `truncate` one that is too long is an error."""
 
     truncate: bool | None = None
+    """Truncate inputs that are too long for the model, which otherwise get an error. In a pair only
+    the second text loses tokens. Default: false."""
     truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
+    """The side from which tokens are removed; also capitalised. Default: `"right"`."""
 
 
 class EmbedTokensRequest(TextOptions, kw_only=True, frozen=True):
     """A request of `/embed_all` or `/embed_sparse`."""
 
+    """Example: {"inputs": "Water."}"""
+
     inputs: TextOrIds
+    """As `input` of [embeddings](#post-v1embeddings). An answer of `/embed_all` has at most
+    4,194,304 numbers, one of `/embed_sparse`, which takes a model with SPLADE pooling, at most
+    2,097,152 entries."""
     prompt_name: str | None = None
+    """Not for pairs: as in [embeddings](#post-v1embeddings). Default: the model's."""
     model: str | None = None
+    """Default: the only one that fits."""
 
 
 class EmbedRequest(EmbedTokensRequest, kw_only=True, frozen=True):
     """A request of `/embed`. Without `truncate` a text that is too long is an error."""
 
+    """Example: {"inputs": ["The cat sat on the mat.", "Interest rates rose."]}"""
+
     normalize: bool | None = None
+    """Vectors of length 1; false: vectors before the last `Normalize`. Default: true."""
     dimensions: Count | None = None
+    """As in [embeddings](#post-v1embeddings). Default: the model's."""
 
 
 class SimilarityInputs(msgspec.Struct, kw_only=True, frozen=True):
     """A sentence, and the sentences that it is compared with."""
 
     source_sentence: str
+    """The sentence that the others are compared with."""
     sentences: list[str]
+    """At least one, at most 2048."""
 
 
 class SimilarityParameters(TextOptions, kw_only=True, frozen=True):
     """How sentences are tokenized."""
 
     prompt_name: str | None = None
+    """The name of a prompt of the model, put before each sentence."""
 
 
 class SimilarityRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/similarity`."""
 
+    """Example: {"inputs": {"sentences": ["A cat was sitting.", "Interest rates rose."],
+    "source_sentence": "The cat sat on the mat."}}"""
+
     inputs: SimilarityInputs
+    """`source_sentence`, a string, and `sentences`, strings: at least one, at most 2048."""
     parameters: SimilarityParameters | None = None
+    """An object with `truncate`, `truncation_direction` and `prompt_name`."""
     model: str | None = None
+    """Default: the only one that fits."""
 
 
 class PredictRequest(TextOptions, kw_only=True, frozen=True):
     """A request of `/predict`: a text, a pair of texts, or a list of lists of one or two texts."""
 
+    """Example: {"inputs": [["What a day!"], ["Is it open?", "The shop opens at nine."]],
+    "truncate": true}"""
+
     inputs: str | list[str | list[str]]
+    """A text, a pair of texts, or a list of at most 1000 lists with one or two texts."""
     raw_scores: bool | None = None
+    """Logits instead of probabilities. Default: false."""
     model: str | None = None
+    """Default: the only one that fits."""
 
 
 class RerankTextsRequest(TextOptions, kw_only=True, frozen=True):
     """A request of `/rerank` in TEI's form."""
 
+    """Example: {"query": "What do pandas eat?", "texts": ["Paris is the capital of France.", "The
+    giant panda lives on bamboo."]}"""
+
     query: str
+    """The text for which the others are scored."""
     texts: list[str]
+    """At least one, at most 1000."""
     raw_scores: bool | None = None
+    """Logits instead of probabilities. Default: false."""
     return_text: bool | None = None
+    """Return each text. Default: false."""
     model: str | None = None
+    """Default: the only one that fits."""
 
 
 class TokenizeTextsRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/tokenize` in TEI's form: a text, or texts."""
 
+    """Example: {"inputs": "Café?"}"""
+
     inputs: str | list[str]
+    """At most 2048; not together with `prompt` or `messages`, which make the body that of [our
+    own](#post-tokenize)."""
     add_special_tokens: bool | None = None
+    """Default: true."""
     prompt_name: str | None = None
+    """As in [embeddings](#post-v1embeddings). Default: the model's."""
     model: str | None = None
+    """Default: the only one that fits."""
 
 
 class DecodeRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A request of `/decode`: the token ids of a text, or of texts. Special tokens are left out
     unless `skip_special_tokens` is false."""
 
+    """Example: {"ids": [[101, 7668, 102], [2300]]}"""
+
     ids: list[int | list[int]]
+    """Each within the vocabulary; at most 2048 lists."""
     skip_special_tokens: bool | None = None
+    """Leave special tokens out of the text. Default: true."""
     model: str | None = None
+    """Default: the only one that fits."""
 
 
 class SimpleToken(msgspec.Struct, frozen=True, kw_only=True):
     """A token of a text, and where in it, in bytes; a special token is nowhere in it."""
 
     id: int
+    """The token's id."""
     text: str
+    """The token's text."""
     special: bool
+    """Whether it is a special token."""
     start: int | None
     stop: int | None
+    """Where it begins and ends in the text, in bytes; null for a special token."""
 
 
 class Prediction(msgspec.Struct, frozen=True):
     """A label and its score."""
 
     score: float
+    """The label's or the text's probability, or its logit with `raw_scores`."""
     label: str
+    """The label's name."""
 
 
 class SparseValue(msgspec.Struct, frozen=True):
     """One number of a sparse vector."""
 
     index: int
+    """The token's id."""
     value: float
+    """Its weight, above 0."""
 
 
 class Rank(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One text's score; `index` is its position in the request, `text` only if requested."""
 
     index: int
+    """Number of the text in the request."""
     text: str | None = None
+    """The text, if `return_text` asks for it."""
     score: float
+    """The label's or the text's probability, or its logit with `raw_scores`."""
 
 
 class EmbeddingType(msgspec.Struct, frozen=True):
     """How an embedder pools."""
 
     pooling: str
+    """How vectors are pooled: `cls`, `mean`, `last_token`, `splade`, or several joined by `+`."""
 
 
 class ClassifierType(msgspec.Struct, frozen=True):
     """A classifier's labels by number, and their numbers."""
 
     id2label: dict[str, str]
+    """The labels by number."""
     label2id: dict[str, int]
+    """The numbers by label."""
 
 
 class ModelType(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One of the three."""
 
     embedding: EmbeddingType | None = None
+    """There if the model is an embedder."""
     classifier: ClassifierType | None = None
+    """There if it is a classifier with several labels."""
     reranker: ClassifierType | None = None
+    """There if it is a classifier with one label."""
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `/info`: the model behind TEI's endpoints, and the limits of a request."""
 
     model_id: str
+    """The first of the model's names."""
     model_sha: str | None = None
+    """Always null."""
     model_dtype: str
+    """The type of numbers that it is computed in."""
     served_model_name: str
+    """The first of the model's names."""
     model_type: ModelType
+    """The task of the model."""
     max_concurrent_requests: int
+    """Requests in flight at most; more get 429."""
     max_input_length: int
+    """Tokens of an input at most, special tokens included."""
     max_batch_tokens: int
+    """Tokens of a step at most."""
     max_batch_requests: int | None = None
+    """Always null: only tokens limit a step."""
     max_client_batch_size: int
+    """Inputs of a request at most."""
     auto_truncate: bool = False
+    """Always false: a request says whether texts are truncated."""
     tokenization_workers: int = 1
+    """Always 1."""
     version: str
+    """The daemon's version."""
     sha: str | None = None
     docker_label: str | None = None
+    """Always null."""
 
 
 TEIErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
@@ -180,7 +260,9 @@ class TEIError(msgspec.Struct, frozen=True):
     """The body of every answer that is not a success."""
 
     error: str
+    """The fault, in a sentence."""
     error_type: TEIErrorType
+    """The kind of error, in TEI's words."""
 
 
 _KINDS: Mapping[ErrorCode, tuple[int, TEIErrorType]] = {

@@ -26,9 +26,13 @@ class BatchError(msgspec.Struct, frozen=True):
     """Why a batch failed; `line` of its input, if one is to blame."""
 
     code: str
+    """The error's code."""
     message: str
+    """The fault, in a sentence."""
     param: str | None = None
+    """The field at fault, or null."""
     line: int | None = None
+    """The line of the file at fault, from 1, or null."""
 
 
 class StoredBatch(msgspec.Struct, frozen=True, kw_only=True):

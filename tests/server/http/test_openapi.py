@@ -1,7 +1,55 @@
+"""/openapi.json says what every field means, shows examples, and lists what is not served."""
+
+import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
+
+from server.daemon.application import all_endpoints
+from server.http.openapi import components, examples_of, field_texts, structs_of
+from server.schemas.known_options import known_options
+
+STRUCTS = structs_of(all_endpoints())
+
+
+class _Base(msgspec.Struct, kw_only=True):
+    """A base."""
+
+    kept: int
+    """Of the base."""
+    replaced: int
+    """Of the base, too."""
+
+
+class _Request(_Base, kw_only=True, tag="request"):
+    """A request. Not an example."""
+
+    """Example: {"kept": 1, "named in JSON": "a long
+    text"}"""
+
+    replaced: int
+    """A text
+    of two lines, see [there](#there)."""
+    first: int
+    second: int = msgspec.field(name="named in JSON")
+    """A text for both."""
+
+
+def test_a_string_describes_the_fields_above_it() -> None:
+    assert field_texts(_Request) == {
+        "type": "Which of the forms this is.",
+        "kept": "Of the base.",
+        "replaced": "A text of two lines, see [there](#there).",
+        "first": "A text for both.",
+        "named in JSON": "A text for both.",
+    }
+    assert examples_of(_Request) == [{"kept": 1, "named in JSON": "a long text"}]
+    described = components({"_Request": _Request})["_Request"]
+    assert described["description"] == "A request. Not an example."
+    assert described["properties"]["replaced"]["description"] == "A text of two lines, see there."
 
 
 def test_the_page_needs_nothing_from_elsewhere(deployment):
@@ -67,3 +115,57 @@ def test_bodies_and_answers_are_described(description, path, body, answer):
     assert named(error)[0] == "ErrorBody"
     fields = description["components"]["schemas"][body]["properties"]
     assert "model" in fields
+
+
+def operations(description: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, item in description["paths"].items():
+        for method, operation in item.items():
+            yield f"{method} {path}", operation
+
+
+def test_every_field_is_described(description):
+    properties = {
+        f"{name}.{field}": schema
+        for name, component in description["components"]["schemas"].items()
+        for field, schema in component.get("properties", {}).items()
+    }
+    assert len(properties) > 500
+    assert [name for name, schema in properties.items() if not schema.get("description")] == []
+
+
+def test_every_parameter_of_a_path_is_described(description):
+    for name, operation in operations(description):
+        found = operation.get("parameters", [])
+        in_path = {each["name"] for each in found if each["in"] == "path"}
+        assert in_path == set(re.findall(r"{(\w+)}", name)), name
+        assert all(each["description"] for each in found), name
+
+
+def test_every_operation_is_described_and_has_its_examples(description):
+    for name, operation in operations(description):
+        assert operation.get("summary"), name
+        assert operation.get("description"), name
+        content = operation.get("requestBody", {}).get("content", {})
+        if "application/json" in content:
+            assert content["application/json"]["examples"], name
+
+
+@pytest.mark.parametrize("request_type", known_options().endpoints)
+def test_examples_are_requests(request_type):
+    struct = STRUCTS[request_type]
+    examples = examples_of(struct)
+    assert examples
+    for example in examples:
+        msgspec.json.decode(json.dumps(example), type=struct)
+        assert example.keys() <= set(struct.__struct_fields__)
+
+
+def test_what_is_not_served_is_in_a_list_of_its_own(description):
+    table = known_options()
+    chat = description["paths"]["/v1/chat/completions"]["post"]["description"]
+    assert "Known, not served" in chat
+    for name in table.of("ChatRequest", "refused"):
+        assert f"`{name}`" in chat
+    for request in table.endpoints:
+        fields = description["components"]["schemas"][request]["properties"].keys()
+        assert not fields & table.of(request, "refused").keys(), request
