@@ -1,25 +1,6 @@
 """Every error that a client can get: one table from code to HTTP status, type and advice.
 
-The errors of the project, by the moment at which they end something:
-
-    before a process starts (`server.daemon.daemon.START_ERRORS`): one line, exit code 1
-        StartError                  server.daemon.run         the machine: address, folders
-        SettingsError               server.settings.settings  a flag or a key of the file
-        SetupError                  server.models.model_setup becomes a SettingsError in a daemon
-        DemoModelMissingError       server.demo
-        ModelSourceError            server.models.model_source
-        ModelConfigError            workers.contract.model_config
-        UnknownArchitectureError    workers.contract.checkpoint.architectures
-        TokenizerError              engine_core.tokenization.tokenizer
-    while a worker starts or runs: WorkerFailed is sent, the engine ends
-        CheckpointError             workers.weights.checkpoint
-        DeviceMemoryError           workers.stage.memory
-        PipelineError               workers.links.transport
-        SymmetricMemoryError        workers.links.transport
-        StreamCounterError          workers.links.peer_memory
-        WorkerLostError             engine_core.executor.base
-    a request
-        RefusalError                engine_core.refusal       an answer, by the table below
+`server.daemon.daemon.START_ERRORS` lists those that keep a daemon from starting.
 """
 
 import math
@@ -159,8 +140,8 @@ _entries = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class Fault(msgspec.Struct, frozen=True):
     """One validation error.
 
-    `path` leads to the value, to the missing or unknown field, or to the object with an entry whose
-    value or key is wrong; it is empty for the whole input.
+    `path` leads to the value or field, or for an entry or key to the object that holds it. It is
+    empty for the whole input.
     """
 
     kind: Literal["value", "entry", "key", "missing", "unknown"]

@@ -84,8 +84,8 @@ def _options(body: ChatRequest) -> ChatOptions:
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:
-    """The alternatives beside each token; None for no log-probabilities at all. Raises RefusalError
-    for alternatives without log-probabilities."""
+    """The number of alternatives beside each token, None for no log-probabilities at all. Raises
+    RefusalError for alternatives without log-probabilities."""
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:
@@ -109,7 +109,7 @@ class ChatForm(TextForm):
     def __init__(
         self, body: ChatRequest, model: Model, answer_id: str, top_logprobs: int | None
     ) -> None:
-        """With `top_logprobs` alternatives for each token; None for no log-probabilities."""
+        """Each token has `top_logprobs` alternatives. None: answer no log-probabilities."""
         super().__init__(body, model, answer_id, ChatChunk)
         self._top_logprobs = top_logprobs
         self._bytes = model.token_bytes
@@ -185,5 +185,5 @@ class ChatForm(TextForm):
 
 
 def _delta(piece: TextPiece, delta: Delta, finish: FinishReason | None = None) -> ChunkChoice:
-    """One that has no tokens."""
+    """A choice without tokens."""
     return ChunkChoice(index=piece.index, delta=delta, logprobs=None, finish_reason=finish)

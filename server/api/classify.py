@@ -92,8 +92,7 @@ async def create_classifications(
 async def classify(
     request: Request, model: Model, items: Items, options: JobOptions, *, raw: bool
 ) -> Encoded:
-    """The items with a score for each label, float32[N, L]; if `raw` its logit. Raises
-    RefusalError."""
+    """Score the items for each label, float32[N, L]: logits if `raw`. Raises RefusalError."""
     encoded = await encode(request, model, items, options)
     if raw:
         return encoded
@@ -102,8 +101,11 @@ async def classify(
 
 
 def label_scores(logits: FloatArray, config: ModelConfig) -> FloatArray:
-    """float32[N, L] -> float32[N, L]: probabilities; but for a single label the logit, unless the
-    checkpoint declares a sigmoid (as sentence-transformers' cross-encoders do)."""
+    """float32[N, L] -> float32[N, L]: probabilities.
+
+    A single label keeps its logit unless the checkpoint declares a sigmoid, as
+    sentence-transformers' cross-encoders do.
+    """
     raw = config.num_labels == 1 and not config.sigmoid_scores
     return logits if raw else probabilities(logits, config)
 

@@ -105,7 +105,7 @@ async def planned_vectors(request: Request, model: Model, plan: EmbeddingPlan) -
 
 
 def _items(body: EmbeddingRequest, model: Model, limits: Limits, field: str) -> tuple[Items, str]:
-    """The inputs, texts behind their prompt; and the prompt."""
+    """The inputs, each text with its prompt before it, and the prompt."""
     items = parse_items(body.input, field, model, limits.max_inputs)
     if "" in items.texts:
         field = items.name(items.texts.index(""))
@@ -122,10 +122,10 @@ def _items(body: EmbeddingRequest, model: Model, limits: Limits, field: str) -> 
 
 
 def text_prompt(model: Model, prompt_name: str | None, input_type: str | None) -> str:
-    """The prompt of this name or for this kind of text; without either the model's default.
+    """The prompt of this name or for this type of input, or else the model's default.
 
-    A kind for which the model has no prompt gets none. Raises RefusalError for an unknown name or
-    kind, and for both at once.
+    A type for which the model has no prompt gets none. Raises RefusalError for an unknown name or
+    type, and for both at once.
     """
     if prompt_name is not None and input_type is not None:
         message = "prompt_name and input_type: give only one of them"
@@ -153,10 +153,9 @@ def _for_kind(prompts: Mapping[str, str], input_type: str) -> str:
 
 
 def behind_prompt(tokenization: Tokenization, model: Model, prompt: str) -> Tokenization:
-    """That of texts behind `prompt`, which the model's pooling may leave out.
+    """The tokenization of texts that begin with `prompt`, which the pooling may leave out.
 
-    Raises RefusalError where such texts are to be cut on the left: little of the prompt would be
-    left.
+    Raises RefusalError for cutting such texts on the left, which would cut the prompt.
     """
     if not prompt or model.served.execution.model.pooling.include_prompt:
         return tokenization
@@ -219,8 +218,11 @@ def _dtype(body: EmbeddingRequest) -> EmbedDtype:
 
 
 def shorten(vectors: FloatArray, dimensions: int, *, normalize: bool) -> FloatArray:
-    """float32[N, D] -> float32[N, dimensions]: the first ones of a matryoshka model's vectors
-    (https://arxiv.org/abs/2205.13147), or all; of length 1 if `normalize`, but for zeros."""
+    """float32[N, D] -> float32[N, dimensions]: the first numbers, or all.
+
+    Matryoshka models (https://arxiv.org/abs/2205.13147) may be cut so. Of length 1 if `normalize`,
+    but for zeros.
+    """
     short = vectors[:, :dimensions]
     if not normalize:
         return short
@@ -233,11 +235,9 @@ def shorten(vectors: FloatArray, dimensions: int, *, normalize: bool) -> FloatAr
 def quantize(vectors: FloatArray, dtype: EmbedDtype) -> AnyArray:
     """float32[N, D] -> [N, D] of `dtype`, or [N, ceil(D / 8)] of packed bits.
 
-    int8     round(127 x / max |x|), each vector with its own scale: no calibration, the same in any
-             batch, and of the same direction
-    ubinary  uint8: a bit for each number, 1 where it is above 0, the first the most significant;
-             zeros fill the last byte
-    binary   int8: ubinary less 128 (as sentence-transformers, Cohere and Voyage have it)
+    int8     round(127 x / max |x|) with each vector's own scale, which keeps its direction.
+    ubinary  uint8: a bit for each number above 0, the first the most significant, padded with 0.
+    binary   int8: ubinary less 128, as sentence-transformers, Cohere and Voyage have it.
     """
     match dtype:
         case "float32":
@@ -283,8 +283,10 @@ def in_base64(row: AnyArray) -> object:
 
 
 def similarity(vectors: FloatArray, others: FloatArray, config: ModelConfig) -> FloatArray:
-    """Pooled vectors float32[N, D] (or one for all, [1, D]) and float32[N, D] -> float32[N], the
-    higher the more alike: distances are negative, as sentence-transformers has them."""
+    """Pooled float32[N or 1, D], float32[N, D] -> float32[N]: the higher, the more alike.
+
+    Distances are negative, as sentence-transformers has them.
+    """
     kind = config.embedding.similarity
     if kind == "cosine":
         return cosine_similarity(vectors, others)
@@ -298,8 +300,7 @@ def similarity(vectors: FloatArray, others: FloatArray, config: ModelConfig) -> 
 
 
 def cosine_similarity(vectors: FloatArray, others: FloatArray) -> FloatArray:
-    """float32[N, D] (or one for all, [1, D]), float32[N, D] -> float32[N] in [-1, 1]; 0 where a
-    vector has no length."""
+    """float32[N or 1, D], float32[N, D] -> float32[N] in [-1, 1], 0 for a vector of zeros."""
     lengths = np.linalg.norm(others, axis=1) * np.linalg.norm(vectors, axis=1)
     products = (others * vectors).sum(axis=1)
     cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)

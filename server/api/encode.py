@@ -38,10 +38,10 @@ async def encode(
     instruction: str | None = None,
     token_states: bool = False,
 ) -> Encoded:
-    """Embed the items, or score each text, alone, against `query` or against one of its own; or
-    return the states of their tokens. `instruction` is what a reranker is asked to find, if not the
-    usual. The client's key and salt are added to the `options`.
+    """Embed the items, score them, or return their token states.
 
+    `query` is one for all items or one for each; without it texts are scored alone.
+    `instruction` replaces a reranker's default. The client's key and salt are added to `options`.
     Raises RefusalError if the engine refuses the job, it fails, or the request's time is over.
     """
     service, record = service_of(request), record_of(request)
@@ -90,9 +90,9 @@ async def texts_cut_to(
     instruction: str | None = None,
     side: Literal["left", "right"] = "right",
 ) -> Tokenization:
-    """The tokenization that cuts each text to `max_tokens` tokens of its own, or to the model's
-    limit less special tokens, a reranker's template, and `query`, which stay whole.
+    """The tokenization that cuts each text to `max_tokens` tokens, or to what fits.
 
+    Special tokens, a reranker's template and `query` stay whole, beside the text's own tokens.
     Raises RefusalError `context_length_exceeded` where the query leaves no room for a text.
     """
     # In a thread: the tokenizer releases the interpreter's lock, and a query may be long.

@@ -307,7 +307,7 @@ async def delete_file(request: Request) -> Response:
 
 @asynccontextmanager
 async def _upload(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[Upload]:
-    """Where the contents go; nothing is left of them if the block fails. Raises RefusalError."""
+    """Receive the contents of a file, and discard them if the block fails. Raises RefusalError."""
     with storing():
         used = await asyncio.to_thread(stored.state.files.used_bytes, stored.owner)
         upload = await asyncio.to_thread(
@@ -346,7 +346,7 @@ def _described(form: Form, file_id: str, owner: str, num_bytes: int) -> StoredFi
 
 
 def _kept_seconds(fields: dict[str, str]) -> int | None:
-    """How long a file is kept; None for ever."""
+    """The seconds for which a file is kept, or None for ever. Raises RefusalError."""
     anchor, text = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
     if anchor is None and text is None:
         return None

@@ -41,7 +41,7 @@ def reads(
 
 
 def _found(request: Request, body: msgspec.Struct, model: Endpoint | FindModel) -> Model:
-    """The model that `body` names; its priority, if it has that field, is one for the engine."""
+    """The model that `body` names. A body's priority has to be one that the engine permits."""
     name: str | None = getattr(body, "model", None)
     if not isinstance(model, Endpoint):
         return model(request, name)

@@ -106,8 +106,7 @@ POOLING = Endpoint(
 )
 
 Pooled = tuple[Iterable[AnyArray], Encoded]
-"""What each item is pooled to, of the type requested: [D] numbers, or [tokens, D]; and the answer
-from which it was made."""
+"""Each item's numbers in the type requested, [D] or [tokens, D], and the engine's answer."""
 
 
 @POOLING.answered_by

@@ -90,9 +90,9 @@ class ScoreList(EncodeAnswer[Score], frozen=True, kw_only=True):
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     """One query for all texts, or one for each of them.
 
-    `cut_texts` says how a text is cut, whether it is embedded alone or scored with its query;
-    `cut_queries` how a query is cut that is embedded alone. None: it is refused if it is too long.
-    `instruction` is that of `EncodeJob`, `options` but for the tokenization are those of each job.
+    `cut_texts` cuts a text, embedded alone or scored with its query. `cut_queries` cuts a query
+    that is embedded alone. None refuses what is too long. `instruction` is that of `EncodeJob`.
+    `options` hold for each job, but for the tokenization.
     """
 
     queries: Items
@@ -108,10 +108,10 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Relevance(msgspec.Struct, frozen=True):
-    """One score a pair, float32[N], in three forms; the usage; the indices of texts that were cut.
+    """One score a pair, float32[N], in three forms, the usage, and the indices of texts cut.
 
     A classifier's `scores` are what its checkpoint defines, `raw_scores` its logits, and
-    `probabilities` lie between 0 and 1. For an embedder all three are the similarities.
+    `probabilities` lie between 0 and 1. An embedder's are all similarities.
     """
 
     scores: FloatArray
@@ -178,7 +178,7 @@ async def create_reranking(request: Request, body: RerankRequest, model: Model) 
 
 
 async def _document_tokenization(model: Model, body: RerankRequest) -> Tokenization | None:
-    """Cuts documents if the request permits it; the query is never cut."""
+    """Cuts documents if the request permits it, but never the query."""
     most = model.max_model_len if body.truncation else None
     most = body.max_tokens_per_doc or most
     if most is None:

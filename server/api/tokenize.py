@@ -126,7 +126,7 @@ async def create_tokens(request: Request, body: TokenizeRequest, model: Model) -
 
 @contextmanager
 def tokenizing(request: Request, texts: list[str]) -> Generator[None]:
-    """These texts are tokenized within the block. Raises RefusalError `overloaded`."""
+    """Hold texts that are tokenized within the block. Raises RefusalError `overloaded`."""
     service, key = service_of(request), record_of(request).client.share.number
     with service.in_flight, service.ledger.account(key, "texts to tokenize") as account:
         account.hold(sum(len(text.encode()) for text in texts))
@@ -193,8 +193,10 @@ def with_special_tokens(tokenizer: Tokenizer, sliced: SlicedText, *, special: bo
 
 
 async def in_thread(work: Callable[[], ResultT]) -> ResultT:
-    """The result of `work`, done in a thread: the tokenizer releases the interpreter's lock. Who is
-    cancelled waits for the thread, which nothing can stop, and so is counted until then."""
+    """Do `work` in a thread, because the tokenizer releases the interpreter's lock.
+
+    A thread cannot be stopped: a caller that is cancelled waits for it, and counts as in flight.
+    """
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)

@@ -55,8 +55,10 @@ class ErrorAnswer(Response):
 
 
 def note_error(scope: Scope, error: RefusalError, cause: Exception | None = None) -> None:
-    """Write `error` into the request's record. If it is the server's own failure, the log gets one
-    line that names the request and the reason; the traceback of `cause`, if any, follows."""
+    """Write `error` into the request's record, and into the log if it is the server's own failure.
+
+    The log gets a line with the request and the reason, then the traceback of `cause`, if any.
+    """
     record: RequestRecord = scope["record"]
     record.error = error.code
     if ERRORS[error.code].status != HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -24,25 +24,15 @@ from server.service.ledger import Account
 from server.service.service import record_of, service_of
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
-
-Query = TypeVar("Query", bound=msgspec.Struct)
-
-_StructT = TypeVar("_StructT", bound=msgspec.Struct)
-
 # Up to so many times the permitted size, a body is read to its end before it is refused.
 _DROPPED_BODIES = 4
-
 # A body has the first, and the time that it takes at this rate.
 _READING_S = 10
-
 _READING_RATE = 16 << 10
-
 # What msgspec says of a field that derived structs have for the sake of others in a union.
 _ONLY_NULL = "expected `null`,"
-
 # A body that has been looked at, in its request's scope.
 _READ = "penstock.body"
-
 _INDICES = re.compile(r"\[[^]]*\]")
 
 
@@ -113,7 +103,7 @@ def _within(path: str) -> Iterator[str]:
         yield ".".join([*names[:depth], name.partition("[")[0]])
 
 
-def query_of(request: Request, query: type[Query]) -> Query:
+def query_of(request: Request, query: type[Struct]) -> Struct:
     """Raises RefusalError, the parameter at fault as its `param`. Unknown names are ignored."""
     try:
         return msgspec.convert(dict(request.query_params), query, strict=False)
@@ -270,8 +260,8 @@ class CancelOnDisconnect:
 
 
 def derived(
-    struct: type[_StructT], added: Mapping[str, Any] | None = None, *, strictly: bool = False
-) -> type[_StructT]:
+    struct: type[Struct], added: Mapping[str, Any] | None = None, *, strictly: bool = False
+) -> type[Struct]:
     """A subclass of `struct` that also takes the `added` fields, or `struct` itself without any.
 
     They go by dotted path to type, at any depth, and are null if left out. `strictly`: the subclass
@@ -306,7 +296,7 @@ def derived(
         tag_field=own.tag_field,
         forbid_unknown_fields=strictly or own.forbid_unknown_fields,
     )
-    return cast("type[_StructT]", made)
+    return cast("type[Struct]", made)
 
 
 def _below(added: Mapping[str, Any], name: str) -> dict[str, Any]:

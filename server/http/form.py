@@ -130,7 +130,7 @@ class Form:
 
 @contextmanager
 def _parsing() -> Generator[None]:
-    """Whatever the parser cannot read is the client's fault: RefusalError."""
+    """Raise RefusalError for a form that the parser cannot read."""
     try:
         yield
     except ValueError as error:  # FormParserError and UnicodeError are some

@@ -11,6 +11,7 @@ third of the time from a request to its job.
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -214,8 +215,8 @@ def _own_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
 def _note_unanswered(scope: Scope, record: RequestRecord) -> None:
     """Note why an answer has not been sent whole.
 
-    There was an error on our side, or the rest of the request could not be read (the HTTP server
-    has then answered), or the client left.
+    The handler failed, the client left, or the rest of the request could not be read. In the last
+    case the HTTP server has answered.
     """
     unreadable: RefusalError | None = scope.get("unreadable")
     if unreadable is not None:
@@ -237,18 +238,40 @@ def with_cors(app: ASGIApp, origins: Sequence[str], access_log: AccessLog | None
     """
     if not origins:
         return app
-    cors = _ForAllowedOrigins(
+    return _LoggedCORS(
         app,
+        access_log,
         allow_origins=origins,
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
         expose_headers=("x-request-id", "retry-after", "x-penstock-ignored"),
     )
-    return cors if access_log is None else _LoggedPreflights(cors, access_log)
 
 
-class _ForAllowedOrigins(CORSMiddleware):
-    """Starlette's sends pages of other origins all CORS headers but the one that counts."""
+class _LoggedCORS(CORSMiddleware):
+    """Sends pages of other origins no CORS headers. Starlette's own class sends all but one.
+
+    The access log gets the preflights, which do not come to the gate.
+    """
+
+    def __init__(self, app: ASGIApp, access_log: AccessLog | None, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._access_log = access_log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._access_log is None or scope.get("method") != "OPTIONS":
+            await super().__call__(scope, receive, send)
+            return
+        record = RequestRecord(request_id="", started=time.perf_counter())
+
+        async def send_and_note(message: Message) -> None:
+            record.status = message.get("status", record.status)
+            await send(message)
+
+        await super().__call__(scope, receive, send_and_note)
+        if "record" not in scope:
+            record.close()
+            self._access_log.add(scope, record)
 
     def preflight_response(self, request_headers: Headers) -> Response:
         """The answer to a preflight."""
@@ -271,26 +294,3 @@ class _ForAllowedOrigins(CORSMiddleware):
             await send(message)
 
         await self.app(scope, receive, send_varied)
-
-
-class _LoggedPreflights:
-    """The access log gets the requests that do not come to the gate, which logs the others."""
-
-    def __init__(self, app: ASGIApp, access_log: AccessLog) -> None:
-        self._app = app
-        self._access_log = access_log
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("method") != "OPTIONS":
-            await self._app(scope, receive, send)
-            return
-        record = RequestRecord(request_id="", started=time.perf_counter())
-
-        async def send_and_note(message: Message) -> None:
-            record.status = message.get("status", record.status)
-            await send(message)
-
-        await self._app(scope, receive, send_and_note)
-        if "record" not in scope:
-            record.close()
-            self._access_log.add(scope, record)

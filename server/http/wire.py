@@ -61,13 +61,15 @@ _LOOK_SECONDS = 1.0
 _NEW = 3
 """Looks at a connection before it can be among those that read least."""
 _STEADY_BYTES = 16 << 10
-"""Who reads so much between two looks is not cut off alone: one answer may be larger than what all
-may have unread."""
+"""Bytes that a steady client reads between two looks. The last connection is cut off only if it is
+not steady: one answer may be larger than the bound of all."""
 
 
 class _Watched:
-    """A connection whose client lags behind: how much it has read since, in `looks` looks. What is
-    unsent only shrinks meanwhile: nothing is written until the client has caught up."""
+    """A connection whose client lags behind, and the bytes that it has read in `looks` looks.
+
+    Unsent bytes only shrink meanwhile: nothing is written until the client has caught up.
+    """
 
     def __init__(self, unsent: int, now: float) -> None:
         self.unsent, self.moved_at = unsent, now
@@ -96,9 +98,10 @@ class _Watched:
 
 
 class UnreadAnswers:
-    """Watches the connections of one process whose clients lag behind, once a second. One that has
-    read nothing at all for `max_seconds` is cut off. What is unread counts in the ledger: where
-    that is too much, those are cut off that read least, until only one is left that reads steadily.
+    """Watches, once a second, the connections of a process whose clients lag behind.
+
+    A client that has read nothing for `max_seconds` is cut off. Unread bytes count in the ledger.
+    Beyond its bound the slowest readers are cut off, until one steady reader is left.
     """
 
     def __init__(self, ledger: Ledger, max_seconds: float) -> None:
@@ -153,7 +156,7 @@ class UnreadAnswers:
 
 
 NoteUnread = Callable[[Scope, RefusalError], bytes]
-"""Takes what is known of a request, and its answer; returns the request's id."""
+"""Takes the known part of a request and its answer, and returns the request's id."""
 
 # A socket that is closed with bytes unread is reset, and the client may lose the answer.
 _LINGER_S = 2

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -54,6 +55,12 @@ class Daemon:
         url = self._url()
         assert url is not None
         return url
+
+    def ask(self, path: str, /, **body: Any) -> Any:
+        """The JSON of a 200."""
+        answer = httpx.post(f"{self.url}{path}", json=body, timeout=PATIENCE)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
     def _url(self) -> str | None:
         found = READY.search("".join(self.log))

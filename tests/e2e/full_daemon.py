@@ -39,13 +39,13 @@ def write_classifier(folder: Path) -> Path:
     """Three labels at random, and the demo embedder's tokenizer."""
     labels = {0: "calm", 1: "glad", 2: "sad"}
     save_bert(folder, labels=3, id2label=labels, vocab_size=_vocabulary(), num_hidden_layers=1)
-    return _with_tokenizer(folder)
+    return with_tokenizer(folder)
 
 
 def write_sparse_embedder(folder: Path) -> Path:
     """Random weights, and the demo embedder's tokenizer."""
     save_masked_lm(folder, bias=-2.0, vocab_size=_vocabulary(), num_hidden_layers=1)
-    return _with_tokenizer(folder)
+    return with_tokenizer(folder)
 
 
 def _vocabulary() -> int:
@@ -53,7 +53,8 @@ def _vocabulary() -> int:
     return json.loads(config.read_text())["vocab_size"]
 
 
-def _with_tokenizer(folder: Path) -> Path:
+def with_tokenizer(folder: Path) -> Path:
+    """The folder, with the demo embedder's tokenizer in it."""
     for file in demo_models()[EMBEDDER_NAME].glob("*token*.json"):
         shutil.copy(file, folder)
     return folder

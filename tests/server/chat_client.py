@@ -1,12 +1,9 @@
 """A client of `/v1/chat/completions`, and the models that its tests talk to."""
 
-import json
-
 import httpx
 
 from engine_core.messages import GenerateJob
-from tests.server.conftest import Deployment
-from tests.server.fake_engine import Script
+from tests.server.conftest import Deployment, events_in
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -15,9 +12,7 @@ HELLO = [{"role": "user", "content": "Hello"}]
 def say_little(deployment: Deployment) -> Deployment:
     """Every engine says two tokens and ends: without `max_tokens`, chat would go on to the model's
     length."""
-    for engine in deployment.engines.values():
-        engine.script = Script(tokens=[40, 41, 1])
-        engine.received.clear()
+    deployment.reset(tokens=[40, 41, 1])
     return deployment
 
 
@@ -26,27 +21,25 @@ def post(deployment: Deployment, **fields) -> httpx.Response:
 
 
 def chat(deployment: Deployment, **fields) -> dict:
-    response = post(deployment, **fields)
-    assert response.status_code == 200, response.text
-    return response.json()
+    return deployment.ask(PATH, **{"model": "writer", "messages": HELLO} | fields)
 
 
 def error(deployment: Deployment, **fields) -> dict:
-    response = post(deployment, **fields)
-    assert response.status_code == 400, response.text
-    return response.json()["error"]
+    return deployment.refusal(PATH, **{"model": "writer", "messages": HELLO} | fields)
 
 
 def chunks_of(deployment: Deployment, **fields) -> list[dict]:
     response = post(deployment, stream=True, **fields)
     assert response.status_code == 200, response.text
-    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-    *events, done, rest = response.text.split("\n\n")
-    assert (done, rest) == ("data: [DONE]", "")
-    return [json.loads(line.removeprefix("data: ")) for line in events]
+    return events_in(response)
+
+
+def choices(deployment: Deployment, **fields) -> list[dict]:
+    """Those of an answer or of a stream, whose `message` or `delta` becomes a `message`."""
+    body = {"model": "writer", "messages": HELLO} | fields
+    found = deployment.choices(PATH, **body)
+    return [{"message": choice.pop("delta", None), **choice} for choice in found]
 
 
 def job_of(deployment: Deployment, model: str = "writer") -> GenerateJob:
-    (job,) = deployment.engines[model].received
-    assert isinstance(job, GenerateJob)
-    return job
+    return deployment.job(model)

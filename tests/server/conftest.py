@@ -1,12 +1,15 @@
 """A real API process before fake engines: one deployment for all tests that leave it as it was."""
 
+import json
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
+import openai
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -34,6 +37,60 @@ class Deployment:
     def post(self, path: str, body: object) -> httpx.Response:
         """POST `body` as JSON."""
         return self.http.post(path, json=body)
+
+    def ask(self, path: str, /, **fields: Any) -> Any:
+        """The JSON of a 200."""
+        response = self.post(path, fields)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def refusal(self, path: str, /, **fields: Any) -> dict[str, Any]:
+        """The error of a 400."""
+        response = self.post(path, fields)
+        assert response.status_code == 400, response.text
+        return response.json()["error"]
+
+    def choices(self, path: str, /, **fields: Any) -> list[dict[str, Any]]:
+        """The choices of an answer, or of a stream, put together from its chunks."""
+        response = self.post(path, fields)
+        assert response.status_code == 200, response.text
+        if not fields.get("stream"):
+            return response.json()["choices"]
+        whole: dict[int, dict[str, Any]] = {}
+        for chunk in events_in(response):
+            for piece in chunk["choices"]:
+                whole[piece["index"]] = joined(whole.get(piece["index"], {}), piece)
+        return [whole[index] for index in sorted(whole)]
+
+    def job(self, model: str) -> Any:
+        """The one job that an engine has got."""
+        (job,) = self.engines[model].received
+        return job
+
+    def reset(self, **script: Any) -> None:
+        """No engine has got anything yet. All answer by `script`."""
+        for engine in self.engines.values():
+            engine.script = Script(**script)
+            engine.received.clear()
+            engine.aborted.clear()
+            engine.ended_rows.clear()
+
+
+def events_in(stream: httpx.Response) -> list[dict[str, Any]]:
+    """The JSON of each event of a whole stream, which ends with [DONE]."""
+    assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
+    *events, done, rest = stream.text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+def joined(first: Any, second: Any) -> Any:
+    """Texts and lists one behind the other, objects field by field; of anything else the later."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        return {key: joined(first.get(key), second.get(key)) for key in first | second}
+    if second is None:
+        return first
+    return first + second if isinstance(first, str | list) else second
 
 
 @pytest.fixture(scope="session")
@@ -128,14 +185,9 @@ def shared_deployment(folder: Path, tokenizer: Tokenizer) -> Iterator[Deployment
 @pytest.fixture
 def deployment(shared_deployment: Deployment) -> Iterator[Deployment]:
     """A generator, an embedder and a reranker; a test may change what the engines say."""
-    for engine in shared_deployment.engines.values():
-        engine.script = Script()
-        engine.received.clear()
-        engine.aborted.clear()
-        engine.ended_rows.clear()
+    shared_deployment.reset()
     yield shared_deployment
-    for engine in shared_deployment.engines.values():
-        engine.script = Script()
+    shared_deployment.reset()
 
 
 @pytest.fixture
@@ -148,3 +200,10 @@ def say(deployment: Deployment, tokenizer: Tokenizer):
         return ids
 
     return set_text
+
+
+@pytest.fixture
+def client(deployment: Deployment) -> Iterator[openai.OpenAI]:
+    url = f"{deployment.api.url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client

@@ -1,6 +1,7 @@
 """Small real things for tests of the server: a tokenizer's folder, configurations."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -56,6 +57,14 @@ def served_model(
         engine=_engine(name, task, folder, endpoint, vocab_size, labels),
         generation=generation or GenerationDefaults(eos_token_ids=(1,)),
     )
+
+
+def with_model(served: ServedModel, **fields: Any) -> ServedModel:
+    """`served` with other `fields` of its model's configuration."""
+    model = msgspec.structs.replace(served.execution.model, **fields)
+    execution = msgspec.structs.replace(served.execution, model=model)
+    engine = msgspec.structs.replace(served.engine, execution=execution)
+    return msgspec.structs.replace(served, engine=engine)
 
 
 def api_keys(*texts: str) -> tuple[APIKey, ...]:

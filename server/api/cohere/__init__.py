@@ -1,1 +1,1 @@
-"""The endpoints of Cohere, in its own shapes; `server.api` has `/v1/rerank` and `/v2/rerank`."""
+"""Cohere's endpoints, except its two paths of rerank, which `server.api.relevance` serves."""

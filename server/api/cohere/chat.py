@@ -215,7 +215,7 @@ async def chat(request: Request, body: CohereChatRequest, model: Model) -> Respo
 
 
 def _as_chat_request(body: CohereChatRequest) -> ChatRequest:
-    """The same request of `/v1/chat/completions`, but for `max_tokens`."""
+    """`body` as a request of `/v1/chat/completions`, without `max_tokens`."""
     form = body.response_format
     return ChatRequest(
         messages=body.messages,

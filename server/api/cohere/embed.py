@@ -160,7 +160,7 @@ def _given_texts(body: CohereEmbedRequest) -> tuple[list[str], str]:
 def _plan(
     body: CohereEmbedRequest, texts: list[str], field: str, model: Model, limits: Limits
 ) -> EmbeddingPlan:
-    """The request as one of `/v1/embeddings`; `field` holds its `texts`. Raises RefusalError."""
+    """Plan a request of `/v1/embeddings` with inputs in `field`. Raises RefusalError."""
     check_count(len(texts), field, limits.max_inputs)
     request = EmbeddingRequest(
         input=[*texts],
@@ -189,7 +189,7 @@ def _longest(body: CohereEmbedRequest, model_len: int) -> int | None:
 
 
 def _of_type(vectors: FloatArray, kind: EmbeddingType) -> AnyArray:
-    """The numbers of a type; base64 is that of floats, and uint8 is int8 and 128."""
+    """The numbers of a type: base64 is written of floats, uint8 is int8 plus 128."""
     match kind:
         case "float" | "base64":
             return vectors

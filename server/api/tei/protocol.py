@@ -327,7 +327,7 @@ def operation_of(*answers: Any, body: type[msgspec.Struct] | None = None) -> Ope
 
 
 def either_operation(own: Operation, tei: Operation) -> Operation:
-    """That of a path whose bodies and answers are our own or TEI's."""
+    """The operation of a path whose bodies and answers are our own or TEI's."""
     ours, theirs = own.arguments, tei.arguments
     statuses = sorted({*ours["responses"], *theirs["responses"]})
     responses = {

@@ -67,7 +67,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "TEI's rerank": ("/rerank", {"query": MARK, "texts": ["a", MARK], "return_text": True}),
 }
 CLASSIFIED: dict[str, tuple[str, dict[str, Any]]] = {
-    "classify": ("/v1/classify", {"input": ["a", MARK]}),
+    "classify": ("/v1/classify", {"model": "ranker", "input": ["a", MARK]}),
     "predict": ("/predict", {"inputs": MARK}),
     "predict pairs": ("/predict", {"inputs": [["a", MARK], [MARK]]}),
 }
@@ -101,9 +101,9 @@ def test_any_text_of_a_call_comes_to_the_template(demo: Daemon, text: str) -> No
 
 
 @pytest.mark.parametrize(("path", "body"), CLASSIFIED.values(), ids=CLASSIFIED)
-def test_any_text_is_classified(full_daemon: Daemon, path: str, body: dict[str, Any]) -> None:
+def test_any_text_is_classified(options_daemon: Daemon, path: str, body: dict[str, Any]) -> None:
     for text in TEXTS.values():
-        answer = post(full_daemon, path, filled(body, json.dumps(text)[1:-1]))
+        answer = post(options_daemon, path, filled(body, json.dumps(text)[1:-1]))
         assert answer.status_code == 200, answer.text
 
 

@@ -1,6 +1,7 @@
-"""A daemon with a causal model that reranks, a generator or a classifier, gives its model card's
-scores; a classifier without a template refuses pairs, and classifies texts."""
+"""Causal models that rerank, generators and classifiers, give their model card's scores; a
+classifier without a template refuses pairs, and classifies texts."""
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from tests.e2e.daemon import running
+from tests.e2e.daemon import Daemon, running
 from tests.workers.heads.reranking_classifier import (
     logits,
     probabilities,
@@ -27,117 +28,132 @@ from tests.workers.heads.reranking_qwen3 import (
 PAIRS = [(QUERY, document) for document in DOCUMENTS]
 RERANK = {"query": QUERY, "documents": DOCUMENTS}
 SCORE = {"text_1": QUERY, "text_2": DOCUMENTS}
+RERANKER, CLASSIFIER = "Qwen3-Reranker-0.1B", "Qwen3-Reranker-0.1B-seq-cls"
+PIECES = ["query: {query}\n", "passage: {document}", "<|im_end|>"]
+OTHER = {"instruction": "Find what is heavy."}
 
 
-def test_a_daemon_gives_the_scores_of_the_card(tmp_path: Path) -> None:
-    folder = tmp_path / "Qwen3-Reranker-0.1B"
-    reference = save_reranking_qwen3(folder)
-    with (
-        running(str(folder), "--task", "rerank", "--threads", "1") as daemon,
-        httpx.Client(base_url=daemon.url, timeout=60) as http,
-    ):
-        for instruction in (INSTRUCTION, "Find what is heavy."):
-            expected = card_scores(*reference, PAIRS, instruction=instruction)
-            asked = {} if instruction == INSTRUCTION else {"instruction": instruction}
-            results = http.post("/v1/rerank", json=RERANK | asked).json()["results"]
-            found = {result["index"]: result["relevance_score"] for result in results}
-            assert [found[i] for i in range(len(PAIRS))] == pytest.approx(expected, abs=1e-5)
-            assert [result["index"] for result in results] == np.argsort(-expected).tolist()
-            data = http.post("/v1/score", json=SCORE | asked).json()["data"]
-            assert [each["score"] for each in data] == pytest.approx(expected, abs=1e-5)
-        short = RERANK | {"documents": DOCUMENTS[-1:], "max_tokens_per_doc": 3}
-        cut = http.post("/v1/rerank", json=short).json()
-        assert cut["meta"]["warnings"] == ["documents[0] was cut to fit"]
-        refused = http.post("/v1/classify", json={"input": "a"})
-        assert refused.json()["error"]["code"] == "wrong_endpoint"
+class Rerankers:
+    """A daemon with a generator and a classifier whose templates their names tell, a classifier
+    (`mine`) without a template, and one (`told`) whose template is in the configuration file."""
+
+    def __init__(self, root: Path) -> None:
+        self.generator = save_reranking_qwen3(root / RERANKER)
+        self.classifier = save_reranking_classifier(root / CLASSIFIER)
+        for name in ("mine", "told"):
+            save_reranking_classifier(root / name)
+        self.file = root / "penstock.yaml"
+        told = {
+            RERANKER: {"task": "rerank"},
+            "told": {"task": "rerank", "rerank": {"pieces": PIECES}},
+        }
+        models = [
+            {"model": str(root / name), "threads": 1, **told.get(name, {})}
+            for name in (RERANKER, CLASSIFIER, "mine", "told")
+        ]
+        self.file.write_text(yaml.safe_dump({"models": models}))
+
+    daemon: Daemon
+
+    def ask(self, path: str, model: str, **body: Any) -> Any:
+        return self.daemon.ask(path, model=model, **body)
+
+    def refusal(self, path: str, model: str, **body: Any) -> httpx.Response:
+        answer = httpx.post(f"{self.daemon.url}{path}", json={"model": model, **body})
+        assert answer.status_code >= 400
+        return answer
+
+    def scores(self, model: str, **fields: Any) -> list[float]:
+        """Those of `/v1/score`, in the order of PAIRS."""
+        return [each["score"] for each in self.ask("/v1/score", model, **SCORE, **fields)["data"]]
+
+    def assert_ranked(self, model: str, expected: np.ndarray, **fields: Any) -> None:
+        """`/v1/rerank` gives the scores that are `expected`, the best first."""
+        results = self.ask("/v1/rerank", model, **RERANK, **fields)["results"]
+        best = np.argsort(-expected)
+        assert [result["index"] for result in results] == best.tolist()
+        scores = [result["relevance_score"] for result in results]
+        np.testing.assert_allclose(scores, expected[best], atol=1e-5)
 
 
-def classify(http: httpx.Client, text: str) -> float:
-    (label,) = http.post("/v1/classify", json={"input": text}).json()["data"]
-    return label["probs"][0]
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Rerankers]:
+    rerankers = Rerankers(tmp_path_factory.mktemp("rerankers"))
+    with running("--config", str(rerankers.file)) as rerankers.daemon:
+        yield rerankers
 
 
-def test_a_classifier_gives_the_scores_of_the_card(tmp_path: Path) -> None:
-    folder = tmp_path / "Qwen3-Reranker-0.1B-seq-cls"
-    model, tokenizer = save_reranking_classifier(folder)
-    with (
-        running(str(folder), "--threads", "1") as daemon,
-        httpx.Client(base_url=daemon.url, timeout=60) as http,
-    ):
-        for asked in ({}, {"instruction": "Find what is heavy."}):
-            expected = logits(model, tokenizer, PAIRS, **asked)
-            likely = probabilities(expected)
-            assert likely.max() - likely.min() > 0.1
-            results = http.post("/v1/rerank", json=RERANK | asked).json()["results"]
-            found = {result["index"]: result["relevance_score"] for result in results}
-            assert [found[i] for i in range(len(PAIRS))] == pytest.approx(likely, abs=1e-5)
-            assert [result["index"] for result in results] == np.argsort(-expected).tolist()
-            data = http.post("/v1/score", json=SCORE | asked).json()["data"]
-            assert [each["score"] for each in data] == pytest.approx(likely, abs=1e-5)
-            raw = http.post("/v1/score", json=SCORE | asked | {"use_activation": False}).json()
-            assert [each["score"] for each in raw["data"]] == pytest.approx(expected, abs=1e-4)
-        ranks = http.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS}).json()
-        likely = probabilities(logits(model, tokenizer, PAIRS))
-        assert {rank["index"]: rank["score"] for rank in ranks} == pytest.approx(
-            dict(enumerate(likely.tolist())), abs=1e-5
-        )
-        (prediction,) = http.post("/predict", json={"inputs": list(PAIRS[0])}).json()
-        assert prediction["score"] == pytest.approx(likely[0], abs=1e-5)
-        short = RERANK | {"documents": DOCUMENTS[-1:], "max_tokens_per_doc": 3}
-        cut = http.post("/v1/rerank", json=short).json()
-        assert cut["meta"]["warnings"] == ["documents[0] was cut to fit"]
-        own = torch.tensor([tokenizer(DOCUMENTS[0])["input_ids"]])
-        alone = probabilities(model(own).logits[0].detach().numpy())
-        assert classify(http, DOCUMENTS[0]) == pytest.approx(alone[0], abs=1e-5)
+@pytest.mark.parametrize("asked", [{}, OTHER])
+def test_a_generator_gives_the_scores_of_the_card(served: Rerankers, asked: dict[str, str]) -> None:
+    instruction = asked.get("instruction", INSTRUCTION)
+    expected = card_scores(*served.generator, PAIRS, instruction=instruction)
+    served.assert_ranked(RERANKER, expected, **asked)
+    assert served.scores(RERANKER, **asked) == pytest.approx(expected, abs=1e-5)
 
 
-def test_without_a_template_pairs_are_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    model, tokenizer = save_reranking_classifier(folder)
-    bodies: dict[str, dict[str, Any]] = {
-        "/v1/rerank": RERANK,
-        "/v2/rerank": RERANK,
-        "/v1/score": SCORE,
-        "/score": SCORE,
-    }
-    with (
-        running(str(folder), "--threads", "1") as daemon,
-        httpx.Client(base_url=daemon.url, timeout=60) as http,
-    ):
-        for path, body in bodies.items():
-            answer = http.post(path, json=body | {"model": "mine"})
-            error = answer.json()["error"]
-            assert (answer.status_code, error["code"], error["param"]) == (
-                400, "wrong_endpoint", "model"
-            )  # fmt: skip
-            assert "give its template as rerank in the configuration file" in error["message"]
-        predicted = http.post("/predict", json={"inputs": list(PAIRS[0])})
-        assert predicted.status_code >= 400
-        assert "give its template as rerank in the configuration" in predicted.text
-        ranked = http.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS})
-        assert ranked.status_code >= 400
-        assert "classifier" in http.get("/info").json()["model_type"]
-        own = torch.tensor([tokenizer("Beijing")["input_ids"]])
-        alone = probabilities(model(own).logits[0].detach().numpy())
-        assert classify(http, "Beijing") == pytest.approx(alone[0], abs=1e-5)
+@pytest.mark.parametrize("asked", [{}, OTHER])
+def test_a_classifier_gives_the_scores_of_the_card(
+    served: Rerankers, asked: dict[str, str]
+) -> None:
+    expected = logits(*served.classifier, PAIRS, **asked)
+    likely = probabilities(expected)
+    assert likely.max() - likely.min() > 0.1
+    served.assert_ranked(CLASSIFIER, likely, **asked)
+    assert served.scores(CLASSIFIER, **asked) == pytest.approx(likely, abs=1e-5)
+    raw = served.scores(CLASSIFIER, **asked, use_activation=False)
+    assert raw == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_template_of_the_configuration_file(tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    model, tokenizer = save_reranking_classifier(folder)
-    pieces = ["query: {query}\n", "passage: {document}", "<|im_end|>"]
-    file = tmp_path / "penstock.yaml"
-    entry = {"model": str(folder), "task": "rerank", "threads": 1, "rerank": {"pieces": pieces}}
-    file.write_text(yaml.safe_dump({"models": [entry]}))
+def test_a_classifier_answers_tei(served: Rerankers) -> None:
+    likely = probabilities(logits(*served.classifier, PAIRS))
+    ranks = served.ask("/rerank", CLASSIFIER, query=QUERY, texts=DOCUMENTS)
+    assert {rank["index"]: rank["score"] for rank in ranks} == pytest.approx(
+        dict(enumerate(likely.tolist())), abs=1e-5
+    )
+    (prediction,) = served.ask("/predict", CLASSIFIER, inputs=list(PAIRS[0]))
+    assert prediction["score"] == pytest.approx(likely[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("model", [RERANKER, CLASSIFIER])
+def test_a_document_is_cut(served: Rerankers, model: str) -> None:
+    short = RERANK | {"documents": DOCUMENTS[-1:], "max_tokens_per_doc": 3}
+    cut = served.ask("/v1/rerank", model, **short)
+    assert cut["meta"]["warnings"] == ["documents[0] was cut to fit"]
+
+
+def test_texts_alone_are_for_classifiers(served: Rerankers) -> None:
+    refused = served.refusal("/v1/classify", RERANKER, input="a")
+    assert refused.json()["error"]["code"] == "wrong_endpoint"
+    model, tokenizer = served.classifier
+    for name, text in ((CLASSIFIER, DOCUMENTS[0]), ("mine", "Beijing")):
+        (label,) = served.ask("/v1/classify", name, input=text)["data"]
+        ids = torch.tensor([tokenizer(text)["input_ids"]])
+        alone = probabilities(model(ids).logits[0].detach().numpy())
+        assert label["probs"] == pytest.approx(alone, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/rerank", RERANK), ("/v2/rerank", RERANK), ("/v1/score", SCORE), ("/score", SCORE)],
+)
+def test_without_a_template_pairs_are_refused(served: Rerankers, path: str, body: Any) -> None:
+    answer = served.refusal(path, "mine", **body)
+    error = answer.json()["error"]
+    told = (answer.status_code, error["code"], error["param"])
+    assert told == (400, "wrong_endpoint", "model")
+    assert "give its template as rerank in the configuration file" in error["message"]
+    tei = [("/predict", {"inputs": list(PAIRS[0])}), ("/rerank", {"query": QUERY, "texts": ["a"]})]
+    for other, asked in tei:
+        said = served.refusal(other, "mine", **asked).text
+        assert "give its template as rerank in the configuration" in said
+
+
+def test_a_template_of_the_configuration_file(served: Rerankers) -> None:
+    model, tokenizer = served.classifier
     prompts = [f"query: {QUERY}\npassage: {document}<|im_end|>" for document in DOCUMENTS]
     ids = [tokenizer(prompt, add_special_tokens=False)["input_ids"] for prompt in prompts]
     with torch.inference_mode():
         expected = [model(torch.tensor([own])).logits[0, 0].item() for own in ids]
-    with (
-        running("--config", str(file)) as daemon,
-        httpx.Client(base_url=daemon.url, timeout=60) as http,
-    ):
-        data = http.post("/v1/score", json=SCORE | {"use_activation": False}).json()["data"]
-        assert [each["score"] for each in data] == pytest.approx(expected, abs=1e-4)
-        refused = http.post("/v1/rerank", json=RERANK | {"instruction": "Judge."})
-        assert refused.json()["error"]["param"] == "instruction"
+    assert served.scores("told", use_activation=False) == pytest.approx(expected, abs=1e-4)
+    refused = served.refusal("/v1/rerank", "told", **RERANK, instruction="Judge.")
+    assert refused.json()["error"]["param"] == "instruction"

@@ -3,7 +3,6 @@ pool, from its folder to `/v1/embeddings`."""
 
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 import torch
@@ -17,7 +16,7 @@ SIZE, SHORT = 64, 48
 TEXTS = ["water falls", "falls Water water falls water", "Water"]
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("stages", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_vectors_are_those_of_the_library(tmp_path: Path, stages: int) -> None:
     own, folder = tmp_path / "own", tmp_path / "labse"
     save_bert(own)
@@ -28,11 +27,10 @@ def test_vectors_are_those_of_the_library(tmp_path: Path, stages: int) -> None:
     reference = saved(folder, *modules, prompts={"query": "falls water "})
     with running(str(folder), "--threads", "1", "--pipeline-stages", str(stages)) as daemon:
         for name in (None, "query"):
-            body = {"input": TEXTS, "prompt_name": name}
-            answer = httpx.post(f"{daemon.url}/v1/embeddings", json=body).json()
+            answer = daemon.ask("/v1/embeddings", input=TEXTS, prompt_name=name)
             vectors = np.array([entry["embedding"] for entry in answer["data"]])
             expected = reference.encode(TEXTS, prompt_name=name)
             assert vectors.shape == (len(TEXTS), SHORT)
             np.testing.assert_allclose(vectors, expected, atol=1e-5)
-        states = httpx.post(f"{daemon.url}/embed_all", json={"inputs": TEXTS}).json()
+        states = daemon.ask("/embed_all", inputs=TEXTS)
         assert {len(state) for text in states for state in text} == {SIZE}

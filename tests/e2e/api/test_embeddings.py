@@ -1,6 +1,5 @@
 """`/v1/embeddings` of a real daemon beside sentence-transformers, in float32."""
 
-import base64
 import json
 import shutil
 from collections.abc import Generator
@@ -83,15 +82,6 @@ def test_the_prompts_of_queries_and_documents(client, reference) -> None:
     assert np.abs(queries - documents).max() > 0.01
 
 
-@pytest.mark.parametrize("size", [64, 128, 384])
-def test_dimensions(client, reference, size) -> None:
-    expected = reference.encode(TEXTS, truncate_dim=size, normalize_embeddings=True)
-    answer = client.embeddings.create(
-        model="embedder", input=TEXTS, dimensions=size, encoding_format="float"
-    )
-    np.testing.assert_allclose(vectors_of(answer), expected, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["normalize", "use_activation"])
 @pytest.mark.parametrize("size", [64, 384])
 def test_vectors_before_normalisation(client, reference, name, size) -> None:
@@ -108,28 +98,6 @@ def test_vectors_before_normalisation(client, reference, name, size) -> None:
         json={"inputs": TEXTS, "normalize": False, "dimensions": size, "prompt_name": "document"},
     )
     assert told.json() == vectors.tolist()
-
-
-def test_other_dimensions_are_refused(client) -> None:
-    with pytest.raises(openai.BadRequestError, match="64, 128, 384"):
-        client.embeddings.create(model="embedder", input=TEXTS, dimensions=100)
-
-
-@pytest.mark.parametrize("dtype", ["binary", "ubinary"])
-def test_bits(client, reference, dtype) -> None:
-    from sentence_transformers.util import quantize_embeddings
-
-    whole = reference.encode(TEXTS)
-    clear = np.packbits(np.abs(whole) > 1e-4, axis=1) == 255  # bytes of numbers that are not near 0
-    expected = np.asarray(quantize_embeddings(whole, dtype))
-    coded = client.embeddings.create(
-        model="embedder", input=TEXTS, encoding_format="base64", extra_body={"embed_dtype": dtype}
-    )
-    raw = [base64.b64decode(entry.embedding) for entry in coded.data]
-    ours = np.array([np.frombuffer(row, expected.dtype) for row in raw])
-    assert clear.mean() > 0.9
-    assert ours.shape == expected.shape == (3, 48)
-    assert np.array_equal(ours[clear], expected[clear])
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

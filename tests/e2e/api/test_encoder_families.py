@@ -5,7 +5,7 @@ that of nomic-embed-text."""
 import json
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import Metaspace, Sequence, WhitespaceSplit
 from tokenizers.trainers import UnigramTrainer
 from transformers import MPNetTokenizer, XLMRobertaTokenizer
 
-from tests.e2e.daemon import running
+from tests.e2e.daemon import Daemon, running
 from tests.workers.contract.checkpoint.library_folders import change, saved, transformer
 from tests.workers.models.encoders import ENCODERS, LIMIT
 
@@ -32,16 +32,16 @@ TEXTS = [
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 
 
-class Served:
-    """A daemon's address, and the libraries' own models by served name."""
+class Served(NamedTuple):
+    """A daemon, and the libraries' own models by served name."""
 
-    def __init__(self, url: str, embedders: dict[str, SentenceTransformer], reranker: CrossEncoder):
-        self.url, self.embedders, self.reranker = url, embedders, reranker
+    daemon: Daemon
+    embedders: dict[str, SentenceTransformer]
+    reranker: CrossEncoder
 
-    def ask(self, path: str, **body: Any) -> Any:
-        answer = httpx.post(f"{self.url}{path}", json=body)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+    def vectors(self, model: str, **fields: Any) -> np.ndarray:
+        answer = self.daemon.ask("/v1/embeddings", model=model, input=TEXTS, **fields)
+        return np.array([entry["embedding"] for entry in answer["data"]])
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     options = [word for name in names for word in ("--served-model-name", name)]
     folders = [str(root / name) for name in names]
     with running(*folders, *options, "--threads", "1") as daemon:
-        yield Served(daemon.url, {"e5": e5, "mpnet": mpnet, "nomic": nomic}, reranker)
+        yield Served(daemon, {"e5": e5, "mpnet": mpnet, "nomic": nomic}, reranker)
 
 
 def pieces() -> XLMRobertaTokenizer:
@@ -96,23 +96,21 @@ def write_embedder(
     [("e5", None), ("e5", "query"), ("mpnet", None), ("nomic", None), ("nomic", "search_query")],
 )
 def test_vectors_are_those_of_the_library(served: Served, name: str, prompt: str | None) -> None:
-    answer = served.ask("/v1/embeddings", model=name, input=TEXTS, prompt_name=prompt)
-    vectors = np.array([entry["embedding"] for entry in answer["data"]])
+    vectors = served.vectors(name, prompt_name=prompt)
     expected = served.embedders[name].encode(TEXTS, prompt_name=prompt)
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert np.abs(expected - expected.mean(0)).max() > 0.01
 
 
 def test_a_short_vector_is_the_beginning_of_the_long_one(served: Served) -> None:
-    answer = served.ask("/v1/embeddings", model="nomic", input=TEXTS, dimensions=16)
-    vectors = np.array([entry["embedding"] for entry in answer["data"]])
+    vectors = served.vectors("nomic", dimensions=16)
     expected = served.embedders["nomic"].encode(TEXTS, truncate_dim=16, normalize_embeddings=True)
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def test_scores_are_those_of_the_library(served: Served) -> None:
     query, documents = TEXTS[0], TEXTS[1:]
-    answer = served.ask("/v1/rerank", model="reranker", query=query, documents=documents)
+    answer = served.daemon.ask("/v1/rerank", model="reranker", query=query, documents=documents)
     expected = served.reranker.predict([(query, document) for document in documents])
     pair = served.reranker.tokenizer.decode(served.reranker.tokenizer("fall", "the").input_ids)
     assert pair == "<s> fall</s></s> the</s>"
@@ -127,14 +125,17 @@ def test_tokens_are_those_of_transformers(served: Served, name: str) -> None:
     tokenizer = served.embedders[name].tokenizer
     for text in TEXTS:
         for special in (True, False):
-            answer = served.ask("/tokenize", model=name, prompt=text, add_special_tokens=special)
+            answer = served.daemon.ask(
+                "/tokenize", model=name, prompt=text, add_special_tokens=special
+            )
             assert answer["tokens"] == tokenizer(text, add_special_tokens=special)["input_ids"]
             assert answer["max_model_len"] == LIMIT
 
 
 def test_the_longest_text_fits_and_a_longer_one_is_refused(served: Served) -> None:
     ids = [5] * LIMIT
-    served.ask("/v1/embeddings", model="mpnet", input=ids)
-    answer = httpx.post(f"{served.url}/v1/embeddings", json={"model": "mpnet", "input": [5, *ids]})
+    served.daemon.ask("/v1/embeddings", model="mpnet", input=ids)
+    body = {"model": "mpnet", "input": [5, *ids]}
+    answer = httpx.post(f"{served.daemon.url}/v1/embeddings", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"

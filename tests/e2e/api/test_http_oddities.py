@@ -1,9 +1,8 @@
-"""HTTP/1.x from its corners, byte by byte, over real sockets. After each of them the daemon answers
-an ordinary request on another connection."""
+"""Odd clients over real sockets. After each of them the daemon answers an ordinary request on
+another connection. What one connection does byte by byte is in `tests/server/http/test_wire.py`."""
 
 import json
 import re
-import select
 import socket
 import time
 from collections.abc import Generator
@@ -67,12 +66,11 @@ def parse(data: bytes) -> Answer:
     return Answer(int(line.split()[1]), headers, rest[:size], rest[size:])
 
 
-def exchange(daemon: Daemon, *parts: bytes, pause: float = 0.0) -> Answer:
-    """Send `parts` with pauses between them; all that is answered."""
+def exchange(daemon: Daemon, *parts: bytes) -> Answer:
+    """Send `parts`; all that is answered."""
     with connected(daemon) as connection:
         for part in parts:
             connection.sendall(part)
-            time.sleep(pause)
         return parse(read_to_end(connection))
 
 
@@ -80,42 +78,15 @@ def completed(answer: Answer) -> bool:
     return answer.status == 200 and json.loads(answer.body)["usage"]["completion_tokens"] == 4
 
 
-def code(answer: Answer) -> str:
-    return json.loads(answer.body)["error"]["code"]
-
-
-def chunked(body: bytes, size: int, extension: bytes = b"") -> bytes:
-    pieces = [body[start : start + size] for start in range(0, len(body), size)]
-    return b"".join(b"%x%s\r\n%s\r\n" % (len(piece), extension, piece) for piece in pieces)
-
-
-@pytest.mark.parametrize("size", [1, 7, 1000])
-@pytest.mark.parametrize("extension", [b"", b";name=value"])
-@pytest.mark.parametrize("trailer", [b"", b"X-Trailer: yes\r\n"])
+@pytest.mark.parametrize(
+    ("size", "extension", "trailer"),
+    [(1, b";name=value", b"X-Trailer: yes\r\n"), (7, b"", b""), (1000, b"", b"")],
+)
 def test_chunked_body(daemon: Daemon, size: int, extension: bytes, trailer: bytes) -> None:
     head = START + CLOSE + b"Transfer-Encoding: chunked\r\n\r\n"
-    end = b"0\r\n" + trailer + b"\r\n"
-    assert completed(exchange(daemon, head, chunked(BODY, size, extension), end))
-
-
-def test_chunks_beyond_the_limit(daemon: Daemon) -> None:
-    """No length is announced, so it is counted: somewhat too much is read and refused."""
-    big = chunked(b"x" * (9 << 20), 1 << 20)
-    head = START + CLOSE + b"Transfer-Encoding: chunked\r\n\r\n"
-    answer = exchange(daemon, head, big, b"0\r\n\r\n")
-    assert (answer.status, code(answer)) == (413, "body_too_large")
-
-
-def test_slow_body(daemon: Daemon) -> None:
-    head = START + CLOSE + LENGTH + b"\r\n"
-    drops = [BODY[start : start + 4] for start in range(0, len(BODY), 4)]
-    assert completed(exchange(daemon, head, *drops, pause=0.03))
-
-
-def test_slow_head(daemon: Daemon) -> None:
-    head = START + CLOSE + LENGTH + b"\r\n"
-    drops = [head[start : start + 5] for start in range(0, len(head), 5)]
-    assert completed(exchange(daemon, *drops, BODY, pause=0.03))
+    pieces = [BODY[start : start + size] for start in range(0, len(BODY), size)]
+    chunks = [b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in pieces]
+    assert completed(exchange(daemon, head, *chunks, b"0\r\n" + trailer + b"\r\n"))
 
 
 @pytest.mark.parametrize("sent", [b"", BODY[:10], BODY])
@@ -157,22 +128,6 @@ def test_reset_connection(daemon: Daemon) -> None:
         connection.sendall(START + LENGTH + b"\r\n" + BODY)
 
 
-@pytest.mark.parametrize("keep", [b"", b"Connection: keep-alive\r\n"])
-def test_http_1_0(daemon: Daemon, keep: bytes) -> None:
-    head = b"POST /v1/completions HTTP/1.0\r\n" + keep + LENGTH + b"\r\n"
-    assert completed(exchange(daemon, head + BODY))
-
-
-def test_http_1_0_stream(daemon: Daemon) -> None:
-    body = BODY[:-1] + b', "stream": true}'
-    length = b"Content-Length: %d\r\n\r\n" % len(body)
-    answer = exchange(daemon, b"POST /v1/completions HTTP/1.0\r\n" + length + body)
-    assert answer.body.startswith(b"data: ")
-    assert answer.body.endswith(b"data: [DONE]\n\n")
-    assert b"connection: close" in answer.headers
-    assert b"transfer-encoding" not in answer.headers
-
-
 def test_pipelined_requests(daemon: Daemon) -> None:
     """Four at once, answered in their order, on one connection."""
     texts = [b"one", b"two", b"three", b"four"]
@@ -202,111 +157,6 @@ def test_pipelined_behind_a_bad_request(daemon: Daemon) -> None:
     assert completed(parse(answer.rest))
 
 
-def test_expect_continue(daemon: Daemon) -> None:
-    """The body is asked for before it is sent."""
-    with connected(daemon) as connection:
-        connection.sendall(START + CLOSE + LENGTH + b"Expect: 100-continue\r\n\r\n")
-        assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        connection.sendall(BODY)
-        assert completed(parse(read_to_end(connection)))
-
-
-def test_expect_continue_of_a_body_far_too_large(daemon: Daemon) -> None:
-    """It is refused by its length: nothing of it is waited for."""
-    with connected(daemon) as connection:
-        size = b"Content-Length: %d\r\n" % (1 << 40)
-        connection.sendall(START + size + b"Expect: 100-continue\r\n\r\n")
-        assert parse(read_to_end(connection)).status == 413
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        START + b"X-Large: " + b"a" * 65536,
-        START + b"X-Many: a\r\n" * 6000 + b"X: a",
-        b"GET /" + b"a" * 65536 + b" HTTP/1.1\r\nHost: here",
-    ],
-)
-def test_head_of_64_kib(daemon: Daemon, head: bytes) -> None:
-    answer = exchange(daemon, head + b"\r\n" + CLOSE + LENGTH + b"\r\n" + BODY)
-    assert (answer.status, code(answer)) == (431, "head_too_large")
-
-
-def test_head_without_end(daemon: Daemon) -> None:
-    """It is refused as it comes, not collected."""
-    with connected(daemon) as connection:
-        connection.sendall(START)
-        sent = 0
-        while not select.select([connection], [], [], 0)[0]:
-            connection.sendall(b"X-Many: a\r\n" * 90)
-            sent += 990
-        assert sent < 16 << 20  # what the sockets between hold is also sent
-        assert parse(read_to_end(connection)).status == 431
-
-
-@pytest.mark.parametrize(
-    "request_head",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # a TLS client
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"CONNECT elsewhere:80 HTTP/1.1\r\nHost: here\r\n\r\n",
-        b"GET\r\n\r\n",
-        b"GET / HTTP/9.9\r\nHost: here\r\n\r\n",
-        START + b"Content-Length: -1\r\n\r\n",
-        START + b"Content-Length: many\r\n\r\n",
-        START + b"Content-Length: 99999999999999999999999\r\n\r\n",
-        START + b"Content-Length: 5\r\n" + LENGTH + b"\r\n" + BODY,
-        START + LENGTH + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        START + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n",
-        START + b"X: a\r\n folded\r\n\r\n",
-        START + b"X : a\r\n\r\n",
-        START + b"X: \x00\r\n\r\n",
-        START.replace(b"\r\n", b"\n") + b"\n",
-        b"GET /health HTTP/1.1\r\n\r\n",  # no host
-        b"GET http://here:99999/health HTTP/1.1\r\nHost: here\r\n\r\n",
-    ],
-)
-def test_what_is_not_http_1(daemon: Daemon, request_head: bytes) -> None:
-    """Refused at once, and the connection closed: what follows could be read in two ways."""
-    answer = exchange(daemon, request_head)
-    assert (answer.status, code(answer)) == (400, "invalid_request")
-    assert b"connection: close" in answer.headers
-
-
-OFFER = b"Upgrade: h2c\r\nHTTP2-Settings: AAM\r\nConnection: Upgrade, HTTP2-Settings"
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        LENGTH + b"\r\n" + BODY,
-        b"Transfer-Encoding: chunked\r\n\r\n" + chunked(BODY, 7) + b"0\r\n\r\n",
-    ],
-)
-def test_upgrade_offered_with_a_body(daemon: Daemon, sent: bytes) -> None:
-    """Java's HTTP client offers HTTP/2 with every request; the offer is not taken."""
-    kept = START + OFFER + b"\r\n" + sent
-    last = START + OFFER + b", close\r\n" + sent
-    first = exchange(daemon, kept + kept, last, pause=0.05)
-    second = parse(first.rest)
-    assert completed(first)
-    assert completed(second)
-    assert completed(parse(second.rest))
-
-
-def test_targets_and_methods(daemon: Daemon) -> None:
-    expected = {
-        b"GET http://elsewhere/health": 200,
-        b"GET http://elsewhere/missing?x#y": 404,
-        b"GET http://elsewhere": 200,
-        b"OPTIONS *": 404,
-        b"OPTIONS /v1/completions": 405,
-        b"BREW /health": 400,
-    }
-    end = b" HTTP/1.1\r\nHost: here\r\n" + CLOSE + b"\r\n"
-    assert {line: exchange(daemon, line + end).status for line in expected} == expected
-
-
 def test_head_request(daemon: Daemon) -> None:
     """Whatever its status, it has no body: the next answer follows at once."""
     head = b"HEAD /v1/completions HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -316,14 +166,6 @@ def test_head_request(daemon: Daemon) -> None:
         first, _, rest = read_to_end(connection).partition(b"\r\n\r\n")
     assert b"content-length: " in first
     assert parse(rest).status == 200
-
-
-@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_client_that_closes(daemon: Daemon, version: bytes) -> None:
-    get = b"GET /health HTTP/" + version + b"\r\nHost: here\r\nConnection: "
-    for close in (b"close", b"Close", b"x, close"):
-        answer = exchange(daemon, get + close + b"\r\n\r\n")
-        assert (answer.status, answer.rest) == (200, b"")
 
 
 def test_connection_is_kept_between_requests(daemon: Daemon) -> None:

@@ -4,6 +4,8 @@ import copy
 import json
 import threading
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, get_type_hints
 
 import httpx
@@ -17,13 +19,12 @@ from server.api.pooling import PoolingRequest
 from server.api.relevance import ScoreRequest
 from server.api.tei import protocol as tei
 from server.api.tokenize import DetokenizeRequest, TokenizeRequest
-from server.demo import EMBEDDER_NAME, GENERATOR_NAME
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.rerank import RerankRequest
 from tests.e2e.daemon import Daemon
-from tests.e2e.full_daemon import CLASSIFIER_NAME, HEADERS
+from tests.e2e.full_daemon import HEADERS
 from tests.patience import PATIENCE
 
 JSON = dict[str, Any]
@@ -51,17 +52,22 @@ ENDPOINTS = [
             "messages": [
                 {"role": "system", "content": "a"},
                 {"role": "user", "content": [{"type": "text", "text": "a"}]},
+                {"role": "assistant", "content": "a", "name": "b", "tool_calls": None,
+                 "tool_call_id": None, "refusal": None, "reasoning_content": None},
             ],
             **GENERATION,
         },
     ),
     Endpoint("/v1/embeddings", EmbeddingRequest, {"input": ["a", "b"]}),
-    Endpoint("/v1/rerank", RerankRequest, {"query": "a", "documents": ["b", {"text": "c"}]}),
-    Endpoint("/v1/score", ScoreRequest, {"model": EMBEDDER_NAME, "text_1": "a", "text_2": ["b"]}),
-    Endpoint("/v1/classify", ClassifyRequest, {"model": CLASSIFIER_NAME, "input": ["a", "b"]}),
-    Endpoint("/pooling", PoolingRequest, {"model": EMBEDDER_NAME, "input": ["a", "b"]}),
-    Endpoint("/tokenize", TokenizeRequest, {"model": GENERATOR_NAME, "prompt": "a"}),
-    Endpoint("/detokenize", DetokenizeRequest, {"model": GENERATOR_NAME, "tokens": [5, 6]}),
+    Endpoint(
+        "/v1/rerank", RerankRequest,
+        {"model": "ranker", "query": "a", "documents": ["b", {"text": "c"}]},
+    ),
+    Endpoint("/v1/score", ScoreRequest, {"model": "embedder", "text_1": "a", "text_2": ["b"]}),
+    Endpoint("/v1/classify", ClassifyRequest, {"model": "ranker", "input": ["a", "b"]}),
+    Endpoint("/pooling", PoolingRequest, {"model": "embedder", "input": ["a", "b"]}),
+    Endpoint("/tokenize", TokenizeRequest, {"model": "writer", "prompt": "a"}),
+    Endpoint("/detokenize", DetokenizeRequest, {"model": "writer", "tokens": [5, 6]}),
     Endpoint("/embed", tei.EmbedRequest, {"inputs": ["a", "b"]}),
     Endpoint("/embed_all", tei.EmbedTokensRequest, {"inputs": ["a", "b"]}),
     Endpoint("/predict", tei.PredictRequest, {"inputs": [["a"], ["b"]]}),
@@ -69,7 +75,9 @@ ENDPOINTS = [
         "/similarity", tei.SimilarityRequest,
         {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"truncate": True}},
     ),
-    Endpoint("/rerank", tei.RerankTextsRequest, {"query": "a", "texts": ["b", "c"]}),
+    Endpoint(
+        "/rerank", tei.RerankTextsRequest, {"model": "ranker", "query": "a", "texts": ["b", "c"]}
+    ),
 ]  # fmt: skip
 
 UGLY_TEXTS = ["", "a\0b", "\ud800", "\U0010ffff" * 50, "x" * 5000, "nobody", "1"]
@@ -78,6 +86,8 @@ UGLY_VALUES: list[Any] = [
     *UGLY_TEXTS, *UGLY_NUMBERS, None, True, False, [], {}, [[]], [None], [{}], [[1, "a"]], ["a", 1],
     [-1], [10**40], {"": ""}, {"type": {}}, {"\0": "\ud800"}, {"a": {"b": [{}]}}, ["\ud800"],
 ]  # fmt: skip
+UGLY = {"/v1/completions", "/v1/embeddings", "/similarity"}
+"""One endpoint of each family, which have readers in common."""
 # What json.dumps would not write.
 UGLY_FRAGMENTS = [
     "NaN", "-Infinity", "1e309", "01", "0x1", "tru", "", '"\\u12"', '"\t"', "[" * 5000,
@@ -94,25 +104,25 @@ fragments = junk.map(json.dumps) | st.sampled_from(UGLY_FRAGMENTS)
 
 
 @pytest.fixture(scope="module")
-def http(full_daemon: Daemon) -> Generator[httpx.Client]:
-    with httpx.Client(base_url=full_daemon.url, headers=HEADERS, timeout=60) as client:
+def http(options_daemon: Daemon) -> Generator[httpx.Client]:
+    with httpx.Client(base_url=options_daemon.url, headers=HEADERS, timeout=60) as client:
         yield client
 
 
 @pytest.fixture
-def steady(full_daemon: Daemon) -> Generator[None]:
+def steady(options_daemon: Daemon) -> Generator[None]:
     """Another client, which asks for the same text and the same vector all the while."""
     stop = threading.Event()
     seen: list[tuple[str, list[float]]] = []
 
     def ask() -> None:
-        with httpx.Client(base_url=full_daemon.url, headers=HEADERS, timeout=60) as client:
+        with httpx.Client(base_url=options_daemon.url, headers=HEADERS, timeout=60) as client:
             while not stop.is_set():
                 seen.append(ask_steadily(client))
                 stop.wait(0.4)
 
     thread = threading.Thread(target=ask)
-    with httpx.Client(base_url=full_daemon.url, headers=HEADERS, timeout=60) as client:
+    with httpx.Client(base_url=options_daemon.url, headers=HEADERS, timeout=60) as client:
         text, vector = ask_steadily(client)
     thread.start()
     try:
@@ -174,7 +184,9 @@ def check(http: httpx.Client, endpoint: Endpoint, place: Place, fragment: str) -
     # Without texts it is the `/rerank` of others than TEI's clients.
     no_texts = (endpoint.path, place, fragment) == ("/rerank", ("texts",), "null")
     named = "documents" if no_texts else place[0]
-    assert named in message or not is_json(fragment), told
+    # A template may show the field, and the prompt be too long for it.
+    is_shown = endpoint.struct is ChatRequest and "; prompt has " in message
+    assert named in message or is_shown or not is_json(fragment), told
 
 
 def is_json(fragment: str) -> bool:
@@ -186,33 +198,27 @@ def is_json(fragment: str) -> bool:
 
 
 @pytest.mark.usefixtures("steady")
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        pytest.param(each, id=each.path, marks=() if each.path in UGLY else pytest.mark.long)
+        for each in ENDPOINTS
+    ],
+)
 def test_ugly_values_in_every_field(http: httpx.Client, endpoint: Endpoint) -> None:
     fragments = [*map(json.dumps, UGLY_VALUES), *UGLY_FRAGMENTS]
-    for place in own_places(endpoint):
-        for fragment in fragments:
-            check(http, endpoint, place, fragment)
+    with ThreadPoolExecutor(8) as pool:
+        for place in own_places(endpoint):
+            list(pool.map(partial(check, http, endpoint, place), fragments))
 
 
 @pytest.mark.usefixtures("steady")
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
 @settings(
-    max_examples=100, deadline=None, derandomize=True, database=None,
+    max_examples=50, deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(data=st.data())
 def test_random_junk(http: httpx.Client, endpoint: Endpoint, data: st.DataObject) -> None:
     place = data.draw(st.sampled_from(places(endpoint)))
     check(http, endpoint, place, data.draw(fragments))
-
-
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"null", b"[]", b'"a"', b"1", b"{", b"{}{}", b"\xff", b'{"\xff": 1}', b"[" * 100_000,
-     b"\xef\xbb\xbf{}", b"{\0}", b'{"model": 1e309}', "{}".encode("utf-16")],
-)  # fmt: skip
-def test_bodies_that_are_no_request(http: httpx.Client, endpoint: Endpoint, body: bytes) -> None:
-    answer = http.post(endpoint.path, content=body)
-    assert answer.status_code in (400, 422), answer.text
-    assert answer.json()["error"]

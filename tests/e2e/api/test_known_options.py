@@ -3,32 +3,24 @@ refused is named, what is neutral changes nothing."""
 
 import json
 import re
-import shutil
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
+from server.daemon.application import all_endpoints
 from server.schemas.known_options import Treatment, known_options
-from tests.e2e.daemon import running
+from tests.e2e.daemon import Daemon
+from tests.e2e.full_daemon import HEADERS
 from tests.server.schemas.option_examples import examples_of
-from tests.workers.checkpoints import save_bert, save_masked_lm
-from tests.workers.heads.reranking_qwen3 import save_reranking_qwen3
 
 JSON = dict[str, Any]
 TABLE = known_options()
-VOCABULARY = 30_522
+STRUCTS: dict[str, Any] = {
+    kind.__name__: kind for each in all_endpoints() for kind in each.operation.types
+}
 LONG = " ".join(f"{number} sheep sleep under the old oak tree," for number in range(40))
-# Whatever a template can be told shows in its prompt.
-TEMPLATE = """\
-{{ bos_token }}{% for message in messages %}{{ message.role }} {{ message.name }}: \
-{{ message.reasoning_content }} {{ message.content }} \
-{{ message.tool_calls }} {{ message.tool_call_id }}
-{% endfor %}{{ reasoning_effort }} {{ enable_thinking }}
-{% if add_generation_prompt %} >{% endif %}"""
 
 GENERATION: JSON = {"model": "writer", "max_tokens": 8, "temperature": 0}
 CHAT: JSON = {**GENERATION, "messages": [{"role": "user", "content": "Hello"}]}
@@ -73,7 +65,11 @@ BASES: dict[str, JSON] = {
 }
 # At paths that have a form of our own too.
 TEI_FORMS: dict[str, JSON] = {
-    "RerankTextsRequest": {"query": "What do pandas eat?", "texts": ["Paris.", "Bamboo."]},
+    "RerankTextsRequest": {
+        "model": "ranker",
+        "query": "What do pandas eat?",
+        "texts": ["Paris.", "Bamboo."],
+    },
     "TokenizeTextsRequest": {"inputs": "What do pandas eat?"},
 }
 # Two names of one thing: a request has one of them.
@@ -85,66 +81,37 @@ _TEXT = re.compile(r'"(?:text|content)":"(.*?)"[,}]')
 _OF_ONE_ANSWER = re.compile(r'"(id|created|created_at|expires_at)": ?("[^"]*"|\d+),?')
 
 
-class Daemons:
-    """Two, because TEI's requests name no model: only one may be a reranker."""
+class Client:
+    """Sends requests, in which LONG and FILE stand for a long text and a file for batches."""
 
-    def __init__(self, others: httpx.Client, judge: httpx.Client) -> None:
-        self._others, self._judge = others, judge
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
         self._settled: dict[tuple[str, str], httpx.Response] = {}
         form = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", b"{}")}}
-        self.file: str = others.post("/v1/files", **form).raise_for_status().json()["id"]
+        self._file: str = client.post("/v1/files", **form).raise_for_status().json()["id"]
 
-    def post(self, endpoint: str, *, content: str) -> httpx.Response:
-        to = self._judge if json.loads(content).get("model") == "judge" else self._others
-        return to.post(endpoint, content=content)
+    def post(self, endpoint: str, body: JSON) -> httpx.Response:
+        text = json.dumps(body).replace('"LONG"', json.dumps(LONG)).replace("FILE", self._file)
+        return self._client.post(endpoint, content=text)
 
-    def settled(self, endpoint: str, content: str) -> httpx.Response:
-        """The answer when all that can be cached is cached; the same request is asked once."""
-        if (endpoint, content) not in self._settled:
-            self.post(endpoint, content=content)
-            self._settled[endpoint, content] = self.post(endpoint, content=content)
-        return self._settled[endpoint, content]
+    def answer(self, endpoint: str, body: JSON) -> object:
+        """What a 200 says."""
+        return told_by_200(self.post(endpoint, body))
+
+    def settled(self, endpoint: str, body: JSON) -> httpx.Response:
+        """The answer when all that can be cached is cached. The same request is asked once."""
+        key = endpoint, json.dumps(body)
+        if key not in self._settled:
+            self.post(endpoint, body)
+            self._settled[key] = self.post(endpoint, body)
+        return self._settled[key]
 
 
 @pytest.fixture(scope="module")
-def http(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemons]:
-    """To a generator, an embedder, a sparse one and a reranker, in which every option can show."""
-    folder = tmp_path_factory.mktemp("models")
-    embedder = demo_models()[EMBEDDER_NAME]
-    models = {name: folder / name for name in ("writer", "embedder", "sparse", "ranker")}
-    shutil.copytree(demo_models()[GENERATOR_NAME], models["writer"])
-    (models["writer"] / "chat_template.jinja").write_text(TEMPLATE)
-    shutil.copytree(embedder, models["embedder"])
-    change(models["embedder"] / "config.json", is_matryoshka=True)
-    save_masked_lm(models["sparse"], bias=-2.0, vocab_size=VOCABULARY, num_hidden_layers=1)
-    save_bert(models["ranker"], labels=1, vocab_size=VOCABULARY, num_hidden_layers=1)
-    for file in embedder.glob("*token*.json"):
-        shutil.copy(file, models["sparse"])
-        shutil.copy(file, models["ranker"])
-    for name in ("embedder", "sparse"):
-        prompts = {"prompts": {"query": "query: ", "passage": "passage: "}}
-        (models[name] / "config_sentence_transformers.json").write_text(json.dumps(prompts))
-    names = [word for name in models for word in ("--served-model-name", name)]
-    state = ("--state-dir", str(folder / "state"))
-    common = ("--threads", "1", "--priority-range=-1:1")
-    with (
-        running(*map(str, models.values()), *names, *common, *state) as daemon,
-        running(str(save_judge(folder)), "--task", "rerank", *common) as other,
-        httpx.Client(base_url=daemon.url, timeout=60) as client,
-        httpx.Client(base_url=other.url, timeout=60) as judge,
-    ):
-        yield Daemons(client, judge)
-
-
-def save_judge(folder: Path) -> Path:
-    """A generator that reranks."""
-    path = folder / "Qwen3-Reranker" / "judge"
-    save_reranking_qwen3(path)
-    return path
-
-
-def change(file: Path, **keys: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | keys))
+def http(options_daemon: Daemon) -> Generator[Client]:
+    url = options_daemon.url
+    with httpx.Client(base_url=url, headers=HEADERS, timeout=60) as client:
+        yield Client(client)
 
 
 def placed(body: JSON, path: str, *value: object) -> JSON:
@@ -168,14 +135,29 @@ def is_in(body: Any, path: str) -> bool:
 
 
 def cases(treatment: Treatment) -> list[Any]:
-    """Parameters: endpoint, type of request, path of the option."""
-    return [
-        pytest.param(endpoint, request, path, marks=pytest.mark.long if others else ())
-        for request, endpoints in TABLE.endpoints.items()
-        for path in TABLE.of(request, treatment)
-        # Other paths of one type of request have the same reader.
-        for others, endpoint in enumerate(endpoints)
-    ]
+    """Parameters: endpoint, type of request, path of the option.
+
+    Other paths of one type of request have the same reader, and so have fields that several types
+    inherit: all but the first are long.
+    """
+    found: list[Any] = []
+    shown: set[tuple[object, str]] = set()
+    for request, endpoints in TABLE.endpoints.items():
+        for path in TABLE.of(request, treatment):
+            field = declared_by(request, path.partition(".")[0]), path
+            for others, endpoint in enumerate(endpoints):
+                marks = pytest.mark.long if others or field in shown else ()
+                found.append(pytest.param(endpoint, request, path, marks=marks))
+            shown.add(field)
+    return found
+
+
+def declared_by(request: str, field: str) -> object:
+    """The class from which a type of request has a field; itself for one that is refused."""
+    for kind in reversed(STRUCTS[request].__mro__):
+        if field in vars(kind).get("__annotations__", {}):
+            return kind
+    return request
 
 
 def base_of(endpoint: str, request: str) -> JSON:
@@ -189,30 +171,6 @@ def base_beside(endpoint: str, request: str, path: str, beside: JSON) -> JSON:
     for name in (*own, *beside):
         base = placed(placed(base, name), INSTEAD_OF.get(name, name))
     return base | beside
-
-
-class Client:
-    """Sends variations of one request."""
-
-    def __init__(self, http: Daemons, endpoint: str, body: JSON) -> None:
-        self._http, self._endpoint, self._body = http, endpoint, body
-
-    def post(self, path: str = "", *value: object) -> httpx.Response:
-        """The answer, with `value` at `path`."""
-        body = placed(self._body, path, *value) if path else self._body
-        return self._http.post(self._endpoint, content=self._content(body))
-
-    def answer(self, path: str, *value: object) -> object:
-        """What a 200 says with `value` at `path`."""
-        return told_by_200(self.post(path, *value))
-
-    def before(self) -> httpx.Response:
-        """The answer to the request itself."""
-        return self._http.settled(self._endpoint, self._content(self._body))
-
-    def _content(self, body: JSON) -> str:
-        text = json.dumps(body)
-        return text.replace('"LONG"', json.dumps(LONG)).replace("FILE", self._http.file)
 
 
 def told_by_200(response: httpx.Response) -> object:
@@ -236,38 +194,38 @@ def told(response: httpx.Response) -> object:
 @pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("obeyed"))
 def test_what_is_obeyed_shows_in_the_answer(http, endpoint, request_type, path) -> None:
     option, given = TABLE.of(request_type, "obeyed")[path], examples_of(request_type)[path]
-    client = Client(http, endpoint, base_beside(endpoint, request_type, path, given.beside))
-    before = client.before()
-    assert client.answer(path, given.example) != told(before)
+    body = base_beside(endpoint, request_type, path, given.beside)
+    before = http.settled(endpoint, body)
+    assert http.answer(endpoint, placed(body, path, given.example)) != told(before)
     if before.status_code == 200 and not is_in(given.beside, path):
         for neutral in (None, *option.neutral):
-            assert client.answer(path, neutral) == told(before), neutral
+            assert http.answer(endpoint, placed(body, path, neutral)) == told(before), neutral
 
 
 @pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("accepted"))
 def test_what_is_accepted_changes_nothing(http, endpoint, request_type, path) -> None:
     option, given = TABLE.of(request_type, "accepted")[path], examples_of(request_type)[path]
-    client = Client(http, endpoint, base_beside(endpoint, request_type, path, given.beside))
-    before = told_by_200(client.before())
+    body = base_beside(endpoint, request_type, path, given.beside)
+    before = told_by_200(http.settled(endpoint, body))
     absent = [] if is_in(given.beside, path) else [None]
     for value in (*absent, *option.neutral, given.example):
-        assert client.answer(path, value) == before, value
+        assert http.answer(endpoint, placed(body, path, value)) == before, value
 
 
 @pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("refused"))
 def test_what_is_refused_is_named(http, endpoint, request_type, path) -> None:
     option, given = TABLE.of(request_type, "refused")[path], examples_of(request_type)[path]
-    client = Client(http, endpoint, base_beside(endpoint, request_type, path, given.beside))
-    response = client.post(path, given.example)
+    body = base_beside(endpoint, request_type, path, given.beside)
+    response = http.post(endpoint, placed(body, path, given.example))
     is_tei = "inputs" in base_of(endpoint, request_type) or request_type in TEI_FORMS
     assert response.status_code == (422 if is_tei else 400), response.text
     error = response.json()["error"]
     named = error.partition(" ")[0] if is_tei else error["param"]
     assert named.replace("[0]", "") == path
     if given.beside:
-        before = told_by_200(client.before())
+        before = told_by_200(http.settled(endpoint, body))
         for neutral in (None, *option.neutral):
-            assert client.answer(path, neutral) == before, neutral
+            assert http.answer(endpoint, placed(body, path, neutral)) == before, neutral
 
 
 @pytest.mark.parametrize(
@@ -277,7 +235,7 @@ def test_what_is_refused_is_named(http, endpoint, request_type, path) -> None:
 def test_neutral_values_of_what_is_refused_change_nothing(http, endpoint, request_type) -> None:
     refused = TABLE.of(request_type, "refused")
     body = base_of(endpoint, request_type)
-    before = told_by_200(Client(http, endpoint, body).before())
+    before = told_by_200(http.settled(endpoint, body))
     examples = examples_of(request_type)
     values = {
         path: [None, *option.neutral]
@@ -288,4 +246,4 @@ def test_neutral_values_of_what_is_refused_change_nothing(http, endpoint, reques
         varied = body
         for path, neutral in values.items():
             varied = placed(varied, path, neutral[turn % len(neutral)])
-        assert told_by_200(Client(http, endpoint, varied).post()) == before
+        assert http.answer(endpoint, varied) == before

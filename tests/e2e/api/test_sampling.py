@@ -1,6 +1,7 @@
 """Biases and penalties of the demo model's own tokens, from the request to the text."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -14,20 +15,14 @@ PROMPT = "The function returns"
 VOCABULARY = 4096
 
 
-def complete(daemon: Daemon, **fields: Any) -> httpx.Response:
-    body = {"model": GENERATOR_NAME, "prompt": PROMPT, "ignore_eos": True} | fields
-    return httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=60)
-
-
 def text(daemon: Daemon, **fields: Any) -> str:
-    answer = complete(daemon, **fields)
-    assert answer.status_code == 200, answer.text
-    return answer.json()["choices"][0]["text"]
+    body = {"model": GENERATOR_NAME, "prompt": PROMPT, "ignore_eos": True} | fields
+    return daemon.ask("/v1/completions", **body)["choices"][0]["text"]
 
 
 def tokens(daemon: Daemon, spelled: str) -> list[int]:
     body = {"model": GENERATOR_NAME, "prompt": spelled, "add_special_tokens": False}
-    return httpx.post(f"{daemon.url}/tokenize", json=body).json()["tokens"]
+    return daemon.ask("/tokenize", **body)["tokens"]
 
 
 def most_repeated(spelled: str) -> int:
@@ -47,11 +42,14 @@ def test_a_bias_bans_the_best_token_or_forces_another(demo: Daemon) -> None:
 
 def test_penalties_end_a_repetition(demo: Daemon) -> None:
     greedy: dict[str, Any] = {"temperature": 0, "max_tokens": 100}
-    plain = text(demo, **greedy)
+    penalties = ({}, *({f"{name}_penalty": 2} for name in ("frequency", "repetition", "presence")))
+    with ThreadPoolExecutor() as pool:
+        plain, frequency, repetition, presence = pool.map(
+            lambda penalty: text(demo, **greedy, **penalty), penalties
+        )
     assert most_repeated(plain) >= 5
-    for penalty in ({"frequency_penalty": 2}, {"repetition_penalty": 2}):
-        assert most_repeated(text(demo, **greedy, **penalty)) <= 2
-    assert text(demo, **greedy, presence_penalty=2) != plain
+    assert max(map(most_repeated, (frequency, repetition))) <= 2
+    assert presence != plain
 
 
 def test_min_p_of_one_leaves_the_best_token(demo: Daemon) -> None:
@@ -63,7 +61,9 @@ def test_min_p_of_one_leaves_the_best_token(demo: Daemon) -> None:
 @pytest.mark.parametrize("token", [VOCABULARY, 2**31 - 1])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_bias_outside_the_vocabulary_is_refused(demo: Daemon, token: int, stream: bool) -> None:
-    answer = complete(demo, logit_bias={"5": 1, str(token): -1}, stream=stream)
+    bias = {"5": 1, str(token): -1}
+    body = {"model": GENERATOR_NAME, "prompt": PROMPT, "stream": stream, "logit_bias": bias}
+    answer = httpx.post(f"{demo.url}/v1/completions", json=body)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert (error["code"], error["param"]) == ("invalid_request", "logit_bias")
@@ -76,12 +76,7 @@ def test_a_bias_outside_the_vocabulary_is_refused(demo: Daemon, token: int, stre
 def test_a_pipeline_gives_the_text_of_one_stage(demo: Daemon, pipeline: Daemon) -> None:
     """The last stage counts tokens; the requests' own order of steps must not matter."""
     asked: dict[str, Any] = {
-        "max_tokens": 40,
-        "seed": 11,
-        "min_p": 0.02,
-        "presence_penalty": 0.3,
-        "frequency_penalty": 0.4,
-        "repetition_penalty": 1.1,
-        "logit_bias": {"394": -3.5, "1141": 2},
-    }
+        "max_tokens": 40, "seed": 11, "min_p": 0.02, "presence_penalty": 0.3,
+        "frequency_penalty": 0.4, "repetition_penalty": 1.1, "logit_bias": {"394": -3.5, "1141": 2},
+    }  # fmt: skip
     assert text(pipeline, **asked) == text(demo, **asked)

@@ -5,13 +5,11 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
 from server.demo import EMBEDDER_NAME, demo_models
 from tests.e2e.daemon import Daemon, running
-from tests.patience import PATIENCE
 from tests.workers.checkpoints import save_masked_lm
 
 VOCABULARY = 30_522
@@ -48,16 +46,11 @@ def reference(folder: Path) -> Any:
     return SparseEncoder(str(folder), device="cpu")
 
 
-def post(daemon: Daemon, path: str, **body: Any) -> httpx.Response:
-    return httpx.post(daemon.url + path, json=body, timeout=PATIENCE)
-
-
 def sparse(daemon: Daemon, inputs: Any, **fields: Any) -> np.ndarray:
     """float32[N, V] of an answer whose indices ascend and which holds no zeros."""
-    response = post(daemon, "/embed_sparse", inputs=inputs, **fields)
-    assert response.status_code == 200, response.text
-    vectors = np.zeros((len(response.json()), VOCABULARY), np.float32)
-    for vector, entries in zip(vectors, response.json(), strict=True):
+    found = daemon.ask("/embed_sparse", inputs=inputs, **fields)
+    vectors = np.zeros((len(found), VOCABULARY), np.float32)
+    for vector, entries in zip(vectors, found, strict=True):
         indices = [entry["index"] for entry in entries]
         assert indices == sorted(set(indices))
         vector[indices] = [entry["value"] for entry in entries]
@@ -80,21 +73,6 @@ def test_truncation(daemon, reference, side) -> None:
     expected = reference.encode([LONG], convert_to_sparse_tensor=False).numpy()
     found = sparse(daemon, [LONG], truncate=True, truncation_direction=side)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def test_what_is_refused(daemon) -> None:
-    too_long = post(daemon, "/embed_sparse", inputs=["a", LONG])
-    assert too_long.status_code == 413
-    assert "inputs[1]" in too_long.json()["error"]
-    assert post(daemon, "/embed", inputs="a").status_code == 424
-    embeddings = post(daemon, "/v1/embeddings", model="splade", input="a")
-    assert embeddings.json()["error"]["code"] == "wrong_endpoint"
-
-
-def test_info(daemon) -> None:
-    info = httpx.get(f"{daemon.url}/info").json()
-    assert info["model_type"] == {"embedding": {"pooling": "splade"}}
-    assert info["max_input_length"] == 128
 
 
 def test_the_ready_message_says_how_to_try_it(daemon) -> None:

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from server.demo import EMBEDDER_NAME, GENERATOR_NAME
+from server.demo import GENERATOR_NAME
 from tests.e2e.daemon import Daemon, metric
 from tests.patience import wait_until
 
@@ -33,9 +33,7 @@ COLOURS = ["red", "dark green", "blue"]
 
 def complete(daemon: Daemon, **fields: Any) -> dict[str, Any]:
     body = {"model": GENERATOR_NAME, "prompt": PROMPT, "max_tokens": 200} | fields
-    answer = httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=60)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return daemon.ask("/v1/completions", **body)
 
 
 def assert_valid(text: str) -> None:
@@ -51,9 +49,19 @@ def assert_valid(text: str) -> None:
     assert all(isinstance(tag, str) and len(tag) <= 5 for tag in value["tags"])
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1.5, "seed": 5}])
-def test_a_schema_is_followed(demo: Daemon, sampling: dict[str, Any]) -> None:
-    (choice,) = complete(demo, response_format=JSON_SCHEMA, **sampling)["choices"]
+@pytest.mark.parametrize(
+    ("form", "sampling"),
+    [
+        (JSON_SCHEMA, {"temperature": 0}),
+        (JSON_SCHEMA, {"temperature": 1.5, "seed": 5}),
+        # TGI's. A schema that says nothing of other properties ends like one that forbids them.
+        ({"type": "json", "value": SCHEMA}, {"temperature": 0}),
+        ({"type": "json_object", "value": SILENT}, {"temperature": 0}),
+        ({"type": "json_schema", "value": {"name": "a", "schema": SCHEMA}}, {"temperature": 0}),
+    ],
+)
+def test_a_schema_is_followed(demo: Daemon, form: Any, sampling: dict[str, Any]) -> None:
+    (choice,) = complete(demo, response_format=form, **sampling)["choices"]
     assert choice["finish_reason"] == "stop"
     assert_valid(choice["text"])
 
@@ -93,9 +101,16 @@ def test_an_object_is_json(demo: Daemon) -> None:
         assert isinstance(json.loads(choice["text"]), dict)
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"seed": 1}, {"seed": 2, "top_k": 3}])
-def test_a_regular_expression_is_matched(demo: Daemon, sampling: dict[str, Any]) -> None:
-    (choice,) = complete(demo, regex=VERSION, **sampling)["choices"]
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"regex": VERSION, "temperature": 0},
+        {"regex": VERSION, "seed": 2, "top_k": 3},
+        {"response_format": {"type": "regex", "value": VERSION}},
+    ],
+)
+def test_a_regular_expression_is_matched(demo: Daemon, fields: dict[str, Any]) -> None:
+    (choice,) = complete(demo, **fields)["choices"]
     assert re.fullmatch(VERSION, choice["text"])
     assert choice["finish_reason"] == "stop"
 
@@ -178,27 +193,14 @@ def test_a_bad_grammar_is_named_before_the_status(
 
 
 @pytest.mark.parametrize(
-    "form",
+    ("path", "streamed"),
     [
-        {"type": "json", "value": SCHEMA},
-        {"type": "json_object", "value": SILENT},
-        {"type": "json_schema", "value": {"name": "server", "schema": SCHEMA}},
+        ("completions", False),
+        ("chat/completions", True),
+        pytest.param("completions", True, marks=pytest.mark.long),
+        pytest.param("chat/completions", False, marks=pytest.mark.long),
     ],
 )
-def test_the_forms_of_tgi(demo: Daemon, form: dict[str, Any]) -> None:
-    """A schema that says nothing of other properties ends like one that forbids them."""
-    (choice,) = complete(demo, response_format=form, temperature=0)["choices"]
-    assert choice["finish_reason"] == "stop"
-    assert_valid(choice["text"])
-
-
-def test_a_regular_expression_of_tgi(demo: Daemon) -> None:
-    (choice,) = complete(demo, response_format={"type": "regex", "value": VERSION})["choices"]
-    assert re.fullmatch(VERSION, choice["text"])
-
-
-@pytest.mark.parametrize("path", ["completions", "chat/completions"])
-@pytest.mark.parametrize("streamed", [False, True])
 def test_what_a_loose_schema_cannot_hold_is_told(demo: Daemon, path: str, streamed: bool) -> None:
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "name": {
         "type": "string", "maxLength": 12, "pattern": "(?!x)", "not": {"const": "a"}}}}  # fmt: skip
@@ -218,12 +220,6 @@ def test_what_a_loose_schema_cannot_hold_is_told(demo: Daemon, path: str, stream
     refused = httpx.post(f"{demo.url}/v1/{path}", json=body)
     assert refused.status_code == 400
     assert "$.properties.name." in refused.json()["error"]["message"]
-
-
-def test_an_embedder_has_no_text_to_constrain(demo: Daemon) -> None:
-    body = {"model": EMBEDDER_NAME, "prompt": PROMPT, "choice": ["a"]}
-    answer = httpx.post(f"{demo.url}/v1/completions", json=body)
-    assert answer.json()["error"]["code"] == "wrong_endpoint"
 
 
 def test_a_pipeline_gives_the_answers_of_one_stage(demo: Daemon, pipeline: Daemon) -> None:

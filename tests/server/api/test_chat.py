@@ -1,34 +1,24 @@
 """Chat over HTTP, before engines that generate scripted tokens."""
 
-import json
 import re
 import time
-from collections.abc import Iterator
 
 import httpx
-import openai
 import pytest
 
 from engine_core.messages import Failed
 from tests.patience import wait_until
-from tests.server.chat_client import HELLO, PATH, chat, chunks_of, error, job_of, post, say_little
-from tests.server.chat_templates import CHATML, LLAMA3, chat_deployment
+from tests.server.api.test_completions import ASKED, assert_told
+from tests.server.chat_client import HELLO, PATH, chat, choices, chunks_of, error
 from tests.server.conftest import Deployment
-from workers.contract.token_sampling import TokenSampling
 
 PROMPT = "<s><|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>[1]"
 PROMPT += "<|start_header_id|>assistant<|end_header_id|>\n\n"
 
 
-@pytest.fixture(scope="module")
-def open_deployment(tokenizer) -> Iterator[Deployment]:
-    with chat_deployment(tokenizer, {"writer": LLAMA3, "chatml": CHATML}) as deployment:
-        yield deployment
-
-
 @pytest.fixture
-def deployment(open_deployment) -> Deployment:
-    return say_little(open_deployment)
+def deployment(chats: Deployment) -> Deployment:
+    return chats
 
 
 def test_the_shape_of_an_answer(deployment, say):
@@ -56,13 +46,13 @@ def test_the_shape_of_an_answer(deployment, say):
 
 def test_the_prompt_is_the_templates_and_gets_no_second_bos(deployment):
     chat(deployment)
-    job = job_of(deployment)
+    job = deployment.job("writer")
     assert job.texts == [PROMPT]
     assert not job.tokenization.add_special_tokens
     assert job.params.max_tokens is None
     deployment.engines["writer"].received.clear()
     chat(deployment, add_special_tokens=True)
-    assert job_of(deployment).tokenization.add_special_tokens
+    assert deployment.job("writer").tokenization.add_special_tokens
 
 
 def test_the_shape_of_a_stream(deployment, say):
@@ -115,46 +105,24 @@ def test_tokens_spelled_by_their_ids(deployment, say):
         assert all(top["token"].startswith("token_id:") for top in other["top_logprobs"])
 
 
-def test_usage_is_absent_from_a_stream_that_did_not_ask(deployment, say):
-    say("so")
-    assert all("usage" not in chunk for chunk in chunks_of(deployment))
-
-
 @pytest.mark.parametrize("streamed", [False, True])
 def test_several_answers(deployment, say, streamed):
     say("so")
-    if streamed:
-        seen: dict[int, list[dict]] = {}
-        for chunk in chunks_of(deployment, n=3):
-            (choice,) = chunk["choices"]
-            seen.setdefault(choice["index"], []).append(choice)
-        assert sorted(seen) == [0, 1, 2]
-        for parts in seen.values():
-            assert parts[0]["delta"]["role"] == "assistant"
-            assert "".join(part["delta"].get("content", "") for part in parts) == "so"
-            assert [part["finish_reason"] for part in parts if part["finish_reason"]] == ["stop"]
-    else:
-        choices = chat(deployment, n=3)["choices"]
-        assert [choice["index"] for choice in choices] == [0, 1, 2]
-        assert {choice["message"]["content"] for choice in choices} == {"so"}
+    found = choices(deployment, n=3, stream=streamed)
+    assert [choice["index"] for choice in found] == [0, 1, 2]
+    told = [(each["message"]["role"], each["message"]["content"]) for each in found]
+    assert told == [("assistant", "so")] * 3
+    assert {choice["finish_reason"] for choice in found} == {"stop"}
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_logprobs(deployment, say, tokenizer, streamed):
     text = "größer 漢 then"
     ids = say(text)
-    fields = {"logprobs": True, "top_logprobs": 3}
-    if streamed:
-        choices = [
-            choice for chunk in chunks_of(deployment, **fields) for choice in chunk["choices"]
-        ]
-        parts = [choice["logprobs"] for choice in choices if choice["logprobs"]]
-        entries = [entry for logprobs in parts for entry in logprobs["content"]]
-        assert all(logprobs["refusal"] is None for logprobs in parts)
-    else:
-        logprobs = chat(deployment, **fields)["choices"][0]["logprobs"]
-        assert logprobs["refusal"] is None
-        entries = logprobs["content"]
+    fields = {"logprobs": True, "top_logprobs": 3, "stream": streamed}
+    (choice,) = choices(deployment, **fields)
+    assert choice["logprobs"]["refusal"] is None
+    entries = choice["logprobs"]["content"]
     assert len(entries) == len(ids) + 1  # the end token too
     assert {entry["logprob"] for entry in entries} == {-0.5}
     spelled = b"".join(bytes(entry["bytes"]) for entry in entries[:-1])
@@ -173,48 +141,16 @@ def test_logprobs_of_the_tokens_alone(deployment, say, fields):
     content = chat(deployment, logprobs=True, **fields)["choices"][0]["logprobs"]["content"]
     assert content
     assert all(entry["top_logprobs"] == [] for entry in content)
-    assert job_of(deployment).params.logprobs == 0
-
-
-def test_twenty_alternatives(deployment, say):
-    say("fox")
-    content = chat(deployment, logprobs=True, top_logprobs=20)["choices"][0]["logprobs"]["content"]
-    assert {len(entry["top_logprobs"]) for entry in content} == {20}
+    assert deployment.job("writer").params.logprobs == 0
 
 
 def test_what_the_request_says_reaches_the_engine(deployment):
-    chat(
-        deployment,
-        max_completion_tokens=3,
-        temperature=0.5,
-        top_p=0.9,
-        top_k=7,
-        min_p=0.25,
-        seed=5,
-        n=2,
-        presence_penalty=0.5,
-        frequency_penalty=1.5,
-        logit_bias={"7": -100},
-        stop_token_ids=[9],
-        regex="a+",
-        cache_salt="tenant 7",
-        priority=3,
-    )
-    job = job_of(deployment)
-    params = job.params
-    assert (job.n, job.cache_salt, job.priority) == (2, "tenant 7", 3)
-    assert params.sampling == TokenSampling(
-        temperature=0.5,
-        top_p=0.9,
-        top_k=7,
-        min_p=0.25,
-        presence_penalty=0.5,
-        frequency_penalty=1.5,
-    )
-    assert (params.max_tokens, params.seed, params.logit_bias) == (3, 5, {7: -100.0})
-    assert params.grammar is not None
-    assert params.grammar.kind == "regex"
-    assert (params.eos_token_ids, params.stop_token_ids) == ({1}, {9})
+    chat(deployment, **ASKED, n=2, regex="a+")
+    job = deployment.job("writer")
+    assert_told(job)
+    assert job.n == 2
+    assert job.params.grammar is not None
+    assert job.params.grammar.kind == "regex"
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
@@ -233,90 +169,11 @@ def test_max_tokens_under_both_names(deployment):
     assert error(deployment, max_tokens=2, max_completion_tokens=3)["param"] == "max_tokens"
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_stop_string(deployment, say, streamed):
-    say("The quick brown fox", end=False)
-    if streamed:
-        choices = [
-            choice for chunk in chunks_of(deployment, stop=" br") for choice in chunk["choices"]
-        ]
-        text = "".join(choice["delta"].get("content", "") for choice in choices)
-    else:
-        text = chat(deployment, stop=" br")["choices"][0]["message"]["content"]
-    assert text == "The quick"
-
-
-def test_variables_of_the_template(deployment):
-    chat(deployment, model="chatml", chat_template_kwargs={"enable_thinking": False, "x": [10**30]})
-    assert job_of(deployment, "chatml").texts[0].endswith("assistant\n<think></think>")
-
-
-def test_a_message_to_be_continued(deployment):
-    talk = [*HELLO, {"role": "assistant", "content": "The answer"}]
-    chat(deployment, model="chatml", messages=talk, continue_final_message=True)
-    assert job_of(deployment, "chatml").texts[0].endswith("<|im_start|>assistant\nThe answer")
-
-
-def test_no_generation_prompt(deployment):
-    chat(deployment, add_generation_prompt=False)
-    assert job_of(deployment).texts[0].endswith("<|eot_id|>[1]")
-
-
-NEUTRAL = {
-    "tools": [],
-    "tool_choice": "none",
-    "functions": [],
-    "function_call": "none",
-    "modalities": ["text"],
-    "best_of": 1,
-    "echo": False,
-    "store": False,
-    "metadata": {"a": "b"},
-    "service_tier": "auto",
-    "parallel_tool_calls": True,
-    "reasoning_effort": "low",
-    "verbosity": "low",
-    "safety_identifier": "someone",
-    "prompt_cache_key": "key",
-    "user": "someone",
-    "response_format": {"type": "text"},
-    "some_new_field": {"x": 1},
-}
-
-
-def test_options_that_change_nothing(deployment):
-    chat(deployment)
-    chat(deployment, **NEUTRAL)
-    chat(deployment, **dict.fromkeys(NEUTRAL))
-    plain, *others = deployment.engines["writer"].received
-    for other in others:
-        assert (other.params, other.texts) == (plain.params, plain.texts)
-
-
-def test_a_stream_that_fails_on_the_way(deployment, say):
-    say("The quick brown fox")
-    deployment.engines["writer"].script.fail_after = 2
-    deployment.engines["writer"].script.step_seconds = 0.01
-    response = post(deployment, stream=True)
-    assert response.status_code == 200
-    *_, last, rest = response.text.split("\n\n")
-    assert rest == ""
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "row_failed"
-
-
 def test_a_client_that_leaves_ends_its_job(deployment):
     deployment.engines["writer"].script.held = True
     with pytest.raises(httpx.ReadTimeout):
         deployment.http.post(PATH, json={"model": "writer", "messages": HELLO}, timeout=0.3)
     wait_until(lambda: deployment.engines["writer"].running == 0)
-
-
-@pytest.fixture
-def client(deployment) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{deployment.api.url}/v1", api_key="none", max_retries=0
-    ) as client:
-        yield client
 
 
 def test_openai_chat(client, say):

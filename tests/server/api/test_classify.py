@@ -1,47 +1,29 @@
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from engine_core.messages import Failed, Tokenization
-from tests.server.conftest import Deployment, DeploymentBuilder
+from server.api.classify import label_scores, probabilities
+from tests.server.api.conftest import LABELS
+from tests.server.conftest import Deployment
 from tests.server.fake_engine import logits_of
-from tests.server.support import ANY_PRIORITY, server_config
+from tests.server.support import served_model, with_model
 
-LABELS = ("good", "bad", "ugly")
 TEXTS = ["a b", "a b c d", "e"]
+LOGITS = np.array([[0.0, 1.0, -2.0], [1e4, -1e4, 0.0], [-1e4, -1e4, -1e4]], np.float32)
 
 
-@pytest.fixture(scope="module")
-def open_sorting_deployment(folder, tokenizer) -> Iterator[Deployment]:
-    builder = DeploymentBuilder(folder, tokenizer)
-    models = [builder.model("sorter", "classify", LABELS), builder.model("vectors", "embed")]
-    yield builder.open(server_config(*models, limits=ANY_PRIORITY))
-    builder.close()
+def classify(encoders: Deployment, path: str = "/v1/classify", **fields) -> dict:
+    return encoders.ask(path, **{"model": "sorter"} | fields)
 
 
-@pytest.fixture
-def sorting_deployment(open_sorting_deployment) -> Deployment:
-    engine = open_sorting_deployment.engines["sorter"]
-    engine.received.clear()
-    engine.script.refusal = None
-    return open_sorting_deployment
+def softmax(logits: np.ndarray) -> np.ndarray:
+    odds = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(np.float64))
+    return odds / odds.sum(axis=1, keepdims=True)
 
 
-def classify(deployment, **fields) -> dict:
-    response = deployment.post("/v1/classify", fields)
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def logits(texts: list[str]) -> np.ndarray:
-    return np.stack([logits_of(None, text, len(LABELS)) for text in texts])
-
-
-def test_each_text_gets_the_probabilities_of_all_labels(sorting_deployment):
-    body = classify(sorting_deployment, input=TEXTS)
-    odds = np.exp(logits(TEXTS))
-    expected = odds / odds.sum(axis=1, keepdims=True)
+def test_each_text_gets_the_probabilities_of_all_labels(encoders):
+    body = classify(encoders, input=TEXTS)
+    expected = softmax(np.stack([logits_of(None, text, len(LABELS)) for text in TEXTS]))
     assert body["id"].startswith("classify-")
     assert (body["object"], body["model"]) == ("list", "sorter")
     assert [entry["index"] for entry in body["data"]] == [0, 1, 2]
@@ -49,17 +31,13 @@ def test_each_text_gets_the_probabilities_of_all_labels(sorting_deployment):
     assert {entry["num_classes"] for entry in body["data"]} == {3}
     np.testing.assert_allclose([e["probs"] for e in body["data"]], expected, atol=1e-6)
     assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 3
+    assert classify(encoders, "/classify", input=TEXTS)["data"] == body["data"]
 
 
-def test_another_path_is_the_same(sorting_deployment):
-    response = sorting_deployment.post("/classify", {"input": TEXTS})
-    assert response.status_code == 200, response.text
-    assert response.json()["data"] == classify(sorting_deployment, input=TEXTS)["data"]
-
-
-def test_one_text_and_its_logits(sorting_deployment):
-    body = classify(sorting_deployment, input="a b", use_activation=False)
-    np.testing.assert_allclose(body["data"][0]["probs"], logits(["a b"])[0], atol=1e-6)
+def test_one_text_and_its_logits(encoders):
+    body = classify(encoders, input="a b", use_activation=False)
+    expected = logits_of(None, "a b", len(LABELS))
+    np.testing.assert_allclose(body["data"][0]["probs"], expected, atol=1e-6)
 
 
 def test_a_reranker_has_one_label(deployment):
@@ -67,53 +45,47 @@ def test_a_reranker_has_one_label(deployment):
     assert entry == {"index": 0, "label": "relevant", "probs": [2.0], "num_classes": 1}
 
 
-def test_a_salt_parts_cached_prefixes(sorting_deployment):
+def test_a_salt_parts_cached_prefixes(encoders):
     """A causal model classifies with the prefix cache."""
     for fields in ({}, {"cache_salt": "mine"}, {"cache_salt": "other"}):
-        classify(sorting_deployment, input="a b", **fields)
-    salts = [job.cache_salt for job in sorting_deployment.engines["sorter"].received]
-    assert len(set(salts)) == 3
+        classify(encoders, input="a b", **fields)
+    assert len({job.cache_salt for job in encoders.engines["sorter"].received}) == 3
 
 
 @pytest.mark.parametrize(("asked", "limit"), [(None, None), (-1, 2048), (7, 7)])
-def test_texts_are_cut_if_asked_for(sorting_deployment, asked, limit):
-    classify(sorting_deployment, input=[[5, 6]], truncate_prompt_tokens=asked, priority=-1)
-    (job,) = sorting_deployment.engines["sorter"].received
+def test_texts_are_cut_if_asked_for(encoders, asked, limit):
+    classify(encoders, input=[[5, 6]], truncate_prompt_tokens=asked, priority=-1)
+    job = encoders.job("sorter")
     assert job.tokenization == Tokenization(truncate_to=limit)
     assert (job.priority, job.query, len(job.ids)) == (-1, None, 1)
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"input": []}, "input"),
-        ({"input": None}, "input"),
-        ({"input": ["a", 3]}, "input[1]"),
-        ({"input": [[1], [10**6]]}, "input[1][0]"),
-        ({"input": ["a"] * 2049}, "input"),
-        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
-        ({"messages": []}, "messages"),
-        ({"model": "vectors"}, "model"),
-    ],
-)
-def test_bad_input(sorting_deployment, fields, param):
-    response = sorting_deployment.post("/v1/classify", {"input": "a", **fields})
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == param
+def test_a_classifier_of_several_labels_does_not_rerank(encoders):
+    error = encoders.refusal("/v1/rerank", model="sorter", query="a", documents=["b"])
+    assert error["code"] == "wrong_endpoint"
 
 
-def test_a_classifier_of_several_labels_does_not_rerank(sorting_deployment):
-    body = {"model": "sorter", "query": "a", "documents": ["b"]}
-    response = sorting_deployment.post("/v1/rerank", body)
-    assert response.status_code == 400
-    assert response.json()["error"]["code"] == "wrong_endpoint"
-
-
-def test_the_engines_complaint_is_told_in_the_requests_words(sorting_deployment):
-    sorting_deployment.engines["sorter"].script.refusal = Failed(
+def test_the_engines_complaint_is_told_in_the_requests_words(encoders):
+    encoders.engines["sorter"].script.refusal = Failed(
         0, "context_length_exceeded", "documents[1] has 9 tokens", "documents[1]"
     )
-    response = sorting_deployment.post("/v1/classify", {"input": ["a", "b"]})
-    assert response.status_code == 400
-    error = response.json()["error"]
+    error = encoders.refusal("/v1/classify", model="sorter", input=["a", "b"])
     assert (error["param"], error["message"]) == ("input[1]", "input[1] has 9 tokens")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("sigmoid", [True, False])
+def test_scores_are_what_the_checkpoint_says(tmp_path, labels, sigmoid):
+    """One label without a sigmoid is its logit, though its probability is one all the same."""
+    names = tuple(map(str, range(labels)))
+    served = served_model("m", "classify", tmp_path, "ipc://m", vocab_size=9, labels=names)
+    config = with_model(served, sigmoid_scores=sigmoid).execution.model
+    logits = LOGITS.reshape(-1, labels)
+    each = 1 / (1 + np.exp(-np.clip(logits.astype(np.float64), -700, 700)))
+    likely = each if sigmoid or labels == 1 else softmax(logits)
+    found = label_scores(logits, config)
+    expected = logits if labels == 1 and not sigmoid else likely
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(probabilities(logits, config), likely, atol=1e-6)

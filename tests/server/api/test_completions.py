@@ -1,36 +1,26 @@
 import json
 import re
 import time
+from typing import Any
 
 import pytest
 
-from engine_core.messages import Failed, Tokenization
+from engine_core.messages import Failed, GenerateJob, Tokenization
 from tests.patience import wait_until
-from tests.server.conftest import Deployment
+from tests.server.conftest import Deployment, events_in
 from workers.contract.token_sampling import GREEDY, TokenSampling
 
 BOS_AND_HELLO = 5  # the tokens of "<s>" and "Hello"
 
 
-def events_of(response) -> list[dict]:
-    """The chunks of a whole stream, which ends with [DONE]."""
-    lines = [line for line in response.text.split("\n\n") if line]
-    assert all(line.startswith("data: ") for line in lines)
-    assert lines[-1] == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
-
-
 def stream(deployment: Deployment, **fields) -> list[dict]:
     response = deployment.post("/v1/completions", {"stream": True, **fields})
     assert response.status_code == 200, response.text
-    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-    return events_of(response)
+    return events_in(response)
 
 
 def complete(deployment: Deployment, **fields) -> dict:
-    response = deployment.post("/v1/completions", fields)
-    assert response.status_code == 200, response.text
-    return response.json()
+    return deployment.ask("/v1/completions", **fields)
 
 
 def test_the_shape_of_a_completion(deployment, say):
@@ -70,9 +60,8 @@ def test_the_shape_of_a_stream(deployment, say):
     choices = [chunk["choices"] for chunk in pieces]
     assert all(len(choice) == 1 for choice in choices)
     assert "".join(choice[0]["text"] for choice in choices) == text
-    assert [choice[0]["finish_reason"] for choice in choices] == [None] * (len(pieces) - 1) + [
-        "stop"
-    ]
+    ends = [choice[0]["finish_reason"] for choice in choices]
+    assert ends == [None] * (len(pieces) - 1) + ["stop"]
 
 
 @pytest.mark.parametrize("at_end", [False, True])
@@ -98,9 +87,8 @@ def test_usage_is_absent_from_a_stream_that_did_not_ask(deployment, say):
 def test_every_form_of_prompt(deployment, say, tokenizer, prompt, n):
     say("so")
     body = complete(deployment, prompt=prompt, n=n)
-    (job,) = deployment.engines["writer"].received
-    count = len(prompt) if isinstance(prompt[0], str) and isinstance(prompt, list) else 1
-    count = len(prompt) if isinstance(prompt[0], list) else count
+    job = deployment.job("writer")
+    count = len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
     assert [choice["index"] for choice in body["choices"]] == list(range(count * n))
     assert {choice["text"] for choice in body["choices"]} == {"so"}
     assert job.n == n
@@ -109,99 +97,68 @@ def test_every_form_of_prompt(deployment, say, tokenizer, prompt, n):
     assert body["usage"]["prompt_tokens"] == sum(len(tokens) // 4 for tokens in ids)
 
 
-def test_what_the_request_says_reaches_the_engine(deployment):
-    complete(
-        deployment,
-        prompt="a",
-        max_tokens=3,
-        temperature=0.5,
-        top_p=0.9,
-        top_k=-1,
-        seed=-2,
-        logprobs=2,
-        ignore_eos=True,
-        min_p=0.25,
-        presence_penalty=-0.5,
-        frequency_penalty=1.5,
-        repetition_penalty=1.25,
-        logit_bias={"7": -100, "40": 2.5},
-        cache_salt="tenant 7",
-        stop_token_ids=[9, 8, 9],
-        min_tokens=2,
-        priority=-3,
-        add_special_tokens=False,
-        truncate_prompt_tokens=5,
-        user="somebody",
-    )
-    (job,) = deployment.engines["writer"].received
+SAMPLING = {
+    "temperature": 0.5, "top_p": 0.9, "min_p": 0.25, "presence_penalty": -0.5,
+    "frequency_penalty": 1.5, "repetition_penalty": 1.25,
+}  # fmt: skip
+ASKED: dict[str, Any] = SAMPLING | {
+    "max_tokens": 3, "min_tokens": 2, "seed": -2, "top_k": -1, "ignore_eos": True,
+    "logit_bias": {"7": -100, "40": 2.5}, "stop_token_ids": [9, 8, 9], "cache_salt": "tenant 7",
+    "priority": -3, "truncate_prompt_tokens": 5, "user": "somebody",
+}  # fmt: skip
+"""Options of completions and of chat."""
+
+
+def assert_told(job: GenerateJob) -> None:
+    """The engine is told what is ASKED."""
     assert (job.cache_salt, job.priority) == ("tenant 7", -3)
     assert job.tokenization == Tokenization(
         add_special_tokens=False, truncate_to=5, truncation_side="left"
     )
     params = job.params
-    assert params.sampling == TokenSampling(
-        temperature=0.5,
-        top_p=0.9,
-        top_k=0,
-        min_p=0.25,
-        presence_penalty=-0.5,
-        frequency_penalty=1.5,
-        repetition_penalty=1.25,
-    )
+    assert params.sampling == TokenSampling(**SAMPLING, top_k=0)
     assert (params.max_tokens, params.min_tokens, params.seed) == (3, 2, 2**63 - 2)
     assert not params.lowered_to_fit
-    assert (params.logprobs, params.prompt_logprobs) == (2, None)
     assert params.ignore_eos
     assert params.logit_bias == {7: -100.0, 40: 2.5}
     assert (params.eos_token_ids, params.stop_token_ids) == ({1}, {8, 9})
 
 
+def test_what_the_request_says_reaches_the_engine(deployment):
+    complete(deployment, prompt="a", **ASKED, logprobs=2, add_special_tokens=False)
+    job = deployment.job("writer")
+    assert_told(job)
+    assert (job.params.logprobs, job.params.prompt_logprobs) == (2, None)
+
+
 def test_top_p_0_is_temperature_0(deployment):
     complete(deployment, prompt="a", top_p=0, temperature=1.5)
-    (job,) = deployment.engines["writer"].received
+    job = deployment.job("writer")
     assert job.params.sampling == GREEDY
 
 
 def test_what_the_request_leaves_open(deployment):
-    nothing = ("max_tokens", "temperature", "n", "stop", "min_p", "presence_penalty")
-    nothing += ("frequency_penalty", "repetition_penalty", "logit_bias", "cache_salt", "best_of")
-    nothing += ("stop_token_ids", "include_stop_str_in_output", "min_tokens", "timeout", "echo")
-    nothing += ("skip_special_tokens", "add_special_tokens", "truncate_prompt_tokens", "priority")
-    nothing += ("prompt_logprobs", "return_token_ids")
-    for extra in ({}, dict.fromkeys(nothing)):
-        complete(deployment, prompt="a", **extra)
-    first, second = deployment.engines["writer"].received
-    assert first.params == second.params
-    assert first.cache_salt == second.cache_salt == ""
-    assert (first.params.max_tokens, first.params.lowered_to_fit) == (16, True)
-    assert first.params.seed is None
-    assert (first.params.eos_token_ids, first.params.stop_token_ids) == ({1}, set())
-    assert first.tokenization == second.tokenization
-    assert first.tokenization.truncate_to is None
-    assert not first.params.ignore_eos
-    assert first.params.sampling == TokenSampling()
-    assert first.params.logit_bias == {}
+    complete(deployment, prompt="a")
+    job = deployment.job("writer")
+    params = job.params
+    assert job.cache_salt == ""
+    assert job.tokenization.truncate_to is None
+    assert params.sampling == TokenSampling()
+    assert (params.max_tokens, params.lowered_to_fit) == (16, True)
+    assert params.seed is None
+    assert not params.ignore_eos
+    assert params.logit_bias == {}
+    assert (params.eos_token_ids, params.stop_token_ids) == ({1}, set())
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_stop_string_over_several_tokens(deployment, say, streamed):
-    ids = say("The quick brown fox jumps over the lazy dog.", end=False)
+    say("The quick brown fox jumps over the lazy dog.", end=False)
     deployment.engines["writer"].script.step_seconds = 0.01
     fields = {"prompt": "a", "max_tokens": 200, "stop": ["zebra", "wn fo"], "n": 2}
-    if streamed:
-        chunks = stream(deployment, **fields)
-        texts = ["", ""]
-        for chunk in chunks:
-            (choice,) = chunk["choices"]
-            texts[choice["index"]] += choice["text"]
-        reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
-        assert [reason for reason in reasons if reason] == ["stop", "stop"]
-    else:
-        body = complete(deployment, **fields)
-        texts = [choice["text"] for choice in body["choices"]]
-        assert {choice["finish_reason"] for choice in body["choices"]} == {"stop"}
-        assert body["usage"]["completion_tokens"] < 2 * len(ids)
-    assert texts == ["The quick bro", "The quick bro"]
+    choices = deployment.choices("/v1/completions", **fields, stream=streamed)
+    assert [choice["text"] for choice in choices] == ["The quick bro"] * 2
+    assert {choice["finish_reason"] for choice in choices} == {"stop"}
     engine = deployment.engines["writer"]
     job = engine.received[0].id
     wait_until(lambda: sorted(engine.ended_rows) == [(job, 0), (job, 1)])
@@ -237,12 +194,9 @@ def test_echo_of_token_ids_is_their_text(deployment, say, tokenizer):
 def test_logprobs_line_up_with_the_text(deployment, say, streamed):
     text = "größer, then"
     ids = say(text)
-    fields = {"prompt": "Hello", "logprobs": 2}
-    if streamed:
-        pieces = [chunk["choices"][0]["logprobs"] for chunk in stream(deployment, **fields)]
-        logprobs = {key: [x for piece in pieces for x in piece[key]] for key in pieces[0]}
-    else:
-        logprobs = complete(deployment, **fields)["choices"][0]["logprobs"]
+    fields = {"prompt": "Hello", "logprobs": 2, "stream": streamed}
+    (choice,) = deployment.choices("/v1/completions", **fields)
+    logprobs = choice["logprobs"]
     count = len(ids) + 1  # the stop token too
     assert {len(values) for values in logprobs.values()} == {count}
     assert logprobs["token_logprobs"] == [-0.5] * count
@@ -280,9 +234,7 @@ def test_an_engine_that_refuses_is_heard_before_the_status(deployment):
         0, "context_length_exceeded", "2048 tokens fit; prompt has 3000", "prompt"
     )
     for streamed in (False, True):
-        response = deployment.post("/v1/completions", {"prompt": "a", "stream": streamed})
-        assert response.status_code == 400
-        assert response.json()["error"] == {
+        assert deployment.refusal("/v1/completions", prompt="a", stream=streamed) == {
             "message": "2048 tokens fit; prompt has 3000",
             "type": "invalid_request_error",
             "param": "prompt",

@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from server.api.home import read_page_files
+from server.api.ops import read_page_files
 from tests.server.support import server_config
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}

@@ -1,44 +1,87 @@
+"""`/tokenize` of texts and of chat messages, and `/detokenize`."""
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.server.chat_client import HELLO
+from tests.server.conftest import Deployment
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+
+def tokens(deployment: Deployment, **fields) -> list[int]:
+    body = deployment.ask("/tokenize", **{"model": "writer"} | fields)
+    assert body["count"] == len(body["tokens"])
+    assert body["max_model_len"] == 2048
+    return body["tokens"]
+
+
+def text_of(deployment: Deployment, tokens: list[int]) -> str:
+    return deployment.ask("/detokenize", model="writer", tokens=tokens)["prompt"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(text=st.text(alphabet=st.characters(codec="utf-8"), max_size=40))
 def test_there_and_back(deployment, text):
-    tokens = deployment.post(
-        "/tokenize", {"model": "writer", "prompt": text, "add_special_tokens": False}
-    ).json()
-    assert tokens["count"] == len(tokens["tokens"])
-    body = {"model": "writer", "tokens": tokens["tokens"]}
-    assert deployment.post("/detokenize", body).json() == {"prompt": text}
+    assert text_of(deployment, tokens(deployment, prompt=text, add_special_tokens=False)) == text
 
 
 def test_special_tokens_are_there_unless_declined(deployment):
-    with_special = deployment.post("/tokenize", {"model": "writer", "prompt": "Hello"}).json()
-    assert with_special["tokens"][0] == 0
-    assert with_special["max_model_len"] == 2048
-    body = {"model": "writer", "prompt": "Hello", "add_special_tokens": False}
-    assert deployment.post("/tokenize", body).json()["tokens"] == with_special["tokens"][1:]
-    body = {"model": "writer", "tokens": with_special["tokens"]}
-    assert deployment.post("/detokenize", body).json() == {"prompt": "<s>Hello"}
+    whole = tokens(deployment, prompt="Hello")
+    assert whole[0] == 0
+    assert tokens(deployment, prompt="Hello", add_special_tokens=False) == whole[1:]
+    assert text_of(deployment, whole) == "<s>Hello"
 
 
 def test_spellings_if_asked_for(deployment, tokenizer):
     body = {"model": "writer", "prompt": "naïve 漢"}
-    plain = deployment.post("/tokenize", body).json()
-    spelled = deployment.post("/tokenize", {**body, "return_token_strs": True}).json()
+    plain = deployment.ask("/tokenize", **body)
+    spelled = deployment.ask("/tokenize", **body, return_token_strs=True)
     assert spelled == {**plain, "token_strs": tokenizer.raw.encode(body["prompt"]).tokens}
     assert "token_strs" not in plain
 
 
-@pytest.mark.parametrize("tokens", [[-1], [1, 99_999], [2**63]])
-def test_ids_outside_the_vocabulary(deployment, tokens):
-    response = deployment.post("/detokenize", {"model": "writer", "tokens": tokens})
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == f"tokens[{len(tokens) - 1}]"
-
-
 def test_the_model_must_be_named(deployment):
-    response = deployment.post("/tokenize", {"prompt": "a"})
-    assert response.json()["error"]["code"] == "model_required"
+    assert deployment.refusal("/tokenize", prompt="a")["code"] == "model_required"
+
+
+def test_messages_come_to_what_chat_sends_to_the_engine(chats):
+    chats.ask("/v1/chat/completions", model="writer", messages=HELLO, max_tokens=1)
+    (text,) = chats.job("writer").texts
+    ids = tokens(chats, messages=HELLO)
+    assert ids == tokens(chats, prompt=text, add_special_tokens=False)
+    assert text_of(chats, ids) == text
+
+
+def test_the_templates_bos_is_the_only_one_unless_asked_for(chats):
+    ids = tokens(chats, messages=HELLO)
+    assert ids[0] == 0
+    assert 0 not in ids[1:]
+    assert tokens(chats, messages=HELLO, add_special_tokens=False) == ids
+    assert tokens(chats, messages=HELLO, add_special_tokens=True) == [0, *ids]
+
+
+@pytest.mark.parametrize(
+    ("fields", "end"),
+    [
+        ({"add_generation_prompt": False}, "<|eot_id|>[1]"),
+        (
+            {"model": "chatml", "chat_template_kwargs": {"enable_thinking": False}},
+            "<think></think>",
+        ),
+        (
+            {
+                "model": "chatml",
+                "messages": [*HELLO, {"role": "assistant", "content": "So"}],
+                "continue_final_message": True,
+            },
+            "assistant\nSo",
+        ),
+    ],
+)
+def test_the_options_of_chat(chats, fields, end):
+    assert text_of(chats, tokens(chats, **{"messages": HELLO} | fields)).endswith(end)
+
+
+@pytest.mark.parametrize("neutral", [{"tools": []}, {"chat_template": None}])
+def test_neutral_options(chats, neutral):
+    assert tokens(chats, messages=HELLO, **neutral) == tokens(chats, messages=HELLO)

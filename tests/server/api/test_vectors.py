@@ -1,9 +1,17 @@
-"""The forms of a vector, against sentence-transformers where it has them."""
+"""The forms of a vector and the similarities of two, as sentence-transformers has them."""
 
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sentence_transformers.util import SimilarityFunction, quantize_embeddings
 
-from server.api.embeddings import quantize, shorten
+from server.api.embeddings import cosine_similarity, quantize, shorten, similarity
+from tests.engine_core.configs import MODEL
+from tests.server.fake_engine import LENGTH, vector_of
+from workers.contract.model_config import EmbeddingConfig, NormalizeConfig
 
 
 @pytest.fixture(params=[8, 20, 384])
@@ -14,8 +22,6 @@ def vectors(request) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float32", "binary", "ubinary"])
 def test_what_sentence_transformers_defines_is_the_same(vectors: np.ndarray, dtype) -> None:
-    from sentence_transformers.util import quantize_embeddings
-
     vectors[2, 1] = 0.0  # neither above 0 nor below
     expected = np.asarray(quantize_embeddings(vectors, dtype))
     ours = quantize(vectors, dtype)
@@ -79,3 +85,46 @@ def test_a_vector_of_zeros_stays_one() -> None:
     vectors = np.array([[0, 0, 1]], np.float32)
     with np.errstate(all="raise"):
         assert shorten(vectors, 2, normalize=True).tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("kind", ["cosine", "dot", "euclidean", "manhattan"])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("queries", [1, 5])
+def test_similarities_are_the_librarys(kind, normalize: bool, queries: int) -> None:
+    size, draw = 4, np.random.default_rng(3)
+    first = draw.normal(size=(queries, size)).astype(np.float32)
+    second = draw.normal(size=(5, size)).astype(np.float32)
+    config = msgspec.structs.replace(
+        MODEL,
+        hidden_size=size,
+        modules=(NormalizeConfig(),) * normalize,
+        embedding=EmbeddingConfig(similarity=kind),
+    )
+    pairwise = SimilarityFunction.to_similarity_pairwise_fn(kind)
+    own = [
+        shorten(pooled, size, normalize=normalize)
+        for pooled in (first.repeat(5 // queries, 0), second)
+    ]
+    ours = similarity(first, second, config)
+    assert ours.dtype == np.float32
+    np.testing.assert_allclose(ours, pairwise(*own), rtol=1e-5, atol=1e-6)
+
+
+def test_scores_are_those_of_the_models_own_similarity(encoders) -> None:
+    data = encoders.ask("/v1/score", model="long", text_1="a", text_2=["b", "c"])["data"]
+    expected = [LENGTH**2 * float(vector_of("a", 8) @ vector_of(text, 8)) for text in ("b", "c")]
+    assert [entry["score"] for entry in data] == pytest.approx(expected, rel=1e-5)
+
+
+@given(vectors=hnp.arrays(np.float32, (4, 5), elements=st.floats(-(2.0**20), 2.0**20, width=32)))
+def test_cosine_similarity_stays_in_its_range(vectors):
+    scores = cosine_similarity(vectors[:1], vectors[1:])
+    assert scores.dtype == np.float32
+    assert np.all(np.abs(scores) <= 1)
+    assert np.all(np.isfinite(scores))
+
+
+def test_cosine_similarity_of_what_is_equal_opposite_square_and_nothing():
+    others = np.array([[2, 0], [-3, 0], [0, 1], [0, 0]], np.float32)
+    scores = cosine_similarity(np.array([[5, 0]], np.float32), others)
+    assert scores.tolist() == [1, -1, 0, 0]

@@ -1,57 +1,53 @@
 """Who may ask: keys, pages of other origins; and what a daemon with strict fields refuses."""
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
 import httpx
 import msgspec
 import pytest
 
-from engine_core.tokenization.tokenizer import Tokenizer
-from tests.patience import PATIENCE
 from tests.server.conftest import Deployment, DeploymentBuilder
-from tests.server.support import api_keys, server_config, write_tokenizer
+from tests.server.support import api_keys, server_config
 
 PAGE = "https://chat.example.org"
 
 
 @pytest.fixture(scope="module")
-def guarded(tokenizer: Tokenizer) -> Iterator[Deployment]:
+def guarded(module_builder: DeploymentBuilder) -> Deployment:
     """Two keys, one origin, strict fields."""
-    with tempfile.TemporaryDirectory(prefix="penstock-") as name:
-        write_tokenizer(Path(name))
-        builder = DeploymentBuilder(Path(name), tokenizer)
-        model = msgspec.structs.replace(
-            builder.model("writer", "generate"), aliases=("gpt-4o", "chat")
-        )
-        config = msgspec.structs.replace(
-            server_config(model),
-            api_keys=api_keys("one", "two"),
-            cors_origins=(PAGE,),
-            strict_fields=True,
-        )
-        yield builder.open(config)
-        builder.close()
+    model = msgspec.structs.replace(
+        module_builder.model("writer", "generate"), aliases=("gpt-4o", "chat")
+    )
+    config = msgspec.structs.replace(
+        server_config(model),
+        api_keys=api_keys("one", "two"),
+        cors_origins=(PAGE,),
+        strict_fields=True,
+    )
+    return module_builder.open(config)
+
+
+def authorized(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
 
 
 @pytest.mark.parametrize("key", ["one", "two"])
 def test_any_key_opens(guarded: Deployment, key: str) -> None:
-    answer = guarded.http.post(
-        "/v1/completions", json={"prompt": "a"}, headers={"Authorization": f"Bearer {key}"}
-    )
+    answer = guarded.http.post("/v1/completions", json={"prompt": "a"}, headers=authorized(key))
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/docs", "/openapi.json", "/nothing", "/health/"])
-def test_without_a_key_nothing_is_answered(guarded: Deployment, path: str) -> None:
+@pytest.mark.parametrize("headers", [{}, authorized("wrong"), {"Authorization": "one"}])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/version", "/docs", "/openapi.json", "/nothing", "/health/"]
+)
+def test_without_a_key_nothing_is_answered(guarded: Deployment, path: str, headers) -> None:
     for method in ("GET", "POST", "OPTIONS", "HEAD"):
-        answer = guarded.http.request(method, path)
+        answer = guarded.http.request(method, path, headers=headers)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
         assert answer.headers["content-type"] == "application/json"
         if method != "HEAD":
-            assert answer.json()["error"]["type"] == "authentication_error"
+            error = answer.json()["error"]
+            assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/metrics"])
@@ -65,7 +61,7 @@ def test_metrics_behind_the_key(builder: DeploymentBuilder) -> None:
         msgspec.structs.replace(config, api_keys=api_keys("one"), metrics_key=True)
     )
     assert closed.http.get("/metrics").status_code == 401
-    answer = closed.http.get("/metrics", headers={"Authorization": "Bearer one"})
+    answer = closed.http.get("/metrics", headers=authorized("one"))
     assert "penstock_http_requests_total" in answer.text
     assert closed.http.get("/health/live").status_code == 200
 
@@ -92,7 +88,7 @@ def test_a_preflight_needs_no_key(guarded: Deployment) -> None:
 
 
 def test_answers_and_errors_can_be_read_by_the_page(guarded: Deployment) -> None:
-    for headers, status in (({}, 401), ({"Authorization": "Bearer one"}, 200)):
+    for headers, status in (({}, 401), (authorized("one"), 200)):
         answer = guarded.http.get("/v1/models", headers=headers | {"Origin": PAGE})
         assert answer.status_code == status
         assert answer.headers["access-control-allow-origin"] == PAGE
@@ -115,24 +111,20 @@ def test_without_an_origin_there_is_no_cors(deployment: Deployment) -> None:
 
 def test_strict_fields(guarded: Deployment, deployment: Deployment) -> None:
     body = {"prompt": "a", "temprature": 1}
-    answer = guarded.http.post(
-        "/v1/completions", json=body, headers={"Authorization": "Bearer one"}
-    )
+    answer = guarded.http.post("/v1/completions", json=body, headers=authorized("one"))
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "temprature"
     assert deployment.post("/v1/completions", body).status_code == 200
 
 
 def test_a_model_answers_to_each_of_its_names(guarded: Deployment) -> None:
-    guarded_http = httpx.Client(
-        base_url=guarded.api.url, headers={"Authorization": "Bearer two"}, timeout=PATIENCE
-    )
-    with guarded_http as http:
-        listed = [model["id"] for model in http.get("/v1/models").json()["data"]]
-        assert listed == ["writer", "gpt-4o", "chat"]
-        for name in listed:
-            answer = http.post("/v1/completions", json={"prompt": "a", "model": name})
-            assert (answer.status_code, answer.json()["model"]) == (200, "writer")
-        assert http.post("/v1/completions", json={"prompt": "a"}).status_code == 200
-        unknown = http.post("/v1/completions", json={"prompt": "a", "model": "x"})
-        assert "(writer, gpt-4o, chat)" in unknown.json()["error"]["message"]
+    def complete(**fields: str) -> httpx.Response:
+        body = {"prompt": "a", **fields}
+        return guarded.http.post("/v1/completions", json=body, headers=authorized("two"))
+
+    models = guarded.http.get("/v1/models", headers=authorized("two")).json()["data"]
+    listed = [model["id"] for model in models]
+    assert listed == ["writer", "gpt-4o", "chat"]
+    for fields in ({}, *({"model": name} for name in listed)):
+        assert complete(**fields).json()["model"] == "writer"
+    assert "(writer, gpt-4o, chat)" in complete(model="x").json()["error"]["message"]

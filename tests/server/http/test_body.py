@@ -4,7 +4,7 @@ import time
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import server.api
@@ -32,27 +32,19 @@ def fault(body: Body, raw: bytes) -> RefusalError:
         (b"", None),
         (b"{", None),
         (b"[]", None),
-        (b"null", None),
+        *[(raw, None) for raw in (b"null", b"1", b'"a"', b"{\0}", "{}".encode("utf-16"))],
         (b'{"prompt": "a"} x', None),
         (b"{}", "prompt"),
         (b'{"prompt": null}', "prompt"),
         (b'{"prompt": ["a", true]}', "prompt[1]"),
         (b'{"prompt": [[1], [2, "a"]]}', "prompt[1][1]"),
-        (b'{"prompt": "a", "max_tokens": -1}', "max_tokens"),
         (b'{"prompt": "a", "max_tokens": 1e3}', "max_tokens"),
         (b'{"prompt": "a", "max_tokens": 9223372036854775808}', "max_tokens"),
         (b'{"prompt": "a", "seed": 9223372036854775808}', "seed"),
         (b'{"prompt": "a", "temperature": 1e309}', "temperature"),
-        (b'{"prompt": "a", "temperature": 2.1}', "temperature"),
         (b'{"prompt": "a", "temperature": NaN}', None),
         (b'{"prompt": "a", "temperature": -Infinity}', None),
-        (b'{"prompt": "a", "top_p": -1}', "top_p"),
-        (b'{"prompt": "a", "top_k": -2}', "top_k"),
-        (b'{"prompt": "a", "logprobs": 21}', "logprobs"),
-        (b'{"prompt": "a", "logprobs": true}', "logprobs"),
         (b'{"prompt": "a", "stop": ""}', "stop"),
-        (b'{"prompt": "a", "stop": ["a", ""]}', "stop[1]"),
-        (b'{"prompt": "a", "stream": 1}', "stream"),
         (
             b'{"prompt": "a", "stream_options": {"include_usage": "yes"}}',
             "stream_options.include_usage",
@@ -70,27 +62,19 @@ def test_a_fault_names_its_field(raw, param):
 
 
 @pytest.mark.parametrize(
-    ("field", "within", "beyond"),
+    "field",
     [
-        ("min_p", [0, 0.05, 1], [-0.01, 1.01]),
-        ("presence_penalty", [-2, 0, 2.0], [-2.01, 2.01]),
-        ("frequency_penalty", [-2.0, 0, 2], [-2.01, 2.01]),
-        ("repetition_penalty", [0.01, 1, 2], [-1, 0, 1e-40, 2.01]),
-        ("logit_bias", [{}, {"0": -100, "2147483647": 100.0}, dict.fromkeys(range(300), 1)],
-         [{"-1": 0}, {"2147483648": 0}, {"1": -100.1}, {"1": 101}, dict.fromkeys(range(301), 1)]),
+        *[{"min_p": value} for value in (None, 0, 0.05, 1)],
+        *[{"presence_penalty": value} for value in (None, -2, 0, 2.0)],
+        *[{"frequency_penalty": value} for value in (None, -2.0, 0, 2)],
+        *[{"repetition_penalty": value} for value in (None, 0.01, 1, 2)],
+        {"logit_bias": None},
+        {"logit_bias": {"0": -100, "2147483647": 100.0}},
+        {"logit_bias": dict.fromkeys(range(300), 1)},
     ],
-)  # fmt: skip
-def test_the_ranges_of_sampling_fields(field, within, beyond):
-    for value in [None, *within]:
-        COMPLETION.decode(msgspec.json.encode({"prompt": "a", field: value}))
-    for value in beyond:
-        error = fault(COMPLETION, msgspec.json.encode({"prompt": "a", field: value}))
-        assert error.param is not None
-        assert error.param.split(".")[0] == field
-        assert field in error.message
-    for value in ["1", True, [1]]:
-        error = fault(COMPLETION, msgspec.json.encode({"prompt": "a", field: value}))
-        assert error.param == field
+)
+def test_the_ends_of_a_range_are_within(field):
+    assert COMPLETION.decode(msgspec.json.encode({"prompt": "a", **field}))
 
 
 @pytest.mark.parametrize("key", ["hello", "", "1.0", "1e3", " 1", "0x1", "-1", "9" * 30])
@@ -166,6 +150,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=30)
 @given(body=st.dictionaries(st.sampled_from(CompletionRequest.__struct_fields__), json_values))
 def test_no_value_of_any_field_is_more_than_a_bad_request(body):
     try:
@@ -198,6 +183,11 @@ def test_no_value_of_any_field_is_more_than_a_bad_request(body):
             "response_format.json_schema.nme",
         ),
         (RERANK, b'{"query": "a", "documents": ["a", {"text": "b", "id": 1}]}', "documents[1].id"),
+        (
+            CHAT,
+            b'{"messages": [{"role": "a", "cotent": ""}], "chat_template_kwargs": {"x": {"y": 1}}}',
+            "messages[0].cotent",
+        ),
     ],
 )
 def test_strictly_read_an_unknown_field_is_refused_at_any_depth(body, raw, param):

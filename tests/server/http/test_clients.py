@@ -6,14 +6,6 @@ import openai
 import pytest
 
 
-@pytest.fixture
-def client(deployment):
-    with openai.OpenAI(
-        base_url=f"{deployment.api.url}/v1", api_key="none", max_retries=0
-    ) as client:
-        yield client
-
-
 def test_openai_completion(client, say):
     say(" world")
     completion = client.completions.create(model="writer", prompt="Hello", logprobs=1)

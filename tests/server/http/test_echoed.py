@@ -46,7 +46,7 @@ places = st.sampled_from(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(places, values)
 @example(("/v1/completions", "model"), "x" * 5000)
 @example(("/v1/completions", "model"), "\U000e0001" * 5000)

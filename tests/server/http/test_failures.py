@@ -15,9 +15,7 @@ import pytest_asyncio
 from engine_core.messages import Failed
 from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.api import files_and_batches as batches
-from server.api import files_and_batches as files
-from server.api import home, ops
+from server.api import files_and_batches, ops
 from server.daemon.application import all_endpoints, create_app
 from server.observe.metrics import Metrics
 from server.service.service import Model, Registry, Service
@@ -58,24 +56,27 @@ REFUSED_BY_ENGINE = {
 BROKEN_INSIDE = {
     ("POST", "/tokenize"): (SlicedText, "take"),
     ("POST", "/detokenize"): (Tokenizer, "decode"),
-    ("POST", "/v1/files"): (files, "stored_of"),
-    ("GET", "/v1/files"): (files, "stored_of"),
-    ("GET", "/v1/files/{file}"): (files, "stored_of"),
-    ("GET", "/v1/files/{file}/content"): (files, "stored_of"),
-    ("DELETE", "/v1/files/{file}"): (files, "stored_of"),
-    ("POST", "/v1/batches"): (batches, "stored_of"),
-    ("GET", "/v1/batches"): (batches, "stored_of"),
-    ("GET", "/v1/batches/{batch}"): (batches, "stored_of"),
-    ("POST", "/v1/batches/{batch}/cancel"): (batches, "stored_of"),
+    **dict.fromkeys(
+        [
+            ("POST", "/v1/files"),
+            ("GET", "/v1/files"),
+            ("GET", "/v1/files/{file}"),
+            ("GET", "/v1/files/{file}/content"),
+            ("DELETE", "/v1/files/{file}"),
+            ("POST", "/v1/batches"),
+            ("GET", "/v1/batches"),
+            ("GET", "/v1/batches/{batch}"),
+            ("POST", "/v1/batches/{batch}/cancel"),
+        ],
+        (files_and_batches, "stored_of"),
+    ),
     ("POST", "/decode"): (Tokenizer, "decode"),
     ("GET", "/info"): (Registry, "find"),
     ("GET", "/v1/models"): (ops, "_card"),
     ("GET", "/v1/models/{model}"): (Registry, "named"),
-    ("GET", "/health"): (Model, "check_alive"),
-    ("GET", "/health/live"): (Model, "check_alive"),
-    ("GET", "/health/ready"): (Model, "check_alive"),
+    **{("GET", f"/health{kind}"): (Model, "check_alive") for kind in ("", "/live", "/ready")},
     ("GET", "/version"): (ops, "Version"),
-    ("GET", "/"): (home, "json_answer"),
+    ("GET", "/"): (ops, "json_answer"),
     ("GET", "/status"): (ops, "status_of"),
     ("GET", "/metrics"): (Metrics, "page"),
 }

@@ -140,7 +140,7 @@ def test_bad_connections_and_wrong_keys(
     config = server_config(builder.model("writer", "generate"), api_key="key")
     deployment = builder.open(config)
     started = time.monotonic()
-    for _ in range(40):
+    for _ in range(12):
         with socket.create_connection(
             ("127.0.0.1", deployment.api.port), timeout=PATIENCE
         ) as client:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 import uvicorn
@@ -152,6 +153,13 @@ async def connect(app: App, read_timeout: float) -> AsyncGenerator[Connect]:
             cast("WireProtocol", connection).transport.abort()
 
 
+async def answers_to(connect: Connect, *parts: bytes, pause: float = 0.0) -> Answers:
+    """All that comes on a connection of its own."""
+    async with connect() as client:
+        await client.send(*parts, pause=pause)
+        return await client.answers()
+
+
 def bodies(answers: Answers) -> list[str]:
     assert [status for status, _ in answers] == [200] * len(answers)
     return [body["body"] for _, body in answers]
@@ -184,9 +192,7 @@ async def test_a_head_as_large_as_may_be(connect: Connect):
         return LAST[:-2] + b"X: " + b"x" * (size - fixed - len(b"X: \r\n")) + b"\r\n\r\n"
 
     for size, status in ((64 << 10, 200), ((64 << 10) + 1, 431)):
-        async with connect() as client:
-            await client.send(head(size))
-            assert [found for found, _ in await client.answers()] == [status]
+        assert [found for found, _ in await answers_to(connect, head(size))] == [status]
 
 
 @pytest.mark.parametrize("read_timeout", [60.0])
@@ -214,11 +220,10 @@ async def test_what_never_ends_is_not_collected(connect: Connect, begin: bytes, 
 
 
 async def test_trailers_are_no_headers(connect: Connect):
-    async with connect() as client:
-        trailer = b"Authorization: Bearer me\r\n\r\n"
-        await client.send(POST + CHUNKED + b"1\r\nx\r\n0\r\n" + trailer + LAST)
-        first, _ = await client.answers()
-        assert first[1]["names"] == ["host", "transfer-encoding"]
+    trailer = b"Authorization: Bearer me\r\n\r\n"
+    sent = POST + CHUNKED + b"1\r\nx\r\n0\r\n" + trailer + LAST
+    (_, first), _ = await answers_to(connect, sent)
+    assert first["names"] == ["host", "transfer-encoding"]
 
 
 @pytest.mark.parametrize(
@@ -247,16 +252,13 @@ async def test_a_request_that_stays_out_ends_the_connection(connect: Connect, pa
 
 @pytest.mark.parametrize("body", [b"Content-Length: 9\r\n\r\n1234", CHUNKED + b"1\r\nx\r\n0\r\nX:"])
 async def test_a_body_that_stops_is_answered(connect: Connect, body: bytes) -> None:
-    async with connect() as client:
-        await client.send(POST + body)
-        assert codes(await client.answers()) == [(408, "body_timeout")]
+    assert codes(await answers_to(connect, POST + body)) == [(408, "body_timeout")]
 
 
 async def test_a_slow_body_has_time(connect: Connect):
-    async with connect() as client:
-        await client.send(POST + b"Connection: close\r\nContent-Length: 4\r\n\r\n")
-        await client.send(b"b", b"o", b"d", b"y", pause=TIMEOUT_S * 0.4)
-        assert bodies(await client.answers()) == ["body"]
+    head = POST + b"Connection: close\r\nContent-Length: 4\r\n\r\n"
+    answers = await answers_to(connect, head, b"b", b"o", b"d", b"y", pause=TIMEOUT_S * 0.4)
+    assert bodies(answers) == ["body"]
 
 
 @pytest.mark.parametrize("behind", [b"", b"\r\n", LAST[:9], POST + b"Content-Length: 2\r\n\r\nx"])
@@ -275,10 +277,8 @@ async def test_a_client_that_waits_for_its_answer_has_time(
 
 
 async def test_an_idle_connection_is_uvicorns_to_close(connect: Connect):
-    async with connect() as client:
-        await client.send(GET + b"\r\n", pause=TIMEOUT_S * 2)
-        await client.send(LAST)
-        assert bodies(await client.answers()) == ["", ""]
+    answers = await answers_to(connect, GET + b"\r\n", LAST, pause=TIMEOUT_S * 2)
+    assert bodies(answers) == ["", ""]
 
 
 OFFERED = [
@@ -294,23 +294,34 @@ OFFERED = [
 async def test_an_offer_is_declined(connect: Connect, offered: bytes, size: int):
     """The body behind it is read, and the requests behind that."""
     sent = offered + GET + OFFER + b"\r\n" + offered + LAST
-    async with connect() as client:
-        await client.send(*(sent[i : i + size] for i in range(0, len(sent), size)))
-        assert bodies(await client.answers()) == ["body", "", "body", ""]
+    parts = [sent[i : i + size] for i in range(0, len(sent), size)]
+    assert bodies(await answers_to(connect, *parts)) == ["body", "", "body", ""]
 
 
-async def test_an_offer_and_a_body_that_is_asked_for(connect: Connect):
+@pytest.mark.parametrize("offer", [b"", OFFER])
+async def test_a_body_that_is_asked_for(connect: Connect, offer: bytes):
     async with connect() as client:
         length = b"Content-Length: 4\r\nExpect: 100-continue\r\n\r\n"
-        await client.send(POST + OFFER + length, pause=0.05)
+        await client.send(POST + offer + length, pause=0.05)
         assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         await client.send(b"body" + LAST)
         assert bodies(await client.answers()) == ["body", ""]
 
 
 BAD = [
-    b"\x16\x03\x01\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # a TLS client
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"CONNECT here:80 HTTP/1.1\r\nHost: here\r\n\r\n",
+    b"BREW /now HTTP/1.1\r\nHost: here\r\n\r\n",
+    b"GET\r\n\r\n",
+    b"GET / HTTP/9.9\r\nHost: here\r\n\r\n",
+    *[POST + b"Content-Length: %b\r\n\r\n" % size for size in (b"-1", b"many", b"9" * 23)],
+    POST + b"Content-Length: 5\r\nContent-Length: 4\r\n\r\nbody",
+    POST + b"Content-Length: 4\r\n" + CHUNKED + b"0\r\n\r\n",
+    POST + b"X: a\r\n folded\r\n\r\n",
+    POST + b"X : a\r\n\r\n",
+    POST + b"X: \0\r\n\r\n",
+    POST.replace(b"\r\n", b"\n") + b"\n",
     b"GET / HTTP/1.1\r\n\r\n",
     b"GET http://a:99999/ HTTP/1.1\r\nHost: a\r\n\r\n",
     POST + CHUNKED + b"zz\r\n",
@@ -340,10 +351,9 @@ async def test_a_refusal_comes_in_its_turn(
 @pytest.mark.parametrize("bad", BAD)
 async def test_a_refusal_reaches_a_client_that_goes_on_sending(connect: Connect, bad: bytes):
     """A connection closed with bytes unread is reset, and the answer with it."""
-    async with connect() as client:
-        await client.send(bad + b"x" * (1 << 20))
-        await client.send(b"x" * (1 << 20), pause=0.05)
-        assert codes(await client.answers()) == [(400, "invalid_request")]
+    more = b"x" * (1 << 20)
+    answers = await answers_to(connect, bad + more, more, pause=0.05)
+    assert codes(answers) == [(400, "invalid_request")]
 
 
 async def test_an_early_answer_reaches_a_client_that_goes_on_sending(connect: Connect) -> None:
@@ -385,26 +395,22 @@ async def test_http_1_1_knows_chunks(connect: Connect):
     ],
 )
 async def test_forms_of_targets(connect: Connect, target: bytes, path: str):
-    async with connect() as client:
-        await client.send(LAST.replace(b"/now", target))
-        ((status, body),) = await client.answers()
-        assert (status, body["path"]) == (200, path)
+    ((status, body),) = await answers_to(connect, LAST.replace(b"/now", target))
+    assert (status, body["path"]) == (200, path)
 
 
 @pytest.mark.parametrize("close", [b"close", b"Close", b"Upgrade, close", b"x, CLOSE"])
 async def test_a_client_that_wants_no_more(connect: Connect, close: bytes):
-    async with connect() as client:
-        await client.send(GET + b"Connection: " + close + b"\r\n\r\n" + LAST)
-        assert bodies(await client.answers()) == [""]
+    sent = GET + b"Connection: " + close + b"\r\n\r\n" + LAST
+    assert bodies(await answers_to(connect, sent)) == [""]
 
 
 @pytest.mark.parametrize("name", ["Host", "Authorization"])
 async def test_two_fields_that_may_be_there_once_are_refused(connect: Connect, name: str) -> None:
     field = f"{name}: a\r\n".encode()
     once = b"" if name == "Host" else field
-    async with connect() as client:
-        await client.send(GET + once + b"\r\n" + GET + field + once + b"\r\n")
-        (first, _), (second, body) = await client.answers()
+    sent = GET + once + b"\r\n" + GET + field + once + b"\r\n"
+    (first, _), (second, body) = await answers_to(connect, sent)
     assert (first, second) == (200, 400)
     assert f"two `{name}` headers" in body["error"]["message"]
 
@@ -414,98 +420,73 @@ async def test_two_fields_that_may_be_there_once_are_refused(connect: Connect, n
 async def test_a_coded_body_is_refused_by_name(
     connect: Connect, coding: bytes, offer: bytes
 ) -> None:
-    async with connect() as client:
-        await client.send(POST + offer + b"Transfer-Encoding: " + coding + b"\r\n\r\n0\r\n\r\n")
-        ((status, body),) = await client.answers()
+    sent = POST + offer + b"Transfer-Encoding: " + coding + b"\r\n\r\n0\r\n\r\n"
+    ((status, body),) = await answers_to(connect, sent)
     assert (status, body["error"]["code"]) == (501, "unsupported_transfer")
     assert "`Transfer-Encoding`" in body["error"]["message"]
 
 
 @pytest.mark.parametrize("coding", [b"chunked", b"Chunked", b" chunked "])
 async def test_a_chunked_body_is_read(connect: Connect, coding: bytes) -> None:
-    async with connect() as client:
-        await client.send(POST + b"Transfer-Encoding: " + coding + b"\r\n\r\n", b"1\r\na\r\n")
-        await client.send(b"0\r\n\r\n" + LAST)
-        assert bodies(await client.answers()) == ["a", ""]
+    head = POST + b"Transfer-Encoding: " + coding + b"\r\n\r\n"
+    answers = await answers_to(connect, head, b"1\r\na\r\n", b"0\r\n\r\n" + LAST)
+    assert bodies(answers) == ["a", ""]
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
-class RecordingTransport:
-    """Keeps what it is given; ended or closed, it takes nothing more."""
-
-    def __init__(self) -> None:
-        self.writes: list[bytes] = []
-        self.ended = self.closed = False
-
-    def write(self, data: bytes) -> None:
-        assert data
-        assert not self.ended
-        assert not self.closed
-        self.writes.append(data)
-
-    def write_eof(self) -> None:
-        self.ended = True
-
-    def close(self) -> None:
-        self.closed = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def get_extra_info(self, name: str) -> str:
-        return f"the {name}"
+def wrapped(*, sending: bool = False) -> tuple[CoalescingTransport, Mock]:
+    """A transport around one that is open until it is closed."""
+    inner = Mock(spec=asyncio.Transport)
+    inner.is_closing.side_effect = lambda: inner.close.called
+    return CoalescingTransport(inner, lambda: sending), inner
 
 
-def wrapped(*, sending: bool = False) -> tuple[CoalescingTransport, RecordingTransport]:
-    inner = RecordingTransport()
-    return CoalescingTransport(cast("Any", inner), lambda: sending), inner
+def written(inner: Mock) -> list[bytes]:
+    return [call.args[0] for call in inner.write.call_args_list]
 
 
 async def test_a_head_goes_with_the_beginning_of_its_body():
     transport, inner = wrapped()
     transport.write(HEAD)
-    assert inner.writes == []
+    assert written(inner) == []
     transport.write(b"body")
     transport.write(b"more")
-    assert inner.writes == [HEAD + b"body", b"more"]
+    assert written(inner) == [HEAD + b"body", b"more"]
     await asyncio.sleep(0)
-    assert inner.writes == [HEAD + b"body", b"more"]
+    assert written(inner) == [HEAD + b"body", b"more"]
 
 
 async def test_a_head_waits_for_no_body_of_a_later_turn():
     transport, inner = wrapped()
     transport.write(HEAD)
     await asyncio.sleep(0)
-    assert inner.writes == [HEAD]
+    assert written(inner) == [HEAD]
     transport.write(b"body")
-    assert inner.writes == [HEAD, b"body"]
+    assert written(inner) == [HEAD, b"body"]
 
 
 async def test_closing_sends_what_is_held_first():
     transport, inner = wrapped()
     transport.write(HEAD)
     transport.close()
-    assert (inner.writes, inner.closed) == ([HEAD], True)
+    assert (written(inner), inner.close.called) == ([HEAD], True)
     await asyncio.sleep(0)
-    assert inner.writes == [HEAD]
+    assert written(inner) == [HEAD]
 
 
 async def test_a_client_that_may_be_sending_gets_an_end_behind_what_is_held():
     transport, inner = wrapped(sending=True)
     transport.write(HEAD)
     transport.close()
-    assert (inner.writes, inner.ended, inner.closed) == ([HEAD], True, False)
+    assert (written(inner), inner.write_eof.called, inner.close.called) == ([HEAD], True, False)
     assert transport.is_closing()
     transport.write(b"more")
     await asyncio.sleep(0)
-    assert inner.writes == [HEAD]
+    assert written(inner) == [HEAD]
     transport.close()
-    assert inner.closed
+    assert inner.close.called
 
 
 async def test_a_lost_connection_gets_nothing_more():
@@ -513,10 +494,10 @@ async def test_a_lost_connection_gets_nothing_more():
     transport.write(HEAD)
     inner.close()
     await asyncio.sleep(0)
-    assert inner.writes == []
+    assert written(inner) == []
 
 
 async def test_all_else_is_the_transports_own():
-    transport, _ = wrapped()
+    transport, inner = wrapped()
     assert not transport.is_closing()
-    assert transport.get_extra_info("peername") == "the peername"
+    assert transport.get_extra_info is inner.get_extra_info

@@ -2,44 +2,30 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from engine_core.messages import Failed
-from tests.server.chat_client import HELLO, job_of, say_little
-from tests.server.chat_templates import LLAMA3, chat_deployment
+from tests.server.chat_client import HELLO
 from tests.server.conftest import Deployment
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
-@pytest.fixture(scope="module")
-def open_deployment(tokenizer) -> Iterator[Deployment]:
-    with chat_deployment(tokenizer, {"writer": LLAMA3}) as deployment:
-        yield deployment
-
-
 @pytest.fixture
-def deployment(open_deployment) -> Deployment:
-    return say_little(open_deployment)
-
-
-def post(deployment: Deployment, **fields: Any) -> httpx.Response:
-    return deployment.post("/v2/chat", {"model": "writer", "messages": HELLO, **fields})
+def deployment(chats: Deployment) -> Deployment:
+    return chats
 
 
 def chat(deployment: Deployment, **fields: Any) -> dict[str, Any]:
-    response = post(deployment, **fields)
-    assert response.status_code == 200, response.text
-    return response.json()
+    return deployment.ask("/v2/chat", **{"model": "writer", "messages": HELLO} | fields)
 
 
 def events_of(deployment: Deployment, **fields: Any) -> list[dict[str, Any]]:
     """Those of a stream, each of which has its type as its name too."""
-    response = post(deployment, stream=True, **fields)
+    body = {"model": "writer", "messages": HELLO, "stream": True}
+    response = deployment.post("/v2/chat", body | fields)
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     *lines, done, rest = response.text.split("\n\n")
     assert (done, rest) == ("data: [DONE]", "")
@@ -118,7 +104,7 @@ def test_the_engine_is_told_what_was_asked(deployment) -> None:
         presence_penalty=0.2, priority=-1, citation_options={"mode": "OFF"},
         response_format={"type": "json_object", "json_schema": SCHEMA},
     )  # fmt: skip
-    job = job_of(deployment)
+    job = deployment.job("writer")
     params = job.params
     assert (params.max_tokens, params.lowered_to_fit, params.seed) == (7, True, 3)
     sampling = params.sampling
@@ -133,41 +119,8 @@ def test_a_conversation_of_every_role(deployment) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     roles = ["system", "developer", "user", "assistant", "user"]
     chat(deployment, messages=[{"role": role, "content": parts} for role in roles])
-    (text,) = job_of(deployment).texts
+    (text,) = deployment.job("writer").texts
     assert text.count("a\nb") == len(roles)
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "", "content": "a"}]}, "messages[0].role"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            "messages[0].content[0]",
-        ),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"documents": ["Water is wet."]}, "documents"),
-        ({"safety_mode": "STRICT"}, "safety_mode"),
-        ({"thinking": {"type": "enabled"}}, "thinking"),
-        ({"citation_options": {"mode": "SOMETIMES"}}, "citation_options.mode"),
-        ({"temperature": 3}, "temperature"),
-        ({"p": 2}, "p"),
-        ({"k": -1}, "k"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"stop_sequences": [""]}, "stop_sequences[0]"),
-        (
-            {"response_format": {"type": "json_object", "json_schema": [1]}},
-            "response_format.json_schema",
-        ),
-    ],
-)
-def test_what_is_refused_is_named(deployment, fields, param) -> None:
-    response = post(deployment, **fields)
-    assert response.status_code == 400, response.text
-    error = response.json()["error"]
-    assert error["param"] == param
-    assert error["message"].startswith(param)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +131,5 @@ def test_what_is_refused_is_named(deployment, fields, param) -> None:
 def test_a_refusal_of_the_engine_names_the_request_s_field(deployment, said, param, stream) -> None:
     script = deployment.engines["writer"].script
     script.refusal = Failed(0, "invalid_request", f"{said}: no", said)
-    response = post(deployment, stream=stream)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == param
+    body = {"model": "writer", "messages": HELLO, "stream": stream}
+    assert deployment.refusal("/v2/chat", **body)["param"] == param

@@ -4,42 +4,37 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.api.tei.tei_client import LABELS
-from tests.server.conftest import Deployment, DeploymentBuilder
-from tests.server.fake_engine import Script
+from engine_core.tokenization.tokenizer import Tokenizer
+from tests.server.api.conftest import LABELS
+from tests.server.conftest import Deployment, own_builder
 from tests.server.support import server_config
+from workers.contract.config import Task
+
+
+def serving(tokenizer: Tokenizer, name: str, task: Task) -> Iterator[Deployment]:
+    """One model of a task, and a classifier."""
+    with own_builder(tokenizer) as builder:
+        models = builder.model(name, task), builder.model("sorter", "classify", LABELS)
+        yield builder.open(server_config(*models))
 
 
 @pytest.fixture(scope="package")
-def open_tei_deployment(folder, tokenizer) -> Iterator[Deployment]:
-    builder = DeploymentBuilder(folder, tokenizer)
-    models = [builder.model("tei-vectors", "embed"), builder.model("sorter", "classify", LABELS)]
-    yield builder.open(server_config(*models))
-    builder.close()
-
-
-@pytest.fixture
-def tei_deployment(open_tei_deployment) -> Iterator[Deployment]:
-    for engine in open_tei_deployment.engines.values():
-        engine.script = Script()
-        engine.received.clear()
-    yield open_tei_deployment
-    for engine in open_tei_deployment.engines.values():
-        engine.script = Script()
+def open_tei_deployment(tokenizer: Tokenizer) -> Iterator[Deployment]:
+    yield from serving(tokenizer, "vectors", "embed")
 
 
 @pytest.fixture(scope="package")
-def open_splade_deployment(folder, tokenizer) -> Iterator[Deployment]:
-    builder = DeploymentBuilder(folder, tokenizer)
-    models = [builder.model("splade", "embed_sparse"), builder.model("sorter2", "classify", LABELS)]
-    yield builder.open(server_config(*models))
-    builder.close()
+def open_splade_deployment(tokenizer: Tokenizer) -> Iterator[Deployment]:
+    yield from serving(tokenizer, "splade", "embed_sparse")
 
 
 @pytest.fixture
-def splade_deployment(open_splade_deployment) -> Iterator[Deployment]:
-    engine = open_splade_deployment.engines["splade"]
-    engine.script = Script()
-    engine.received.clear()
-    yield open_splade_deployment
-    engine.script = Script()
+def tei_deployment(open_tei_deployment: Deployment) -> Deployment:
+    open_tei_deployment.reset()
+    return open_tei_deployment
+
+
+@pytest.fixture
+def splade_deployment(open_splade_deployment: Deployment) -> Deployment:
+    open_splade_deployment.reset()
+    return open_splade_deployment

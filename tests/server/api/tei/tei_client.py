@@ -8,14 +8,6 @@ import numpy as np
 from engine_core.messages import Tokenization
 from tests.server.fake_engine import FakeEngine
 
-LABELS = ("good", "bad", "ugly")
-
-
-def answer(deployment, path: str, **fields):
-    response = deployment.post(path, fields)
-    assert response.status_code == 200, response.text
-    return response.json()
-
 
 def failure(deployment, path: str, fields: dict) -> tuple[int, str, str]:
     response = deployment.post(path, fields)

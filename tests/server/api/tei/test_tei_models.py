@@ -1,62 +1,58 @@
 """Which model TEI's endpoints take, with a name and without one; and `/info`."""
 
-from tests.server.api.tei.tei_client import LABELS, answer, failure
+from tests.server.api.conftest import LABELS
+from tests.server.api.tei.tei_client import failure
 from tests.server.support import server_config
 
 
 def test_an_address_alone_is_the_models_own_endpoint(tei_deployment, builder):
-    assert answer(tei_deployment, "/", inputs="a") == answer(tei_deployment, "/embed", inputs="a")
+    assert tei_deployment.ask("/", inputs="a") == tei_deployment.ask("/embed", inputs="a")
     deployment = builder.open(server_config(builder.model("sorter-alone", "classify", LABELS)))
-    assert answer(deployment, "/", inputs="a") == answer(deployment, "/predict", inputs="a")
+    assert deployment.ask("/", inputs="a") == deployment.ask("/predict", inputs="a")
+    kind = deployment.http.get("/info").json()["model_type"]
+    assert kind["classifier"]["id2label"] == dict(zip("012", LABELS, strict=True))
 
 
-def test_several_models_that_fit_are_named(builder):
-    models = [builder.model(name, "embed") for name in ("one", "two")]
-    models += [builder.model(name, "classify") for name in ("three", "four")]
-    models += [builder.model(name, "embed_sparse") for name in ("five", "six")]
-    deployment = builder.open(server_config(*models))
-    for path, body, names in (
-        ("/embed", {"inputs": "a"}, "one, two"),
-        ("/embed_sparse", {"inputs": "a"}, "five, six"),
-        ("/predict", {"inputs": "a"}, "three, four"),
-        ("/rerank", {"query": "a", "texts": ["b"]}, "three, four"),
-    ):
-        status, kind, message = failure(deployment, path, body)
-        assert (status, kind) == (424, "Backend")
-        assert names in message
-    assert deployment.http.get("/info").status_code == 424
-
-
-def test_a_request_may_name_one_of_several(builder):
+def test_of_several_models_that_fit_a_request_names_one(builder):
     models = [builder.model(name, "embed") for name in ("one", "two")]
     models += [builder.model(name, "classify", LABELS) for name in ("three", "four")]
     models += [builder.model(name, "classify") for name in ("five", "six")]
     models += [builder.model(name, "embed_sparse") for name in ("seven", "eight")]
     deployment = builder.open(server_config(*models))
-    pair = {"source_sentence": "a", "sentences": ["b"]}
-    texts = {"query": "a", "texts": ["b"]}
+    text, texts = {"inputs": "a"}, {"query": "a", "texts": ["b"]}
+    pair = {"inputs": {"source_sentence": "a", "sentences": ["b"]}}
+    for path, body, names in (
+        ("/embed", text, "one, two"),
+        ("/embed_sparse", text, "seven, eight"),
+        ("/predict", text, "three, four, five, six"),
+        ("/rerank", texts, "five, six"),
+    ):
+        status, kind, message = failure(deployment, path, body)
+        assert (status, kind) == (424, "Backend")
+        assert names in message
+    assert deployment.http.get("/info").status_code == 424
     for path, model, body in (
-        ("/embed", "two", {"inputs": "a"}),
-        ("/embed_all", "two", {"inputs": "a"}),
-        ("/similarity", "two", {"inputs": pair}),
-        ("/", "two", {"inputs": "a"}),
-        ("/predict", "four", {"inputs": "a"}),
-        ("/", "four", {"inputs": "a"}),
+        ("/embed", "two", text),
+        ("/embed_all", "two", text),
+        ("/similarity", "two", pair),
+        ("/", "two", text),
+        ("/predict", "four", text),
+        ("/", "four", text),
         ("/rerank", "six", texts),
         ("/", "six", texts),
-        ("/embed_sparse", "eight", {"inputs": "a"}),
-        ("/", "eight", {"inputs": "a"}),
+        ("/embed_sparse", "eight", text),
+        ("/", "eight", text),
     ):
-        answer(deployment, path, **body, model=model)
-        received = {name: engine.received for name, engine in deployment.engines.items()}
-        assert [name for name, jobs in received.items() if jobs] == [model], path
-        received[model].clear()
+        deployment.reset()
+        deployment.ask(path, **body, model=model)
+        asked = [name for name, engine in deployment.engines.items() if engine.received]
+        assert asked == [model], path
 
 
 def test_a_name_that_does_not_fit(tei_deployment):
     for path, model, status in (
         ("/embed", "sorter", 424),
-        ("/predict", "tei-vectors", 424),
+        ("/predict", "vectors", 424),
         ("/embed", "nobody", 422),
         ("/", "nobody", 422),
         ("/rerank", "sorter", 424),
@@ -67,8 +63,10 @@ def test_a_name_that_does_not_fit(tei_deployment):
         assert model in message
 
 
-def test_a_generator_alone_fits_nothing(builder):
+def test_a_generator_alone_has_only_a_tokenizer(builder, tei_deployment):
     deployment = builder.open(server_config(builder.model("writer-alone", "generate")))
+    for path, asked in (("/tokenize", {"inputs": "naïve 漢"}), ("/decode", {"ids": [5]})):
+        assert deployment.ask(path, **asked) == tei_deployment.ask(path, **asked)
     for path, body in (
         ("/embed", {"inputs": "a"}),
         ("/embed_sparse", {"inputs": "a"}),
@@ -81,7 +79,7 @@ def test_a_generator_alone_fits_nothing(builder):
 
 def test_info_tells_of_the_embedder(tei_deployment):
     info = tei_deployment.http.get("/info").json()
-    assert info["model_id"] == info["served_model_name"] == "tei-vectors"
+    assert info["model_id"] == info["served_model_name"] == "vectors"
     assert info["model_type"] == {"embedding": {"pooling": "mean"}}
     assert (info["model_dtype"], info["max_input_length"]) == ("float32", 2048)
     assert (info["max_client_batch_size"], info["max_concurrent_requests"]) == (2048, 16_384)
