@@ -141,7 +141,7 @@ class InMemoryCore:
         for descriptor in (self._clients.arrivals, self._executor.results, self._executor.losses):
             os.close(descriptor)
 
-    def _timed(self, scheduler: Scheduler[Any, Any, Any]) -> Scheduler[Any, Any, Any]:
+    def _timed(self, scheduler: Scheduler) -> Scheduler:
         scheduler.schedule = self.stopwatch.wrap("schedule", scheduler.schedule)
         scheduler.build = self.stopwatch.wrap("build", scheduler.build)
         scheduler.update = self.stopwatch.wrap("update", scheduler.update)

@@ -48,7 +48,7 @@ class Workflow:
     operations: frozenset[Operation]
     preprocessor: Callable[[ExecutionConfig, Tokenizer], TokenizerThreads]
     processor: Callable[[ExecutionConfig, int], RequestProcessor]
-    scheduler: Callable[[ExecutionConfig, int, Callable[[], float]], Scheduler[Any, Any, Any]]
+    scheduler: Callable[[ExecutionConfig, int, Callable[[], float]], Scheduler]
     vector_size: Callable[[ModelConfig], int]
 
     def check(self, message: GenerateJob | EncodeJob) -> None:
@@ -69,7 +69,6 @@ class Workflow:
                 raise RefusalError("invalid_request", reason)
 
     def engine_info(self, config: ExecutionConfig, capacity: Capacity) -> EngineInfo:
-        """The model of a ready engine, for its clients."""
         return EngineInfo(
             task=self.task,
             max_model_len=config.max_model_len,

@@ -30,8 +30,8 @@ _Source = tuple[GrammarKind, str]
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """A grammar that an API key asks for. Each key has a turn of its own, so that none waits where
-    another stands."""
+    """A grammar that an API key asks for. Each key has its own, so that none waits for another's
+    turn."""
 
     source: _Source
     key: KeyShare
@@ -64,7 +64,6 @@ class CompilerThreads:
         self._compiled: list[JobInputs] = []
 
     def fileno(self) -> int:
-        """For the loop's poller."""
         return self._outcomes.fileno()
 
     def put(self, inputs: JobInputs, grammar: Grammar) -> None:
@@ -110,8 +109,8 @@ class CompilerThreads:
 class _Lane:
     """Threads that take one grammar after another. API keys take turns.
 
-    Each is compiled in a thread of its own, which cannot be stopped: an overdue one runs on within
-    llguidance's limits, and no other is started while too many of them still run.
+    Each is compiled in a thread of its own, which cannot be stopped. An overdue one runs on within
+    llguidance's limits, and no other is started while too many of them run.
     """
 
     name: str
@@ -127,7 +126,6 @@ class _Lane:
         self.permits = threading.Semaphore(self.num_threads + _MAX_OVERDUE)
 
     def put(self, query: _Query) -> None:
-        """Queue one grammar."""
         if not self.started:
             self.started = True
             for _ in range(self.num_threads):

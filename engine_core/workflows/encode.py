@@ -87,7 +87,7 @@ def encode_workflow(
     vector_size: Callable[[ModelConfig], int],
     *others: Operation,
     processor: Callable[[ExecutionConfig, int], RequestProcessor] = EncodeProcessor,
-    scheduler: Callable[..., Scheduler[Any, Any, Any]] = PrefillOnlyScheduler,
+    scheduler: Callable[..., Scheduler] = PrefillOnlyScheduler,
 ) -> Workflow:
     """The workflow of a model that encodes texts. `others` are its other operations."""
     return Workflow(

@@ -161,14 +161,14 @@ class Driver:
     def assert_ordered(self) -> None:
         """Running requests, then waiting ones, are in order of arrival: no younger request ever
         overtakes an older one."""
-        requests = (*self.scheduler._running, *self.scheduler._waiting.regular)
+        requests = (*self.scheduler._running, *self.scheduler._waiting.small)
         order = [request.job.message.id for request in requests]
         assert order == sorted(order)
 
     def assert_sums(self) -> None:
         """The scheduler's running sums equal the sums over its requests. A waiting request counts
         the tokens that it had when it was queued: two more may be confirmed after a preemption."""
-        running, waiting = self.scheduler._running, self.scheduler._waiting.regular
+        running, waiting = self.scheduler._running, self.scheduler._waiting.small
         rows, unsubmitted = [0, 0, 0], [0, 0, 0]
         for request in running:
             rows[request.kind] += 1

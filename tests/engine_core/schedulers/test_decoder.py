@@ -10,7 +10,6 @@ from tests.engine_core.driver import Driver, jobs_in, prompt_of
 from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import next_token, reference
 
-
 _TEXT = reference(prompt_of(6), 12)
 _STOP = frozenset({_TEXT[3]})
 _STOPPED = _TEXT[: _TEXT.index(_TEXT[3]) + 1]
