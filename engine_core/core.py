@@ -265,7 +265,7 @@ class EngineCore:
             self._abort(key)
 
     def _beat(self) -> None:
-        """Check the stages every CHECK_SECONDS. The first and every fourth check send heartbeats."""
+        """Check the stages every CHECK_SECONDS. The first and every fourth check send beats."""
         now = self._clock()
         if now < self._next_check:
             return

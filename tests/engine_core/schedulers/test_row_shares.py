@@ -174,7 +174,7 @@ def test_a_row_that_arrives_takes_a_slot_of_a_large_job_at_once(stages: int) -> 
     driver.assert_idle()
 
 
-def test_a_surplus_row_takes_up_a_share_while_it_waits_for_a_prompt() -> None:
+def test_a_large_row_takes_up_a_share_while_it_waits_for_a_prompt() -> None:
     driver = Driver(num_blocks=40, max_running=16, max_step_tokens=32, block_size=128)
     prompts = [prompt_of(3), *([*prompt_of(200, seed=7), at] for at in range(3))]
     job = driver.add_job(1, prompts, 20)
