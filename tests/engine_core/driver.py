@@ -10,7 +10,7 @@ import numpy as np
 
 from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
-from engine_core.messages import GenerateJob, KeyShare, RowOutput, SamplingParams
+from engine_core.messages import Failed, GenerateJob, KeyShare, RowOutput, SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients, CostModel
 from engine_core.schedulers.decoder import DecoderScheduler
@@ -58,6 +58,7 @@ class Driver:
         self.ended: list[Job] = []
         self.outbox = Outbox(self.ended.append)
         self.outputs: dict[int, list[RowOutput]] = {}
+        self.failed: list[Failed] = []
         self.submitted: list[DecodeBatch] = []
 
     def add(self, job_id: int, prompt: list[int], max_tokens: int, **options: Any) -> Job:
@@ -114,6 +115,7 @@ class Driver:
         if batch is None:
             return False
         self.pipeline.submit(self.scheduler.build(batch))
+        self._send_masks()
         self.batches.append(batch)
         assert all(length > 0 for length in batch.lens), "every row computes something"
         self.submitted.append(batch)
@@ -123,9 +125,16 @@ class Driver:
         batch = self.batches.popleft()
         self.now += self.costs.seconds(batch.work)
         self.scheduler.update(batch, self.pipeline.next_result(), self.outbox)
+        self._send_masks()
         for _, outputs in self.outbox.take():
+            self.failed += outputs.failed
             for row in outputs.rows:
                 self.outputs.setdefault(row.job, []).append(row)
+
+    def _send_masks(self) -> None:
+        """Where the core sends them. `SimulatedPipeline` checks that each comes once, in time."""
+        for mask in self.scheduler.masks(self.outbox):
+            self.pipeline.submit_mask(mask)
 
     def step(self) -> DecodeBatch:
         """The next step that can be submitted."""

@@ -219,29 +219,6 @@ def test_a_row_that_is_not_finite_fails_its_job_alone(encoder: Engine) -> None:
     assert ledger.vectors[2, 0].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("job", "param"),
-    [
-        (EncodeJob(1, ids=[ids(1), ids(2), ids(3, 50)]), "input[2]"),
-        (EncodeJob(1, texts=[""]), "input"),
-    ],
-)
-def test_a_wrong_item_is_named(encoder: Engine, job: EncodeJob, param: str) -> None:
-    assert served(encoder, job).failed[1].param == param
-
-
-def test_a_large_job_does_not_hold_up_a_small_one(encoder: Engine) -> None:
-    encoder.executor.allowed = 0
-    encoder.clients.put(A, EncodeJob(1, ids=[ids(*([1] * 16))] * 40))
-    encoder.iterate()
-    encoder.clients.put(B, EncodeJob(1, ids=[ids(2)]))
-    encoder.executor.allowed = 3
-    for _ in range(6):
-        encoder.iterate()
-    assert (1, 0) in Ledger(encoder, B).vectors
-    assert len(Ledger(encoder).vectors) < 40
-
-
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "BertModel"])
 @settings(
     max_examples=40,

@@ -156,17 +156,6 @@ def test_equal_prompts_share_blocks_even_within_one_step() -> None:
     assert driver.scheduler.usage().cached_tokens == 16
 
 
-def test_generated_blocks_are_shared_with_a_later_prompt() -> None:
-    driver = Driver(num_blocks=32)
-    driver.add(1, prompt_of(6), max_tokens=11)
-    driver.drain()
-    follow_up = prompt_of(6) + driver.text(1) + [7]
-    driver.add(2, follow_up, max_tokens=3)
-    driver.drain()
-    assert driver.outputs[2][0].cached == 16
-    assert driver.text(2) == reference(follow_up, 3)
-
-
 @pytest.mark.parametrize(("key", "generated"), [(0, 16), (1, 18)])
 def test_only_requests_of_one_salt_share_blocks(key: int, generated: int) -> None:
     """Nor do those of one key share parts of blocks."""
@@ -231,20 +220,6 @@ def test_micro_batches_of_a_pipeline_are_disjoint_and_even() -> None:
     assert decodes
     assert {len(batch.requests) for batch in decodes} == {3}
     driver.assert_texts({job: prompt_of(3, seed=job) for job in range(6)}, 12)
-
-
-def test_an_aborted_request_leaves_no_trace() -> None:
-    driver = Driver(num_blocks=16)
-    job = driver.add(1, prompt_of(9), max_tokens=12)
-    driver.add(2, prompt_of(9, seed=2), max_tokens=12)
-    driver.submit()
-    driver.submit()
-    assert driver.scheduler.abort(job) == 1
-    assert driver.scheduler.abort(job) == 0
-    driver.drain()
-    assert 1 not in driver.outputs
-    assert driver.text(2) == reference(prompt_of(9, seed=2), 12)
-    driver.assert_idle()
 
 
 def test_the_simulation_notices_a_wrong_block() -> None:

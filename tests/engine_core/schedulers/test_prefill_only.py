@@ -254,30 +254,6 @@ def test_what_a_key_leaves_others_take() -> None:
     assert of_key(steps) == [{1: 3, 2: 1}]
 
 
-def test_a_key_is_owed_nothing_for_the_time_without_jobs() -> None:
-    steps = Steps()
-    for job in range(400):
-        steps.add(job, [8], key=GREEDY)
-    for _ in range(50):
-        steps.step()
-    for job in range(400, 500):
-        steps.add(job, [8], key=HONEST)
-    for _ in range(10):
-        steps.step()
-    assert sum(of_key(steps)[50:], Counter[int]()) == {1: 20, 2: 20}
-
-
-def test_a_key_that_returns_at_once_gets_no_more_than_a_share() -> None:
-    steps = Steps()
-    for job in range(400):
-        steps.add(job, [8], key=GREEDY)
-    for job in range(1_000, 1_010):
-        steps.add(job, [8] * 2, key=HONEST)
-        steps.step()
-    rows = sum(of_key(steps), Counter[int]())
-    assert rows[1] >= rows[2]
-
-
 def test_a_key_whose_job_ends_waits_no_more() -> None:
     steps = Steps()
     steps.add(1, [8] * 9, key=GREEDY)
@@ -351,12 +327,15 @@ def test_items_are_cut_as_asked_for(word_tokenizer, job, tokens, dropped, vector
          "input[61] has 23 tokens; this model takes at most 16"),
         (EncodeJob(1, ids=[ids(1, 50, 2)], tokenization=to(2)), "invalid_request", "input",
          "input holds token id 50; this model's vocabulary ends at 49"),
+        (EncodeJob(1, ids=[ids(1), ids(2), ids(3, 50)]), "invalid_request", "input[2]",
+         "input[2] holds token id 50; this model's vocabulary ends at 49"),
+        (EncodeJob(1, texts=[""]), "invalid_request", "input", "input has no tokens"),
         (EncodeJob(1, texts=["w9 w5", "w9"], tokenization=BEHIND), "invalid_request", "input[1]",
          "input[1] has no tokens behind the 1 of its prompt"),
         (EncodeJob(1, ids=[ids(1)], query="w9"), "invalid_request", None,
          "this model scores pairs of texts, not token ids"),
     ],
-    ids=["too long", "one of a hundred", "unknown id", "only a prompt", "ids in a pair"],
+    ids=["too long", "a text of many", "unknown id", "of many", "empty", "only a prompt", "pair"],
 )  # fmt: skip
 def test_what_is_wrong_with_an_item_is_named(word_tokenizer, job, code, param, message) -> None:
     assert answer(word_tokenizer, job) == (Failed(1, code, message, param), {})

@@ -134,20 +134,6 @@ def test_a_job_that_comes_is_in_the_next_step_and_steps_are_short_then() -> None
     assert all(work.tokens > 100 for work in steps.works[1:])
 
 
-def test_steps_with_a_batch_are_short_for_five_seconds_after_an_answer() -> None:
-    steps = steps_of()
-    steps.add(100, [20])
-    steps.step()
-    steps.add(1, [30] * 1000, batch=True)
-    answered = steps.now
-    tokens: list[int] = []
-    for wait in (0.0, 4.9, 5.1):
-        steps.now = answered + wait
-        steps.step()
-        tokens.append(steps.works[-1].tokens)
-    assert tokens == [120, 120, 1020]
-
-
 def test_work_of_clients_is_not_limited_and_a_row_of_the_batch_goes_beside_it() -> None:
     steps = steps_of()
     steps.add(1, [30] * 100, batch=True)

@@ -36,16 +36,6 @@ def test_a_priority_concerns_its_own_key_alone() -> None:
     assert list(queue) == ["greedy 3", "honest", "late", "greedy 2", "greedy 1", "greedy 0"]
 
 
-def test_a_key_that_comes_later_waits_for_no_backlog() -> None:
-    queue = queue_of()
-    for number in range(100):
-        queue.add(f"greedy {number}", GREEDY, 0, 10)
-    for _ in range(50):
-        begin(queue)
-    queue.add("honest", HONEST, 0, 1000)
-    assert [begin(queue), begin(queue)].count("honest") == 1
-
-
 def test_turns_are_by_tokens_and_weights() -> None:
     queue = queue_of()
     for number in range(1000):
