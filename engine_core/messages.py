@@ -18,7 +18,6 @@ from workers.contract.token_sampling import TokenSampling
 
 Finish = Literal["stop", "length", "abort"]
 
-
 GrammarKind = Literal["json_schema", "loose_json_schema", "regex", "choice"]
 
 

@@ -130,7 +130,6 @@ def _match_within(kv: KVCacheManager, request: Request, index: int, rest: bytes)
 LEAST_SHARED: Final = 16
 """Tokens that two prompts begin with alike which are worth looking at."""
 
-
 Resumed = tuple[Request, int]
 """A request that waits for others no more, and how many tokens of another it waited for."""
 
