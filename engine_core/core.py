@@ -1,9 +1,9 @@
 """The engine core's loop (vLLM RFC 11945, option 2, in a thread of its own).
 
 Submitting a step (schedule, build, send) is separate from finishing it (receive, update). Each
-iteration applies the results that have come, submits steps as far as the scheduler allows (to a
-single stage as late as it can, see `pace`), and sends the clients their updates. It waits in one
-poller if nothing is ready. One thread, no locks; no send blocks.
+iteration applies the results that have come, submits steps as far as the scheduler allows, and
+sends the clients their updates. A single stage gets its steps as late as it can (`pace`). The loop
+waits in one poller if nothing is ready. One thread, no locks; no send blocks.
 """
 
 import math

@@ -1,6 +1,6 @@
 """When the step after the running one is submitted: as late as the worker allows.
 
-A request that arrives while step N runs can join step N + 1 until that is submitted, but the worker
+A request that arrives while step N runs can join step N + 1 until that is submitted. The worker
 must have N + 1 before N ends. So N + 1 is due a margin before the expected end of N.
 
 A step is expected to take the least of the last few durations of similar steps. Decode steps drift

@@ -38,7 +38,7 @@ def _descriptor(socket: zmq.Socket[bytes]) -> int:
 
 
 class Sources:
-    """All that the loop waits for, in one poller."""
+    """The sources that the loop waits for, in one poller."""
 
     def __init__(self, sources: Sequence[Pollable]) -> None:
         self._sources = sources

@@ -216,8 +216,8 @@ class DecoderScheduler:
     def _grow(self, batch: DecodeBatch, request: Request) -> bool:
         """Allocate the block of the request's next position. False if it is not in this step.
 
-        Then it was preempted, or no block is free and it may preempt none: it is the first to give
-        way, or has an unresolved token and may be about to end."""
+        Then it was preempted, or no block is free. It preempts none if it is the first to give way,
+        or has an unresolved token and may be about to end."""
         if request.status is not Status.RUNNING:
             return False
         while (blocks := self.kv.allocate(1)) is None:

@@ -1,8 +1,8 @@
 """The blocks of the paged KV cache: allocation, sharing by tokens, eviction.
 
 A block holds the keys and values of `block_size` consecutive tokens of one sequence. The hash of a
-full block covers its tokens and the hash of the block before (as in vLLM's automatic prefix
-caching), so equal prefixes share blocks. Each chain of hashes begins with a secret of this process:
+full block covers its tokens and the hash of the block before, as in vLLM's automatic prefix
+caching: equal prefixes share blocks. Each chain of hashes begins with a secret of this process, so
 no client can aim at another's block. `ChildBlocks` finds blocks within which prompts part.
 """
 

@@ -229,9 +229,9 @@ class RowPacker:
 class StepBudget:
     """The size of a step: all that fit for a single stage, a common time in a pipeline.
 
-    A job is divided by its whole size, never by the rest of it. Beside small jobs of clients, or a
-    moment after one, steps are short: filled to 20 ms, or to the tokens that are worth a step. Jobs
-    of the batch band make way for all jobs of clients like that.
+    A job is divided by its whole size, never by the rest of it. Beside small jobs, or a moment
+    after one, steps are short: filled to 20 ms, or to the tokens that are worth a step. The batch
+    band makes way for all jobs of clients like that.
     """
 
     def __init__(
@@ -311,8 +311,8 @@ class PrefillOnlyScheduler:
     share. A job without a row for `max_priority_wait` seconds goes before them all, for one step.
     Of one priority, small jobs go before large ones: no job waits for many steps of others. Jobs of
     one size and priority get even shares; the rest goes to those that waited longest for a row.
-    Jobs of the batch band take the rest of a step, one after the other, and a row at least if the
-    step has the tokens for it.
+    Jobs of the batch band take the rest of a step, one after the other. They get a row at least if
+    the step has the tokens for it.
     """
 
     def __init__(

@@ -15,11 +15,11 @@ P stages takes P - 1 steps, which is less than a twelfth of 12 P."""
 
 _LEAST_TOKENS = {"cpu": 512, "cuda": 1024}
 """Tokens of prompts that are worth a step by themselves. A device computes smaller steps at a lower
-rate: a layer of an 8B model takes an H200 371 µs for 512, 604 for 1,024, 1,281 for
+rate. A layer of an 8B model takes an H200 371 µs for 512, 604 for 1,024, 1,281 for
 2,048."""
 
 _MULTIPLE = {"cpu": 1, "cuda": 256}
-"""Rows of a tile of a GPU's matrix products. The last tile takes as long as a full one: an H200 is
+"""Rows of a tile of a GPU's matrix products. The last tile takes as long as a full one. An H200 is
 as fast with 2,048 tokens as with 2,560, and a twelfth slower with 2,432."""
 
 _MIN_CHUNK = 512
@@ -68,8 +68,8 @@ class StepTime:
     def of(self, work: float) -> float:
         """The prompts' part of each step while prompts of `work` seconds are computed.
 
-        k steps of an encoder take (k + P - 1) · (fixed cost + work / k) together: least with k =
-        √((P - 1) · work / fixed cost), which also bounds k. The fixed cost that a decoder learns is
+        k steps of an encoder take (k + P - 1) · (fixed cost + work / k) together. That is least,
+        and k is bound, at √((P - 1) · work / fixed cost). The fixed cost that a decoder learns is
         that of reading weights, which steps of prompts hide.
         """
         costs = self.cost_model

@@ -1,9 +1,8 @@
 """The share of the slots that one request, and one API key, has for itself.
 
-Rows beyond the share of their job or key are large: they run when no small row wants their slots,
-and give way to small ones. Shares of keys are those of weighted max-min fairness among the keys
-that have rows now, or had some a moment ago (Demers, Keshav and Shenker, "Analysis and Simulation
-of a Fair Queueing Algorithm", 1989, with slots for bandwidth).
+Rows beyond the share of their job or key are large: they run when no small row wants their slots.
+Keys that have rows, or had some a moment ago, share the slots by weighted max-min fairness. See
+Demers, Keshav and Shenker, "Analysis and Simulation of a Fair Queueing Algorithm", 1989.
 """
 
 from collections.abc import Callable, Iterable, Iterator
