@@ -31,7 +31,7 @@ def main() -> int:
     open_log(f"engine {execution.name}", execution.log_level)
     exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, _stop)
     # The tokenizing threads must not hold the loop up for Python's usual 5 ms.
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -39,6 +39,10 @@ def main() -> int:
     except (ModelConfigError, TokenizerError, WorkerLostError) as error:
         log.error("%s", error)
     return 1
+
+
+def _stop(*_: object) -> None:
+    sys.exit(0)
 
 
 def _serve(config: EngineConfig) -> None:

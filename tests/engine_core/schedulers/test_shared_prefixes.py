@@ -143,14 +143,6 @@ def test_a_row_alone_is_no_group() -> None:
     assert cache.groups() == [({second, third}, 2 * _SIZE)]
 
 
-@pytest.mark.parametrize("depth", range(6))
-def test_what_others_hold_is_a_beginning(depth: int) -> None:
-    kv = KVCacheManager(20, _SIZE)
-    blocks = kv.allocate(5) or []
-    kv.touch(blocks[:depth])
-    assert kv.held_by_others(blocks) == depth
-
-
 @given(st.lists(st.tuples(st.lists(st.integers(0, 1), max_size=4), st.booleans()), max_size=40))
 def test_groups_hold_the_same_blocks_as_rows_come_and_go(
     moves: list[tuple[list[int], bool]],
