@@ -11,7 +11,6 @@ from engine_core.executor.base import WorkerLostError
 from engine_core.loop.admission import InFlight
 from engine_core.messages import (
     Abort,
-    Accepted,
     EncodeJob,
     EndRow,
     EngineInfo,
@@ -35,35 +34,35 @@ class Ledger:
     """What a client has received, checked: everything arrives exactly once."""
 
     def __init__(self, engine: Engine, client: bytes = A) -> None:
-        self.accepted: dict[int, Accepted] = {}
+        self.accepted: set[int] = set()
         self.failed: dict[int, Failed] = {}
         self.tokens: dict[tuple[int, int], list[int]] = {}
-        self.ended: set[tuple[int, int]] = set()
+        self.finished: dict[tuple[int, int], str] = {}
         self.vectors: dict[tuple[int, int], np.ndarray] = {}
         for outputs in engine.clients.outputs(client):
             for accepted in outputs.accepted:
                 assert accepted.id not in {*self.accepted, *self.failed}
-                self.accepted[accepted.id] = accepted
+                self.accepted.add(accepted.id)
             for row in outputs.rows:
                 if row.token >= 0:
                     self.tokens.setdefault((row.job, row.row), []).append(row.token)
-                self._row(row.job, row.row, is_last=row.finish is not None)
+                self._row(row.job, row.row, row.finish)
             for part in outputs.encoded:
                 rows = np.frombuffer(part.rows, np.int32)
                 data = np.frombuffer(part.values, np.float32).reshape(len(rows), -1)
                 for row, vector in zip(rows.tolist(), data, strict=True):
-                    self._row(part.job, row, is_last=True)
+                    self._row(part.job, row, "stop")
                     self.vectors[part.job, row] = vector
             for failed in outputs.failed:
                 assert failed.id not in self.failed
                 self.failed[failed.id] = failed
 
-    def _row(self, job: int, row: int, *, is_last: bool) -> None:
+    def _row(self, job: int, row: int, finish: str | None) -> None:
         assert job in self.accepted
         assert job not in self.failed
-        assert (job, row) not in self.ended
-        if is_last:
-            self.ended.add((job, row))
+        assert (job, row) not in self.finished
+        if finish is not None:
+            self.finished[job, row] = finish
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ def test_hello_is_answered_with_what_is_served(decoder: Engine) -> None:
 def test_text_is_tokenized_and_rows_are_prompt_times_n(decoder: Engine) -> None:
     params = SamplingParams(max_tokens=3)
     ledger = served(decoder, GenerateJob(7, params=params, texts=["w1 w2", "w3"], n=2))
-    assert ledger.accepted[7].prompt_tokens == [2, 1]
+    assert decoder.clients.outputs(A)[0].accepted[0].prompt_tokens == [2, 1]
     assert ledger.tokens[7, 0] == ledger.tokens[7, 1] == reference([1, 2], 3)
     assert ledger.tokens[7, 2] == ledger.tokens[7, 3] == reference([3], 3)
 
@@ -169,7 +168,7 @@ def test_a_full_engine_refuses_whole_jobs_and_recovers(decoder: Engine) -> None:
     assert {job: failure.code for job, failure in failed.items()} == {7: "overloaded"}
     decoder.executor.allowed = 1_000_000
     served(decoder)
-    assert len(served(decoder, generate(9, 1, max_tokens=2, n=64)).ended) == 7 * 60 + 1 + 64
+    assert len(served(decoder, generate(9, 1, max_tokens=2, n=64)).finished) == 7 * 60 + 1 + 64
 
 
 def test_end_row_ends_one_row_and_the_last_one_the_job(decoder: Engine) -> None:
@@ -181,7 +180,7 @@ def test_end_row_ends_one_row_and_the_last_one_the_job(decoder: Engine) -> None:
     decoder.clients.put(A, EndRow(1, 0))
     decoder.executor.allowed = 1_000_000
     ledger = served(decoder)
-    assert ledger.ended == {(1, 1)}
+    assert set(ledger.finished) == {(1, 1)}
     assert ledger.tokens[1, 1] == reference([1], 30)
     assert len(ledger.tokens[1, 0]) < 30
 
@@ -260,7 +259,7 @@ def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architectur
     engine.iterate_until(lambda: idle(engine))
     for (client, job_id), count in rows.items():
         ledger = Ledger(engine, client)
-        ended = sum(job == job_id for job, _ in ledger.ended)
+        ended = sum(job == job_id for job, _ in ledger.finished)
         if (client, job_id) not in aborted:
             assert (job_id in ledger.failed) != (ended == count)
             assert (job_id in ledger.failed) == (job_id not in ledger.accepted) or ended < count

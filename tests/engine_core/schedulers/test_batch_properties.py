@@ -32,7 +32,7 @@ def _trees(data: st.DataObject) -> list[tuple[list[int], list[list[int]]]]:
 
 
 @pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.long), 3])
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_tree_gives_the_reference_texts(stages: int, data: st.DataObject) -> None:
     driver = Driver(

@@ -241,7 +241,7 @@ def test_the_simulation_notices_a_wrong_block() -> None:
 @pytest.mark.parametrize(
     "stages", [1, *(pytest.param(stages, marks=pytest.mark.long) for stages in (2, 3)), 4]
 )
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject) -> None:
     """Random arrivals, aborts, budgets, cache sizes, result timings and times of steps."""

@@ -91,7 +91,7 @@ def test_what_is_cached_takes_no_row_of_its_blocks() -> None:
 
 
 @pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.long), 1])
-@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_arrival_waits_beside_a_row_of_the_batch(ahead: int, data: st.DataObject) -> None:
     """Unless the step is full, or it has been preempted itself and is in flight."""
