@@ -38,8 +38,8 @@ class KeyTurns:
         return self._waiting.values()
 
     def first(self) -> KeyShare:
-        """The key whose turn it is. Of two with the same time, the one that has waited longer.
-        Raises ValueError if none waits."""
+        """The key whose turn it is: the least time, then the one that has waited longer. Raises
+        ValueError if none waits."""
         if len(self._waiting) == 1:
             return next(iter(self.waiting()))
         return min(self.waiting(), key=self.time_of)

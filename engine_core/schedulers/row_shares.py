@@ -46,7 +46,7 @@ class _JobRows:
 
 
 class RowShares:
-    """The rows of all jobs of a decoder. Of each job `Job.share` exist at most: others are made as
+    """The rows of all jobs of a decoder. A job has `Job.share` rows at most: others are made as
     these end."""
 
     def __init__(self, slots: int, clock: Callable[[], float]) -> None:

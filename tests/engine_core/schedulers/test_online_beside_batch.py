@@ -40,7 +40,7 @@ def measured(tokenizer, *, batch: bool, online: bool, tiles: bool = False) -> Me
         tokenizer,
         seconds_by_tiles if tiles else seconds_of,
         devices=("cuda:0" if tiles else "cpu",),
-        tick=8e-4,
+        tick=4e-4,
         blocks=6000,
         model=LLAMA_8B,
         block_size=32,
