@@ -5,7 +5,6 @@ import logging
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 import zmq
@@ -42,8 +41,7 @@ def main() -> int:
     return 1
 
 
-def _stop(signum: int, frame: FrameType | None) -> None:
-    del signum, frame
+def _stop(*_: object) -> None:
     sys.exit(0)
 
 

@@ -1,9 +1,9 @@
 """The engine core's loop (vLLM RFC 11945, option 2, in a thread of its own).
 
 Submitting a step (schedule, build, send) is separate from finishing it (receive, update). Each
-iteration submits steps while there is work and fewer are in flight than the scheduler allows (to a
-single stage as late as it can, see `pace`), applies the results that have come, sends the clients
-their updates, and waits in one poller if nothing is ready. One thread, no locks; no send blocks.
+iteration applies the results that have come, submits steps as far as the scheduler allows, and
+sends the clients their updates. A single stage gets its steps as late as it can (`pace`). The loop
+waits in one poller if nothing is ready. One thread, no locks; no send blocks.
 """
 
 import math
@@ -102,7 +102,6 @@ class EngineCore:
             raise
 
     def iterate(self) -> None:
-        """One iteration of the loop."""
         self._receive()
         self._finish()
         self._submit()
@@ -134,7 +133,7 @@ class EngineCore:
                 self._pacer.step_submitted(step, now)
 
     def _may_wait(self) -> bool:
-        """The worker does not need the next step yet, and a request that arrives could join it."""
+        """True if the worker does not need the next step yet, and an arrival could join it."""
         if self._pacer is None:
             return False
         prompts = self._scheduler.has_prompts()
@@ -266,8 +265,7 @@ class EngineCore:
             self._abort(key)
 
     def _beat(self) -> None:
-        """Check the stages every CHECK_SECONDS; the first and then every fourth check brings a
-        heartbeat."""
+        """Check the stages every CHECK_SECONDS. The first and every fourth check send beats."""
         now = self._clock()
         if now < self._next_check:
             return

@@ -1,9 +1,9 @@
 """The messages between an engine core and its clients (msgspec over ZMQ).
 
 A *job* is one request of a client: one or more *rows* that are admitted or refused together.
-The answer to a job is `Accepted` or `Failed`. Each row of an accepted job then ends exactly once:
-by a `RowOutput` with a `finish`, by its entry in an `EncodedRows`, or with all others by `Failed`.
-A client chooses the ids of its jobs; two clients may use the same.
+Its answer is `Accepted` or `Failed`. Each row of an accepted job then ends exactly once: by a
+`RowOutput` with a `finish`, in an `EncodedRows`, or with all others by `Failed`. A client chooses
+the ids of its jobs; two clients may use the same.
 """
 
 from collections.abc import Iterator
@@ -18,15 +18,14 @@ from workers.contract.token_sampling import TokenSampling
 
 Finish = Literal["stop", "length", "abort"]
 
-
 GrammarKind = Literal["json_schema", "loose_json_schema", "regex", "choice"]
 
 
 class Grammar(msgspec.Struct, array_like=True, frozen=True):
     """The grammar that a row's whole text must match.
 
-    `source` is a JSON schema, a regular expression or a JSON list of texts; `param` is the field of
-    the request that it comes from, for refusals. A loose schema is followed as far as it can be.
+    `source` is a JSON schema, a regular expression or a JSON list of texts. `param` is the field of
+    the request that it comes from. A loose schema is followed as far as it can be.
     """
 
     kind: GrammarKind
@@ -70,7 +69,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
 
 
 class KeyShare(msgspec.Struct, array_like=True, frozen=True):
-    """Its number, 0 where there are no others, and its weight beside others."""
+    """An API key: its number, 0 where there are no others, and its weight beside others."""
 
     number: int = 0
     weight: float = 1.0
@@ -80,7 +79,7 @@ NO_KEY = KeyShare()
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
-    """A client introduces itself; the core answers `EngineInfo` as soon as it is ready."""
+    """The first message of a client, answered by `EngineInfo` once the core is ready."""
 
 
 class Tokenization(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -97,13 +96,12 @@ class Tokenization(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     unpooled: int = 0
 
     def most_tokens(self, max_model_len: int) -> int:
-        """How many tokens an item can keep. Of one that has more than that, nothing depends on how
-        many more: it is truncated, or refused."""
+        """The most tokens that an item can keep: a longer one is truncated, or refused."""
         return max_model_len if self.truncate_to is None else self.truncate_to
 
 
 class JobOptions(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """What most jobs leave open, of either kind.
+    """Options of either kind of job, which most leave open.
 
     Cached prefixes are shared only among jobs of the same `cache_salt`. Jobs of a lower `priority`
     begin first. Every job has a `key`, whose share it is part of.
@@ -116,7 +114,7 @@ class JobOptions(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class _Job(JobOptions, array_like=True, frozen=True):
-    """Items are either `texts`, tokenized by `tokenization`, or `ids` (int32 bytes), which may be
+    """A job of `texts`, tokenized by `tokenization`, or of `ids` (int32 bytes), which may be
     truncated. Jobs of a `batch` begin after all others."""
 
     id: int
@@ -241,9 +239,9 @@ class EncodedRows(msgspec.Struct, array_like=True, frozen=True):
     """Finished rows of an encode job: row numbers `rows` int32[N], and `values` float32[V, D], row
     after row.
 
-    A row has one vector, with a classifier one logit a label. Where it may have more or fewer,
-    `counts` int32[N] is how many each row has: the states of its tokens, or the entries of its
-    sparse vector, an index and a value that is not zero each, by ascending index.
+    A row has one vector, with a classifier one logit a label. Otherwise `counts` int32[N] is how
+    many each row has: its token states, or the entries of its sparse vector. An entry is an index
+    and a value that is not zero, by ascending index.
     """
 
     job: int
@@ -295,7 +293,7 @@ class TracedStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class TracedSteps(msgspec.Struct, array_like=True, frozen=True, tag="traced"):
-    """Steps since the last such message; `over` if there are no more to come."""
+    """Steps since the last such message. `over` if there are no more to come."""
 
     steps: list[TracedStep]
     over: bool
@@ -346,8 +344,8 @@ class Usage(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class StageTime(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """What one stage has done since its start, in seconds. The share of each in the time that has
-    passed is its rate; what is missing from 1 is time in which there were no requests."""
+    """The times of one stage since its start, in seconds. The rate of each is its part of the time
+    that has passed. Together they miss the time without requests."""
 
     busy_s: Annotated[
         float, _counter("busy_seconds", "Time in the stage's own layers and its head.")
@@ -392,15 +390,13 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="beat
     ]
     prompt_tokens: Annotated[int, _counter("prompt_tokens", "Prompt tokens.")]
     step_sizes: list[int]
-    """Steps by their size: of at most STEP_SIZES[i] tokens and more than the size before; the last
-    entry counts all larger ones."""
+    """Steps of at most STEP_SIZES[i] tokens, and more than the size before. The last entry counts
+    all larger ones."""
     admitted_rows: int
     admitted_tokens: int
 
 
 ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow | ResetCache | Trace
-
-
 FromCore = EngineInfo | Outputs | Beat
 
 
@@ -414,11 +410,7 @@ def _fields(kind: type[Usage] | type[Beat] | type[StageTime]) -> dict[str, Engin
 
 
 _USAGE, _BEAT, _STAGE = _fields(Usage), _fields(Beat), _fields(StageTime)
-
-
 ENGINE_METRICS = (*_USAGE.values(), *_BEAT.values())
-
-
 STAGE_METRICS = tuple(_STAGE.values())
 """One value a stage."""
 

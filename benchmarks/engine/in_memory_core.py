@@ -15,9 +15,8 @@ from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
 from engine_core.executor.base import Capacity, WorkerLostError
 from engine_core.messages import ToCore
-from engine_core.schedulers.base import Scheduler
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.workflows.base import workflow_for
+from engine_core.workflows.base import Scheduler, workflow_for
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.settings import Limits
@@ -141,7 +140,7 @@ class InMemoryCore:
         for descriptor in (self._clients.arrivals, self._executor.results, self._executor.losses):
             os.close(descriptor)
 
-    def _timed(self, scheduler: Scheduler[Any, Any, Any]) -> Scheduler[Any, Any, Any]:
+    def _timed(self, scheduler: Scheduler) -> Scheduler:
         scheduler.schedule = self.stopwatch.wrap("schedule", scheduler.schedule)
         scheduler.build = self.stopwatch.wrap("build", scheduler.build)
         scheduler.update = self.stopwatch.wrap("update", scheduler.update)

@@ -1,1 +1,1 @@
-"""What the loop is made of: jobs, admission, queues that keys share, pace, updates, reports."""
+"""The parts of the loop: jobs, admission, queues that keys share, pace, updates, reports."""

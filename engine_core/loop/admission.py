@@ -1,9 +1,8 @@
 """The bound on work in flight: rows and tokens of all jobs that are admitted and not finished.
 
-Neither one job nor one API key takes the whole of it. A job counts an eighth of each at most,
-however large it is, and all large ones together leave an eighth to small ones. An API key, where
-there are several, has half of each at most. A job's rows beyond what it may count are made when
-others of it have ended.
+A job counts an eighth of each at most, and all large ones together leave an eighth to small ones.
+An API key, where there are several, has half of each at most. A job's rows beyond what it may count
+are made when others of it have ended.
 """
 
 import math
@@ -17,9 +16,8 @@ from engine_core.refusal import RefusalError
 
 
 class JobSize(NamedTuple):
-    """Rows of a job, the tokens `sent` and the `tokens` of all rows.
-
-    Both are from above: a token has at least one byte, an id has four."""
+    """Upper bounds of a job: its rows, the tokens `sent`, the `tokens` of all rows. A token has at
+    least one byte, an id has four."""
 
     rows: int
     sent: int
@@ -37,7 +35,7 @@ def job_size(message: GenerateJob | EncodeJob) -> JobSize:
 
 
 def _query_bytes(query: str | list[str] | None, items: int) -> int:
-    """A query counts once for every pair that it is part of."""
+    """Bytes of queries: one counts for every pair that it is part of."""
     if query is None:
         return 0
     if isinstance(query, str):
@@ -47,7 +45,7 @@ def _query_bytes(query: str | list[str] | None, items: int) -> int:
 
 _JOBS_AT_LEAST, _KEYS_AT_LEAST = 8, 2
 _SMALL = 64
-"""A job is small that counts at most this part."""
+"""A small job counts at most this part."""
 
 
 @dataclass(slots=True)
@@ -73,13 +71,11 @@ class Budget:
 
     @property
     def held(self) -> InFlight:
-        """All that is in flight."""
         self._count_changed()
         return self._all
 
     def admit(self, client: bytes, message: GenerateJob | EncodeJob) -> Job:
-        """Admit a whole job. Raises RefusalError: `too_large` if it could never fit, `overloaded`
-        if it does not fit now."""
+        """Admit a whole job. Raises RefusalError: `too_large` for ever, or `overloaded` now."""
         rows, sent, cost = job_size(message)
         if rows < 1:
             raise RefusalError("invalid_request", "the request has no items")
@@ -103,24 +99,23 @@ class Budget:
         self._changed.add(job)
 
     def rows_ended(self, job: Job) -> None:
-        """Some rows of a job are over: it counts what is open, from the next admission on."""
+        """Note that rows of a job are over: it counts the open ones from the next admission on."""
         self._changed.add(job)
 
     def release(self, job: Job) -> None:
-        """The job has ended: give back its rows and tokens."""
+        """Give back the rows and tokens of a job that has ended."""
         self._changed.discard(job)
         self._count(job, 0, 0, begun=-1)
 
     def _share(self, rows: int, tokens: int, sent: int = 0) -> tuple[int, int]:
-        """What a job of so many rows and tokens counts; `sent` of them are held as they came,
-        until they are tokenized."""
+        """The part of its rows and tokens that a job counts, `sent` tokens at least."""
         if rows <= self._rows_of_one and tokens <= self._tokens_of_one:
             return rows, tokens
         return min(rows, self._rows_of_one), min(tokens, max(sent, self._tokens_of_one))
 
     def _check_room(self, key: int, rows: int, tokens: int) -> None:
-        """Raises RefusalError `overloaded` where there is no room for a job that counts so much.
-        Its key has room for its first one whatever its size, which would never fit better."""
+        """Raises RefusalError `overloaded` if there is no room for a job. A key has room for its
+        first one, which would never fit better."""
         large = rows * _SMALL > self._max_rows or tokens * _SMALL > self._max_tokens
         part = 1 - 1 / _JOBS_AT_LEAST if large and self._all.jobs else 1.0
         if not self._is_within(part, self._all, rows, tokens):
@@ -144,7 +139,7 @@ class Budget:
         self._changed.clear()
 
     def _count(self, job: Job, rows: int, tokens: int, begun: int = 0) -> None:
-        """The job counts so much from now on."""
+        """Set the rows and tokens that a job counts."""
         key = _key_of(job.message)
         own = self._keys.setdefault(key, InFlight())
         for held in (self._all, own):
@@ -157,20 +152,20 @@ class Budget:
 
 
 def _key_of(message: GenerateJob | EncodeJob) -> int:
-    """The key whose bound a job counts in. Lines of batches are in none: their client keeps to a
-    part of the engine, of which the key's other requests shall have theirs."""
+    """The key whose bound a job counts in. Lines of batches count in none: their client keeps to a
+    part of the engine, and the key's other requests have theirs."""
     return 0 if message.batch else message.key.number
 
 
 _WINDOW_WITHOUT_BOUND, _LEAST_WINDOW = 30.0, 1.0  # seconds
 _TRUSTED = 0.1
-"""The share of the window that must have been measured before the rate is used: the first steps of
-a burst may be short, or wait for a kernel to be compiled."""
+"""The part of the window that is measured before the rate is used. The first steps of a burst may
+be short, or wait for a kernel to be compiled."""
 
 
 class _Step(NamedTuple):
-    """A step in flight: when it was submitted, how many prompt tokens left the queue with it, and
-    whether the rate includes it, because other tokens kept waiting."""
+    """A step in flight, with the prompt tokens that left the queue with it. The rate includes it if
+    it is `measured`: other tokens kept waiting."""
 
     submitted: float
     tokens: int
@@ -178,16 +173,16 @@ class _Step(NamedTuple):
 
 
 class QueueBound:
-    """Measures how many prompt tokens leave the queue in a second, over steps during which others
-    waited, and refuses jobs whose expected wait is too long.
+    """Refuses jobs whose expected wait is too long, by the rate at which prompt tokens leave the
+    queue.
 
-    The weight of a step falls to 1/e within a window of `max_seconds` of such steps. A row at the
-    end of a full queue waits about that long, so the rate is the one that it has seen itself. Times
-    are in seconds, of any one clock.
+    The rate is that of steps during which other tokens waited. The weight of a step falls to 1/e
+    within `max_seconds` of such steps. A row at the end of a full queue waits about that long, so
+    the rate is the one that it has seen itself. Times are in seconds, of any one clock.
     """
 
     def __init__(self, model: str, max_seconds: float) -> None:
-        """`max_seconds` bounds the expected wait; 0 refuses nothing."""
+        """`max_seconds` bounds the expected wait. 0 refuses nothing."""
         self._model, self._max_seconds = model, max_seconds
         self._window = max(max_seconds or _WINDOW_WITHOUT_BOUND, _LEAST_WINDOW)
         self._tokens = self._seconds = 0.0
@@ -196,13 +191,12 @@ class QueueBound:
         self._last_finish = -math.inf
 
     def step_submitted(self, now: float, before: int, after: int) -> None:
-        """A step was submitted. `before` and `after` are the prompt tokens queued before and after
-        it was scheduled."""
+        """Note a step, with the prompt tokens queued `before` and `after` it was scheduled."""
         self._steps.append(_Step(now, before - after, after > 0 or self._queued > 0))
         self._queued = after
 
     def step_finished(self, now: float) -> None:
-        """The oldest step in flight has finished."""
+        """Note that the oldest step in flight has finished."""
         step = self._steps.popleft()
         seconds = now - max(step.submitted, self._last_finish)
         self._last_finish = now
@@ -212,14 +206,14 @@ class QueueBound:
             self._seconds = self._seconds * kept + seconds
 
     def expected_wait(self, tokens: int) -> float:
-        """Seconds until `tokens` prompt tokens have left the queue; 0 while no rate is known."""
+        """Seconds until `tokens` prompt tokens have left the queue. 0 while no rate is known."""
         if self._seconds < _TRUSTED * self._window or self._tokens <= 0:
             return 0.0
         return tokens * self._seconds / self._tokens
 
     def admit(self, tokens: int) -> None:
-        """Raises RefusalError `overloaded` for a job behind `tokens` queued prompt tokens if its
-        expected wait is too long. A job that need not queue is never refused."""
+        """Raises RefusalError `overloaded` if a job behind `tokens` queued prompt tokens would wait
+        too long. A job that need not queue is never refused."""
         wait = self.expected_wait(tokens)
         if 0 < self._max_seconds < wait:
             raise RefusalError(

@@ -17,23 +17,20 @@ class KeyTurns:
         self._times: dict[int, float] = {}
 
     def begin(self, key: KeyShare) -> None:
-        """It waits from now on."""
         least = min((self._times[other] for other in self._waiting), default=0.0)
         self._times[key.number] = max(self._times.get(key.number, 0.0), least)
         self._waiting[key.number] = key
 
     def end(self, key: KeyShare) -> None:
-        """It waits for nothing more."""
         del self._waiting[key.number]
         if not self._waiting:
             self._times.clear()
 
     def count(self, key: KeyShare, amount: float) -> None:
-        """It is given so much, while it waits."""
+        """Charge a key that waits."""
         self._times[key.number] += amount / key.weight
 
     def time_of(self, key: KeyShare) -> float:
-        """The virtual time of a key that waits."""
         return self._times[key.number]
 
     def waiting(self) -> Collection[KeyShare]:
@@ -41,8 +38,8 @@ class KeyTurns:
         return self._waiting.values()
 
     def first(self) -> KeyShare:
-        """The key whose turn it is; of two whose times are the same, the one that has waited
-        longer. Raises ValueError if none waits."""
+        """The key whose turn it is: the least time, then the one that has waited longer. Raises
+        ValueError if none waits."""
         if len(self._waiting) == 1:
             return next(iter(self.waiting()))
         return min(self.waiting(), key=self.time_of)
@@ -56,7 +53,7 @@ ItemT = TypeVar("ItemT", bound=Hashable)
 
 
 class FairQueue(Generic[ItemT]):
-    """First come, first served for each key; keys take turns by their weights, an item a turn."""
+    """Keys take turns by their weights, an item a turn. Each is served first come, first served."""
 
     def __init__(self) -> None:
         self._turns = KeyTurns()
@@ -73,7 +70,7 @@ class FairQueue(Generic[ItemT]):
         self._of_key[key.number][item] = None
 
     def take(self) -> ItemT:
-        """The next one. Raises ValueError if there is none."""
+        """The next item. Raises ValueError if there is none."""
         key = self._turns.first()
         item = next(iter(self._of_key[key.number]))
         self._turns.count(key, 1)
@@ -81,7 +78,7 @@ class FairQueue(Generic[ItemT]):
         return item
 
     def discard(self, item: ItemT, key: KeyShare) -> bool:
-        """It waits no more. Returns whether it did."""
+        """Remove an item. Returns False if it did not wait."""
         items = self._of_key.get(key.number, {})
         if item not in items:
             return False
@@ -104,19 +101,17 @@ class BlockingQueue(Generic[PutT]):
         self._closed = False
 
     def put(self, item: PutT, key: KeyShare) -> None:
-        """Behind all others of its key."""
         with self._changed:
             self._items.put(item, key)
             self._changed.notify()
 
     def close(self) -> None:
-        """Nothing is put from now on."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def get(self) -> PutT | None:
-        """The next one, as soon as there is one; None once the queue is closed and empty."""
+        """The next item, as soon as there is one. None once the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._closed)
             return self._items.take() if self._items else None
@@ -126,7 +121,7 @@ MailT = TypeVar("MailT")
 
 
 class Mailbox(Generic[MailT]):
-    """Any thread puts items; one thread takes them, once the descriptor is readable."""
+    """Items that any thread puts, and one thread takes once the descriptor is readable."""
 
     def __init__(self) -> None:
         self._items: deque[MailT] = deque()
@@ -140,7 +135,6 @@ class Mailbox(Generic[MailT]):
         return self._event
 
     def put(self, *items: MailT) -> None:
-        """Add items in one go."""
         self._items.extend(items)
         os.eventfd_write(self._event, len(items))
 

@@ -10,8 +10,11 @@ JobKey = tuple[bytes, int]
 
 
 class JobKind(IntEnum):
-    """A kind of jobs gives way to those before it. A large job has rows beyond its share of the
-    slots, or is more than a short step; a batch's is of the batch band."""
+    """The kind of a row or a job, which gives way to the kinds before it.
+
+    LARGE are rows beyond the share of their job or key, and jobs with such rows or of more tokens
+    than a short step. BATCH is the batch band.
+    """
 
     SMALL = 0
     LARGE = 1
@@ -20,7 +23,7 @@ class JobKind(IntEnum):
 
 @dataclass(slots=True)
 class JobMoments:
-    """When a job arrived, was queued and began, by the loop's clock; it is `reported` once."""
+    """The times at which a job arrived, was queued and began. They are `reported` once."""
 
     arrived: float = 0.0
     queued: float = 0.0
@@ -29,12 +32,12 @@ class JobMoments:
     reported: bool = False
 
     def begin(self, now: float) -> None:
-        """A step with a row of the job has been submitted: the first one counts."""
+        """Note that a step with a row of the job was submitted: the first one counts."""
         if self.begun is None:
             self.begun = now
 
     def report(self, job_id: int, now: float) -> JobTiming:
-        """What its client gets, at the first token or with the last row."""
+        """The message for the client, at the first token or with the last row."""
         self.reported = True
         begun = now if self.begun is None else self.begun
         return JobTiming(
@@ -44,10 +47,14 @@ class JobMoments:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One admitted job of one client. `cost` is how many tokens it may take; it has `ended` once
-    its terminal message is sent, or its client has aborted it. At most `share` of its rows are made
-    and counted at a time; `counted_*` are what the budget holds for it. Its scheduler says whether
-    it is small or large."""
+    """One admitted job of one client.
+
+    cost       tokens that it may take
+    share      the most of its rows that are made and counted at a time
+    counted_*  the part of the budget that it holds
+    ended      its terminal message is sent, or its client has aborted it
+    kind       small or large by its scheduler
+    """
 
     client: bytes
     message: GenerateJob | EncodeJob
@@ -67,7 +74,6 @@ class Job:
 
     @property
     def is_batch(self) -> bool:
-        """Its rows are of the batch band."""
         return self.kind is JobKind.BATCH
 
     @property

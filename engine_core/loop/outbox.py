@@ -9,7 +9,7 @@ from engine_core.refusal import RefusalError
 
 
 class Outbox:
-    """Updates by client. A job ends exactly once: `on_end` then releases its budget; before that,
+    """Updates by client. A job ends exactly once: `on_end` then releases its budget. Before that,
     `on_rows` hears that some of its rows have ended."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Outbox:
         self._of(client).failed.append(failed)
 
     def close_rows(self, job: Job, rows: int) -> None:
-        """Count rows of a job that have ended; the last one ends the job."""
+        """Count rows of a job that have ended. The last one ends the job."""
         job.open_rows -= rows
         if job.open_rows == 0:
             self._end(job)

@@ -1,8 +1,7 @@
 """When the step after the running one is submitted: as late as the worker allows.
 
-A request that arrives while step N runs can join step N + 1 only if N + 1 has not been submitted
-yet; but the worker must have N + 1 before N ends. So N + 1 is due a margin before the expected end
-of N: the time by which the worker needs it earlier.
+A request that arrives while step N runs can join step N + 1 until that is submitted. The worker
+must have N + 1 before N ends. So N + 1 is due a margin before the expected end of N.
 
 A step is expected to take the least of the last few durations of similar steps. Decode steps drift
 slowly, so this is close, and it errs on the harmless side: too early. A kind of step that has never
@@ -25,9 +24,9 @@ _REMEMBERED = 8
 _MAX_KINDS = 1024
 _FIRST_MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 1e-3, 0.2e-3, 20e-3
 _WIDEN, _SHRINK = 1.02, 0.999
-"""Factors of the margin after a step with a gap, and after one without: they balance when one held
-step in twenty has a gap. So the margin follows the worker's usual need, not the odd step that was
-shorter than expected: a wide margin costs every arrival more than one gap costs."""
+"""Factors of the margin after a step with a gap, and after one without. They balance when one held
+step in twenty has a gap. So the margin follows the worker's usual need, not the odd short step: a
+wide margin costs every arrival more than one gap costs."""
 
 _NOISE_US = 50
 """The gap between any two steps, however early the second was submitted."""
@@ -40,10 +39,9 @@ class _Submitted:
     """A step in flight.
 
     kinds       its size, the closest description first
-    prompts     whether it has prompt tokens
-    overlapped  whether it was submitted while another step was in flight
-    held        whether it was submitted when it was due, and not before: then its idle time shows
-                whether this was early enough
+    prompts     it has prompt tokens
+    overlapped  it was submitted while another step was in flight
+    held        it was submitted when it was due: its idle time shows if that was early enough
     """
 
     kinds: tuple[_Kind, ...]
@@ -66,8 +64,9 @@ class Pacer:
         self._durations: OrderedDict[_Kind, deque[float]] = OrderedDict()
 
     def due(self, *, prompts: bool) -> float:
-        """The time to submit the next step, with or without prompts, while another is running. If
-        none is running, or its end cannot be predicted, this lies in the past."""
+        """The time to submit the next step, with or without prompts, while another is running.
+
+        In the past if none is running, or its end cannot be predicted."""
         return self._end - self._margins[prompts]
 
     def may_wait(self, now: float, *, prompts: bool) -> bool:
@@ -77,7 +76,6 @@ class Pacer:
         return waits
 
     def step_submitted(self, step: StepInput, now: float) -> None:
-        """`step` has been sent to the worker."""
         overlapped, prompts = bool(self._steps), len(step.tokens) > len(step.query_lens)
         held = overlapped and self._held_back[prompts] and self.due(prompts=prompts) <= now
         self._steps.append(_Submitted(_kinds(step), prompts, overlapped, held))
@@ -86,8 +84,7 @@ class Pacer:
             self._begin(now + self._margins[prompts])
 
     def step_finished(self, times: StepTimes, now: float) -> None:
-        """The result of the oldest step has come, which took the worker these times; the worker now
-        runs the next one."""
+        """Note that the oldest step is over, with the worker's times. It runs the next one now."""
         step = self._steps.popleft()
         gap = max(times.idle_us, 0) / 1e6 if step.overlapped else 0.0
         for kind in step.kinds:
@@ -100,7 +97,6 @@ class Pacer:
             self._end = -math.inf
 
     def _begin(self, started: float) -> None:
-        """The oldest step begins: predict its end."""
         self._started = started
         self._held_back = [False, False]
         known = (self._durations.get(kind) for kind in self._steps[0].kinds)
@@ -120,8 +116,9 @@ class Pacer:
 
 
 def _kinds(step: StepInput) -> tuple[_Kind, ...]:
-    """(rows, tokens), each rounded to about a tenth; then tokens alone, for steps whose rows were
-    never seen. Context lengths matter too, but drift slowly: the last durations reflect them."""
+    """(rows, tokens), rounded to about a tenth, then (0, tokens) for rows that were never seen.
+
+    Context lengths matter too, but drift slowly: the last durations reflect them."""
     rows, tokens = (_leading_bits(len(part) // 4) for part in (step.query_lens, step.tokens))
     return (rows, tokens), (0, tokens)
 

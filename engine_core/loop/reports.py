@@ -1,4 +1,4 @@
-"""What an engine core has done since its start, as its heartbeat reports it."""
+"""The counters of an engine core since its start, which its heartbeat reports, and traces."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +20,11 @@ from engine_core.messages import (
 from workers.contract.messages import DecodeStep, StepInput, StepTimes
 
 _MOST_STEPS = 10_000
-"""Between two heartbeats, which are a second apart; more than any engine runs."""
+"""More than any engine runs between two heartbeats, which are a second apart."""
 
 
 class StepWork(NamedTuple):
-    """What makes up a step's time.
+    """The work that makes up a step's time.
 
     tokens    of all rows
     attended  pairs of a prompt token and a token that it attends to
@@ -44,8 +44,8 @@ class _StageCounter:
         self._end: int | None = None
 
     def add(self, times: StepTimes, *, continued: bool) -> None:
-        """The time for which the stage had no step before counts as idle if there was a job all
-        that time (`continued`): otherwise the engine had nothing to do."""
+        """Add a step. The time without a step before it was idle if there was a job all that time
+        (`continued`)."""
         self._busy += times.busy_us
         self._waiting += times.wait_us
         self._transfer += times.transfer_us
@@ -64,7 +64,7 @@ class _StageCounter:
 
 @dataclass(slots=True)
 class _Submitted:
-    """A step that `unreported` stages have yet to report: the others' `times`, by stage.
+    """A step that `unreported` stages have yet to report, with the others' `times` by stage.
     `continued`: there was a job ever since the step before it was submitted."""
 
     step: StepInput
@@ -82,16 +82,16 @@ class Tracer:
         self._steps: list[TracedStep] = []
 
     def start(self, client: bytes, seconds: float, now: float) -> None:
-        """A client wants the steps of the next `seconds`."""
+        """Keep the steps of the next `seconds` for a client."""
         self._ends[client] = now + min(max(seconds, 0.0), MAX_TRACE_SECONDS)
 
     def record(self, step: StepInput, times: Sequence[StepTimes], *, continued: bool) -> None:
-        """Every stage has reported the step: `times` are in their order."""
+        """Keep a step that every stage has reported, with their `times`."""
         if self._ends and len(self._steps) < _MOST_STEPS:
             self._steps.append(_traced(step, times, continued=continued))
 
     def take(self, now: float) -> Iterator[tuple[bytes, TracedSteps]]:
-        """What to send to each client; those whose time is over get their last message."""
+        """The message for each client, the last one if its time is over."""
         steps, self._steps = self._steps, []
         for client, end in list(self._ends.items()):
             if end <= now:
@@ -99,7 +99,6 @@ class Tracer:
             yield client, TracedSteps(steps, over=end <= now)
 
     def forget(self, client: bytes) -> None:
-        """A client is gone."""
         self._ends.pop(client, None)
 
 
@@ -146,15 +145,13 @@ class Statistics:
         self._last_finished = now
 
     def job_accepted(self, prompt_tokens: int) -> None:
-        """A job was accepted."""
         self._prompt_tokens += prompt_tokens
 
     def drained(self) -> None:
-        """There is no job: until the next step stages have nothing to do, and are not idle."""
+        """Note that there is no job: until the next step stages are not idle."""
         self._drained = True
 
     def step_submitted(self, step: StepInput, work: StepWork) -> None:
-        """A step was submitted."""
         continued, self._drained = not self._drained, False
         num_stages = len(self._stages)
         unknown = [StepTimes()] * num_stages
@@ -164,7 +161,7 @@ class Statistics:
         self._step_sizes[bisect_left(STEP_SIZES, work.tokens)] += 1
 
     def step_reported(self, stage: int, number: int, times: StepTimes) -> None:
-        """A stage has done its part of step `number`."""
+        """Note that a stage has done its part of step `number`."""
         step = self._steps[number]
         self._stages[stage].add(times, continued=step.continued)
         step.times[stage] = times
@@ -175,7 +172,7 @@ class Statistics:
             self._tracer.record(step.step, step.times, continued=step.continued)
 
     def step_finished(self, now: float) -> None:
-        """The results of a step have come."""
+        """Note that the results of a step have come."""
         self._last_finished = now
 
     def beat(
@@ -187,8 +184,7 @@ class Statistics:
         in_flight: Sequence[float],
         expected_wait_s: float,
     ) -> Beat:
-        """The heartbeat: these counters beside the scheduler's, and what has been `admitted`. The
-        steps `in_flight` are given by when each was submitted, the oldest first."""
+        """The heartbeat. `in_flight` are the submission times of those steps, the oldest first."""
         return Beat(
             usage=usage,
             stages=[stage.time() for stage in self._stages],

@@ -38,7 +38,7 @@ def _descriptor(socket: zmq.Socket[bytes]) -> int:
 
 
 class Sources:
-    """What the loop waits for, all in one poller."""
+    """The sources that the loop waits for, in one poller."""
 
     def __init__(self, sources: Sequence[Pollable]) -> None:
         self._sources = sources
@@ -47,7 +47,7 @@ class Sources:
             self._poller.register(source, zmq.POLLIN)
 
     def ready(self) -> dict[Pollable, int]:
-        """Those that are readable now."""
+        """The sources that are readable now."""
         return dict(self._poller.poll(0))
 
     def wait(self, seconds: float) -> None:
@@ -91,7 +91,6 @@ class AsyncDealer:
         self._loop.call_soon(self._watch)
 
     def send(self, message: msgspec.Struct) -> None:
-        """Queue one message; never blocks."""
         self._socket.send(self._encoder.encode(message), zmq.NOBLOCK, copy=True)
         # ZMQ's descriptor is edge-triggered, and a send may swallow the edge of an arrival.
         self._loop.call_soon(self._drain)
@@ -120,20 +119,12 @@ class AsyncDealer:
 
 
 class Clients(Protocol):
-    """The core's side of the socket to its clients."""
+    """The core's side of the socket to its clients, readable when a message has arrived."""
 
     @property
-    def arrivals(self) -> Pollable:
-        """Readable when `receive` would return a message."""
-        ...
-
-    def receive(self) -> tuple[bytes, bytes] | None:
-        """(client, frame), or None if nothing has arrived."""
-        ...
-
-    def send(self, client: bytes, message: msgspec.Struct) -> bool:
-        """Queue one message; never blocks. False if the client is gone."""
-        ...
+    def arrivals(self) -> Pollable: ...
+    def receive(self) -> tuple[bytes, bytes] | None: ...
+    def send(self, client: bytes, message: msgspec.Struct) -> bool: ...
 
 
 class ClientSocket:
@@ -145,14 +136,13 @@ class ClientSocket:
         self._encoder = msgspec.msgpack.Encoder()
 
     def receive(self) -> tuple[bytes, bytes] | None:
-        """(client, frame), or None if nothing has arrived."""
         if not is_readable(self.arrivals):
             return None
         client, frame = self.arrivals.recv_multipart()
         return client, frame
 
     def send(self, client: bytes, message: msgspec.Struct) -> bool:
-        """Queue one message; never blocks. False if the client is gone."""
+        """Queue one message without blocking. False if the client is gone."""
         try:
             self.arrivals.send_multipart([client, self._encoder.encode(message)], zmq.NOBLOCK)
         except zmq.ZMQError:

@@ -21,13 +21,14 @@ _NO_TARGET = -1
 class DecodeBatch:
     """One step's rows: request, first position, number of positions, whether the last is sampled.
 
-    `scored` are each row's positions whose next prompt token gets its log-probability.
-    `updates` are the block-table entries that are new since the request's last step, flat
-    (slot, index, block); `copies` the blocks that are copied first, flat (from, to); `after` the
-    newest step whose sampled token a row takes as input.
-    `begun` are the jobs of the rows that begin, or begin again.
-    The first `num_decodes` rows are decode rows, and `contexts` the sum of their tokens with those
-    before them; `attended` is the number of pairs of a prompt token and one that it attends to.
+    scored       each row's positions whose next prompt token gets its log-probability
+    begun        jobs of the rows that begin, or begin again
+    updates      new block-table entries, flat (slot, index, block)
+    copies       blocks that are copied first, flat (from, to)
+    after        the newest step whose sampled token a row takes as input
+    num_decodes  the first rows are decode rows, so many
+    contexts     tokens that decode rows attend to, over all of them
+    attended     pairs of a prompt token and a token that it attends to
     """
 
     step: int
@@ -67,8 +68,8 @@ class DecodeBatch:
             request.last_step = self.step
 
     def add_decodes(self, requests: list[Request]) -> None:
-        """The step's first rows: the next position of each of these generating requests. As `add`
-        for each, in a third of the time."""
+        """Begin the step with the next position of each of these generating requests. The same as
+        `add` for each, in a third of the time."""
         step, starts = self.step, self.starts
         self.after = max([request.last_step for request in requests], default=self.after)
         for request in requests:
@@ -89,7 +90,6 @@ class DecodeBatch:
 
     @property
     def work(self) -> StepWork:
-        """What its time depends on."""
         return StepWork(self.num_tokens, self.attended, self.contexts)
 
     def assign_blocks(self, request: Request, blocks: list[int]) -> None:
@@ -99,10 +99,7 @@ class DecodeBatch:
         request.blocks += blocks
 
     def message(self, masked: bytes, groups: Sequence[int]) -> DecodeStep:
-        """Build what every stage gets: rows in order, with -1 for tokens sampled in their slot.
-
-        `masked` and `groups`, which are flat, are those of `DecodeStep`.
-        """
+        """Build the message for all stages. `masked` and `groups` are those of `DecodeStep`."""
         return DecodeStep(
             step=self.step,
             tokens=self._tokens(),
@@ -120,6 +117,7 @@ class DecodeBatch:
         )
 
     def _tokens(self) -> bytes:
+        """The tokens of all rows, -1 for one that is sampled in its slot."""
         decodes = self.num_decodes
         chunks = [
             _FROM_SLOT if start >= request.resident_from else request.tokens[start : start + length]
@@ -130,7 +128,7 @@ class DecodeBatch:
         return b"".join([_FROM_SLOT.tobytes() * decodes, *chunks])
 
     def _targets(self) -> bytes:
-        """For each scored position the prompt token after it; empty if the step scores nothing."""
+        """The prompt token after each scored position. Empty if the step scores nothing."""
         if not self.num_scored:
             return b""
         targets = np.full(self.num_tokens, _NO_TARGET, np.int32)
@@ -148,12 +146,14 @@ class DecodeBatch:
 
 @dataclass(slots=True, eq=False)
 class EncodeBatch:
-    """One step's rows of prefill-only jobs, in flat arrays.
+    """One step's rows of prefill-only jobs, in flat arrays. Arrays of zeros alone are empty.
 
-    `tokens` int32[T], `lens` int32[R], `token_types` uint8[T] (empty when all are 0); `parts` are
-    the jobs that they belong to, each with its row numbers (int32), in batch order. `token_states`
-    uint8[R] is 1 for rows whose token states are requested, `unpooled_lens` int32[R] the first
-    tokens of each that are not pooled (empty when there are none).
+    tokens         int32[T]
+    lens           int32[R]
+    token_types    uint8[T]
+    parts          the rows' jobs, each with its row numbers (int32), in batch order
+    token_states   uint8[R], 1 for rows whose token states are requested
+    unpooled_lens  int32[R], how many first tokens of each row are not pooled
     """
 
     step: int
@@ -166,7 +166,7 @@ class EncodeBatch:
 
     @property
     def work(self) -> StepWork:
-        """What its time depends on: a token attends to all of its row."""
+        """The work of the step: a token attends to all of its row."""
         return StepWork(len(self.tokens), float(np.square(self.lens, dtype=np.float64).sum()))
 
     @property
@@ -180,7 +180,6 @@ class EncodeBatch:
         return self.lens * self.token_states if len(self.token_states) else np.zeros_like(self.lens)
 
     def message(self) -> EncodeStep:
-        """Build what every stage gets: the arrays as they are."""
         return EncodeStep(
             step=self.step,
             tokens=self.tokens.tobytes(),

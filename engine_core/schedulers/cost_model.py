@@ -1,4 +1,4 @@
-"""What a step costs: seconds on the slowest stage, learnt from the times that the stages report."""
+"""A step's seconds on the slowest stage by its work, learnt from the stages' times."""
 
 import math
 from typing import NamedTuple
@@ -8,25 +8,19 @@ from workers.contract.model_config import ModelConfig
 
 _WEIGHT_BYTES = 2
 
-
 _FLOPS, _BYTES_PER_SECOND = 600e12, 4e12
 """Rates of a large GPU. They only say how the parts of a step compare until steps are measured."""
-
 
 _FORGET = 0.99
 """Weight of what is known, after each step: about the last 100 steps count."""
 
-
 _STAY = 0.02
 """Weight of the coefficients as they are, in steps: what the load does not tell apart stays."""
-
 
 _OUTLIER = 3.0
 """Deviations of more than so many usual ones count less, in proportion."""
 
-
 _SWEEPS = 2
-
 
 _LEAST_FACTOR = 1e-6
 """The least coefficient, in units of where it started: so that every work takes time."""
@@ -42,8 +36,10 @@ class Coefficients(NamedTuple):
 
 
 def starting_coefficients(model: ModelConfig) -> Coefficients:
-    """What follows from a model's shape alone: weights are read once a step, tokens and attention
-    are arithmetic, decode rows read their keys and values."""
+    """Estimate the coefficients from a model's shape.
+
+    Weights are read once a step, tokens and attention are arithmetic, and decode rows read their
+    keys and values."""
     hidden, layers = model.hidden_size, model.num_layers
     heads = model.num_heads * model.head_dim
     kv_heads = model.num_kv_heads * model.head_dim
@@ -72,30 +68,29 @@ class CostModel:
         self._prompts, self._decodes = _Equations(), _Equations()
         self._deviation = 0.0
         self.measured = False
-        """It has been told of a step."""
+        """True after the first observed step."""
 
     def seconds(self, work: StepWork) -> float:
-        """What a step of this work takes."""
+        """Predict the time of a step."""
         step, token, attended, context = self.coefficients
         return step + token * work.tokens + attended * work.attended + context * work.contexts
 
     def fixed_tokens(self) -> float:
-        """So many tokens take as long as all else of a step."""
+        """How many tokens take as long as a step's fixed cost."""
         return self.coefficients.step / self.coefficients.token
 
     def chunk_seconds(self, start: int, length: int) -> float:
-        """What positions [start, start + length) of a prompt add to a step."""
+        """Seconds that positions [start, start + length) of a prompt add to a step."""
         _, token, attended, _ = self.coefficients
         return token * length + attended * length * (start + length / 2)
 
     def chunk_length(self, start: int, seconds: float) -> int:
-        """How many positions of a prompt from `start` on add so much to a step."""
+        """How many positions of a prompt from `start` on add these seconds to a step."""
         _, token, attended, _ = self.coefficients
         first = token + attended * start
         return int(2 * seconds / (first + math.sqrt(first * first + 2 * attended * seconds)))
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        """A step of this work has taken `seconds` on the slowest stage; 0 if that is unknown."""
         if seconds <= 0:
             return
         start = self._start
@@ -114,7 +109,7 @@ class CostModel:
         )
 
     def _weight(self, error: float) -> float:
-        """How much a step counts that was off by this share of its time."""
+        """The weight of a step whose prediction was off by this fraction of its time."""
         usual = max(self._deviation, 1e-3)
         limit = _OUTLIER * usual
         # A new kind of load is off again and again: the usual deviation then grows until it counts.
@@ -122,7 +117,7 @@ class CostModel:
         return 1.0 if error <= limit else limit / error
 
     def _solve(self) -> None:
-        """Coordinate descent from the factors as they are; none negative. A few sweeps a step do,
+        """Improve the factors by coordinate descent, none below `_LEAST_FACTOR`. Few sweeps do,
         because the next step continues them."""
         factors, anchors = self._factors, tuple(self._factors)
         both = zip(self._prompts.rows, self._decodes.rows, strict=True)
@@ -137,14 +132,14 @@ class CostModel:
 
 
 class _Equations:
-    """The normal equations of Σ weight · (x · factors - 1)² over steps, a row [x xᵀ | x] each; the
-    earlier a step, the less it weighs."""
+    """The normal equations of Σ weight · (x · factors - 1)² over steps, rows of [x xᵀ | x].
+
+    The weight of a step falls with each later one."""
 
     def __init__(self) -> None:
         self.rows = [[0.0] * 5 for _ in range(4)]
 
     def add(self, x: list[float], weight: float) -> None:
-        """Another step."""
         a, b, c, d = x
         for row, value in zip(self.rows, x, strict=True):
             weighted = weight * value

@@ -1,7 +1,7 @@
 """Continuous batching for generation: chunked prefill, ahead steps, preemption by recompute.
 
-There is no prefill phase and no decode phase: a step computes some of the tokens that are known and
-not yet submitted, of any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
+There is no prefill phase and no decode phase. A step computes known tokens that are not submitted
+yet, of any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
 """
 
 import math
@@ -26,11 +26,10 @@ from engine_core.schedulers.prefixes import (
     share_text,
 )
 from engine_core.schedulers.prompt_budget import PromptBudget, StepTime
-from engine_core.schedulers.queues import RequestQueue, WaitingRequests
+from engine_core.schedulers.queues import RequestQueue, RunningRequests, WaitingRequests
 from engine_core.schedulers.request import Request, Status
 from engine_core.schedulers.results import confirm_rows, fail_off_grammar, num_sampled
 from engine_core.schedulers.row_shares import RowShares
-from engine_core.schedulers.running import RunningRequests
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from engine_core.schedulers.short_steps import ShortSteps
 from workers.contract.config import ExecutionConfig
@@ -41,8 +40,8 @@ _MOST_HELD = 128
 
 
 class DecoderScheduler:
-    """API keys take turns; first come, first served in each, priority by priority. Then come rows
-    beyond a share, and the batch band last. The oldest request always makes progress.
+    """Requests begin kind by kind, then API keys take turns, each by priority and age. The oldest
+    request always makes progress.
 
     Invariants: a running request holds a slot and the blocks of every submitted position, a waiting
     one holds neither. Running requests, then preempted ones, are in the order in which they began;
@@ -80,7 +79,7 @@ class DecoderScheduler:
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = self._step = 0
         self._preemptions = self._generated_tokens = 0
-        # Prompt tokens of all requests that have begun, and how many of them were cached.
+        # Prompt tokens of all requests that have begun; those of them that were cached.
         self._queried_tokens = self._cached_tokens = 0
 
     def usage(self) -> Usage:
@@ -108,7 +107,7 @@ class DecoderScheduler:
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
         begun = sum(self._running.unsubmitted) - self._running.unsubmitted[JobKind.LARGE]
         begun += self._in_progress.tokens[JobKind.SMALL]
-        return begun + self._waiting.regular.tokens_before(priority, key)
+        return begun + self._waiting.small.tokens_before(priority, key)
 
     def abort(self, job: Job, row: int | None = None) -> int:
         if row is None:
@@ -150,7 +149,6 @@ class DecoderScheduler:
             self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
-        """A slot, a KV block and token budget remain after admitting everything now waiting."""
         return self._short_steps.fit(self._max_tokens)
 
     def has_prompts(self) -> bool:
@@ -177,12 +175,12 @@ class DecoderScheduler:
                 self.abort(request.job)
 
     def _confirm(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> Iterator[Request]:
-        """Apply a step's results to its requests; yields those that are over."""
+        """Apply a step's results to its requests. Yields the requests that are over."""
         self._generated_tokens += num_sampled(batch)
         return confirm_rows(batch, output, self.kv, outbox)
 
     def _share(self, batch: DecodeBatch) -> None:
-        """Let prompts be copied as far as a step has computed them; resume who waited for that."""
+        """Let others copy the prompts of a step, and resume requests that waited for them."""
         for row in range(batch.num_decodes, len(batch.requests)):
             request, stop = batch.requests[row], batch.starts[row] + batch.lens[row]
             if request.status is Status.RUNNING:
@@ -197,8 +195,7 @@ class DecoderScheduler:
     # Rows that generate.
 
     def _add_decodes(self, batch: DecodeBatch, oldest_step: int) -> None:
-        """Add one token of each generating request that can go on. A pipeline divides these
-        requests evenly over its micro-batches."""
+        """Add one token of each generating request that can go on, or of a micro-batch of them."""
         size, preempted = self.kv.block_size, self._preemptions
         # Only requests without room for their next position need `_grow`.
         ready = [
@@ -217,9 +214,10 @@ class DecoderScheduler:
         self._running.contexts += batch.num_decodes
 
     def _grow(self, batch: DecodeBatch, request: Request) -> bool:
-        """Allocate the block of the request's next position. False if it is not in this step: it
-        was preempted for an older one, or no block is free and it would be the first to give way,
-        or a token of it is unresolved, so that it may be about to end."""
+        """Allocate the block of the request's next position. False if it is not in this step.
+
+        Then it was preempted, or no block is free. It preempts none if it is the first to give way,
+        or has an unresolved token and may be about to end."""
         if request.status is not Status.RUNNING:
             return False
         while (blocks := self.kv.allocate(1)) is None:
@@ -233,9 +231,9 @@ class DecoderScheduler:
         return True
 
     def _make_room(self) -> None:
-        """Preempt rows of the batch band, then surplus ones, for all regular requests that the next
-        step could begin. A row of a later kind never takes anything from another."""
-        running, waiting = self._running, self._waiting.regular
+        """Preempt rows of later kinds, the last first, for all small rows that the next step could
+        begin. A large row, or one of a batch, never takes anything from another."""
+        running, waiting = self._running, self._waiting.small
         if not waiting or not any(running.rows[JobKind.LARGE :]):
             return
         blocks, tokens = 0, self._max_tokens - running.tokens_before(JobKind.LARGE)
@@ -258,9 +256,10 @@ class DecoderScheduler:
                 return
 
     def _add_prompts_of(self, kind: JobKind, batch: DecodeBatch, budget: PromptBudget) -> bool:
-        """Add those that have begun, oldest first; then waiting requests begin, in order. Short
-        ones do so before a prompt of several steps goes on, and prompts that give way go on last.
-        False if a request has to wait."""
+        """Continue prompts, oldest first, then begin waiting requests. False if one has to wait.
+
+        Short requests begin before a prompt of several steps goes on. Prompts that give way go on
+        last."""
         queue = self._waiting.queues[kind]
         prompts = [request for request in self._running.prompts if request.kind is kind]
         if not prompts and not queue:
@@ -281,7 +280,7 @@ class DecoderScheduler:
     def _begin_all(
         self, queue: RequestQueue, batch: DecodeBatch, budget: PromptBudget, most: float = math.inf
     ) -> bool:
-        """Begin waiting requests, of at most so many tokens. False if one has to wait."""
+        """Begin waiting requests of at most `most` tokens in all. False if one has to wait."""
         held = 0
         while queue:
             request = queue.next() if self._running.free_slots else None
@@ -325,11 +324,10 @@ class DecoderScheduler:
         return True
 
     def _add_chunk(self, batch: DecodeBatch, request: Request, budget: PromptBudget) -> None:
-        """Add the next chunk of the request's known tokens.
+        """Add the next chunk of the request's known tokens, and register its full blocks.
 
-        Its full blocks are registered now: any later request, even in the same step, may read them,
-        because each layer writes the keys and values of all rows before it attends.
-        """
+        Later requests, even in the same step, may read them: each layer writes the keys and values
+        of all rows before it attends."""
         start, stop = request.submitted, len(request.tokens)
         # There was time for the first token of a prompt; one behind a cached prefix takes longer.
         length = max(1, self._length(request, start, budget))
@@ -345,14 +343,14 @@ class DecoderScheduler:
         self._waiting.of(request).append(request)
 
     def _promote(self, request: Request) -> None:
-        """A surplus row is a regular one from now on."""
+        """Turn a large row into a small one."""
         if request.status is Status.RUNNING:
             self._running.promote(request)
         elif request in self._in_progress:
             self._in_progress.promote(request)
         else:
-            self._waiting.surplus.remove(request)
-            self._waiting.regular.append(request)
+            self._waiting.large.remove(request)
+            self._waiting.small.append(request)
         request.kind = JobKind.SMALL
 
     def _preempt(self, request: Request) -> None:
@@ -362,7 +360,7 @@ class DecoderScheduler:
         self._waiting.of(request).put_back(request, 0)
 
     def _end(self, request: Request) -> bool:
-        """The request is over: release its slot and blocks. False if it was over already.
+        """End a request and release its slot and blocks. False if it was over already.
 
         Steps in flight may still write those blocks: every stage runs steps in submit order, so a
         later step may reuse them at once.
@@ -388,7 +386,6 @@ class DecoderScheduler:
         return True
 
     def _release(self, request: Request) -> None:
-        """Give back the slot and the blocks of a running request."""
         self._resume(self._in_progress.leave(request))
         share_text(self.kv, request)
         self._running.leave(request)

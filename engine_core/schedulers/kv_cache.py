@@ -1,10 +1,9 @@
-"""Allocates, shares and releases the blocks of the paged KV cache; finds blocks by their tokens.
+"""The blocks of the paged KV cache: allocation, sharing by tokens, eviction.
 
-A block holds the keys and values of `block_size` consecutive tokens of one sequence. A full block
-is identified by the hash of its tokens chained to the hash of the block before it (as in vLLM's
-automatic prefix caching), so equal prefixes share blocks. Each chain begins with a secret of this
-process: no client can aim at another's block. Where prompts part within a block, `ChildBlocks`
-finds it.
+A block holds the keys and values of `block_size` consecutive tokens of one sequence. The hash of a
+full block covers its tokens and the hash of the block before, as in vLLM's automatic prefix
+caching: equal prefixes share blocks. Each chain of hashes begins with a secret of this process, so
+no client can aim at another's block. `ChildBlocks` finds blocks within which prompts part.
 """
 
 from __future__ import annotations
@@ -41,11 +40,10 @@ def common_tokens(one: bytes, other: bytes) -> int:
 
 
 class ChildBlocks:
-    """Blocks by their parent, the hash of all before them, and by scope.
+    """Blocks with computed positions, by their parent (the hash of all before them) and scope.
 
-    They are sorted by their tokens (int32 bytes, of full blocks and of others), so that of all that
-    begin like a prompt, one of the two beside its place does so for longest. Only tokens whose
-    positions are computed are in it.
+    They are sorted by their tokens (int32 bytes, of full blocks and of others). So the block that
+    begins like a prompt for longest is one of the two beside its place.
     """
 
     def __init__(self) -> None:
@@ -102,8 +100,8 @@ _DIGEST_BYTES = 16
 class KVCacheManager:
     """Reference-counted blocks with least-recently-used eviction of cached, unreferenced ones.
 
-    Invariants: a block is either free (no references, in the eviction
-    queue) or held; a hash names at most one block, and that block's content.
+    Invariants: a block is either free (no references, in the eviction queue) or held. A hash names
+    at most one block, and that block's content.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -130,7 +128,6 @@ class KVCacheManager:
         return self.num_blocks - min(self._least_free, len(self._free))
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold `num_tokens` positions."""
         return -(-num_tokens // self.block_size)
 
     def hash_blocks(
@@ -138,8 +135,7 @@ class KVCacheManager:
     ) -> list[BlockHash]:
         """The chained hash of every full block of `tokens`, of which `known` are the first.
 
-        Sequences of different `salt` have no hash in common.
-        """
+        Sequences of different `salt` have no hash in common."""
         hashes, size = list(known), self.block_size
         parent = self.parent_of(len(hashes), hashes, salt)
         for start in range(len(hashes) * size, len(tokens) - size + 1, size):
@@ -155,8 +151,8 @@ class KVCacheManager:
         return self._root(salt) if salt else self._unsalted
 
     def _root(self, salt: bytes) -> BlockHash:
-        """What comes before the first block. The salt is hashed by itself: else tokens could pass
-        for a part of it."""
+        """The parent of a first block. The salt is hashed by itself: else tokens could pass for a
+        part of it."""
         return hashlib.blake2b(salt, key=self._secret, digest_size=_DIGEST_BYTES).digest()
 
     def match(self, hashes: Iterable[BlockHash]) -> list[int]:
@@ -177,19 +173,17 @@ class KVCacheManager:
             self._references[block] += 1
 
     def num_held(self, blocks: Iterable[int]) -> int:
-        """How many of these cached blocks something holds: `touch` takes the others only from those
-        that are free."""
+        """How many of these cached blocks are held. `touch` takes the others from the free ones."""
         return sum(self._references[block] > 0 for block in blocks)
 
     def held_by_others(self, blocks: Sequence[int]) -> int:
-        """How many of the first `blocks` of a sequence, which holds them, something else holds,
-        too: the last of these is one that it does."""
+        """Count the leading blocks of a sequence that another holder shares."""
         references = self._references
         # Who holds a block holds those before it, or rarely copies of them.
         return bisect_left(range(len(blocks)), True, key=lambda i: references[blocks[i]] < 2)
 
     def allocate(self, count: int) -> list[int] | None:
-        """`count` blocks with one reference each and no content; None if too few are free."""
+        """Return blocks with one reference each and no content. None if too few are free."""
         if count > len(self._free):
             return None
         return [self._pop_free() for _ in range(count)]
@@ -197,17 +191,15 @@ class KVCacheManager:
     def register(self, block: int, block_hash: BlockHash) -> None:
         """`block` holds (or, in stream order, will hold) the content of `block_hash`.
 
-        The first block with a content keeps its hash; a second copy gets none.
-        """
+        The first block with a content keeps its hash; a second copy gets none."""
         if block_hash not in self._block_of and self._hash_of[block] is None:
             self._block_of[block_hash] = block
             self._hash_of[block] = block_hash
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give up one reference on each block of a sequence; blocks without any become free.
+        """Give up one reference on each block of a sequence. Blocks without any become free.
 
-        The end of the sequence is evicted first: its beginning is likelier to be shared.
-        """
+        The end of the sequence is evicted first: its beginning is likelier to be shared."""
         self._least_free = min(self._least_free, len(self._free))
         for block in reversed(blocks):
             self._references[block] -= 1
@@ -217,7 +209,7 @@ class KVCacheManager:
                     self._free.move_to_end(block, last=False)
 
     def reset(self) -> None:
-        """Forget the content of every free block; blocks in use stay shared."""
+        """Forget the content of every free block. Blocks in use stay shared."""
         self._least_free = len(self._free)
         for block in self._free:
             self._forget(block)

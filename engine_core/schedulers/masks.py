@@ -17,12 +17,9 @@ class StepMasks:
     """Follows the steps with constrained requests until their masks are computed.
 
     A mask depends on all tokens of its requests, but only sampling needs it. So a constrained
-    request is submitted ahead like any other, and its mask follows once the step before is
-    confirmed: the stages run the layers meanwhile, and a pipeline of P stages runs P - 1 other
-    steps. Only the request itself is held back by a mask that is owed: it is in no further step.
-    That is no rule of its own, but follows from the scheduler's: an ahead row's token comes from
-    the oldest step in flight. So all masks owed wait for that one step, and none is still owed
-    when its own step is the oldest.
+    request is submitted ahead like any other. Its mask follows once the step before is confirmed;
+    the stages run layers, and other steps, meanwhile. An ahead row's token comes from the oldest
+    step in flight. So all masks owed wait for that step, and the oldest step's own is never owed.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -40,8 +37,7 @@ class StepMasks:
         return bytes([request.constrained for request in sampled])
 
     def compute(self) -> Iterator[tuple[StepMask, list[Request]]]:
-        """The masks that can be computed now, in the order of their steps, each with the requests
-        that cannot go on."""
+        """The masks that can be computed now, by step, each with the requests that cannot go on."""
         # Ready: every request has all its tokens, except the one that this step samples.
         while self._owed and all(request.unresolved == 1 for request in self._owed[0][1]):
             yield self._fill(*self._owed.popleft())

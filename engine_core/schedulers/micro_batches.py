@@ -1,5 +1,4 @@
-"""How many micro-batches a pipeline has, which rows are in the next one, and how many steps may be
-in flight."""
+"""The number of a pipeline's micro-batches, the rows of the next one, the steps in flight."""
 
 from collections import Counter
 from itertools import accumulate
@@ -11,7 +10,7 @@ from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from workers.contract.config import ExecutionConfig, max_micro_batches
 
 _UNEVEN = 0.02
-"""Micro-batches of one size whose times differ by less are left as they are: workers are fastest at
+"""Leave micro-batches of one size as they are if their times differ by less. Workers are fastest at
 some sizes, and contexts grow."""
 
 _UNEVEN_GROUPS = 0.05
@@ -21,12 +20,11 @@ _age = attrgetter("last_step", "shared_block")
 
 
 class MicroBatches:
-    """Generating requests are divided evenly over M micro-batches. Each step reads all weights, so
-    M is P, the number of stages, while that takes most of a step. Where prompts wait for whole
-    rounds of steps, arithmetic takes most: then M is up to P + 2, so that no stage runs dry behind
-    a step that takes longer than the others.
+    """Generating requests are divided evenly over M micro-batches.
 
-    Rows that share a prefix, which each step attends once, are kept in one micro-batch.
+    M is P, the number of stages, while reading the weights takes most of a step. Where prompts wait
+    for whole rounds of steps, arithmetic does. Then M is up to P + 2: no stage runs dry behind a
+    long step. Rows that share a prefix, which each step attends once, are in one micro-batch.
     """
 
     def __init__(
@@ -43,25 +41,21 @@ class MicroBatches:
 
     @property
     def depth(self) -> int:
-        """The most steps that may be in flight now: one a micro-batch, and those submitted ahead
-        of a result."""
+        """The most steps in flight: one a micro-batch, and those ahead of a result."""
         return self.count + self._ahead
 
     def decide(self, generating: int, prompt_tokens: int) -> None:
-        """Choose M for the next step, while so many requests generate and so many prompt tokens can
-        be computed."""
+        """Choose M for the next step. `prompt_tokens` are those that could be computed."""
         self._generating = generating
         if self._step_time is not None:
             rounds = int(self._step_time.rounds(prompt_tokens)) if generating else 0
             self.count = min(self._stages + rounds, self._most)
 
     def share(self, ready: list[Request], contexts: int, step: int) -> list[Request]:
-        """The next micro-batch, as step number `step`: those of the `ready` requests that have
-        waited longest.
+        """The next micro-batch, as step number `step`: the `ready` requests that waited longest.
 
-        It takes an even share of the time of all that generate, whose `contexts` are summed: in a
-        cycle of micro-batches the slowest one sets the pace.
-        """
+        It takes an even share of the time of all generating requests, of `contexts` positions. In a
+        cycle of micro-batches the slowest one sets the pace."""
         if self._step_time is None or not ready:
             return ready
         _, token, _, context = self._step_time.cost_model.coefficients
@@ -79,8 +73,9 @@ class MicroBatches:
         return ready[: _beside_groups(ready, cut)]
 
     def _without_strays(self, ready: list[Request], even: int, step: int) -> list[Request]:
-        """`ready` without those of a prefix at least half of whose rows are in flight: they wait
-        for these, one step at most."""
+        """`ready` without a few rows whose prefix has half of its rows in flight.
+
+        They wait for those, one step at most."""
         if not self._shared:
             return ready
         room, strays = int(even * _UNEVEN_GROUPS), set[int]()

@@ -30,12 +30,15 @@ from workers.contract.messages import EncodeStep
 
 @dataclass(slots=True, eq=False)
 class EncoderRows:
-    """N sequences of a job: row i is tokens[offsets[i]:offsets[i + 1]]; rows from `cursor` on are
-    not submitted yet. `tokens` int32[T], `token_types` uint8[T] or empty, `lens` int32[N] and
-    `numbers` int32[N], those of the rows.
+    """N sequences of a job, of which row i is tokens[offsets[i]:offsets[i + 1]].
 
-    `offsets` is a list of N + 1 integers: steps read few at a time, and a list is faster for that.
-    `costs` are the same sums of what each row takes, in tokens of a short row.
+    tokens       int32[T]
+    token_types  uint8[T] or empty
+    lens         int32[N]
+    numbers      int32[N], those of the rows
+    offsets      N + 1 integers, a list because steps read few at a time
+    costs        sums of the costs of rows likewise, in tokens of a short row
+    cursor       the first row that is not submitted yet
     """
 
     tokens: npt.NDArray[np.int32]
@@ -51,13 +54,12 @@ class EncoderRows:
         self.costs = self.offsets = [0, *np.cumsum(self.lens).tolist()]
 
     def weigh(self, attended: float) -> None:
-        """A token that attends to N others takes 1 + `attended` · N."""
+        """Set the costs: a token that attends to N others takes 1 + `attended` · N."""
         costs = [int(tokens * (1 + attended * tokens)) for tokens in self.lens.tolist()]
         self.costs = list(accumulate(costs, initial=0))
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all rows."""
         return self.offsets[-1]
 
     @property
@@ -67,7 +69,6 @@ class EncoderRows:
 
     @property
     def next_cost(self) -> int:
-        """What that row takes."""
         return self.costs[self.cursor + 1] - self.costs[self.cursor]
 
     @property
@@ -76,7 +77,7 @@ class EncoderRows:
         return len(self.lens) - self.cursor
 
     def fitting(self, cost: float, tokens: int) -> int:
-        """How many of the next rows take no more than `cost`, and have no more than `tokens`."""
+        """How many of the next rows take at most `cost` and have at most `tokens`."""
         start, costs, offsets = self.cursor, self.costs, self.offsets
         if costs is offsets:
             return bisect_right(costs, costs[start] + min(cost, tokens), lo=start) - 1 - start
@@ -110,7 +111,7 @@ class RowPacker:
         self._parts: list[tuple[Job, npt.NDArray[np.int32]]] = []
 
     def fill(self, queues: Sequence[KeyQueue[Job]]) -> None:
-        """Give every key what its weight is of the budget left, then the remainder to the first."""
+        """Give every key the budget left by its weight, then the remainder to the first."""
         if len(queues) > 1:
             whole, total = self.left, sum(queue.key.weight for queue in queues)
             for queue in queues:
@@ -123,8 +124,8 @@ class RowPacker:
             self._fill_from(queue)
 
     def fill_one_by_one(self, jobs: Collection[Job], budget: float) -> None:
-        """Give one job after the other what it takes of a new budget, and at least the next row of
-        the first."""
+        """Give one job after the other all that it takes of a new budget. The next row of the first
+        one is added in any case."""
         first = next(iter(jobs))
         least = self._rows[first].next_cost
         self.left, self._misfits = max(budget, least), 0
@@ -148,7 +149,7 @@ class RowPacker:
             self._fill_evenly(equals)
 
     def _large_behind_small(self, groups: Sequence[Collection[Job]]) -> EncoderRows | None:
-        """The large job whose turn it is, if small jobs of its priority go first."""
+        """The large job whose turn it is, if small jobs of its priority come before it."""
         if len(groups) < 2:
             return None
         first, second = (next(iter(group)) for group in groups[:2])
@@ -156,8 +157,9 @@ class RowPacker:
         return self._rows[second] if same and second.kind is JobKind.LARGE else None
 
     def _fill_evenly(self, jobs: Collection[Job]) -> None:
-        """Give every job an even share of the budget left, then the remainder to the first. Ends
-        once many did not fit: thousands may wait."""
+        """Give every job an even share of the budget left, then the remainder to the first.
+
+        Ends once many did not fit: thousands may wait."""
         self._misfits = 0
         for limit in (self.left / len(jobs), self.left):
             for job in jobs:
@@ -167,7 +169,6 @@ class RowPacker:
 
     @property
     def work(self) -> StepWork:
-        """That for the rows so far."""
         squares = sum(float(np.square(lens, dtype=np.float64).sum()) for lens in self._lens)
         return StepWork(sum(map(len, self._tokens)), squares)
 
@@ -175,8 +176,8 @@ class RowPacker:
         return self.left <= 0 or self._misfits == _MOST_MISFITS
 
     def _add_rows(self, job: Job, rows: EncoderRows, limit: float) -> None:
-        """Add the job's next rows: up to `limit`, and at least one row if it fits the budget
-        left (or if the step is still empty)."""
+        """Add the job's next rows up to `limit`. At least one if it fits the budget left, or the
+        step is empty."""
         count = rows.fitting(min(limit, self.left), self._tokens_left)
         if count == 0:
             if not rows.num_left:
@@ -197,7 +198,6 @@ class RowPacker:
         self.taken[job] = self.taken.get(job, 0) + last - first
 
     def batch(self, step: int) -> EncodeBatch:
-        """The step as flat arrays."""
         jobs = [job for job, _ in self._parts]
         unpooled = [job.message.tokenization.unpooled for job in jobs]
         return EncodeBatch(
@@ -211,7 +211,7 @@ class RowPacker:
         )
 
     def _of_rows(self, of_jobs: list[int], dtype: type[IntT]) -> npt.NDArray[IntT]:
-        """The number of each row's job, in the order of `_parts`; empty where all are 0."""
+        """Repeat the number of each job for its rows. Empty if all are 0."""
         if not any(of_jobs):
             return np.empty(0, dtype)
         return np.repeat(np.array(of_jobs, dtype), [len(rows) for _, rows in self._parts])
@@ -227,18 +227,16 @@ class RowPacker:
 
 
 class StepBudget:
-    """A single stage's step takes all that fit; the steps of a pipeline are filled to a common
-    time: a job is divided by its whole size, never by what is left.
+    """The size of a step: all that fit for a single stage, a common time in a pipeline.
 
-    Beside small jobs of clients, or a moment after one, steps are short: filled to 20 ms, or to as
-    many tokens as are worth a step. Who comes then waits for little. Jobs of the batch band make
-    way for all jobs of clients like that.
+    A job is divided by its whole size, never by the rest of it. Beside small jobs, or a moment
+    after one, steps are short: filled to 20 ms, or to the tokens that are worth a step. The batch
+    band makes way for all jobs of clients like that.
     """
 
     def __init__(
         self, config: ExecutionConfig, costs: CostModel, clock: Callable[[], float]
     ) -> None:
-        """`clock` is in seconds."""
         # A bidirectional row cannot be cut, so a step holds at least the longest one.
         self.max_tokens = config.largest_step_tokens
         self._least_tokens = efficient_tokens(config)
@@ -251,7 +249,7 @@ class StepBudget:
         self._whole_tokens = self._whole_costs = 0
 
     def add(self, job: Job, rows: EncoderRows) -> None:
-        """A job waits, from its first row on."""
+        """Add a job that waits, from its first row on."""
         if not job.is_batch and rows.num_tokens > self._short_tokens:
             job.kind = JobKind.LARGE
         self.traffic.seen(job.kind)
@@ -262,23 +260,22 @@ class StepBudget:
         self._whole_costs += rows.costs[-1]
 
     def submitted(self, job: Job, tokens: int) -> None:
-        """So many tokens of a job wait no more."""
         self._waiting[job.kind] -= tokens
 
     def leave(self, rows: EncoderRows) -> None:
-        """Nothing of a job waits any more."""
         self._whole_tokens -= rows.num_tokens
         self._whole_costs -= rows.costs[-1]
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        """A step of this work has taken the slowest stage `seconds`; 0 if that is unknown."""
         pipelined, limited = self._step_time is not None, self._limited != UNLIMITED
         if pipelined or limited or self._waiting[JobKind.BATCH] or not self._costs.measured:
             self._costs.observe(work, seconds)
 
     def next_step(self) -> float:
-        """How much the next step takes, in units of `EncoderRows.costs`: what so many tokens of the
-        jobs that wait take on average, so that rows of one length fill a step to the brim."""
+        """The size of the next step, in units of `EncoderRows.costs`.
+
+        That of its tokens at the average cost of the waiting jobs, so that rows of one length fill
+        a step to the brim."""
         self._limited = self.traffic.first_limited()
         tokens: float = self.max_tokens
         if self._limited == JobKind.LARGE:
@@ -290,8 +287,7 @@ class StepBudget:
         return tokens * self._whole_costs / self._whole_tokens
 
     def left_for_batch(self, work: StepWork, left: float) -> float:
-        """The same for jobs of the batch band, behind the `work` of others, which leaves so much
-        of the step. A single stage's step takes all that fit, if it need not be short."""
+        """The size likewise for the batch band, behind the `work` of others that leaves `left`."""
         if self._step_time is None:
             left = math.inf
         if self._limited == UNLIMITED:
@@ -300,7 +296,6 @@ class StepBudget:
         return min(left, seconds / self._costs.coefficients.token)
 
     def is_open(self) -> bool:
-        """A job that arrived now could join the next step."""
         return sum(self._waiting[: self._limited]) < self.max_tokens
 
     @property
@@ -310,16 +305,14 @@ class StepBudget:
 
 
 class PrefillOnlyScheduler:
-    """The API keys that wait share a step's budget by their weights. A key's jobs of the lowest
-    priority value go first; later priorities fill the rest of its share. A job that has had
-    no row for `max_priority_wait` seconds goes before them all, for one step.
+    """The API keys that wait share a step's budget by their weights.
 
-    Of one priority, small jobs go before large ones, which take what is left: so no job waits for
-    many steps of others that need many. Jobs of one size and priority get even shares; what they
-    leave goes to those that have waited longest for a row. `StepBudget` says how large a step is.
-
-    Jobs of the batch band take what all others leave, one after the other. A row of them is in
-    every step that has the tokens for it.
+    A key's jobs of the lowest priority value go first, and later priorities fill the rest of its
+    share. A job without a row for `max_priority_wait` seconds goes before them all, for one step.
+    Of one priority, small jobs go before large ones: no job waits for many steps of others. Jobs of
+    one size and priority get even shares; the rest goes to those that waited longest for a row.
+    Jobs of the batch band take the rest of a step, one after the other. They get a row at least if
+    the step has the tokens for it.
     """
 
     def __init__(
@@ -422,7 +415,6 @@ class PrefillOnlyScheduler:
                 self.abort(job)
 
     def _submitted(self, job: Job, tokens: int) -> None:
-        """So many tokens of a job are in a step."""
         rows = self._rows[job]
         self._budget.submitted(job, tokens)
         if not job.is_batch:

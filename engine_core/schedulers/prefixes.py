@@ -1,10 +1,9 @@
 """Prefixes that requests find in the KV cache when they begin, and leave there for others.
 
-Whole blocks are shared by all requests of one salt as soon as a step with them is submitted. Parts
-of blocks are copied, once their positions are computed: only within one API key; without keys only
-within one job or the batch band, or by whoever continues a whole text that was computed before. A
-client that guesses another's prompt token by token would else see by `cached_tokens` when it is
-right.
+Requests of one salt share whole blocks as soon as a step with them is submitted. Parts of blocks
+are copied once they are computed, within one API key alone. Without keys they are copied within one
+job or the batch band, and by a request that continues a whole computed text. Otherwise a client
+could guess another's prompt token by token: `cached_tokens` would show when it is right.
 """
 
 from bisect import bisect_left, insort
@@ -29,7 +28,7 @@ _ENDED: Final = "ended texts"
 class CachedPrefix(NamedTuple):
     """The longest prefix that a request may share, of `length` tokens.
 
-    They are in whole `blocks` and, if it is not -1, in the first part of the block `source`."""
+    They are in whole `blocks`, and in the first part of the block `source` unless that is -1."""
 
     blocks: list[int]
     source: int
@@ -39,9 +38,8 @@ class CachedPrefix(NamedTuple):
 class Claim(NamedTuple):
     """The blocks of all known tokens of a request that begins.
 
-    The first `start` positions are in the cache: `shared` whole blocks of others, and what the step
-    copies, (from, to), into the next one before its own work. The block it is copied from is held
-    until the step is built.
+    The first `start` positions are in the cache: in `shared` whole blocks of others, and in one
+    that the step copies first (from, to). The source is held until the step is built.
     """
 
     blocks: list[int]
@@ -132,18 +130,17 @@ def _match_within(kv: KVCacheManager, request: Request, index: int, rest: bytes)
 LEAST_SHARED: Final = 16
 """Tokens that two prompts begin with alike which are worth looking at."""
 
-
 Resumed = tuple[Request, int]
-"""One that waits for others no more, and how many tokens of another it has waited for."""
+"""A request that waits for others no more, and how many tokens of another it waited for."""
 
 
 class PromptsInProgress:
-    """Prompts of running requests that are not all computed, sorted by their tokens, by salt.
+    """Prompts of running requests that are not all computed, and the requests that wait for them.
 
-    The one that begins like a newcomer's for longest is beside its place.
-    Rows of one job, and of the batch band, wait until what they share is computed, and rows that
-    repeat scores of their prompt until another has all of them. Any other row does so where that
-    saves more tokens than a step computes in its fixed time, and for one step.
+    They are sorted by their tokens, by salt: the best match of a newcomer is beside its place. Rows
+    of one job, and of the batch band, wait until what they share is computed. Rows that repeat the
+    scores of their prompt wait for the row that has them. Any other row waits for one step, if that
+    saves more tokens than a step computes in its fixed time.
     """
 
     def __init__(self, kv: KVCacheManager, fixed_tokens: Callable[[], float]) -> None:
@@ -156,7 +153,7 @@ class PromptsInProgress:
         self._leaders: dict[Request, Request] = {}
         self._for_one_step: dict[Request, int] = {}
         self.tokens = [0] * len(JobKind)
-        """Those of the requests that wait, of each kind."""
+        """Tokens of the requests that wait, of each kind."""
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -173,8 +170,8 @@ class PromptsInProgress:
         insort(self._sorted.setdefault(request.salt, []), entry)
 
     def holds(self, request: Request, step: int) -> bool:
-        """Decide if a request whose turn has come, with this step, waits. If so, `computed`,
-        `step_over` or `leave` returns it."""
+        """Decide if a request whose turn has come waits. If so, `computed`, `step_over` or `leave`
+        returns it."""
         scorer = request.scored_by
         if scorer is not None and scorer.awaits_scores and scorer.status is not Status.ENDED:
             self._wait(request, scorer, len(request.tokens))
@@ -202,13 +199,13 @@ class PromptsInProgress:
         self.tokens[request.kind] += len(request.tokens)
 
     def promote(self, request: Request) -> None:
-        """Note that a surplus request that waits becomes a regular one."""
+        """Note that a large request that waits becomes a small one."""
         self.tokens[request.kind] -= len(request.tokens)
         self.tokens[JobKind.SMALL] += len(request.tokens)
 
     def computed(self, request: Request, stop: int) -> Iterator[Resumed]:
-        """Note that a running request is computed up to `stop`. Yields who waited for no more, the
-        last one first."""
+        """Note that a running request is computed up to `stop`. Yields the requests that waited
+        for no more, the last one first."""
         if stop >= request.resident_from:
             yield from self.leave(request)
             return
@@ -216,12 +213,12 @@ class PromptsInProgress:
         yield from self._released([each for each, shared in waiting.items() if shared <= stop])
 
     def step_over(self, step: int) -> Iterator[Resumed]:
-        """Note that a step is computed. Yields who waited only for that."""
+        """Note that a step is computed. Yields the requests that waited only for that."""
         return self._released([each for each, at in self._for_one_step.items() if at <= step])
 
     def leave(self, request: Request) -> Iterator[Resumed]:
-        """Remove a request of which nothing is computed any more. Yields who waited for it, last
-        ones first."""
+        """Remove a request that stops being computed. Yields those that waited for it, the last
+        one first."""
         entry = self._entries.pop(request, None)
         if entry is not None:
             own = self._sorted[request.salt]
@@ -260,15 +257,14 @@ class PromptsInProgress:
         )
 
     def _shareable(self, request: Request, leader: Request, common: int) -> int:
-        """Of tokens that both begin with: whole blocks only, where nobody may copy parts."""
+        """The part of `common` tokens that may be shared: whole blocks only beyond a scope."""
         scope = scope_of(request.job)
         if scope is not None and scope == scope_of(leader.job):
             return common
         return common - common % self._kv.block_size
 
     def _least_saved(self, request: Request, *, is_stranger: bool) -> float:
-        """Tokens that are worth waiting for: of a batch, which loses nothing by it, the fewest that
-        are copied."""
+        """Tokens that are worth waiting for. A batch loses nothing by it."""
         if is_stranger:
             return max(LEAST_SHARED, self._fixed_tokens())
         return LEAST_COPIED if request.job.is_batch else LEAST_SHARED

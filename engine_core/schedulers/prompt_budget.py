@@ -10,17 +10,17 @@ from engine_core.schedulers.cost_model import CostModel
 from workers.contract.config import ExecutionConfig
 
 _STEPS_A_STAGE = 12
-"""What waits is divided into at most so many steps a stage. With P stages, filling and draining the
-pipeline takes P - 1 steps; out of 12 P that is less than a twelfth."""
+"""The most steps a stage into which waiting prompts are divided. Filling and draining a pipeline of
+P stages takes P - 1 steps, which is less than a twelfth of 12 P."""
 
 _LEAST_TOKENS = {"cpu": 512, "cuda": 1024}
-"""Tokens of a step of prompts that are worth a step by themselves: of fewer, a device computes
-fewer a second. A layer of an 8B model takes an H200 371 µs for 512, 604 for 1,024, 1,281 for
+"""Tokens of prompts that are worth a step by themselves. A device computes smaller steps at a lower
+rate. A layer of an 8B model takes an H200 371 µs for 512, 604 for 1,024, 1,281 for
 2,048."""
 
 _MULTIPLE = {"cpu": 1, "cuda": 256}
-"""A GPU computes matrix products in tiles of 128 or 256 rows; the last one takes as long as a full
-one. Of 2,048 and of 2,560 tokens an H200 computes as many a second, of 2,432 a twelfth fewer."""
+"""Rows of a tile of a GPU's matrix products. The last tile takes as long as a full one. An H200 is
+as fast with 2,048 tokens as with 2,560, and a twelfth slower with 2,432."""
 
 _MIN_CHUNK = 512
 """Tokens of a prompt that are worth a chunk beside other work of the step."""
@@ -32,22 +32,21 @@ _LEFT_BY_LONG_PROMPTS = 8
 """A prompt of several steps leaves one in so many of a step's tokens."""
 
 _LEAST_OF_ALL = 32
-"""Tokens of prompts that a step takes of what waits behind a limit on its time, however little of
-it is left: so that all go on."""
+"""Tokens that a step takes of limited prompts even if no time is left, so that all go on."""
 
 
 def tile_tokens(config: ExecutionConfig) -> int:
-    """A device computes a step of a multiple of so many tokens without computing any in vain."""
+    """The tile of a device: it computes multiples of these tokens without waste."""
     return _MULTIPLE[config.device_type]
 
 
 def efficient_tokens(config: ExecutionConfig) -> int:
-    """So many tokens of a step are worth its fixed cost."""
+    """The least tokens of a step that are worth its fixed cost."""
     return min(_LEAST_TOKENS[config.device_type], config.max_step_tokens)
 
 
 def _full_tiles(tokens: int, tile: int) -> int:
-    """About as many tokens of a step, none of which a device computes in vain."""
+    """The multiple of `tile` that is next to `tokens`."""
     return round(tokens / tile) * tile
 
 
@@ -69,10 +68,9 @@ class StepTime:
     def of(self, work: float) -> float:
         """The prompts' part of each step while prompts of `work` seconds are computed.
 
-        k steps of an encoder take the slowest stage (k + P - 1) · (fixed cost + work / k) from the
-        first one's start to the last one's end: the least with k = √((P - 1) · work / fixed cost).
-        So many are not exceeded either. A decoder's fixed cost, as it is learnt, is that of steps
-        which are bound by reading weights; steps of prompts hide it behind their products.
+        k steps of an encoder take (k + P - 1) · (fixed cost + work / k) together. That is least,
+        and k is bound, at √((P - 1) · work / fixed cost). The fixed cost that a decoder learns is
+        that of reading weights, which steps of prompts hide.
         """
         costs = self.cost_model
         even = work / (_STEPS_A_STAGE * self._stages)
@@ -88,7 +86,7 @@ class StepTime:
 
 
 class PromptBudget:
-    """What a step may still take of prompts: a number of tokens, and a time."""
+    """The tokens and the time that a step may still take of prompts."""
 
     def __init__(
         self, tokens: int, pending: int, step_time: StepTime | None, others: int = 0
@@ -108,24 +106,24 @@ class PromptBudget:
             self._seconds = step_time.of(step_time.cost_model.coefficients.token * pending)
 
     def left_by(self, tokens: int) -> int:
-        """How many tokens a prompt of which so many are left leaves to short ones behind it: none
-        if it ends in this step. In a pipeline none either, whose steps take a common time."""
+        """Tokens of the step that a prompt with `tokens` left leaves to short ones behind it.
+
+        None if it ends in this step, or in a pipeline, whose steps take a common time."""
         if self._time is not None or tokens <= self._tokens:
             return 0
         return self._tokens // _LEFT_BY_LONG_PROMPTS
 
     def limit(self, tokens: float) -> None:
-        """At most so many tokens more."""
         self._tokens = int(min(self._tokens, tokens))
 
     def within(self, seconds: float, costs: CostModel, tile: int, each: int) -> None:
-        """About so many seconds more for prompts that are limited, but a few tokens in any case,
-        and so many of each; all of the step's tokens fill tiles of so many."""
+        """Give limited prompts about these seconds, a few tokens in any case and `each` of every
+        one. All of the step's tokens fill tiles of `tile`."""
         self._costs, self._tile, self._each = costs, tile, each
         self._seconds_left, self._least = max(0.0, seconds), _LEAST_OF_ALL
 
     def chunk(self, start: int, stop: int, *, limited: bool = False) -> int:
-        """How many of the positions [start, stop) that are left of a prompt this step takes."""
+        """How many of a prompt's positions [start, stop) this step takes."""
         length = self._even_chunk(start, stop)
         if not limited or self._costs is None:
             return length
@@ -152,7 +150,7 @@ class PromptBudget:
         return min(length, self._tokens)
 
     def take(self, start: int, length: int, *, limited: bool = False) -> None:
-        """The step takes `length` positions of a prompt from `start` on."""
+        """Take `length` positions of a prompt from `start` on."""
         self._tokens -= length
         self._others += length
         self._taken = True

@@ -1,7 +1,4 @@
-"""The requests that wait for a slot, in a queue for each kind: regular rows, surplus ones, batches.
-
-Those of a later kind give way to regular ones.
-"""
+"""The requests that wait for a slot, in a queue for each kind, and those that have one."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,34 +8,33 @@ from engine_core.messages import NO_KEY
 from engine_core.schedulers.kv_cache import KVCacheManager, common_tokens
 from engine_core.schedulers.prefixes import LEAST_SHARED, Claim, cached_prefix, claim_from_cache
 from engine_core.schedulers.prompt_budget import efficient_tokens
-from engine_core.schedulers.request import Request
+from engine_core.schedulers.request import Request, Status
 from engine_core.schedulers.waiting import WaitingQueue
 from workers.contract.config import ExecutionConfig
 
 _CATCH_UP = 1.25
-"""More prompt tokens a step than balance endings: rows hold slots while their prompts are computed,
-and ends come in bursts. With 32 slots steps are then filled to 96 % in place of 89."""
+"""Factor of the prompt tokens that balance endings. Rows hold slots while their prompts are
+computed, and ends come in bursts. With 32 slots it fills steps to 96 % in place of 89."""
 
 
 class RequestQueue(WaitingQueue[Request]):
-    """API keys take turns; first come, first served in each, priority by priority."""
+    """API keys take turns, each by priority and age."""
 
     def __init__(self, kv: KVCacheManager, max_wait: float, clock: Callable[[], float]) -> None:
         super().__init__(max_wait, clock)
         self._kv = kv
 
     def append(self, request: Request) -> None:
-        """A new request waits."""
         self.add(request, request.job.message.key, request.priority, len(request.tokens))
 
     def put_back(self, request: Request, shared: int) -> None:
-        """Put a request before all others, which was preempted, or whose turn had come and which
-        has waited for `shared` tokens of another."""
+        """Put a request before all others. It was preempted, or its turn had come and it waited
+        for `shared` tokens of another."""
         del shared
         self.put_first(request, len(request.tokens))
 
     def arrivals(self, tokens: float) -> Iterator[Request]:
-        """Those that begin next, in order, while so many prompt tokens last."""
+        """The requests that begin next, in order, while `tokens` of prompts last."""
         self.promote_overdue()
         for request in self:
             if tokens <= 0 or request.in_flight:
@@ -47,7 +43,6 @@ class RequestQueue(WaitingQueue[Request]):
             tokens -= len(request.tokens)
 
     def next(self) -> Request | None:
-        """Return the request that begins next, or None if none may."""
         self.promote_overdue()
         request = self.first()
         return None if request is None or request.in_flight else request
@@ -58,17 +53,17 @@ class RequestQueue(WaitingQueue[Request]):
         self.remove(request)
 
     def claim(self, request: Request) -> Claim | None:
-        """Take the blocks with which a request begins; None if too few are free."""
+        """Take the blocks with which a request begins. None if too few are free."""
         return claim_from_cache(self._kv, request, cached_prefix(self._kv, request))
 
 
 class BatchQueue(RequestQueue):
     """The queue of the batch band: rows begin in the order in which they came.
 
-    What neighbours share is still in the cache then, so whoever sends many prompts sends them
-    sorted by their tokens. A row begins only if the cache holds what all that run are still
-    expected to need: none gives way to the growth of another. Endings and beginnings balance
-    (BatchLLM, arXiv:2412.03594): prompts fill the steps which decoding alone does not.
+    Clients send prompts sorted by their tokens, so what neighbours share is still in the cache. A
+    row begins only if the cache holds what all that run are expected to need: none gives way to the
+    growth of another. Beginnings balance endings (BatchLLM, arXiv:2412.03594): prompts fill the
+    steps which decoding alone does not.
     """
 
     def __init__(
@@ -101,8 +96,10 @@ class BatchQueue(RequestQueue):
         return claim_from_cache(self._kv, request, found)
 
     def quota(self, decode_rows: int, micro_batches: int) -> int:
-        """The most prompt tokens of a step beside so many decode rows: what as many rows as can run
-        need in the time of an output, and at least what fills a step worth its fixed cost."""
+        """The most prompt tokens of a step beside `decode_rows`.
+
+        All rows that can run need so many in the time of an output. At least those that fill a step
+        worth its fixed cost."""
         if not self._rows:
             return 0
         computed, output = self._row_tokens / self._rows, self._mean_output()
@@ -116,15 +113,13 @@ class BatchQueue(RequestQueue):
         self._growth += max(0, needed - len(request.blocks))
 
     def grown(self, request: Request) -> None:
-        """Note that a request has got one more block."""
         self._growth -= len(request.blocks) <= self._expected[request]
 
     def left(self, request: Request) -> None:
-        """Note that a request gives back its slot and its blocks."""
         self._growth -= max(0, self._expected.pop(request) - len(request.blocks))
 
     def finished(self, request: Request) -> None:
-        """Note that a request has come to its own end: so long are outputs."""
+        """Note that a request has come to its own end, which tells how long outputs are."""
         self._ended += 1
         self._output += len(request.tokens) - request.prompt_len
 
@@ -137,15 +132,14 @@ class BatchQueue(RequestQueue):
         return shared if shared >= LEAST_SHARED else 0
 
     def _expected_blocks(self, request: Request) -> int:
-        """Blocks for a request with an output as long as the mean, or as long as it may be while
-        none has ended."""
+        """Blocks for a request with the mean output, or its longest while none has ended."""
         most = request.max_len - request.prompt_len
         output = min(most, math.ceil(self._mean_output())) if self._ended else most
         return self._kv.blocks_for(request.prompt_len + output)
 
     def _mean_output(self) -> float:
-        """Output tokens of a row that has ended; before the first end those that one may have. At
-        least one: a row that embeds has none."""
+        """Mean output tokens of rows that have ended, before that the most that one may have. At
+        least 1: a row that embeds has none."""
         if self._ended:
             return max(1.0, self._output / self._ended)
         request = next(iter(self._expected), self._newest)
@@ -153,34 +147,116 @@ class BatchQueue(RequestQueue):
 
 
 class WaitingRequests:
-    """A queue for each kind of rows, in the order in which they begin. A large job has regular
-    rows, too; its queue has the surplus ones."""
+    """A queue for each kind of rows, in the order in which they begin."""
 
     def __init__(
         self, kv: KVCacheManager, config: ExecutionConfig, clock: Callable[[], float]
     ) -> None:
         self._kv = kv
-        self.regular = RequestQueue(kv, config.max_priority_wait, clock)
-        self.surplus = RequestQueue(kv, config.max_priority_wait, clock)
+        self.small = RequestQueue(kv, config.max_priority_wait, clock)
+        self.large = RequestQueue(kv, config.max_priority_wait, clock)
         self.batch = BatchQueue(kv, config, clock)
-        self.queues: tuple[RequestQueue, ...] = (self.regular, self.surplus, self.batch)
+        self.queues: tuple[RequestQueue, ...] = (self.small, self.large, self.batch)
         """By `JobKind`."""
 
     def __len__(self) -> int:
-        """Requests that wait."""
         return sum(map(len, self.queues))
 
     def tokens_before(self, limited: int = len(JobKind)) -> int:
-        """Prompt tokens that wait, of kinds before this one: at least one of each request."""
+        """Prompt tokens that wait, of kinds before `limited`. A request has one at least."""
         return sum([queue.num_tokens for queue in self.queues[:limited]])
 
     def fit(self, slots: int, tokens: int, limited: int) -> bool:
-        """All that wait, of kinds before this one, could begin, and leave one of so many slots, a
-        block, and one of so many tokens."""
+        """True if a slot, a block and a token remain after admitting the kinds before `limited`."""
         waiting, rows = self.tokens_before(limited), sum(map(len, self.queues[:limited]))
         blocks = waiting // self._kv.block_size + rows
         return rows < slots and waiting < tokens and blocks < self._kv.num_free
 
     def of(self, request: Request) -> RequestQueue:
-        """The queue of a request's kind."""
         return self.queues[request.kind]
+
+
+class RunningRequests:
+    """The requests that run, in the order in which they began, and sums over them.
+
+    prompts      those with known tokens that are not submitted
+    rows         how many run, of each kind
+    unsubmitted  tokens of `prompts` that are not submitted, of each kind
+    contexts     submitted positions of the others, which generate
+    free_slots   slots that no request holds
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.prompts: dict[Request, None] = {}
+        self.rows, self.unsubmitted = [0] * len(JobKind), [0] * len(JobKind)
+        self.contexts = 0
+        self.free_slots = list(range(slots - 1, -1, -1))
+        self._requests: dict[Request, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    @property
+    def generating(self) -> int:
+        """How many requests have no known token that is not submitted."""
+        return len(self._requests) - len(self.prompts)
+
+    @property
+    def first_to_give_way(self) -> Request:
+        """The request that began last, of the last kind that runs."""
+        last = max(kind for kind in JobKind if self.rows[kind])
+        return next(request for request in reversed(self._requests) if request.kind == last)
+
+    def tokens_before(self, limited: int) -> int:
+        """Tokens that a step could take of the kinds before `limited`, one of each request that
+        generates."""
+        prompts = sum(request.kind < limited for request in self.prompts)
+        return sum(self.rows[:limited]) - prompts + sum(self.unsubmitted[:limited])
+
+    def ready(self, oldest_step: int) -> list[Request]:
+        """Generating requests that can go on. Their last token is confirmed, or the oldest step
+        samples it and it cannot reach `max_len`."""
+        return [
+            request
+            for request in self._requests
+            if (last := request.last_step) >= 0
+            and (
+                not request.unresolved
+                or (last == oldest_step and request.submitted + 1 < request.max_len)
+            )
+        ]
+
+    def begin(self, request: Request, start: int) -> None:
+        """Give a request a slot. Its first `start` positions are in the cache."""
+        request.slot = self.free_slots.pop()
+        request.status = Status.RUNNING
+        self._requests[request] = self.prompts[request] = None
+        self.rows[request.kind] += 1
+        self.unsubmitted[request.kind] += len(request.tokens) - start
+
+    def chunk_submitted(self, request: Request, length: int) -> None:
+        """Note that a chunk of a prompt is in a step. After the last one it generates."""
+        self.unsubmitted[request.kind] -= length
+        if request.submitted == len(request.tokens):
+            del self.prompts[request]
+            self.contexts += request.submitted
+
+    def promote(self, request: Request) -> None:
+        left = len(request.tokens) - request.submitted if request in self.prompts else 0
+        for kind, sign in ((request.kind, -1), (JobKind.SMALL, 1)):
+            self.rows[kind] += sign
+            self.unsubmitted[kind] += sign * left
+
+    def leave(self, request: Request) -> None:
+        del self._requests[request]
+        self.rows[request.kind] -= 1
+        if request in self.prompts:
+            del self.prompts[request]
+            self.unsubmitted[request.kind] -= len(request.tokens) - request.submitted
+        else:
+            self.contexts -= request.submitted
+        self.free_slots.append(request.slot)
+        request.slot = -1

@@ -1,4 +1,4 @@
-"""What the decoder schedules: one sequence, its known, submitted and confirmed tokens."""
+"""A row in the decoder's scheduler: one sequence, its known, submitted and confirmed tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNSHARED = -1
 
 
 class Status(Enum):
-    """WAITING → RUNNING → WAITING (preempted) …; ENDED from either, for good."""
+    """WAITING → RUNNING → WAITING (preempted) …, and ENDED from either, for good."""
 
     WAITING = auto()
     RUNNING = auto()
@@ -47,8 +47,7 @@ class Request:
     barred         int32, tokens that must not come before `params.min_tokens` others
     salt           part of its blocks' hashes: only requests with the same one share blocks
     priority       waiting requests with a lower one begin first
-    kind           of this row: LARGE is surplus, beyond the share of its job or key, so that it
-                   gives way to others; BATCH is of the batch band
+    kind           LARGE is beyond the share of its job or key, BATCH of the batch band
     scored_by      the row of its job that scores its prompt, after which it begins
     slot           its slot while it runs
     submitted      positions whose computation has been sent out
@@ -109,12 +108,12 @@ class Request:
 
     @property
     def constrained(self) -> bool:
-        """Not every token may come next: its steps need a mask."""
+        """True if not every token may come next: its steps need a mask."""
         return self.matcher is not None or self.limits is not None
 
     @property
     def awaits_scores(self) -> bool:
-        """Prompt log-probabilities are still to come: the prompt must be computed, not cached."""
+        """True while prompt log-probabilities are to come: the prompt is computed, not cached."""
         return self.params.prompt_logprobs is not None and self.scored < self.prompt_len - 1
 
     def targets_in(self, start: int, stop: int) -> range:
@@ -124,8 +123,7 @@ class Request:
         return range(max(start, self.scores_from), min(stop, self.prompt_len - 1))
 
     def begin(self, start: int, shared_blocks: int) -> None:
-        """It runs from now on, with its first `start` positions in the cache, of which whole blocks
-        are shared."""
+        """Begin to run with the first `start` positions, and these whole blocks, in the cache."""
         self.submitted = start
         self.registered = self.indexed = shared_blocks
         self.resident_from = len(self.tokens)
@@ -135,20 +133,19 @@ class Request:
             self.cached = self.submitted
 
     def wait_again(self) -> None:
-        """It is preempted: it has no blocks, and computes all known tokens when it begins again."""
+        """Wait without blocks after a preemption: all known tokens will be computed again."""
         self.status = Status.WAITING
         self.submitted = self.registered = self.indexed = 0
         self.last_step = -1
 
     def register_blocks(self, kv: KVCacheManager, stop: int) -> None:
-        """Its full blocks before position `stop`, whose hashes are known, may be shared from now
-        on."""
+        """Let others share the full blocks before position `stop`, whose hashes are known."""
         for index in range(self.registered, stop // kv.block_size):
             kv.register(self.blocks[index], self.hashes[index])
             self.registered = index + 1
 
     def slot_init(self) -> SlotInit:
-        """What the workers must know before the first step in this slot."""
+        """The message to the workers before the first step in this slot."""
         params = self.params
         bias, least = params.logit_bias, params.min_tokens
         return SlotInit(

@@ -28,7 +28,7 @@ _ITEM = 4  # bytes of an int32 or float32
 def confirm_rows(
     batch: DecodeBatch, output: GenerateOutput, kv: KVCacheManager, outbox: Outbox
 ) -> Iterator[Request]:
-    """Advance every request of `batch` by its result; yields the requests that are over.
+    """Advance every request of `batch` by its result. Yields the requests that are over.
 
     Results of requests that ended while the step was in flight are ignored. A request without
     finite logits fails its whole job. A request whose text is complete by its grammar ends.
@@ -75,7 +75,7 @@ def num_sampled(batch: DecodeBatch) -> int:
 
 
 def fail_off_grammar(request: Request, outbox: Outbox) -> None:
-    """The request cannot go on within its grammar, or its limits: its job fails whole."""
+    """Fail the job of a request that cannot go on within its grammar, or its limits."""
     if request.limits is not None:
         message = "`allowed_token_ids` and `bad_words` leave no token that may come next"
         error = RefusalError("invalid_request", message)
@@ -89,7 +89,7 @@ def fail_off_grammar(request: Request, outbox: Outbox) -> None:
 
 def _advance(request: Request, token: int, kv: KVCacheManager) -> Finish | None:
     """Append a confirmed token and register the block that it completes. Returns why the request
-    ends, None if it goes on."""
+    ends, or None."""
     tokens = request.tokens
     known = len(tokens)
     if known >= request.max_len:
@@ -127,7 +127,7 @@ def _announce(
 
 
 def _slices(logprobs: Logprobs | None, counts: Iterable[int]) -> Iterator[Logprobs | None]:
-    """One after the other so many positions; None each time where the step reports none."""
+    """Cut log-probabilities into slices of `counts` positions. None each where there are none."""
     if logprobs is None:
         yield from repeat(None)
         return
@@ -152,9 +152,10 @@ _IntArray = npt.NDArray[np.int32]
 def job_results(
     batch: EncodeBatch, output: EncodeOutput
 ) -> Iterator[tuple[Job, int, EncodedRows | None]]:
-    """For each job of the batch how many of its rows have finished, and their results; None in
-    place of results that are not all finite."""
-    vectors = _vectors_by_row(batch, output)
+    """Yield each job of the batch with the number of its finished rows and their results.
+
+    None in place of results that are not all finite."""
+    vectors = _vectors_by_row(output, len(batch.lens))
     states = None
     if isinstance(output, EmbedOutput) and len(batch.token_states):
         states = _Vectors(output.states, len(batch.lens), batch.num_states)
@@ -175,13 +176,14 @@ class _Vectors:
         numbers = np.frombuffer(data, np.float32)
         # Sparse vectors may all be empty.
         width = len(numbers) // max(self._ends[-1], 1)
-        self._vectors = numbers.reshape(self._ends[-1], width)
+        self.all = numbers.reshape(self._ends[-1], width)
         self._finite = bool(np.isfinite(numbers).all())
 
     def of_rows(self, job: Job, rows: _IntArray, first: int, last: int) -> EncodedRows | None:
-        """What the job gets for its `rows`, which are `first` to `last` - 1 of the step; None if
-        they are not all finite."""
-        own = self._vectors[self._ends[first] : self._ends[last]]
+        """The results of a job's `rows`, which are `first` to `last` - 1 of the step.
+
+        None if they are not all finite."""
+        own = self.all[self._ends[first] : self._ends[last]]
         if not self._finite and not np.isfinite(own).all():
             return None
         counts = b"" if self._counts is None else self._counts[first:last].tobytes()
@@ -189,29 +191,27 @@ class _Vectors:
 
 
 def requests_token_states(job: Job) -> bool:
-    """The job's rows end with the states of their tokens, not with pooled vectors."""
+    """True if the job's rows end with the states of their tokens, not with pooled vectors."""
     return isinstance(job.message, EncodeJob) and job.message.token_states
 
 
-def _vectors_by_row(batch: EncodeBatch, output: EncodeOutput) -> _Vectors:
+def _vectors_by_row(output: EncodeOutput, num_rows: int) -> _Vectors:
     """The step's vectors, logits or sparse entries."""
     if isinstance(output, EmbedSparseOutput):
         counts = np.frombuffer(output.counts, np.int32)
         return _Vectors(output.entries, len(counts), counts)
     data = output.vectors if isinstance(output, EmbedOutput) else output.logits
-    return _Vectors(data, len(batch.lens))
+    return _Vectors(data, num_rows)
 
 
 def confirm_encoded_rows(
     batch: DecodeBatch, output: EmbedOutput | ClassifyOutput, outbox: Outbox
 ) -> Iterator[Request]:
-    """Answer the rows of a decode step that embeds or scores, each by its last token; yields the
-    requests that are over.
+    """Answer the rows of a decode step that embeds or scores, each by its last token.
 
-    As `confirm_rows`: results of requests that have ended are ignored, and one that is not finite
-    fails its whole job.
+    Yields the requests that are over, as `confirm_rows` does.
     """
-    vectors = _last_vectors(output, sum(batch.samples))
+    vectors = _vectors_by_row(output, sum(batch.samples)).all
     finite: list[bool] = np.atleast_1d(np.isfinite(vectors).all(axis=1)).tolist()
     indices = iter(range(len(vectors)))
     over: dict[Job, list[tuple[Request, int]]] = {}
@@ -234,10 +234,3 @@ def confirm_encoded_rows(
             outbox.encoded(job, part, len(rows))
         for request, _ in rows:
             yield request
-
-
-def _last_vectors(output: EmbedOutput | ClassifyOutput, rows: int) -> npt.NDArray[np.float32]:
-    """[rows, D]"""
-    data = output.vectors if isinstance(output, EmbedOutput) else output.logits
-    numbers = np.frombuffer(data, np.float32)
-    return numbers.reshape(rows, len(numbers) // max(rows, 1))

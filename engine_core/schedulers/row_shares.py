@@ -1,10 +1,8 @@
-"""How much one request, and one API key, may take from all others.
+"""The share of the slots that one request, and one API key, has for itself.
 
-Rows of a job beyond its share of the slots, or beyond that of its key, are *surplus*: they wait
-behind all others and give way to them, and run whenever nobody else wants their slots. Shares of
-keys are those of weighted max-min fairness among the keys that have rows now, or had some a moment
-ago (Demers, Keshav and Shenker, "Analysis and Simulation of a Fair Queueing Algorithm", 1989, with
-slots for bandwidth).
+Rows beyond the share of their job or key are large: they run when no small row wants their slots.
+Keys that have rows, or had some a moment ago, share the slots by weighted max-min fairness. See
+Demers, Keshav and Shenker, "Analysis and Simulation of a Fair Queueing Algorithm", 1989.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,56 +15,53 @@ from engine_core.schedulers.request import Request
 from engine_core.schedulers.short_steps import REMEMBERED
 
 _JOBS_AT_LEAST = 8
-"""So many jobs can have all slots, if each has enough rows."""
+"""Jobs with enough rows that share all slots."""
 
 
 @dataclass(slots=True, eq=False)
 class _KeyRows:
-    """What an API key has: its number, its weight among keys, rows that are not surplus, jobs, and
-    those of them that have surplus rows, the oldest first."""
+    """An API key with its small rows and jobs. The jobs that have large rows are `lacking`, the
+    oldest first."""
 
     number: int
     weight: float = 0.0
-    regular: int = 0
+    small: int = 0
     jobs: int = 0
     lacking: "dict[_JobRows, None]" = field(default_factory=dict["_JobRows", None])
 
 
 @dataclass(slots=True, eq=False)
 class _JobRows:
-    """The rows of a job: those not made yet, those that are open, and which of these are surplus,
-    in order."""
+    """The rows of a job: those not made yet, the open ones, and the large ones of these."""
 
     job: Job
     key: _KeyRows
     unmade: Iterator[Request]
     open: dict[int, Request] = field(default_factory=dict[int, Request])
-    surplus: dict[Request, None] = field(default_factory=dict[Request, None])
+    large: dict[Request, None] = field(default_factory=dict[Request, None])
 
     @property
-    def regular(self) -> int:
-        """How many open rows of a client's job are not surplus."""
-        return len(self.open) - len(self.surplus)
+    def small(self) -> int:
+        return len(self.open) - len(self.large)
 
 
 class RowShares:
-    """The rows of all jobs of a decoder. Of one job at most `Job.share` exist at a time: others are
-    made as these end."""
+    """The rows of all jobs of a decoder. A job has `Job.share` rows at most: others are made as
+    these end."""
 
     def __init__(self, slots: int, clock: Callable[[], float]) -> None:
-        """`clock` is in seconds."""
         self._slots, self._clock = slots, clock
         self._of_a_job = max(1, slots // _JOBS_AT_LEAST)
         self._jobs: dict[JobKey, _JobRows] = {}
         self._keys: dict[int, _KeyRows] = {}
-        # Keys whose last job has ended, and when: their rows would find others in their places.
+        # Keys whose last job has ended, and when: they may come back, and find no slots.
         self._absent: dict[_KeyRows, float] = {}
         self._weights = 0.0  # of all these
         self.num_jobs = [0] * len(JobKind)
         """Jobs with open rows, of each kind."""
 
     def open(self, job: Job, rows: Iterable[Request]) -> list[Request]:
-        """The first rows of a new job, of which those beyond a share are surplus."""
+        """Make the first rows of a new job."""
         key = self._key_rows(job.message.key)
         key.jobs += 1
         state = self._jobs[job.key] = _JobRows(job, key, iter(rows))
@@ -77,32 +72,32 @@ class RowShares:
         return made
 
     def find(self, job: JobKey, row: int) -> Request | None:
-        """An open row."""
         state = self._jobs.get(job)
         return None if state is None else state.open.get(row)
 
     def close(self, job: Job) -> list[Request]:
-        """The job has ended. Returns its open rows, of which nothing is known from now on."""
+        """Forget a job that has ended. Returns its open rows."""
         state = self._jobs.pop(job.key, None)
         if state is None:
             return []
         if not job.is_batch:
-            state.key.regular -= state.regular
+            state.key.small -= state.small
         self._left(state)
         return list(state.open.values())
 
     def ended(self, request: Request) -> tuple[Request | None, Request | None]:
-        """A row has ended. Returns one that is not surplus any more, and one that is new."""
+        """Note that a row has ended. Returns a large row that is small from now on, and a new row,
+        if there are."""
         job = request.job
         state = self._jobs.get(job.key)
         if state is None:
             return None, None
         del state.open[request.row]
         promoted = None
-        if request in state.surplus:
+        if request.kind is JobKind.LARGE:
             self._take(state, request)
         elif not job.is_batch:
-            state.key.regular -= 1
+            state.key.small -= 1
             promoted = self._promote(state)
         made = self._make(job, state)
         if not state.open:
@@ -116,11 +111,11 @@ class RowShares:
             return None
         if not job.is_batch:
             if self._has_room(state):
-                state.key.regular += 1
+                state.key.small += 1
             else:
                 self._turn(job, JobKind.LARGE)
                 request.kind = JobKind.LARGE
-                state.surplus[request] = state.key.lacking[state] = None
+                state.large[request] = state.key.lacking[state] = None
         state.open[request.row] = request
         return request
 
@@ -134,37 +129,36 @@ class RowShares:
         return key
 
     def _has_room(self, state: _JobRows) -> bool:
-        if state.regular >= self._of_a_job:
+        if state.small >= self._of_a_job:
             return False
         if not state.key.number:
             return True
         self._forget_keys()
         # As if one more key were there: the next one that comes finds slots.
         share = self._slots * state.key.weight / (self._weights + 1)
-        return state.key.regular < max(1, int(share))
+        return state.key.small < max(1, int(share))
 
     def _promote(self, state: _JobRows) -> Request | None:
-        """A row is not surplus any more: of this job if it has one, else of another of the key."""
+        """A large row with room to be small: of this job if it has one, else of its key."""
         lacking = state.key.lacking
         first = (state,) if state in lacking else ()
         # Without keys no job makes room for another.
         for candidate in chain(first, lacking if state.key.number else ()):
             if self._has_room(candidate):
-                request = next(iter(candidate.surplus))
+                request = next(iter(candidate.large))
                 self._take(candidate, request)
-                candidate.key.regular += 1
+                candidate.key.small += 1
                 return request
         return None
 
     def _take(self, state: _JobRows, request: Request) -> None:
-        """It is among the surplus rows no more."""
-        del state.surplus[request]
-        if not state.surplus:
+        del state.large[request]
+        if not state.large:
             del state.key.lacking[state]
             self._turn(state.job, JobKind.SMALL)
 
     def _turn(self, job: Job, kind: JobKind) -> None:
-        """Whoever has surplus rows is a large job."""
+        """Change the kind of a job: one with large rows is large."""
         self.num_jobs[job.kind] -= 1
         self.num_jobs[kind] += 1
         job.kind = kind
@@ -178,7 +172,7 @@ class RowShares:
             self._absent[key] = self._clock()
 
     def _forget_keys(self) -> None:
-        """Those that left too long ago have no share any more."""
+        """Drop the shares of keys that left too long ago."""
         limit = self._clock() - REMEMBERED
         while self._absent:
             key, left = next(iter(self._absent.items()))

@@ -1,4 +1,4 @@
-"""Which running requests share the first blocks of the KV cache, kept as requests begin and leave.
+"""Prefixes that running requests share in the KV cache, kept as requests begin and leave.
 
 Workers attend to such a prefix once for all of them (cascade attention, Ye et al. 2024).
 """
@@ -19,30 +19,30 @@ _shared_block = attrgetter("shared_block")
 
 @dataclass(slots=True)
 class _Prefix:
-    """Its `members` are how many requests hold its last block, the `shared_block` of each, as their
-    block number `depth`. Before it they have the same content: the same blocks or copies."""
+    """A prefix of `depth` blocks. Its `members` hold its last block, which is their `shared_block`.
+    Before it they have the same content: the same blocks or copies."""
 
     depth: int
     members: int = 0
 
 
 class SharedPrefixes:
-    """A request is in one shared prefix at most: where prefixes nest, in that which saves most of
-    what would be read, as far as is known when the request begins.
+    """The shared prefixes of running requests. A request is in one at most.
 
-    Other requests are looked at only when one begins that holds a block which another holds and
-    which ends no prefix yet. Steps without shared prefixes cost nothing.
+    Where prefixes nest, it is in that which saves most reading, as far as is known when it begins.
+    Other requests are looked at only if it shares a block which ends no prefix yet. Steps without
+    shared prefixes cost nothing.
     """
 
     def __init__(
         self, kv: KVCacheManager, running: Iterable[Request], enabled: bool = True
     ) -> None:
-        """`running` are the requests that run at any time. Unless `enabled`, none shares any."""
+        """`running` are the requests that run at any time."""
         self._kv, self._running, self._enabled = kv, running, enabled
         self._prefixes: dict[int, _Prefix] = {}  # by last block
 
     def enter(self, request: Request, shared: int) -> None:
-        """`request` runs from now on; its first `shared` blocks were in the cache."""
+        """Enter a request that begins, with its first `shared` blocks in the cache."""
         depth = self._kv.held_by_others(request.blocks[:shared]) if self._enabled else 0
         if not depth:
             return
@@ -53,7 +53,7 @@ class SharedPrefixes:
         self._join(request, block)
 
     def leave(self, request: Request) -> None:
-        """`request` is about to give back its blocks, or joins another prefix."""
+        """Remove a request that gives back its blocks, or joins another prefix."""
         prefix = self._prefixes.get(request.shared_block)
         if prefix is not None:
             prefix.members -= 1
@@ -62,7 +62,6 @@ class SharedPrefixes:
         request.shared_block = UNSHARED
 
     def __bool__(self) -> bool:
-        """Some request is in a prefix."""
         return bool(self._prefixes)
 
     def members(self, block: int) -> int:
@@ -70,7 +69,7 @@ class SharedPrefixes:
         return self._prefixes[block].members
 
     def adjacent(self, requests: list[Request]) -> list[Request]:
-        """The same requests, those of a prefix side by side, and those of none last."""
+        """Order `requests` so that those of a prefix are side by side, and those of none last."""
         if not self._prefixes:
             return requests
         return sorted(requests, key=_shared_block, reverse=True)
@@ -94,8 +93,10 @@ class SharedPrefixes:
         return groups
 
     def _deeper(self, request: Request, block: int, depth: int) -> int:
-        """The last block of a new prefix of `depth` blocks, if more is saved with it than with
-        those which its members are in now, of which `block` ends the newcomer's; else `block`."""
+        """Choose the last block of the newcomer's prefix.
+
+        It ends a new prefix of `depth` blocks if that saves more than the members' present ones,
+        else it is `block`."""
         last = request.blocks[depth - 1]
         members = [
             other
@@ -124,7 +125,7 @@ class SharedPrefixes:
         return prefix.depth if prefix else 0
 
     def _saved(self, request: Request) -> int:
-        """Blocks that need not be read for it: none, if it is alone in its prefix."""
+        """Blocks that need not be read for a request: none, if it is alone in its prefix."""
         prefix = self._prefixes.get(request.shared_block)
         return prefix.depth if prefix and prefix.members > 1 else 0
 

@@ -1,5 +1,4 @@
-"""How much of a step the batch band and large jobs take beside requests of clients: what fills a
-short time."""
+"""Short steps: bounds of what batches and large jobs take of a step beside smaller jobs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,23 +10,18 @@ from engine_core.loop.jobs import JobKind
 from engine_core.loop.reports import StepWork
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import CostModel
-from engine_core.schedulers.prompt_budget import (
-    PromptBudget,
-    StepTime,
-    tile_tokens,
-)
-from engine_core.schedulers.queues import WaitingRequests
+from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, tile_tokens
+from engine_core.schedulers.queues import RunningRequests, WaitingRequests
 from engine_core.schedulers.request import Request
-from engine_core.schedulers.running import RunningRequests
 from workers.contract.config import ExecutionConfig
 
 STEP_SECONDS = 20e-3
-"""What a step with work of lower kinds is filled to beside online traffic. A request that arrives
+"""The time to which large jobs and batches fill a step beside smaller jobs. A request that arrives
 waits for one, and each token of those that run takes one. Batches lose little: of an 8B model an
 H100 computes 512 tokens in 12 ms, and 1,024 in 24."""
 
 REMEMBERED = 5.0
-"""Seconds. Who has just been answered may well ask again, and would find a long step running."""
+"""Seconds. A client that was just answered may ask again, and would find a long step running."""
 
 UNLIMITED: Final = len(JobKind)
 """In place of the first kind that is limited."""
@@ -42,7 +36,7 @@ class OnlineTraffic:
     """Jobs that others give way to: present, or until a moment ago."""
 
     def __init__(self, present: Sequence[int], clock: Callable[[], float]) -> None:
-        """`present` counts what there is of each kind, at any time; `clock` is in seconds."""
+        """`present` counts what there is of each kind. `clock` is in seconds."""
         self._present, self._clock = present, clock
         self._last = [-math.inf] * len(JobKind)
 
@@ -51,7 +45,7 @@ class OnlineTraffic:
         self._last[kind] = self._clock()
 
     def first_limited(self) -> int:
-        """The first kind that is there and gives way to one before it; `UNLIMITED` if none does."""
+        """The first kind that is present and gives way to one before it, or `UNLIMITED`."""
         since = self._clock() - REMEMBERED
         online = False
         for kind in JobKind:
@@ -66,9 +60,8 @@ class ShortSteps:
     """Bounds what a step takes of batches and of large jobs while smaller jobs are present.
 
     A job counts as present until `REMEMBERED` seconds after its last row. Batches are bound beside
-    any job of a client, large jobs beside a small one: their surplus rows wholly, their regular
-    rows while their prompts are computed. Without any the prompts of batches are bound, too, to a
-    longer time.
+    any job of a client, large jobs beside a small one. Large rows are bound wholly, small rows of a
+    large job while their prompts are computed.
     """
 
     def __init__(
@@ -81,7 +74,7 @@ class ShortSteps:
         step_time: StepTime | None,
         clock: Callable[[], float],
     ) -> None:
-        """`num_jobs` counts the jobs of each kind; a single stage has no `step_time`."""
+        """`num_jobs` counts the jobs of each kind. A single stage has no `step_time`."""
         self._running, self._waiting, self._num_jobs = running, waiting, num_jobs
         self._costs, self._step_time = costs, step_time
         self._tile = tile_tokens(config)
@@ -91,32 +84,30 @@ class ShortSteps:
 
     @property
     def present(self) -> bool:
-        """There are jobs that give way."""
+        """True if there are jobs that give way."""
         return any(self._num_jobs[JobKind.LARGE :])
 
     @property
     def limited(self) -> bool:
-        """The next step limits something."""
         return self._first_limited != UNLIMITED
 
     def decide(self) -> None:
-        """Choose, for the next step, whether there is a limit."""
         self._first_limited = self.traffic.first_limited() if self.present else UNLIMITED
 
     def gives_way(self, request: Request) -> bool:
-        """What the next step takes of its prompt is limited."""
+        """True if the next step limits the prompt of a request."""
         return request.job.kind >= min(self._first_limited, JobKind.BATCH)
 
     def fit(self, max_tokens: int) -> bool:
-        """All that wait could begin with the next step of so many tokens, and leave room for one
-        that arrives: rows that are limited give way."""
+        """True if a slot, a KV block and token budget remain after admitting all that wait. Rows
+        that are limited give way."""
         limited, running = self._first_limited, self._running
         slots = len(running.free_slots) + sum(running.rows[limited:])
         return self._waiting.fit(slots, max_tokens - running.tokens_before(limited), limited)
 
     def split(self, ready: list[Request]) -> tuple[list[Request], list[Request]]:
-        """Generating requests that are in the next step in any case, and those that are limited.
-        Where there is no limit, all are alike."""
+        """Part generating requests into unlimited ones, which are in the next step, and limited
+        ones. Without a limit all are in the second list."""
         if not self.limited:
             return [], ready
         limited = self._first_limited
@@ -124,8 +115,9 @@ class ShortSteps:
         return first, [request for request in ready if request.kind >= limited]
 
     def fitting(self, rows: list[Request], first: list[Request], max_tokens: int) -> list[Request]:
-        """As many limited generating `rows`, which have waited longest, as fit beside the `first`
-        and the prompts that are not limited, in a step of so many tokens."""
+        """The limited generating `rows` that fit the step, those that waited longest.
+
+        They come beside the `first` rows and the prompts that are not limited."""
         if not self.limited or not rows:
             return rows
         _, token, _, context = self._costs.coefficients
@@ -141,14 +133,14 @@ class ShortSteps:
         return rows[: max(count, min(self._least_rows, max_tokens // 8), 1)]
 
     def limit(self, budget: PromptBudget, batch: DecodeBatch, kind: int) -> None:
-        """Limit what prompts of one kind of rows that give way may add to the step."""
+        """Limit the prompts of one kind of rows, as far as they give way."""
         if self.limited:
             left = STEP_SECONDS - self._costs.seconds(batch.work)
-            # Regular rows keep their place: one that could not begin would hold up those behind it.
+            # Small rows keep their place: one that could not begin would hold up those behind it.
             each = 1 if kind == JobKind.SMALL else 0
             budget.within(left, self._costs, self._tile, each)
 
     def _prompt_seconds(self, tokens: int) -> float:
-        """What so many prompt tokens of clients add to the next step."""
+        """Seconds that prompt tokens of clients add to the next step."""
         seconds = self._costs.chunk_seconds(0, tokens)
         return seconds if self._step_time is None else min(seconds, self._step_time.of(seconds))

@@ -1,4 +1,4 @@
-"""The requests or jobs that wait, in the order in which they begin: by API key, priority, age."""
+"""The order in which waiting requests or jobs begin: by API key, priority, age."""
 
 import heapq
 import sys
@@ -19,9 +19,9 @@ _OVERDUE: Final = -sys.float_info.max
 class PriorityQueue(Generic[QueuedT]):
     """An ordered set by (priority, arrival), lower priorities first.
 
-    What has waited longer than `max_wait` seconds goes before them all: so no priority makes it
-    wait for ever. Each item counts some prompt tokens, those that it held when it was added. Adding
-    and removing cost a look-up wherever an item stands; sums are kept.
+    Overdue items, which have waited longer than `max_wait` seconds, go before all others: so no
+    priority makes an item wait for ever. Each item counts the prompt tokens that it was added with.
+    Adding and removing cost a look-up wherever an item stands; sums are kept.
     """
 
     def __init__(self, max_wait: float, clock: Callable[[], float]) -> None:
@@ -46,20 +46,19 @@ class PriorityQueue(Generic[QueuedT]):
         return [self._groups[priority].keys() for priority in self._priorities]
 
     def tokens_of(self, item: QueuedT) -> int:
-        """The tokens that it counts."""
         return self._groups[self._priority_of[item]][item]
 
     def tokens_before(self, priority: int) -> int:
-        """The tokens of the items that begin before a new one of `priority`."""
+        """Tokens of the items that begin before a new one of `priority`."""
         return sum([tokens for other, tokens in self._group_tokens.items() if other <= priority])
 
     def add(self, item: QueuedT, priority: float, tokens: int) -> None:
-        """A new item: behind all others of its priority."""
+        """Add an item behind all others of its priority."""
         self._insert(item, priority, tokens)
         self._since[item] = self._clock()
 
     def promote_overdue(self) -> None:
-        """What has waited too long goes before every priority from now on."""
+        """Move overdue items before every priority."""
         limit = self._clock() - self._max_wait
         while self._since:
             item, since = next(iter(self._since.items()))
@@ -70,8 +69,9 @@ class PriorityQueue(Generic[QueuedT]):
             self._own_priorities[item] = priority
 
     def wait_on(self, item: QueuedT) -> int:
-        """An item has got a part of what it waits for, and counts no tokens now: it goes behind
-        all others of its priority, and is not overdue. Returns the tokens that it counted."""
+        """Move an item that got a part of what it waits for behind all others of its priority.
+
+        It counts no tokens now, and is not overdue. Returns the tokens that it counted."""
         tokens = self.tokens_of(item)
         if (own := self._own_priorities.get(item)) is not None:
             self.remove(item)
@@ -85,7 +85,6 @@ class PriorityQueue(Generic[QueuedT]):
         return tokens
 
     def recount(self, item: QueuedT, tokens: int) -> None:
-        """An item counts this many tokens from now on."""
         priority = self._priority_of[item]
         group = self._groups[priority]
         change = tokens - group[item]
@@ -94,7 +93,7 @@ class PriorityQueue(Generic[QueuedT]):
         self.num_tokens += change
 
     def remove(self, item: QueuedT) -> int:
-        """`item` leaves the queue. Returns the tokens that it counted."""
+        """Remove an item. Returns the tokens that it counted."""
         priority = self._priority_of.pop(item)
         if self._since.pop(item, None) is None:
             del self._own_priorities[item]
@@ -121,22 +120,22 @@ ItemT = TypeVar("ItemT", bound=Hashable)
 
 
 class KeyQueue(NamedTuple, Generic[ItemT]):
-    """What waits of one API key."""
+    """The waiting items of one API key."""
 
     key: KeyShare
     items: PriorityQueue[ItemT]
 
 
 class WaitingQueue(Generic[ItemT]):
-    """Keys take turns by their weights, in prompt tokens; the items of each go by priority, then by
-    age. So a priority concerns the requests of its own key alone.
+    """Keys take turns by their weights, in prompt tokens. The items of each go by priority and age.
 
-    Preempted items come before all keys, in the order in which they had begun: so nothing makes
-    them start over for ever. Their key was charged for them when they began.
+    So a priority concerns the requests of its own key alone. Preempted items come before all keys,
+    in the order in which they had begun: so nothing makes them start over for ever. Their key was
+    charged for them when they began.
     """
 
     def __init__(self, max_wait: float, clock: Callable[[], float]) -> None:
-        """What has waited `max_wait` seconds goes before every priority of its key."""
+        """After `max_wait` seconds an item is overdue."""
         self.num_tokens = 0
         self._max_wait, self._clock = max_wait, clock
         self._turns = KeyTurns()
@@ -149,7 +148,7 @@ class WaitingQueue(Generic[ItemT]):
         return len(self._queue_of) + len(self._preempted)
 
     def __iter__(self) -> Iterator[ItemT]:
-        """As they begin, if no other comes."""
+        """The items in the order in which they begin, if no other comes."""
         yield from self._preempted
         queues = [self._queues[key.number] for key in self._turns.waiting()]
         heads = [
@@ -167,7 +166,7 @@ class WaitingQueue(Generic[ItemT]):
             yield item
 
     def first(self) -> ItemT | None:
-        """The one that begins next; None if none waits."""
+        """The item that begins next. None if none waits."""
         if self._preempted:
             return next(iter(self._preempted))
         if not self._queue_of:
@@ -179,9 +178,10 @@ class WaitingQueue(Generic[ItemT]):
         return [self._queues[key.number] for key in self._turns.in_order()]
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
-        """The tokens of the items that begin before a new one of `priority` and of `key`; None: as
-        if all were of one key. While what a key has is served, others get what their weights are
-        beside its own, as long as they have it."""
+        """Tokens of the items that begin before a new one of `priority` and `key`.
+
+        While the items of a key are served, each other key gets tokens by its weight, as long as it
+        has items. A `key` of None: as if all were of one key."""
         if not self.num_tokens:
             return 0
         first = sum(self._preempted.values())
@@ -200,7 +200,7 @@ class WaitingQueue(Generic[ItemT]):
         return first + tokens + beside
 
     def add(self, item: ItemT, key: KeyShare, priority: float, tokens: int) -> None:
-        """A new item: behind all others of its key and priority."""
+        """Add an item behind all others of its key and priority."""
         queue = self._queues.get(key.number)
         if queue is None or not queue.items:
             # The weight may be another than before.
@@ -213,28 +213,25 @@ class WaitingQueue(Generic[ItemT]):
         self.num_tokens += tokens
 
     def put_first(self, item: ItemT, tokens: int) -> None:
-        """An item whose turn had come: before all others, which began later or have not begun."""
+        """Put an item whose turn had come before all others."""
         self._preempted[item] = tokens
         self._preempted.move_to_end(item, last=False)
         self.num_tokens += tokens
 
     def promote_overdue(self) -> None:
-        """What has waited too long goes before every priority of its key from now on."""
         for queue in self._queues.values():
             queue.items.promote_overdue()
 
     def given(self, item: ItemT, tokens: int) -> None:
-        """So many tokens of it are in a step: its key has had them. It waits still."""
+        """Charge the key of an item that waits still for tokens in a step."""
         if (queue := self._queue_of.get(item)) is not None:
             self._turns.count(queue.key, tokens)
 
     def wait_on(self, item: ItemT) -> None:
-        """An item has got a part of what it waits for: it counts no tokens now, goes behind all
-        others of its priority, and is not overdue."""
+        """Move an item that got a part of what it waits for, as `PriorityQueue.wait_on` does."""
         self.num_tokens -= self._queue_of[item].items.wait_on(item)
 
     def remove(self, item: ItemT) -> None:
-        """`item` leaves the queue."""
         if item in self._preempted:
             self.num_tokens -= self._preempted.pop(item)
             return

@@ -1,17 +1,20 @@
 """A workflow: everything that differs between kinds of models, in one record."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from engine_core.executor.base import Capacity
-from engine_core.messages import Accepted, EncodeJob, EngineInfo, GenerateJob
+from engine_core.loop.jobs import Job
+from engine_core.loop.outbox import Outbox
+from engine_core.loop.reports import StepWork
+from engine_core.messages import Accepted, EncodeJob, EngineInfo, GenerateJob, KeyShare, Usage
 from engine_core.refusal import RefusalError
-from engine_core.schedulers.base import Scheduler
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
 from workers.contract.config import ExecutionConfig, Task
+from workers.contract.messages import StepInput, StepMask
 from workers.contract.model_config import ModelConfig
 
 Operation = Literal[
@@ -33,6 +36,70 @@ class RequestProcessor(Protocol):
         ...
 
 
+class Scheduler(Protocol):
+    """Owns every admitted row from `add` until its end.
+
+    Its batches are the rows of one step. Features do not belong in `schedule`: a difference between
+    workflows is part of the workflow.
+    """
+
+    def add(self, job: Job, rows: Any) -> None:
+        """Queue the rows of a job, as its workflow prepares them."""
+        ...
+
+    def usage(self) -> Usage: ...
+
+    @property
+    def queued_tokens(self) -> int:
+        """Prompt tokens that wait to be computed."""
+        ...
+
+    def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
+        """Queued tokens that come before a new job of `priority` and `key`. None: as if all jobs
+        were of one key."""
+        ...
+
+    def abort(self, job: Job, row: int | None = None) -> int:
+        """End a job's open rows, or one of them, silently. Returns how many were open.
+
+        Their slots and KV blocks are released at once, and results in flight are ignored."""
+        ...
+
+    def reset_cache(self) -> None: ...
+
+    def schedule(self, oldest: Any) -> Any:
+        """The next step, or None if no row can run now.
+
+        `oldest` is the oldest step in flight, if any. Only its rows may be in the next step before
+        their result has come, and none with `steps_ahead` 0."""
+        ...
+
+    def depth(self) -> int:
+        """The most steps that may be in flight now: 1 to `ExecutionConfig.max_depth`."""
+        ...
+
+    def observe(self, work: StepWork, seconds: float) -> None:
+        """Learn from a step whose work took the slowest stage `seconds` (0: unknown)."""
+        ...
+
+    def is_open(self) -> bool:
+        """True if a request that arrived now could join the next step."""
+        ...
+
+    def has_prompts(self) -> bool: ...
+
+    def build(self, batch: Any) -> StepInput: ...
+
+    def masks(self, outbox: Outbox) -> Iterable[StepMask]:
+        """Compute the masks that submitted steps wait for, in the order of their steps. Jobs fail
+        if one of their rows has no allowed token."""
+        ...
+
+    def update(self, batch: Any, output: Any, outbox: Outbox) -> None:
+        """Apply a step's results: advance its rows, end those that are done."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Workflow:
     """The parts of one kind of model.
@@ -48,7 +115,7 @@ class Workflow:
     operations: frozenset[Operation]
     preprocessor: Callable[[ExecutionConfig, Tokenizer], TokenizerThreads]
     processor: Callable[[ExecutionConfig, int], RequestProcessor]
-    scheduler: Callable[[ExecutionConfig, int, Callable[[], float]], Scheduler[Any, Any, Any]]
+    scheduler: Callable[[ExecutionConfig, int, Callable[[], float]], Scheduler]
     vector_size: Callable[[ModelConfig], int]
 
     def check(self, message: GenerateJob | EncodeJob) -> None:
@@ -69,7 +136,6 @@ class Workflow:
                 raise RefusalError("invalid_request", reason)
 
     def engine_info(self, config: ExecutionConfig, capacity: Capacity) -> EngineInfo:
-        """The model of a ready engine, for its clients."""
         return EngineInfo(
             task=self.task,
             max_model_len=config.max_model_len,

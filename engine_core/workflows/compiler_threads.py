@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from engine_core.loop.fair_queue import BlockingQueue, Mailbox
 from engine_core.messages import Grammar, GrammarKind, KeyShare
@@ -30,8 +31,8 @@ _Source = tuple[GrammarKind, str]
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """A grammar that an API key asks for. Each key has a turn of its own, so that none waits where
-    another stands."""
+    """A grammar that an API key asks for. Each key has its own, so that none waits for another's
+    turn."""
 
     source: _Source
     key: KeyShare
@@ -53,10 +54,9 @@ class CompilerThreads:
     def __init__(self, compile_grammar: Compile, time_limit: float = TIME_LIMIT_S) -> None:
         """`compile_grammar` raises GrammarError. `time_limit` is in seconds, for each grammar."""
         self._outcomes: Mailbox[_Outcome] = Mailbox()
-        self._short, self._long = (
-            _Lane(name, threads, compile_grammar, time_limit, self._outcomes)
-            for name, threads in (("short", _SHORT_THREADS), ("long", _LONG_THREADS))
-        )
+        lane = partial(_Lane, compile_grammar, time_limit, self._outcomes)
+        self._short = lane("compile-short", _SHORT_THREADS)
+        self._long = lane("compile-long", _LONG_THREADS)
         for lane in (self._short, self._long):
             weakref.finalize(self, lane.queue.close)
         self._cache: dict[_Source, CompiledGrammar] = {}  # the last used at its end
@@ -64,7 +64,6 @@ class CompilerThreads:
         self._compiled: list[JobInputs] = []
 
     def fileno(self) -> int:
-        """For the loop's poller."""
         return self._outcomes.fileno()
 
     def put(self, inputs: JobInputs, grammar: Grammar) -> None:
@@ -79,7 +78,7 @@ class CompilerThreads:
         else:
             self._waiting[query] = [(inputs, grammar.param)]
             short = len(grammar.source) <= _SHORT_CHARS
-            (self._short if short else self._long).put(query)
+            (self._short if short else self._long).queue.put(query, query.key)
 
     def take(self) -> list[JobInputs]:
         """The jobs whose grammars were compiled, or could not be, since the last call."""
@@ -106,59 +105,51 @@ class CompilerThreads:
             del self._cache[next(iter(self._cache))]
 
 
-@dataclass(slots=True, eq=False)
 class _Lane:
     """Threads that take one grammar after another. API keys take turns.
 
-    Each is compiled in a thread of its own, which cannot be stopped: an overdue one runs on within
-    llguidance's limits, and no other is started while too many of them still run.
+    Each is compiled in a thread of its own, which cannot be stopped. An overdue one runs on within
+    llguidance's limits, and no other is started while too many of them run.
     """
 
-    name: str
-    num_threads: int
-    compile_grammar: Compile
-    time_limit: float
-    outcomes: Mailbox[_Outcome]
-    queue: BlockingQueue[_Query] = field(default_factory=BlockingQueue[_Query])
-    permits: threading.Semaphore = field(init=False)
-    started: bool = False
-
-    def __post_init__(self) -> None:
-        self.permits = threading.Semaphore(self.num_threads + _MAX_OVERDUE)
-
-    def put(self, query: _Query) -> None:
-        """Queue one grammar."""
-        if not self.started:
-            self.started = True
-            for _ in range(self.num_threads):
-                name = f"compile-{self.name}"
-                threading.Thread(target=self._run, name=name, daemon=True).start()
-        self.queue.put(query, query.key)
+    def __init__(
+        self,
+        compile_grammar: Compile,
+        time_limit: float,
+        outcomes: Mailbox[_Outcome],
+        name: str,
+        threads: int,
+    ) -> None:
+        self._compile, self._time_limit, self._outcomes = compile_grammar, time_limit, outcomes
+        self._permits = threading.Semaphore(threads + _MAX_OVERDUE)
+        self.queue: BlockingQueue[_Query] = BlockingQueue()
+        for _ in range(threads):
+            threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
         while (query := self.queue.get()) is not None:
             waited = time.monotonic() - query.since
-            busy = waited > _MAX_WAIT_S or not self.permits.acquire(blocking=False)
+            busy = waited > _MAX_WAIT_S or not self._permits.acquire(blocking=False)
             outcome = _BUSY if busy else self._attempt(query.grammar)
-            self.outcomes.put((query, outcome))
+            self._outcomes.put((query, outcome))
 
     def _attempt(self, grammar: Grammar) -> CompiledGrammar | RefusalError:
         outcome: list[CompiledGrammar | RefusalError] = [_BROKEN]
 
         def attempt() -> None:
             try:
-                outcome[0] = self.compile_grammar(grammar)
+                outcome[0] = self._compile(grammar)
             except GrammarError as error:
                 outcome[0] = RefusalError("invalid_request", str(error))
             except BaseException as error:  # llguidance may panic: that refuses this grammar alone
                 _log.error("a grammar cannot be compiled: %r", error)
             finally:
-                self.permits.release()
+                self._permits.release()
 
         thread = threading.Thread(target=attempt, name="compile-one", daemon=True)
         thread.start()
-        thread.join(self.time_limit)
+        thread.join(self._time_limit)
         if not thread.is_alive():
             return outcome[0]
-        message = f"too complex: it takes more than {self.time_limit:g} s to compile"
+        message = f"too complex: it takes more than {self._time_limit:g} s to compile"
         return RefusalError("invalid_request", message)

@@ -1,9 +1,8 @@
 """Embeddings and scores by a causal model: prompts that are not continued, on the decoder's
 scheduler.
 
-So long texts are computed in chunks, and texts that begin alike share the computed beginning. The
-prompt of a pair is a template with its query and its text: all before the text is a prefix of each
-prompt with that query, which is computed once.
+So long texts are computed in chunks, and texts that begin alike share the computed beginning. A
+pair fills a template: all before its text is a prefix, computed once for each query.
 """
 
 from array import array

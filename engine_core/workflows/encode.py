@@ -11,10 +11,15 @@ import numpy as np
 
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
 from engine_core.refusal import RefusalError
-from engine_core.schedulers.base import Scheduler
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from engine_core.tokenization.tokenized import Tokenized
-from engine_core.workflows.base import Operation, RequestProcessor, Workflow, outside_vocabulary
+from engine_core.workflows.base import (
+    Operation,
+    RequestProcessor,
+    Scheduler,
+    Workflow,
+    outside_vocabulary,
+)
 from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig
@@ -87,7 +92,7 @@ def encode_workflow(
     vector_size: Callable[[ModelConfig], int],
     *others: Operation,
     processor: Callable[[ExecutionConfig, int], RequestProcessor] = EncodeProcessor,
-    scheduler: Callable[..., Scheduler[Any, Any, Any]] = PrefillOnlyScheduler,
+    scheduler: Callable[..., Scheduler] = PrefillOnlyScheduler,
 ) -> Workflow:
     """The workflow of a model that encodes texts. `others` are its other operations."""
     return Workflow(

@@ -46,7 +46,6 @@ class JobInputs:
 
     @property
     def key(self) -> KeyShare:
-        """Its API key."""
         return self.job.message.key
 
     @property

@@ -1,13 +1,12 @@
 """A picture of a trace shows every stage, and all that it did in the part that is drawn."""
 
-import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from matplotlib import colors, image
 
+from benchmarks import draw_trace
 from benchmarks.draw_trace import COLOURS, default_window, read_tracks
 from engine_core.messages import TracedStep
 from server.trace import chrome_trace
@@ -47,11 +46,6 @@ def trace(tmp_path: Path) -> Path:
     return file
 
 
-def draw(trace: Path, picture: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.draw_trace", str(trace), "-o", str(picture)]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
-
-
 def test_tracks_and_their_shares(trace: Path) -> None:
     first, second = read_tracks(trace)
     assert (first.name, second.name) == ("stage 0 (cuda:0)", "stage 1 (cuda:1)")
@@ -66,10 +60,13 @@ def test_tracks_and_their_shares(trace: Path) -> None:
     assert (start + end) / 2 == pytest.approx(50, rel=0.02)
 
 
-def test_a_picture_has_everything_that_happened_in_its_window(trace: Path, tmp_path: Path) -> None:
+def test_a_picture_has_everything_that_happened_in_its_window(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     picture = tmp_path / "trace.png"
-    result = draw(trace, picture, "--window", "40", "48", "--title", "two stages")
-    assert (result.returncode, result.stderr) == (0, "")
+    command = f"draw_trace {trace} -o {picture} --window 40 48 --title two"
+    monkeypatch.setattr(sys, "argv", command.split())
+    draw_trace.main()
     pixels = image.imread(picture)[:, :, :3]
     rows, drawn = len(pixels), {}
     for name, colour in COLOURS.items():
@@ -82,7 +79,6 @@ def test_a_picture_has_everything_that_happened_in_its_window(trace: Path, tmp_p
     assert computing / drawn["waiting"] == pytest.approx(11.2 / 3.2, rel=0.15)
 
 
-def test_a_trace_without_steps_is_one_line(trace: Path, tmp_path: Path) -> None:
-    result = draw(trace, tmp_path / "trace.png", "--model", "quiet")
-    assert result.returncode == 1
-    assert re.fullmatch(r"\S+trace\.json: no steps of quiet\n", result.stderr)
+def test_a_trace_without_steps_is_one_line(trace: Path) -> None:
+    with pytest.raises(SystemExit, match=r"^\S+trace\.json: no steps of quiet$"):
+        read_tracks(trace, "quiet")

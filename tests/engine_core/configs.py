@@ -29,6 +29,16 @@ MODEL = ModelConfig(
     sigmoid_scores=False,
 )
 
+LLAMA_8B = msgspec.structs.replace(
+    MODEL,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+)
+
 ENCODER = msgspec.structs.replace(MODEL, attention=(AttentionKind(causal=False, scale=1.0),))
 
 

@@ -1,13 +1,16 @@
 """A decoder's scheduler with a pipeline of simulated stages, iterated by hand."""
 
+import sys
 from array import array
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
-from engine_core.messages import GenerateJob, KeyShare, RowOutput, SamplingParams
+from engine_core.messages import Failed, GenerateJob, KeyShare, RowOutput, SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients, CostModel
 from engine_core.schedulers.decoder import DecoderScheduler
@@ -16,7 +19,7 @@ from engine_core.schedulers.request import Request
 from engine_core.schedulers.waiting import ItemT, WaitingQueue
 from tests.engine_core.configs import execution_config
 from tests.engine_core.integrity import check_blocks
-from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline
+from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline, reference
 
 
 class Driver:
@@ -55,33 +58,43 @@ class Driver:
         self.ended: list[Job] = []
         self.outbox = Outbox(self.ended.append)
         self.outputs: dict[int, list[RowOutput]] = {}
+        self.failed: list[Failed] = []
         self.submitted: list[DecodeBatch] = []
 
-    def add(
+    def add(self, job_id: int, prompt: list[int], max_tokens: int, **options: Any) -> Job:
+        """A job of one prompt."""
+        return self.add_job(job_id, [prompt], max_tokens, **options)
+
+    def add_job(
         self,
         job_id: int,
-        prompt: list[int],
+        prompts: Sequence[list[int]],
         max_tokens: int,
         salt: bytes = b"",
         priority: int = 0,
         batch: bool = False,
         key: int = 0,
-        **params,
+        share: int = sys.maxsize,
+        **params: Any,
     ) -> Job:
+        """A job of a row for each prompt, at most `share` of which exist at a time."""
         sampling = SamplingParams(max_tokens=max_tokens, **params)
         message = GenerateJob(job_id, params=sampling, key=KeyShare(key), batch=batch)
-        job = Job(b"client", message, 1, 0)
-        request = Request(
-            job,
-            0,
-            sampling,
-            array("i", prompt),
-            max_len=len(prompt) + max_tokens,
-            seed=0,
-            salt=salt,
-            priority=priority,
+        job = Job(b"client", message, len(prompts), 0, share)
+        rows = (
+            Request(
+                job,
+                row,
+                sampling,
+                array("i", prompt),
+                max_len=len(prompt) + max_tokens,
+                seed=0,
+                salt=salt,
+                priority=priority,
+            )
+            for row, prompt in enumerate(prompts)
         )
-        self.scheduler.add(job, [request])
+        self.scheduler.add(job, rows)
         return job
 
     @property
@@ -102,6 +115,7 @@ class Driver:
         if batch is None:
             return False
         self.pipeline.submit(self.scheduler.build(batch))
+        self._send_masks()
         self.batches.append(batch)
         assert all(length > 0 for length in batch.lens), "every row computes something"
         self.submitted.append(batch)
@@ -111,9 +125,16 @@ class Driver:
         batch = self.batches.popleft()
         self.now += self.costs.seconds(batch.work)
         self.scheduler.update(batch, self.pipeline.next_result(), self.outbox)
+        self._send_masks()
         for _, outputs in self.outbox.take():
+            self.failed += outputs.failed
             for row in outputs.rows:
                 self.outputs.setdefault(row.job, []).append(row)
+
+    def _send_masks(self) -> None:
+        """Where the core sends them. `SimulatedPipeline` checks that each comes once, in time."""
+        for mask in self.scheduler.masks(self.outbox):
+            self.pipeline.submit_mask(mask)
 
     def step(self) -> DecodeBatch:
         """The next step that can be submitted."""
@@ -129,20 +150,34 @@ class Driver:
                 return
             self.finish()
 
-    def text(self, job_id: int) -> list[int]:
-        return [row.token for row in self.outputs.get(job_id, []) if row.token >= 0]
+    def text(self, job_id: int, row: int | None = None) -> list[int]:
+        """The tokens of a job, or of one row of it."""
+        outputs = self.outputs.get(job_id, [])
+        return [each.token for each in outputs if row in (None, each.row) and each.token >= 0]
+
+    def finishes(self, job_id: int) -> list[str]:
+        """Why the rows of a job have ended, in that order."""
+        return [row.finish for row in self.outputs.get(job_id, []) if row.finish is not None]
+
+    def assert_texts(self, prompts: dict[int, list[int]], max_tokens: int) -> None:
+        """Jobs of these prompts get their texts, end once each, and leave nothing behind."""
+        self.drain()
+        for job, prompt in prompts.items():
+            assert self.text(job) == reference(prompt, max_tokens)
+            assert len(self.finishes(job)) == 1
+        self.assert_idle()
 
     def assert_ordered(self) -> None:
         """Running requests, then waiting ones, are in order of arrival: no younger request ever
         overtakes an older one."""
-        requests = (*self.scheduler._running, *self.scheduler._waiting.regular)
+        requests = (*self.scheduler._running, *self.scheduler._waiting.small)
         order = [request.job.message.id for request in requests]
         assert order == sorted(order)
 
     def assert_sums(self) -> None:
         """The scheduler's running sums equal the sums over its requests. A waiting request counts
         the tokens that it had when it was queued: two more may be confirmed after a preemption."""
-        running, waiting = self.scheduler._running, self.scheduler._waiting.regular
+        running, waiting = self.scheduler._running, self.scheduler._waiting.small
         rows, unsubmitted = [0, 0, 0], [0, 0, 0]
         for request in running:
             rows[request.kind] += 1
@@ -175,6 +210,11 @@ def counted_tokens(queue: WaitingQueue[ItemT], item: ItemT) -> int:
     if item in queue._preempted:
         return queue._preempted[item]
     return queue._queue_of[item].items.tokens_of(item)
+
+
+def jobs_in(batch: DecodeBatch) -> list[int]:
+    """The jobs of a step's rows."""
+    return [request.job.message.id for request in batch.requests]
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:

@@ -1,10 +1,10 @@
-"""A scheduler by hand with constrained requests; their masks are sent where the core sends them."""
+"""A scheduler by hand with constrained requests."""
 
 from array import array
 from functools import cache
 
 from engine_core.loop.jobs import Job
-from engine_core.messages import Failed, GenerateJob, Grammar, SamplingParams
+from engine_core.messages import GenerateJob, Grammar, SamplingParams
 from engine_core.schedulers.request import Request
 from engine_core.structured.grammar import GrammarCompiler
 from engine_core.structured.matcher import Matcher
@@ -19,13 +19,7 @@ compiled = cache(COMPILER.compile)
 
 
 class MaskedDriver(Driver):
-    """Sends masks where the core does. `SimulatedPipeline` checks that each comes once, in time."""
-
-    failed: list[Failed]
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.failed = []
+    """A driver whose requests may follow grammars."""
 
     def constrain(
         self, job_id: int, prompt: list[int], params: SamplingParams, rows: int = 1
@@ -54,23 +48,6 @@ class MaskedDriver(Driver):
         return self.add(
             job_id, prompt, params.max_tokens, eos_token_ids=stops, ignore_eos=ignore_eos
         )
-
-    def submit(self) -> bool:
-        submitted = super().submit()
-        self._send_masks()
-        return submitted
-
-    def finish(self) -> None:
-        self.scheduler.update(self.batches.popleft(), self.pipeline.next_result(), self.outbox)
-        self._send_masks()
-        for _, outputs in self.outbox.take():
-            self.failed += outputs.failed
-            for row in outputs.rows:
-                self.outputs.setdefault(row.job, []).append(row)
-
-    def _send_masks(self) -> None:
-        for mask in self.scheduler.masks(self.outbox):
-            self.pipeline.submit_mask(mask)
 
     def finish_reason(self, job_id: int) -> str | None:
         finishes = [row.finish for row in self.outputs[job_id] if row.finish is not None]

@@ -86,7 +86,7 @@ def test_a_long_prompt_takes_hardly_longer_than_in_the_best_chunks(stages: int) 
     assert not any(chunk % 256 for chunk in whole), "its products are full"
 
 
-@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("stages", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_a_skewed_load_leaves_few_bubbles(stages: int) -> None:
     """Half of the skewed load, over stages that are equal but for chance."""
     requests = load(CASES["skew"], 0.5)

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
@@ -85,7 +86,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
 
 def test_what_is_in_flight_is_always_counted_right() -> None:
-    run_state_machine_as_test(BudgetMachine)
+    run_state_machine_as_test(BudgetMachine, settings=settings(max_examples=40, deadline=None))
 
 
 def test_the_first_job_of_a_key_is_never_too_much_for_its_key() -> None:

@@ -39,22 +39,18 @@ def generating(tokenizer, rows: int = 3, seconds=constant, **changes) -> TimedEn
     return timed
 
 
-@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.7])
-def test_an_arrival_joins_the_next_step(word_tokenizer, fraction: float) -> None:
-    timed = generating(word_tokenizer)
-    timed.iterate_until_step(_LEARNT, fraction)
+@pytest.mark.parametrize(
+    ("fraction", "paced", "later"), [(0.1, True, 1), (0.7, True, 1), (0.5, False, 2)]
+)
+def test_an_arrival_joins_the_next_step(word_tokenizer, fraction, paced, later) -> None:
+    """The control: without pacing the next step is submitted at once."""
+    timed, running = generating(word_tokenizer), _LEARNT + 2
+    if not paced:
+        timed.engine.core._pacer = None
+    timed.iterate_until_step(running)
+    timed.iterate_until_step(running, fraction)
     timed.put(prompt_len=12, max_tokens=4)
-    assert joined(timed, _LEARNT) == 1
-
-
-def test_without_pacing_it_is_a_step_later(word_tokenizer) -> None:
-    """The control: the next step is submitted at once."""
-    timed = generating(word_tokenizer)
-    timed.engine.core._pacer = None
-    timed.iterate_until_step(_LEARNT + 2)
-    timed.iterate_until_step(_LEARNT + 2, 0.5)
-    timed.put(prompt_len=12, max_tokens=4)
-    assert joined(timed, _LEARNT + 2) == 2
+    assert joined(timed, running) == later
 
 
 def test_a_pipeline_is_kept_full(word_tokenizer) -> None:
@@ -62,7 +58,7 @@ def test_a_pipeline_is_kept_full(word_tokenizer) -> None:
     assert len(timed.engine.core._in_flight) == 3
 
 
-@pytest.mark.parametrize("lead", [0.1e-3, 0.6e-3, 0.9e-3])
+@pytest.mark.parametrize("lead", [pytest.param(0.1e-3, marks=pytest.mark.long), 0.9e-3])
 def test_the_worker_is_not_kept_waiting_in_steady_decode(word_tokenizer, lead: float) -> None:
     """Steps that last longer and longer, 2 % more or less."""
     noise = np.random.default_rng(1).uniform(0.98, 1.02, 1000)
@@ -160,15 +156,12 @@ def test_estimates_recover_from_another_regime(word_tokenizer) -> None:
     assert joined(timed, 140) == 1
 
 
-def submitted_at_once(timed: TimedEngine, step: int) -> bool:
+@pytest.mark.parametrize(("slots", "at_once"), [(8, False), (3, True)])
+def test_nothing_is_held_when_no_slot_is_free(word_tokenizer, slots: int, at_once: bool) -> None:
+    timed, step = generating(word_tokenizer, max_running=slots), _LEARNT + 5
     timed.iterate_until_step(step)
     worker = timed.worker
-    return worker.submit_times[step] - worker.ends[step - 2] <= 2 * TICK
-
-
-def test_nothing_is_held_when_no_slot_is_free(word_tokenizer) -> None:
-    assert not submitted_at_once(generating(word_tokenizer, rows=3), _LEARNT + 5)
-    assert submitted_at_once(generating(word_tokenizer, rows=3, max_running=3), _LEARNT + 5)
+    assert (worker.submit_times[step] - worker.ends[step - 2] <= 2 * TICK) == at_once
 
 
 def test_nothing_is_held_when_what_waits_fills_the_step(word_tokenizer) -> None:
@@ -183,39 +176,35 @@ def test_nothing_is_held_when_what_waits_fills_the_step(word_tokenizer) -> None:
     assert len(timed.worker.submitted) == before + 1
 
 
-@pytest.fixture
-def quiet(word_tokenizer) -> Engine:
-    """In real time, with nothing to read from anywhere and a minute to the next check."""
-    engine = Engine(word_tokenizer, "LlamaForCausalLM", num_blocks=24, clock=time.monotonic)
+def quiet_engine(tokenizer, held_s: float) -> Engine:
+    """In real time, with nothing to read from anywhere, a minute to the next check and a step that
+    is due in `held_s`."""
+    engine = Engine(tokenizer, "LlamaForCausalLM", num_blocks=24, clock=time.monotonic)
     for descriptor in (engine.clients.arrivals, engine.executor.results):
         os.eventfd_read(descriptor)
     engine.core._next_check = time.monotonic() + 60
+    engine.core._held_until = time.monotonic() + held_s
     return engine
 
 
-def hold(engine: Engine, seconds: float) -> float:
-    """Hold the next step for this long. Returns the time at which it is due."""
-    engine.core._held_until = time.monotonic() + seconds
-    return engine.core._held_until
+@pytest.mark.parametrize("seconds", [0.3e-3, 2.5e-3])
+def test_the_loop_wakes_when_a_held_step_is_due(word_tokenizer, seconds: float) -> None:
+    core = quiet_engine(word_tokenizer, seconds).core
+    core._wait()
+    assert 0 <= time.monotonic() - core._held_until < 10
 
 
-def test_the_loop_wakes_when_a_held_step_is_due(quiet: Engine) -> None:
-    for seconds in (0.3e-3, 2.5e-3):
-        due = hold(quiet, seconds)
-        quiet.core._wait()
-        assert 0 <= time.monotonic() - due < 10
-
-
-def test_the_loop_wakes_for_what_arrives_before(quiet: Engine) -> None:
-    hold(quiet, 50)
-    for descriptor in (quiet.clients.arrivals, quiet.executor.results):
-        started = time.monotonic()
-        arrival = threading.Timer(5e-3, os.eventfd_write, (descriptor, 1))
-        arrival.start()
-        quiet.core._wait()
-        assert 5e-3 <= time.monotonic() - started < 10
-        arrival.join()
-        os.eventfd_read(descriptor)
+@pytest.mark.parametrize("source", ["clients", "executor"])
+def test_the_loop_wakes_for_what_arrives_before(word_tokenizer, source: str) -> None:
+    engine = quiet_engine(word_tokenizer, 50)
+    is_client = source == "clients"
+    descriptor = engine.clients.arrivals if is_client else engine.executor.results
+    started = time.monotonic()
+    arrival = threading.Timer(5e-3, os.eventfd_write, (descriptor, 1))
+    arrival.start()
+    engine.core._wait()
+    assert 5e-3 <= time.monotonic() - started < 10
+    arrival.join()
 
 
 def step_input(number: int, rows: int, tokens: int = 0) -> EncodeStep:

@@ -3,22 +3,12 @@
 import random
 from collections.abc import Iterator
 
-import msgspec
 import pytest
 
 from engine_core.loop.reports import StepWork
 from engine_core.schedulers.cost_model import Coefficients, CostModel, starting_coefficients
-from tests.engine_core.configs import MODEL
+from tests.engine_core.configs import LLAMA_8B
 
-LLAMA_8B = msgspec.structs.replace(
-    MODEL,
-    hidden_size=4096,
-    num_layers=32,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    intermediate_size=14336,
-)
 START = starting_coefficients(LLAMA_8B)
 TRUTH = Coefficients(step=8e-3, token=5e-5, attended=4e-9, context=2e-8)
 
@@ -44,11 +34,6 @@ def fitted(count: int, noise: float = 0.0, outliers: float = 0.0) -> CostModel:
     return model
 
 
-def assert_close(model: CostModel, tolerance: float) -> None:
-    for fit, truth in zip(model.coefficients, TRUTH, strict=True):
-        assert fit == pytest.approx(truth, rel=tolerance)
-
-
 def test_before_any_step_the_parts_compare_as_on_a_gpu() -> None:
     """16,000 tokens into a prompt a token takes about 1.6 times as long as at its start, and a step
     of one token reads all weights."""
@@ -56,13 +41,14 @@ def test_before_any_step_the_parts_compare_as_on_a_gpu() -> None:
     assert CostModel(START).seconds(StepWork(1)) == pytest.approx(3.5e-3, rel=0.1)
 
 
-def test_known_coefficients_are_found() -> None:
-    assert_close(fitted(60), 0.01)
-
-
-def test_noise_and_outliers_do_little() -> None:
-    assert_close(fitted(400, noise=0.05), 0.1)
-    assert_close(fitted(400, noise=0.05, outliers=0.05), 0.1)
+@pytest.mark.parametrize(
+    ("count", "noise", "outliers", "tolerance"),
+    [(60, 0.0, 0.0, 0.01), (400, 0.05, 0.0, 0.1), (400, 0.05, 0.05, 0.1)],
+)
+def test_coefficients_are_found_and_noise_and_outliers_do_little(
+    count: int, noise: float, outliers: float, tolerance: float
+) -> None:
+    assert fitted(count, noise, outliers).coefficients == pytest.approx(TRUTH, rel=tolerance)
 
 
 def test_one_kind_of_step_says_nothing_about_the_others() -> None:

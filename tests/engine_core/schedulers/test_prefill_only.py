@@ -1,6 +1,7 @@
-"""Encode jobs in the core: which rows run first, what is truncated, what is returned."""
+"""Encode jobs in the core: which rows run first, how keys share steps, what is truncated."""
 
-from collections import deque
+from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,16 +11,7 @@ from hypothesis import strategies as st
 from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.reports import StepWork
-from engine_core.messages import (
-    NO_KEY,
-    Accepted,
-    EncodedRows,
-    EncodeJob,
-    Failed,
-    KeyShare,
-    Outputs,
-    Tokenization,
-)
+from engine_core.messages import Accepted, EncodeJob, Failed, KeyShare, Tokenization
 from engine_core.schedulers.cost_model import Coefficients, CostModel
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from tests.engine_core.configs import ENCODER, execution_config
@@ -60,12 +52,9 @@ class Steps:
         job_id: int,
         lens: list[int],
         priority: int = 0,
-        *,
-        batch: bool = False,
-        key: KeyShare = NO_KEY,
+        **options: Any,
     ) -> None:
-        items = [b""] * len(lens)
-        message = EncodeJob(job_id, ids=items, priority=priority, batch=batch, key=key)
+        message = EncodeJob(job_id, ids=[b""] * len(lens), priority=priority, **options)
         job = self.jobs[job_id] = Job(A, message, len(lens), sum(lens))
         tokens = np.zeros(sum(lens), np.int32)
         rows = EncoderRows(tokens, np.empty(0, np.uint8), np.array(lens, np.int32))
@@ -92,15 +81,6 @@ class Steps:
             pass
         last = {job: at for at, rows in enumerate(self.order) for job, _ in rows}
         return sorted(last, key=lambda job: (last[job], job))
-
-
-def test_a_lower_priority_value_goes_first() -> None:
-    steps = Steps()
-    steps.add(1, [16] * 4)
-    steps.add(2, [16] * 4, priority=5)
-    steps.add(3, [16] * 4, priority=-5)
-    assert steps.drain() == [3, 1, 2]
-    assert [{job for job, _ in rows} for rows in steps.order] == [{3}, {3}, {1}, {1}, {2}, {2}]
 
 
 def test_a_job_without_a_row_for_ten_seconds_goes_before_every_priority_for_one_step() -> None:
@@ -223,114 +203,149 @@ def test_rows_of_one_length_run_by_priority(jobs: list[tuple[int, int]]) -> None
     assert priorities == sorted(priorities)
 
 
+GREEDY, HONEST, THIRD = KeyShare(1), KeyShare(2), KeyShare(3)
+
+
+def of_key(steps: Steps) -> list[Counter[int]]:
+    """How many rows of each key each step had."""
+    return [Counter(steps.jobs[job].message.key.number for job, _ in rows) for rows in steps.order]
+
+
+def test_a_text_waits_for_no_backlog_of_another_key() -> None:
+    steps = Steps()
+    for job in range(2_000):
+        steps.add(job, [8], key=GREEDY)
+    steps.step()
+    steps.add(5_000, [16], key=HONEST)
+    steps.step()
+    assert of_key(steps) == [{1: 4}, {1: 2, 2: 1}]
+
+
+@pytest.mark.parametrize("length", [4, 8, 16])
+@pytest.mark.parametrize("each", [1, 40])
+def test_weights_of_keys_are_shares(length: int, each: int) -> None:
+    steps = Steps(max_step_tokens=32)
+    shares = [KeyShare(1, 1.0), KeyShare(2, 3.0)]
+    for job in range(600 // each):
+        for share in shares:
+            steps.add(2 * job + share.number - 1, [length] * each, key=share)
+    for _ in range(40):
+        steps.step()
+    rows = sum(of_key(steps), Counter[int]())
+    assert rows[2] / rows[1] == pytest.approx(3, rel=0.1)
+
+
+def test_more_keys_than_fit_a_step_take_turns() -> None:
+    steps = Steps(max_step_tokens=32)
+    for key in range(8):
+        for job in range(20):
+            steps.add(key * 20 + job, [16], key=KeyShare(key + 1))
+    for _ in range(40):
+        steps.step()
+    assert sum(of_key(steps), Counter[int]()) == dict.fromkeys(range(1, 9), 10)
+
+
+def test_what_a_key_leaves_others_take() -> None:
+    steps = Steps()
+    steps.add(1, [8], key=HONEST)
+    for job in range(2, 20):
+        steps.add(job, [8], key=GREEDY)
+    steps.step()
+    assert of_key(steps) == [{1: 3, 2: 1}]
+
+
+def test_a_key_whose_job_ends_waits_no_more() -> None:
+    steps = Steps()
+    steps.add(1, [8] * 9, key=GREEDY)
+    steps.add(2, [8] * 9, key=HONEST)
+    steps.add(3, [8] * 9, key=THIRD)
+    steps.step()
+    steps.scheduler.abort(steps.jobs[2])
+    steps.drain()
+    rows = of_key(steps)
+    assert sum(rows, Counter[int]())[1] == 9
+    assert all(2 not in step for step in rows[1:])
+
+
 def ids(*tokens: int) -> bytes:
     return np.array(tokens, np.int32).tobytes()
 
 
-def answers(word_tokenizer, job: EncodeJob, architecture: str = "BertModel"):
-    """(accepted or failed, vectors by row) of one job; a vector is (length, sum of ids)."""
+def answer(word_tokenizer, job: EncodeJob) -> tuple[Accepted | Failed, dict[int, list[float]]]:
+    """The first answer to one job, and its vectors by row: each is (length, sum of ids)."""
+    architecture = "BertModel" if job.query is None else "BertForSequenceClassification"
     engine = Engine(word_tokenizer, architecture, 0, max_model_len=16, max_pending_rows=100)
     engine.clients.put(A, job)
     engine.iterate_until(lambda: not (engine.clients._arrivals or engine.core._jobs))
-    answer: Accepted | Failed | None = None
+    outputs = engine.clients.outputs(A)
+    (first,) = [first for each in outputs for first in (*each.accepted, *each.failed)]
     vectors: dict[int, list[float]] = {}
-    parts: deque[EncodedRows] = deque()
-    for outputs in engine.clients.sent[A]:
-        assert isinstance(outputs, Outputs)
-        for message in (*outputs.accepted, *outputs.failed):
-            answer = message
-        parts.extend(outputs.encoded)
-    for part in parts:
+    for part in [part for each in outputs for part in each.encoded]:
         rows = np.frombuffer(part.rows, np.int32).tolist()
         data = np.frombuffer(part.values, np.float32).reshape(len(rows), -1).tolist()
         vectors.update(zip(rows, data, strict=True))
-    return answer, vectors
+    return first, vectors
 
 
-@pytest.mark.parametrize(("side", "kept"), [("right", 1 + 2 + 3), ("left", 18 + 19 + 20)])
-def test_ids_are_cut_only_where_it_is_asked_for(word_tokenizer, side, kept) -> None:
-    items = [ids(*range(1, 21)), ids(7)]
-    refused, _ = answers(word_tokenizer, EncodeJob(1, ids=items))
-    assert isinstance(refused, Failed)
-    assert (refused.code, refused.param) == ("context_length_exceeded", "input[0]")
-    assert "20 tokens" in refused.message
-    assert "at most 16" in refused.message
-    cut = Tokenization(truncate_to=3, truncation_side=side)
-    accepted, vectors = answers(word_tokenizer, EncodeJob(1, ids=items, tokenization=cut))
-    assert isinstance(accepted, Accepted)
-    assert accepted.prompt_tokens == [3, 1]
-    assert accepted.dropped == [17, 0]
-    assert vectors == {0: [3, kept], 1: [1, 7]}
+TWENTY = [ids(*range(1, 21)), ids(7)]
+BEHIND = Tokenization(unpooled=1)
 
 
-def test_texts_are_cut_and_what_is_gone_is_told(word_tokenizer) -> None:
-    texts = ["w5 " * 20, "w5 w6"]
-    cut = Tokenization(truncate_to=16)
-    accepted, vectors = answers(word_tokenizer, EncodeJob(1, texts=texts, tokenization=cut))
-    assert isinstance(accepted, Accepted)
-    assert accepted.prompt_tokens == [16, 2]
-    assert accepted.dropped == [4, 0]
-    assert vectors[0][0] == 16
+def to(tokens: int, side: Any = "right") -> Tokenization:
+    return Tokenization(truncate_to=tokens, truncation_side=side)
 
 
-def test_nothing_is_told_where_nothing_was_cut(word_tokenizer) -> None:
-    cut = Tokenization(truncate_to=16)
-    accepted, _ = answers(word_tokenizer, EncodeJob(1, texts=["w5", "w6"], tokenization=cut))
-    assert isinstance(accepted, Accepted)
-    assert accepted.dropped == []
+@pytest.mark.parametrize(
+    ("job", "tokens", "dropped", "vectors"),
+    [
+        (EncodeJob(1, ids=TWENTY, tokenization=to(3)), [3, 1], [17, 0], [[3, 1 + 2 + 3], [1, 7]]),
+        (EncodeJob(1, ids=TWENTY, tokenization=to(3, "left")),
+         [3, 1], [17, 0], [[3, 18 + 19 + 20], [1, 7]]),
+        (EncodeJob(1, texts=["w5 " * 20, "w5 w6"], tokenization=to(16)),
+         [16, 2], [4, 0], [[16, 16 * 5], [2, 11]]),
+        (EncodeJob(1, texts=["w5", "w6"], tokenization=to(16)), [1, 1], [], [[1, 5], [1, 6]]),
+        (EncodeJob(1, texts=["w1 " * 9, "w1"], query="w9 w8 w7 w6", tokenization=to(6)),
+         [6, 5], [7, 0], [[6, 9 + 8 + 7 + 6 + 1 + 1], [5, 9 + 8 + 7 + 6 + 1]]),
+        (EncodeJob(1, texts=["w9 w5 w6", "w9 w7"], tokenization=BEHIND),
+         [3, 2], [], [[3, 5 + 6], [2, 7]]),
+    ],
+    ids=["ids", "ids from the left", "texts", "nothing", "text of a pair", "prompt"],
+)  # fmt: skip
+def test_items_are_cut_as_asked_for(word_tokenizer, job, tokens, dropped, vectors) -> None:
+    accepted, found = answer(word_tokenizer, job)
+    assert accepted == Accepted(1, tokens, dropped=dropped)
+    assert [found[row] for row in range(len(found))] == vectors
 
 
-def test_one_of_a_hundred_that_is_too_long_is_named_with_both_lengths(word_tokenizer) -> None:
-    texts = ["w5 w6"] * 61 + ["w5 " * 23] + ["w7"] * 38
-    failed, vectors = answers(word_tokenizer, EncodeJob(1, texts=texts))
-    assert isinstance(failed, Failed)
-    assert failed.param == "input[61]"
-    assert failed.message == "input[61] has 23 tokens; this model takes at most 16"
-    assert vectors == {}
-
-
-def test_what_is_cut_may_still_hold_an_unknown_id(word_tokenizer) -> None:
-    cut = Tokenization(truncate_to=2)
-    failed, _ = answers(word_tokenizer, EncodeJob(1, ids=[ids(1, 50, 2)], tokenization=cut))
-    assert isinstance(failed, Failed)
-    assert failed.param == "input"
-
-
-def test_a_prompt_is_not_pooled(word_tokenizer) -> None:
-    behind = Tokenization(unpooled=1)
-    job = EncodeJob(1, texts=["w9 w5 w6", "w9 w7"], tokenization=behind)
-    assert answers(word_tokenizer, job)[1] == {0: [3, 5 + 6], 1: [2, 7]}
-    failed, _ = answers(word_tokenizer, EncodeJob(1, texts=["w9 w5", "w9"], tokenization=behind))
-    assert isinstance(failed, Failed)
-    assert failed.message == "input[1] has no tokens behind the 1 of its prompt"
+@pytest.mark.parametrize(
+    ("job", "code", "param", "message"),
+    [
+        (EncodeJob(1, ids=TWENTY), "context_length_exceeded", "input[0]",
+         "input[0] has 20 tokens; this model takes at most 16"),
+        (EncodeJob(1, texts=["w5 w6"] * 61 + ["w5 " * 23] + ["w7"] * 38),
+         "context_length_exceeded", "input[61]",
+         "input[61] has 23 tokens; this model takes at most 16"),
+        (EncodeJob(1, ids=[ids(1, 50, 2)], tokenization=to(2)), "invalid_request", "input",
+         "input holds token id 50; this model's vocabulary ends at 49"),
+        (EncodeJob(1, ids=[ids(1), ids(2), ids(3, 50)]), "invalid_request", "input[2]",
+         "input[2] holds token id 50; this model's vocabulary ends at 49"),
+        (EncodeJob(1, texts=[""]), "invalid_request", "input", "input has no tokens"),
+        (EncodeJob(1, texts=["w9 w5", "w9"], tokenization=BEHIND), "invalid_request", "input[1]",
+         "input[1] has no tokens behind the 1 of its prompt"),
+        (EncodeJob(1, ids=[ids(1)], query="w9"), "invalid_request", None,
+         "this model scores pairs of texts, not token ids"),
+    ],
+    ids=["too long", "a text of many", "unknown id", "of many", "empty", "only a prompt", "pair"],
+)  # fmt: skip
+def test_what_is_wrong_with_an_item_is_named(word_tokenizer, job, code, param, message) -> None:
+    assert answer(word_tokenizer, job) == (Failed(1, code, message, param), {})
 
 
 def test_rows_behind_prompts_share_steps_with_others() -> None:
-    config = execution_config(task="embed", max_model_len=16, max_step_tokens=32)
-    scheduler = PrefillOnlyScheduler(config, 0)
+    steps = Steps()
     for job_id, unpooled, lens in ((1, 0, [4]), (2, 3, [5, 6])):
-        own = Tokenization(unpooled=unpooled)
-        message = EncodeJob(job_id, ids=[b""] * len(lens), tokenization=own)
-        job = Job(A, message, len(lens), sum(lens))
-        tokens = np.zeros(sum(lens), np.int32)
-        scheduler.add(job, EncoderRows(tokens, np.empty(0, np.uint8), np.array(lens, np.int32)))
-    batch = scheduler.schedule(None)
+        steps.add(job_id, lens, tokenization=Tokenization(unpooled=unpooled))
+    batch = steps.scheduler.schedule(None)
     assert batch is not None
-    assert np.frombuffer(scheduler.build(batch).unpooled_lens, np.int32).tolist() == [0, 3, 3]
-
-
-def test_of_a_pair_only_the_text_is_cut(word_tokenizer) -> None:
-    cut = Tokenization(truncate_to=6)
-    job = EncodeJob(1, texts=["w1 " * 9, "w1"], query="w9 w8 w7 w6", tokenization=cut)
-    accepted, vectors = answers(word_tokenizer, job, "BertForSequenceClassification")
-    assert isinstance(accepted, Accepted)
-    assert accepted.prompt_tokens == [6, 5]
-    assert accepted.dropped == [7, 0]
-    assert vectors[0] == [6, 9 + 8 + 7 + 6 + 1 + 1]
-
-
-def test_ids_are_no_part_of_a_pair(word_tokenizer) -> None:
-    job = EncodeJob(1, ids=[ids(1)], query="w9")
-    failed, _ = answers(word_tokenizer, job, "BertForSequenceClassification")
-    assert isinstance(failed, Failed)
-    assert failed.code == "invalid_request"
+    sent = steps.scheduler.build(batch).unpooled_lens
+    assert np.frombuffer(sent, np.int32).tolist() == [0, 3, 3]

@@ -1,7 +1,7 @@
 """Rows beyond a share give way, one after another takes a share up, and nothing is forgotten."""
 
+import sys
 from array import array
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -13,30 +13,29 @@ from engine_core.schedulers.cost_model import Coefficients
 from engine_core.schedulers.request import Request
 from engine_core.schedulers.row_shares import RowShares
 from engine_core.schedulers.short_steps import REMEMBERED, STEP_SECONDS
-from tests.engine_core.driver import Driver, prompt_of
+from tests.engine_core.driver import Driver, jobs_in, prompt_of
 from tests.engine_core.simulated_model import reference
 
 PARAMS = SamplingParams(max_tokens=20)
 
 
-def job_of(number: int, rows: int, share: int = 1 << 20, key: int = 0, weight: float = 1.0) -> Job:
-    message = GenerateJob(number, params=PARAMS, n=rows, key=KeyShare(key, weight))
-    return Job(b"client", message, rows, 0, share=share)
+class Shares(RowShares):
+    """The shares of a decoder with so many slots; its clock is `now`."""
 
+    def __init__(self, slots: int) -> None:
+        self.now = 0.0
+        super().__init__(slots, lambda: self.now)
 
-def rows_of(job: Job) -> Iterator[Request]:
-    prompt = prompt_of(5, seed=job.message.id)
-    for row in range(job.num_rows):
-        yield Request(job, row, PARAMS, array("i", prompt), max_len=25, seed=0)
-
-
-class Clock:
-    """Seconds."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+    def come(
+        self, number: int, rows: int, share: int = sys.maxsize, key: int = 0, weight: float = 1.0
+    ) -> list[Request]:
+        """A job arrives. Returns its first rows."""
+        message = GenerateJob(number, params=PARAMS, n=rows, key=KeyShare(key, weight))
+        job = Job(b"client", message, rows, 0, share=share)
+        tokens = array("i", [1])
+        return self.open(
+            job, (Request(job, row, PARAMS, tokens, max_len=25, seed=0) for row in range(rows))
+        )
 
 
 def regular(rows: list[Request]) -> int:
@@ -44,37 +43,33 @@ def regular(rows: list[Request]) -> int:
 
 
 def test_a_job_has_an_eighth_of_the_slots_and_a_key_less_than_all() -> None:
-    shares = RowShares(64, Clock())
-    assert regular(shares.open(job_of(1, 100), rows_of(job_of(1, 100)))) == 8
-    of_key = [shares.open(job, rows_of(job)) for n in range(2, 20) if (job := job_of(n, 8, key=7))]
-    assert sum(map(regular, of_key)) == 64 // 3, "beside those without a key, and one to come"
-    other = job_of(30, 8, key=8, weight=3.0)
-    assert regular(shares.open(other, rows_of(other))) == 8
+    shares = Shares(64)
+    assert regular(shares.come(1, 100)) == 8
+    of_key = [regular(shares.come(number, 8, key=7)) for number in range(2, 20)]
+    assert sum(of_key) == 64 // 3, "beside those without a key, and one to come"
+    assert regular(shares.come(30, 8, key=8, weight=3.0)) == 8
 
 
 def test_rows_are_made_as_others_end() -> None:
-    job = job_of(1, rows=10, share=4)
-    shares = RowShares(16, Clock())
-    rows = shares.open(job, rows_of(job))
+    shares = Shares(16)
+    rows = shares.come(1, rows=10, share=4)
     assert [row.row for row in rows] == [0, 1, 2, 3]
     promoted, made = shares.ended(rows[0])
     assert promoted is rows[2]
     assert made is not None
     assert made.row == 4
-    assert {row.row for row in shares.close(job)} == {1, 2, 3, 4}
+    assert {row.row for row in shares.close(rows[0].job)} == {1, 2, 3, 4}
     assert shares.ended(rows[1]) == (None, None)
     assert not any(shares.num_jobs)
 
 
 @given(data=st.data())
 def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObject) -> None:
-    clock = Clock()
-    shares = RowShares(16, clock)
+    shares = Shares(16)
     alive: list[Request] = []
     for number in range(data.draw(st.integers(1, 5))):
         share, key = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 2))
-        job = job_of(number, data.draw(st.integers(1, 12)), share, key)
-        alive += shares.open(job, rows_of(job))
+        alive += shares.come(number, data.draw(st.integers(1, 12)), share, key)
     while alive:
         request = alive.pop(data.draw(st.integers(0, len(alive) - 1)))
         if data.draw(st.integers(0, 9)) == 0:
@@ -86,53 +81,35 @@ def test_whatever_ends_the_shares_are_full_and_nothing_is_left(data: st.DataObje
         if promoted is not None:
             promoted.kind = JobKind.SMALL
         alive += [made] if made is not None else []
+        counts = [0, 0, 0]
         for job in {other.job for other in alive}:
             own = [other for other in alive if other.job is job]
             assert len(own) <= job.share
             if not job.message.key.number:
                 assert regular(own) == min(2, len(own))
-        jobs = {
-            other.job: regular(rows) < len(rows)
-            for other in alive
-            if (rows := [each for each in alive if each.job is other.job])
-        }
-        counts = [list(jobs.values()).count(large) for large in (False, True)]
-        assert shares.num_jobs == [*counts, 0]
-        assert all((job.kind is JobKind.LARGE) == large for job, large in jobs.items())
+            assert (job.kind is JobKind.LARGE) == (regular(own) < len(own))
+            counts[job.kind] += 1
+        assert shares.num_jobs == counts
     assert shares.num_jobs == [0, 0, 0]
-    assert not shares._jobs
-    clock.now = REMEMBERED
+    shares.now = REMEMBERED
     shares._forget_keys()
-    assert not shares._keys
-    assert not shares._absent
-    assert shares._weights == 0
+    left = shares._jobs, shares._keys, shares._absent, shares._weights
+    assert not any(left)
 
 
-def test_a_key_whose_request_has_ended_keeps_its_share_for_a_moment() -> None:
-    clock = Clock()
-    shares = RowShares(64, clock)
-    honest = job_of(1, 1, key=1)
-    shares.open(honest, rows_of(honest))
-    shares.close(honest)
-
-    def given_to_another(first: int) -> int:
-        jobs = [job_of(number, 8, key=2) for number in range(first, first + 12)]
-        rows = sum(regular(shares.open(job, rows_of(job))) for job in jobs)
-        for job in jobs:
-            shares.close(job)
-        return rows
-
-    clock.now = REMEMBERED - 0.1
-    assert given_to_another(10) == 64 // 3
-    clock.now = REMEMBERED
-    assert given_to_another(30) == 64 // 2
+@pytest.mark.parametrize(("since", "keys"), [(REMEMBERED - 0.1, 3), (REMEMBERED, 2)])
+def test_a_key_whose_request_has_ended_keeps_its_share_for_a_moment(since, keys) -> None:
+    shares = Shares(64)
+    (honest,) = shares.come(1, 1, key=1)
+    shares.close(honest.job)
+    shares.now = since
+    assert sum(regular(shares.come(number, 8, key=2)) for number in range(10, 22)) == 64 // keys
 
 
 def test_beside_a_small_job_the_rows_of_a_large_one_fill_short_steps() -> None:
     costs = Coefficients(step=1e-3, token=1e-3, attended=1e-9, context=1e-9)
     driver = Driver(num_blocks=2000, max_running=64, max_step_tokens=512, costs=costs)
-    large = job_of(1, rows=200)
-    driver.scheduler.add(large, rows_of(large))
+    driver.add_job(1, [prompt_of(5, seed=1)] * 200, 20)
     for _ in range(8):
         driver.step()
     assert len(driver.submitted[-1].requests) == 64
@@ -146,7 +123,7 @@ def test_beside_a_small_job_the_rows_of_a_large_one_fill_short_steps() -> None:
     assert 10 <= min(rows) <= max(rows) <= 20
     assert max(batch.num_tokens for batch in driver.submitted[first:]) <= 20 + 32
     driver.drain()
-    assert len([row for row in driver.outputs[1] if row.finish is not None]) == 200
+    assert len(driver.finishes(1)) == 200
     driver.assert_idle()
 
 
@@ -156,27 +133,17 @@ def test_beside_a_small_job_the_prompts_of_a_large_one_fill_short_steps(shared: 
     computed once."""
     costs = Coefficients(step=1e-3, token=2e-4, attended=1e-9, context=1e-9)
     driver = Driver(num_blocks=4000, max_running=64, max_step_tokens=1024, costs=costs)
-    large = job_of(1, rows=50)
     prompts = [prompt_of(shared) + prompt_of(100 - shared, seed=row + 1) for row in range(50)]
     driver.add(2, prompt_of(300, seed=999), 12)
-    driver.scheduler.add(
-        large,
-        [
-            Request(large, row, PARAMS, array("i", prompt), max_len=102, seed=0)
-            for row, prompt in enumerate(prompts)
-        ],
-    )
+    driver.add_job(1, prompts, 2)
     driver.drain()
-    jobs = [{request.job.message.id for request in batch.requests} for batch in driver.submitted]
-    first, *others = [
-        batch for batch, in_it in zip(driver.submitted, jobs, strict=True) if 2 in in_it
-    ]
+    first, *others = [batch for batch in driver.submitted if 2 in jobs_in(batch)]
     assert first.lens[0] == 300, "of the small job"
     # The first prompt may be whole, if others share it; some tokens go on in any case.
     assert first.num_tokens <= 300 + (100 if shared else 0) + 2 * (32 + 8)
     longest = STEP_SECONDS + (32 + 8) * costs.token
     assert max(driver.costs.seconds(batch.work) for batch in others) <= longest
-    assert all(1 in in_it for in_it in jobs)
+    assert all(1 in jobs_in(batch) for batch in driver.submitted)
     # Some own parts begin alike by chance.
     assert 49 * shared <= driver.scheduler.usage().cached_tokens <= 49 * (shared + 1)
     driver.assert_idle()
@@ -185,8 +152,7 @@ def test_beside_a_small_job_the_prompts_of_a_large_one_fill_short_steps(shared: 
 @pytest.mark.parametrize("stages", [1, 2])
 def test_a_row_that_arrives_takes_a_slot_of_a_large_job_at_once(stages: int) -> None:
     driver = Driver(num_blocks=400, stages=stages, max_running=16, max_step_tokens=64)
-    large = job_of(1, rows=200, share=50)
-    driver.scheduler.add(large, rows_of(large))
+    driver.add_job(1, [prompt_of(5, seed=1)] * 200, 20, share=50)
     for _ in range(8):
         while driver.submit():
             pass
@@ -197,12 +163,8 @@ def test_a_row_that_arrives_takes_a_slot_of_a_large_job_at_once(stages: int) -> 
     while driver.submit():
         pass
     driver.finish()
-    while not driver.submit():
-        driver.finish()
-    begun = {
-        request.job.message.id for batch in driver.submitted[-3:] for request in batch.requests
-    }
-    assert 2 in begun
+    driver.step()
+    assert 2 in {job for batch in driver.submitted[-3:] for job in jobs_in(batch)}
     driver.drain()
     assert driver.text(2) == reference(prompt_of(30, seed=9), 20)
     ends = [row.row for row in driver.outputs[1] if row.finish is not None]
@@ -212,32 +174,24 @@ def test_a_row_that_arrives_takes_a_slot_of_a_large_job_at_once(stages: int) -> 
     driver.assert_idle()
 
 
-def test_a_surplus_row_takes_up_a_share_while_it_waits_for_a_prompt() -> None:
+def test_a_large_row_takes_up_a_share_while_it_waits_for_a_prompt() -> None:
     driver = Driver(num_blocks=40, max_running=16, max_step_tokens=32, block_size=128)
-    job = job_of(1, rows=4)
     prompts = [prompt_of(3), *([*prompt_of(200, seed=7), at] for at in range(3))]
-    rows = [
-        Request(job, row, PARAMS, array("i", prompt), max_len=len(prompt) + 20, seed=0)
-        for row, prompt in enumerate(prompts)
-    ]
-    driver.scheduler.add(job, rows)
+    job = driver.add_job(1, prompts, 20)
     waiting = driver.scheduler._in_progress
     while not waiting:
         driver.step()
-    assert [(row.kind is JobKind.LARGE, row in waiting) for row in rows[1:]] == [
-        (False, False),
-        (True, True),
-        (True, True),
-    ]
+    rows = driver.scheduler._rows._jobs[job.key].open
+
+    def states() -> list[tuple[int, bool, bool]]:
+        return [(at, row.kind is JobKind.LARGE, row in waiting) for at, row in rows.items()]
+
+    assert states()[1:] == [(1, False, False), (2, True, True), (3, True, True)]
     driver.scheduler.abort(job, row=0)
-    assert [(row.kind is JobKind.LARGE, row in waiting) for row in rows[2:]] == [
-        (False, True),
-        (True, True),
-    ]
+    assert states()[1:] == [(2, False, True), (3, True, True)]
     assert driver.scheduler.usage().waiting == 2
     driver.drain()
     for row in (1, 2, 3):
-        tokens = [output.token for output in driver.outputs[1] if output.row == row]
-        assert tokens == reference(prompts[row], 20)
+        assert driver.text(1, row) == reference(prompts[row], 20)
     assert driver.scheduler.usage().cached_tokens == 2 * 200
     driver.assert_idle()

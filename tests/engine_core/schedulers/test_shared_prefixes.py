@@ -23,7 +23,7 @@ class Recorder(Driver):
     """A driver that keeps the groups of its steps."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(num_blocks=100, max_step_tokens=64, **options)
         self.groups: list[list[list[int]]] = []
 
     def submit(self) -> bool:
@@ -34,52 +34,34 @@ class Recorder(Driver):
         return submitted
 
 
-def test_rows_with_a_common_beginning_are_a_group_while_they_generate() -> None:
-    driver = Recorder(num_blocks=100)
-    size = driver.scheduler.kv.block_size
-    common = prompt_of(2 * size, seed=1)
+@pytest.mark.parametrize("batch", [False, True])
+def test_rows_with_a_common_beginning_are_a_group_while_they_generate(batch: bool) -> None:
+    """Whoever computes it is in the group from the next step on."""
+    driver = Recorder()
+    common = prompt_of(2 * _SIZE + 2, seed=1)
     for job in range(3):
-        driver.add(job, [*common, job], 8)
-    driver.add(3, prompt_of(2 * size, seed=2), 8)
+        driver.add(job, [*common, job], 8, batch=batch)
+    driver.add(3, prompt_of(2 * _SIZE, seed=2), 8, batch=batch)
     driver.drain()
-    assert [0, 3, 2 * size] in driver.groups[4]
+    if not batch:
+        assert driver.groups[0] == [[1, 2, 2 * _SIZE]]
+        assert driver.groups[1] == [[0, 3, 2 * _SIZE]]
+    assert [[0, 3, 2 * _SIZE]] in driver.groups
     assert all(len(groups) <= 1 for groups in driver.groups)
     driver.assert_idle()
 
 
-def test_who_computes_the_prefix_is_in_its_group_from_the_next_step_on() -> None:
-    driver = Recorder(num_blocks=100, max_step_tokens=64)
-    size = driver.scheduler.kv.block_size
-    for job in range(3):
-        driver.add(job, [*prompt_of(2 * size, seed=1), *prompt_of(3, seed=job)], 4)
-    driver.drain()
-    assert driver.groups[0] == [[1, 2, 2 * size]]
-    assert driver.groups[1] == [[0, 3, 2 * size]]
-
-
 def test_members_of_two_groups_that_mix_are_side_by_side() -> None:
-    driver = Recorder(num_blocks=100, max_step_tokens=64)
-    size = driver.scheduler.kv.block_size
+    driver = Recorder()
     for job in range(6):
-        driver.add(job, [*prompt_of(size, seed=job % 2), job], 12)
+        driver.add(job, [*prompt_of(_SIZE, seed=job % 2), job], 12)
     driver.drain()
     most = max(driver.groups, key=lambda groups: sum(count for _, count, _ in groups))
-    assert sorted(most) == [[0, 3, size], [3, 3, size]]
-
-
-def test_rows_of_the_batch_band_are_a_group_too() -> None:
-    driver = Recorder(num_blocks=100, max_step_tokens=64)
-    size = driver.scheduler.kv.block_size
-    prefix = prompt_of(3 * size + 2, seed=9)
-    for member in range(5):
-        driver.add(member, [*prefix, member], 8, batch=True)
-    driver.drain()
-    assert [[0, 5, 3 * size]] in driver.groups
-    driver.assert_idle()
+    assert sorted(most) == [[0, 3, _SIZE], [3, 3, _SIZE]]
 
 
 def test_none_are_sent_if_they_are_not_wanted() -> None:
-    driver = Recorder(num_blocks=100, disable_cascade_attn=True)
+    driver = Recorder(disable_cascade_attn=True)
     for job in range(3):
         driver.add(job, [*prompt_of(32, seed=1), job], 8)
     driver.drain()
@@ -159,14 +141,6 @@ def test_a_row_alone_is_no_group() -> None:
     assert cache.groups() == []
     third = cache.begin(blocks_of(1, 2))
     assert cache.groups() == [({second, third}, 2 * _SIZE)]
-
-
-@pytest.mark.parametrize("depth", range(6))
-def test_what_others_hold_is_a_beginning(depth: int) -> None:
-    kv = KVCacheManager(20, _SIZE)
-    blocks = kv.allocate(5) or []
-    kv.touch(blocks[:depth])
-    assert kv.held_by_others(blocks) == depth
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 1), max_size=4), st.booleans()), max_size=40))

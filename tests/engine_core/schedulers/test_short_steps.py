@@ -1,20 +1,16 @@
 """Beside online traffic, batch work fills steps to 20 ms; without any, to the whole budget."""
 
-from array import array
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.loop.jobs import Job
 from engine_core.loop.reports import StepWork
-from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients
-from engine_core.schedulers.request import Request
 from engine_core.schedulers.short_steps import STEP_SECONDS
-from tests.engine_core.driver import Driver, prompt_of
-from tests.engine_core.simulated_model import reference
+from tests.engine_core.driver import Driver, jobs_in, prompt_of
 
 COSTS = Coefficients(step=4e-3, token=1e-4, attended=1e-7, context=1e-6)
 """20 ms hold 160 tokens."""
@@ -40,46 +36,20 @@ def batch_tokens(batch: DecodeBatch) -> int:
     return sum(length for request, length in rows if request.job.is_batch)
 
 
-def assert_texts(driver: Driver, prompts: dict[int, list[int]], output: int = 20) -> None:
-    driver.drain()
-    assert {job: driver.text(job) for job in prompts} == {
-        job: reference(prompt, output) for job, prompt in prompts.items()
-    }
-    driver.assert_idle()
-
-
-@pytest.mark.parametrize("stages", [1, 2, 4])
-def test_steps_are_short_while_a_client_waits_and_full_before(stages: int) -> None:
+@pytest.mark.parametrize(("stages", "rows"), [(1, 1), (2, 1), (4, 1), (1, 16)])
+def test_steps_are_short_while_a_client_waits_and_full_before(stages: int, rows: int) -> None:
+    """Beside a large request, too, whose prompts are computed first."""
     driver = driver_of(stages)
     prompts = add_batch(driver, 60)
     assert driver.costs.seconds(driver.step().work) > STEP_SECONDS
-    prompts[100] = prompt_of(30, seed=100)
-    driver.add(100, prompts[100], 20)
+    driver.add_job(100, [prompt_of(30, seed=100)] * rows, 20)
     first = len(driver.submitted)
-    while not driver.text(100)[19:]:
+    while len(driver.text(100)) < rows * 20:
         driver.step()
-    steps = driver.submitted[first:]
+    steps = driver.submitted[first + (rows > 1) :]
     assert max(driver.costs.seconds(batch.work) for batch in steps) <= STEP_SECONDS + COSTS.token
     assert all(batch_tokens(batch) for batch in steps)
-    assert_texts(driver, prompts)
-
-
-def test_steps_are_short_beside_a_large_request_too() -> None:
-    driver = driver_of()
-    prompts = add_batch(driver, 60)
-    params = SamplingParams(max_tokens=9)
-    large = Job(b"client", GenerateJob(100, params=params, n=16), 16, 0)
-    rows = [
-        Request(large, row, params, array("i", [3] * 30), max_len=39, seed=0) for row in range(16)
-    ]
-    driver.step()
-    driver.scheduler.add(large, rows)
-    first = len(driver.submitted)
-    while len(driver.outputs.get(100, [])) < 16 * 9:
-        driver.step()
-    steps = driver.submitted[first + 1 :]
-    assert max(driver.costs.seconds(batch.work) for batch in steps) <= STEP_SECONDS + COSTS.token
-    assert_texts(driver, prompts)
+    driver.assert_texts(prompts, 20)
 
 
 @pytest.mark.parametrize("cached", [32, 64, 128, 496])
@@ -90,13 +60,7 @@ def test_rows_behind_a_cached_prefix_never_begin_with_nothing(cached: int) -> No
     )
     driver.add(100, prompt_of(30, seed=100), 500)
     for length in range(cached + 4, cached + 60, 9):
-        params = SamplingParams(max_tokens=1)
-        large = Job(b"client", GenerateJob(length, params=params, n=40), 40, 0)
-        tokens = array("i", prompt_of(length, seed=7))
-        rows = [
-            Request(large, row, params, tokens[:], max_len=length + 1, seed=0) for row in range(40)
-        ]
-        driver.scheduler.add(large, rows)
+        driver.add_job(length, [prompt_of(length, seed=7)] * 40, 1)
         while len(driver.outputs.get(length, [])) < 40:
             driver.step()
 
@@ -132,7 +96,7 @@ def test_an_online_prompt_is_not_limited_and_batch_work_goes_on_beside_it() -> N
     online = [n for r, n in zip(batch.requests, batch.lens, strict=True) if not r.job.is_batch]
     assert online == [900]
     assert 0 < batch_tokens(batch) <= 2 * LEAST
-    assert_texts(driver, prompts)
+    driver.assert_texts(prompts, 20)
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -146,13 +110,12 @@ def test_rows_of_the_batch_take_turns(stages: int) -> None:
     for _ in range(4):
         driver.step()
     assert driver.step().num_decodes == 200
-    turns: dict[int, int] = {}
+    turns: Counter[int] = Counter()
     job = driver.add(1000, prompt_of(5, seed=5), 60)
     for _ in range(40):
         batch = driver.step()
         assert driver.costs.seconds(batch.work) <= STEP_SECONDS + COSTS.token
-        for request in batch.requests:
-            turns[request.job.message.id] = turns.get(request.job.message.id, 0) + 1
+        turns.update(jobs_in(batch))
     assert turns.pop(1000) >= 38 // stages
     assert len(turns) == rows
     assert min(turns.values()) >= 20 // stages - 1
@@ -161,8 +124,8 @@ def test_rows_of_the_batch_take_turns(stages: int) -> None:
     driver.assert_idle()
 
 
-@pytest.mark.parametrize("stages", [1, 3])
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize("stages", [1, pytest.param(3, marks=pytest.mark.long)])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_mixed_step_is_longer_than_its_bound(stages: int, data: st.DataObject) -> None:
     """Work of clients alone may take longer; then some tokens of the batch are added."""
@@ -187,4 +150,4 @@ def test_no_mixed_step_is_longer_than_its_bound(stages: int, data: st.DataObject
             )
             least = driver.costs.seconds(work)
             assert driver.costs.seconds(batch.work) <= max(STEP_SECONDS, least) + 2e-4
-    assert_texts(driver, prompts, output)
+    driver.assert_texts(prompts, output)

@@ -35,14 +35,10 @@ def test_known_tokens_are_sent_where_a_penalty_counts_them_and_only_there() -> N
         assert (init.slot, init.prompt_len, init.sampling) == (3, 3, sampling)
 
 
-def test_biases_travel_as_arrays() -> None:
-    init = slot_init(SamplingParams(logit_bias={7: -100.0, 2: 0.5}))
+def test_biases_and_what_must_not_come_early_travel_as_arrays() -> None:
+    params = SamplingParams(logit_bias={7: -100.0, 2: 0.5}, min_tokens=4)
+    init = slot_init(params, barred=array("i", [3, 1]).tobytes())
     assert np.frombuffer(init.bias.ids, np.int32).tolist() == [7, 2]
     assert np.frombuffer(init.bias.values, np.float32).tolist() == [-100.0, 0.5]
-    assert init.known_tokens == b""
-
-
-def test_what_must_not_come_early_travels_as_an_array() -> None:
-    init = slot_init(SamplingParams(min_tokens=4), barred=array("i", [3, 1]).tobytes())
-    assert init.barred.min_tokens == 4
+    assert (init.known_tokens, init.barred.min_tokens) == (b"", 4)
     assert np.frombuffer(init.barred.ids, np.int32).tolist() == [3, 1]

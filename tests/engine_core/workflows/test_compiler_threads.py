@@ -8,6 +8,7 @@ import pytest
 
 from engine_core.loop.jobs import Job
 from engine_core.messages import NO_KEY, GenerateJob, Grammar, KeyShare, SamplingParams
+from engine_core.refusal import RefusalError
 from engine_core.structured.grammar import CompiledGrammar, GrammarCompiler
 from engine_core.structured.schema_tree import GrammarError
 from engine_core.tokenization.tokenized import Tokenized
@@ -74,18 +75,16 @@ def take(threads: CompilerThreads, count: int) -> dict[int, JobInputs]:
     return taken
 
 
-def test_a_job_comes_back_with_its_grammar(script: Scripted) -> None:
+def refusal(done: JobInputs) -> RefusalError:
+    assert done.refusal is not None
+    return done.refusal
+
+
+def test_a_job_comes_back_with_its_grammar_which_others_get_at_once(script: Scripted) -> None:
     threads = CompilerThreads(script.compile)
     job = put(threads, 1, "a")
-    done = take(threads, 1)[1]
-    assert (done.job, done.tokenized, done.refusal) == (job, TOKENIZED, None)
-    assert done.grammar is not None
-
-
-def test_a_known_grammar_is_there_at_once(script: Scripted) -> None:
-    threads = CompilerThreads(script.compile)
-    put(threads, 1, "a")
     first = take(threads, 1)[1]
+    assert (first.job, first.tokenized, first.refusal) == (job, TOKENIZED, None)
     job = put(threads, 2, "a")
     (second,) = threads.take()
     assert second.job is job
@@ -112,11 +111,10 @@ def test_a_fault_names_the_field_of_each_job(script: Scripted, source: str, says
     put(threads, 2, source, "response_format")
     done = take(threads, 2)
     for job, param in ((1, "regex"), (2, "response_format")):
-        refusal = done[job].refusal
-        assert refusal is not None
-        assert (refusal.code, refusal.param) == ("invalid_request", param)
-        assert refusal.message.startswith(f"{param}: ")
-        assert says in refusal.message
+        refused = refusal(done[job])
+        assert (refused.code, refused.param) == ("invalid_request", param)
+        assert refused.message.startswith(f"{param}: ")
+        assert says in refused.message
 
 
 def test_a_grammar_over_the_time_limit_is_refused_and_others_go_on(script: Scripted) -> None:
@@ -124,10 +122,9 @@ def test_a_grammar_over_the_time_limit_is_refused_and_others_go_on(script: Scrip
     put(threads, 1, "wait")
     put(threads, 2, "a")
     assert list(take(threads, 1)) == [2]
-    refusal = take(threads, 1)[1].refusal
-    assert refusal is not None
-    assert (refusal.code, refusal.param) == ("invalid_request", "regex")
-    assert "0.2 s" in refusal.message
+    refused = refusal(take(threads, 1)[1])
+    assert (refused.code, refused.param) == ("invalid_request", "regex")
+    assert "0.2 s" in refused.message
 
 
 def test_compilations_that_never_end_do_not_pile_up(script: Scripted) -> None:
@@ -135,16 +132,13 @@ def test_compilations_that_never_end_do_not_pile_up(script: Scripted) -> None:
     threads = CompilerThreads(script.compile, time_limit=0.05)
     for job in range(20):
         put(threads, job, f"wait {job}")
-    done = take(threads, 20)
-    refusals = [job.refusal for job in done.values()]
-    codes = [refusal.code for refusal in refusals if refusal is not None]
-    assert len(codes) == 20
+    codes = [refusal(done).code for done in take(threads, 20).values()]
     assert len(script.sources) == codes.count("invalid_request") == 4
     assert codes.count("overloaded") == 16
     script.go.set()
     deadline = time.monotonic() + PATIENCE
-    while (refusal := (put(threads, 20, "a"), take(threads, 1))[1][20].refusal) is not None:
-        assert refusal.code == "overloaded"
+    while (refused := (put(threads, 20, "a"), take(threads, 1))[1][20].refusal) is not None:
+        assert refused.code == "overloaded"
         assert time.monotonic() < deadline
 
 

@@ -43,18 +43,11 @@ def test_what_ends_a_row_and_what_is_barred(params: dict, barred: set, stops: se
     assert row.stops == stops
 
 
-def test_every_row_has_the_jobs_priority() -> None:
-    assert [row.priority for row in rows_of(n=3, priority=-4)] == [-4] * 3
-
-
-def test_the_first_row_of_a_prompt_scores_it() -> None:
-    rows = rows_of(n=3, prompt_logprobs=5)
+def test_rows_have_the_jobs_priority_and_the_first_scores_their_prompt() -> None:
+    rows = rows_of(n=3, priority=-4, prompt_logprobs=5, max_tokens=0)
+    assert [row.priority for row in rows] == [-4] * 3
     assert [row.params.prompt_logprobs for row in rows] == [5, None, None]
-
-
-def test_a_prompt_may_be_all_that_is_wanted() -> None:
-    (row,) = rows_of(max_tokens=0)
-    assert row.max_len == row.prompt_len == 2
+    assert [row.max_len - row.prompt_len for row in rows] == [0] * 3
 
 
 @pytest.mark.parametrize(("free", "lowered"), [(40, 16), (16, 16), (15, 15), (1, 1)])
@@ -64,34 +57,29 @@ def test_a_default_length_is_lowered_to_what_the_prompt_leaves(free: int, lowere
     assert row.max_len - row.prompt_len == lowered
 
 
-def test_a_prompt_that_leaves_nothing_is_refused_by_its_own_name() -> None:
-    prompt = (3,) * execution_config().max_model_len
+@pytest.mark.parametrize(
+    ("free", "lowered_to_fit", "param"), [(0, True, "prompt"), (15, False, "max_tokens")]
+)
+def test_what_does_not_fit_is_refused_by_its_own_name(free, lowered_to_fit, param) -> None:
+    prompt = (3,) * (execution_config().max_model_len - free)
     with pytest.raises(RefusalError) as refused:
-        rows_of(prompt=prompt, max_tokens=16, lowered_to_fit=True)
-    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "prompt")
-
-
-def test_a_length_that_was_asked_for_is_not_lowered() -> None:
-    prompt = (3,) * (execution_config().max_model_len - 15)
-    with pytest.raises(RefusalError) as refused:
-        rows_of(prompt=prompt, max_tokens=16)
-    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "max_tokens")
+        rows_of(prompt=prompt, max_tokens=16, lowered_to_fit=lowered_to_fit)
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", param)
 
 
 def test_a_job_gets_so_many_log_probabilities_of_its_prompts() -> None:
-    """8 tokens x 512 are the bound, for 1,024 prompts; each choice repeats them."""
-    config = execution_config()
-    processor = DecoderProcessor(config, 64)
-    tokenized = [Tokenized(array("i", [3] * 8).tobytes())] * 1024
-    assert 8 * 512 * len(tokenized) == MAX_PROMPT_SCORES
+    """128 tokens x 512 are the bound, for 64 prompts; each choice repeats them."""
+    processor = DecoderProcessor(execution_config(), 64)
+    tokenized = [Tokenized(array("i", [3] * 128).tobytes())] * 64
+    assert 128 * 512 * len(tokenized) == MAX_PROMPT_SCORES
 
     def rows(n: int, width: int | None, batch: bool = False) -> int:
         params = SamplingParams(max_tokens=0, prompt_logprobs=width)
         job = Job(b"client", GenerateJob(1, params=params, n=n, batch=batch), n, 0)
         return len(list(processor.prepare(JobInputs(job, tokenized))[1]))
 
-    assert rows(64, 7) == rows(64, None) == rows(64, 512, batch=True) == 65536
-    assert rows(1, 511) == 1024
+    assert rows(64, 7) == rows(64, None) == rows(64, 512, batch=True) == 4096
+    assert rows(1, 511) == 64
     for n, width in ((1, 512), (2, 256), (64, 8)):
         said = rf"8192 prompt tokens x \({width} \+ 1\) log-probabilities x {n} choices"
         with pytest.raises(RefusalError, match=said) as refused:

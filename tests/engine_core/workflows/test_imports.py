@@ -20,7 +20,7 @@ def modules_of(task: str, cache: str) -> set[str]:
     return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
 
 
-@pytest.mark.parametrize("task", ["embed", "embed_sparse", "classify"])
+@pytest.mark.parametrize("task", ["embed", pytest.param("classify", marks=pytest.mark.long)])
 def test_an_encoder_imports_nothing_of_grammars(task: str) -> None:
     modules = modules_of(task, "none")
     assert "engine_core.schedulers.prefill_only" in modules

@@ -1,6 +1,9 @@
-"""Texts are tokenized and truncated as a job asks, against the tokenizer's own truncation."""
+"""Texts are tokenized and truncated as a job asks, and one at which the tokenizer's library panics
+is refused without disturbing others."""
 
+import gc
 import select
+import weakref
 from array import array
 from typing import Any
 
@@ -12,9 +15,14 @@ from tokenizers.processors import PostProcessor, RobertaProcessing, TemplateProc
 
 from engine_core.loop.jobs import Job
 from engine_core.messages import EncodeJob, GenerateJob, SamplingParams, Tokenization
-from engine_core.tokenization.tokenized import Tokenized, given_ids
+from engine_core.refusal import RefusalError
+from engine_core.tokenization.panics import PanicError, as_exception
+from engine_core.tokenization.sliced_text import SLICE_CHARACTERS
+from engine_core.tokenization.tokenized import TextPieces, Tokenized, given_ids
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.workflows.tokenizer_threads import Text, TokenizerThreads
+from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
+from tests.engine_core.panicking import BAD, make_panicking
+from tests.patience import PATIENCE
 
 WORDS = ["a", "b", "c", "d", "e", "f", "[CLS]", "[SEP]"]
 CLS, SEP = 6, 7
@@ -36,26 +44,28 @@ def raw_tokenizer(processor: PostProcessor | None) -> RawTokenizer:
     return raw
 
 
-def tokenize(
-    processor: PostProcessor | None, options: list[tuple[list[Text], Tokenization]]
-) -> list[list[Tokenized]]:
-    """Jobs that come at the same time, each with its own options."""
-    threads = TokenizerThreads(Tokenizer(raw_tokenizer(processor)), MAX_MODEL_LEN)
-    jobs = [
-        Job(b"client", EncodeJob(number, tokenization=tokenization), 1, 0)
-        for number, (_, tokenization) in enumerate(options)
-    ]
-    for job, (texts, _) in zip(jobs, options, strict=True):
-        threads.put(job, texts)
-    done: dict[int, list[Tokenized]] = {}
-    poller = select.poll()
-    poller.register(threads.fileno(), select.POLLIN)
+Texts = list[Text]
+
+
+def prepared(threads: TokenizerThreads, *jobs: tuple[Texts, Tokenization]) -> list[JobInputs]:
+    """Jobs that come at the same time, each with its own options, in that order."""
+    for number, (texts, tokenization) in enumerate(jobs):
+        message = EncodeJob(number, tokenization=tokenization)
+        threads.put(Job(b"client", message, len(texts), 0), texts)
+    done: dict[int, JobInputs] = {}
     while len(done) < len(jobs):
-        assert poller.poll(30_000)
-        for finished in threads.take():
-            assert finished.refusal is None
-            done[finished.job.message.id] = finished.tokenized
+        assert select.select([threads.fileno()], [], [], PATIENCE)[0], "a thread has ended"
+        done |= {finished.job.message.id: finished for finished in threads.take()}
     return [done[number] for number in range(len(jobs))]
+
+
+def tokenize(
+    processor: PostProcessor | None, *jobs: tuple[Texts, Tokenization]
+) -> list[list[Tokenized]]:
+    threads = TokenizerThreads(Tokenizer(raw_tokenizer(processor)), MAX_MODEL_LEN)
+    done = prepared(threads, *jobs)
+    assert all(job.refusal is None for job in done)
+    return [job.tokenized for job in done]
 
 
 def ids_of(tokenized: Tokenized) -> list[int]:
@@ -76,7 +86,7 @@ def test_truncation_is_the_tokenizers_own(processor: Any, side: Any, text: Text)
         expected = raw.encode(*text) if isinstance(text, tuple) else raw.encode(text)
         raw.no_truncation()
         options = Tokenization(truncate_to=size, truncation_side=side)
-        (((cut),),) = tokenize(processor, [([text], options)])
+        ((cut,),) = tokenize(processor, ([text], options))
         assert ids_of(cut) == expected.ids
         if processor is not None:
             assert list(cut.segments) == (expected.type_ids if paired else [])
@@ -88,21 +98,21 @@ def test_truncation_is_the_tokenizers_own(processor: Any, side: Any, text: Text)
 def test_no_truncation_leaves_more_than_it_may(text: Text, size: int) -> None:
     for side in ("left", "right"):
         options = Tokenization(truncate_to=size, truncation_side=side)
-        ((cut,),) = tokenize(TEMPLATE, [([text], options)])
+        ((cut,),) = tokenize(TEMPLATE, ([text], options))
         assert 0 < len(ids_of(cut)) <= size
         assert len(cut.segments) == (len(ids_of(cut)) if isinstance(text, tuple) else 0)
 
 
 def test_every_job_has_its_own_options() -> None:
     long = " ".join(["a b c d e f"] * 30_000)
-    options: list[tuple[list[Text], Tokenization]] = [
+    options: list[tuple[Texts, Tokenization]] = [
         (["a", long, "b"], Tokenization()),
         (["a", long, "b"], Tokenization(add_special_tokens=False)),
         (["a b c", "d"], Tokenization(truncate_to=3)),
         ([long, "c d"], Tokenization(add_special_tokens=False, truncate_to=2)),
         (["a b"], Tokenization()),
     ]
-    first, second, third, fourth, fifth = tokenize(TEMPLATE, options)
+    first, second, third, fourth, fifth = tokenize(TEMPLATE, *options)
     assert [len(ids_of(item)) for item in first] == [3, 180_002, 3]
     assert [len(ids_of(item)) for item in second] == [1, 180_000, 1]
     assert [ids_of(item) for item in third] == [[CLS, 0, SEP], [CLS, 3, SEP]]
@@ -122,3 +132,87 @@ def test_ids_are_cut_as_they_are(side: Any, limit: int, kept: list[int]) -> None
     assert (ids_of(cut), cut.dropped) == (kept, 3 - len(kept))
     (whole,) = given_ids(GenerateJob(1, params=SamplingParams(), ids=ids))
     assert ids_of(whole) == [3, 4, 5]
+
+
+LONG = "b " * SLICE_CHARACTERS
+
+
+def panicking() -> Tokenizer:
+    raw = raw_tokenizer(None)
+    make_panicking(raw)
+    return Tokenizer(raw)
+
+
+def are_refused(threads: TokenizerThreads, *jobs: Texts) -> list[bool]:
+    """Jobs that come together: whether each is refused for a panic. The others are tokenized."""
+    refused: list[bool] = []
+    for texts, done in zip(jobs, prepared(threads, *((job, PLAIN) for job in jobs)), strict=True):
+        refused.append(done.refusal is not None)
+        if done.refusal is None:
+            assert len(done.tokenized) == len(texts)
+        else:
+            assert done.refusal.code == "invalid_request"
+            assert "the text cannot be tokenized: Onig" in done.refusal.message
+    return refused
+
+
+PLAIN = Tokenization()
+each_kind = pytest.mark.parametrize(
+    ("bad", "good"),
+    [
+        ([BAD], ["b b"]),
+        (["b", BAD], ["b", "b b"]),
+        ([("b", BAD)], [("b", "b b")]),
+        ([LONG + BAD], [LONG]),
+        ([TextPieces(("b ", " b"), 0, BAD)], [TextPieces(("b ", " b"), 0, "b")]),
+    ],
+    ids=["text", "texts", "pair", "long", "pieces"],
+)
+
+
+@each_kind
+def test_only_its_job_is_refused_and_the_thread_goes_on(bad: Texts, good: Texts) -> None:
+    threads = TokenizerThreads(panicking(), 1_000_000)
+    for _ in range(2):
+        assert are_refused(threads, good, bad, good) == [False, True, False]
+
+
+class Kept(list[Text]):
+    """Texts of which one sees whether they are kept."""
+
+    __slots__ = ("__weakref__",)
+
+
+@each_kind
+def test_its_texts_are_free_without_a_collector(bad: Texts, good: Texts) -> None:
+    threads = TokenizerThreads(panicking(), 1_000_000)
+    texts = Kept(bad)
+    kept = weakref.ref(texts)
+    gc.collect()
+    gc.disable()
+    try:
+        assert are_refused(threads, texts) == [True]
+        del texts
+        are_refused(threads, good)  # until then a thread knows its last job
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+def test_encodings_refuse_it() -> None:
+    tokenizer = panicking()
+    for offsets in (False, True):
+        with pytest.raises(RefusalError, match="cannot be tokenized"):
+            tokenizer.encodings([BAD], offsets=offsets)
+    assert tokenizer.encodings(["b"])[0].ids == [1]
+
+
+def test_what_ends_a_process_is_no_panic() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        as_exception(KeyboardInterrupt())
+    plain = ValueError("plain")
+    assert as_exception(plain) is plain
+    with pytest.raises(BaseException, match="retry-limit") as caught:
+        panicking().raw.encode(BAD)
+    assert not isinstance(caught.value, Exception)
+    assert isinstance(as_exception(caught.value), PanicError)

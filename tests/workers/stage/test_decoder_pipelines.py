@@ -131,7 +131,7 @@ def test_every_text_is_that_of_one_stage(
     assert isinstance(scheduler, DecoderScheduler)
     decided = scheduler._micro_batches
     decided._stages = decided._most = micro_batches
-    # No row is surplus: beside those fewer micro-batches are in flight.
+    # No row is large: beside those fewer micro-batches are in flight.
     scheduler._rows._of_a_job = 2
     assert differences(engine, alone) == 0
     assert runner.most_in_flight == decided.depth == micro_batches + ahead

@@ -1,0 +1,213 @@
+"""What a core counts of its steps and stages, and the traces that it sends whoever asks."""
+
+from array import array
+from collections.abc import Callable
+
+import pytest
+
+from engine_core.loop.admission import InFlight
+from engine_core.loop.reports import Statistics, StepWork, Tracer
+from engine_core.messages import (
+    Beat,
+    EncodeJob,
+    GenerateJob,
+    Hello,
+    SamplingParams,
+    StageTime,
+    Trace,
+    TracedSteps,
+    Usage,
+)
+from engine_core.tokenization.tokenizer import Tokenizer
+from tests.engine_core.fake_transport import Engine
+from workers.contract.messages import EncodeStep, StepTimes
+
+A, B = b"client-a", b"client-b"
+
+
+def step(number: int) -> EncodeStep:
+    return EncodeStep(step=number, tokens=bytes(4), query_lens=bytes(4))
+
+
+def times(start_us: int) -> StepTimes:
+    return StepTimes(start_us=start_us, wait_us=10, busy_us=200, transfer_us=5)
+
+
+def statistics_of(
+    num_stages: int,
+    now: float = 0.0,
+    observe: Callable[[StepWork, float], None] = lambda *_: None,
+) -> Statistics:
+    return Statistics(num_stages, now, Tracer(), observe)
+
+
+def beat(statistics: Statistics, now: float = 0.0, in_flight: tuple[float, ...] = ()) -> Beat:
+    usage, admitted = Usage(running=0, waiting=0), InFlight(jobs=2, rows=3, tokens=4)
+    return statistics.beat(usage, admitted, now, in_flight=in_flight, expected_wait_s=0.0)
+
+
+def test_a_heartbeat_says_what_is_in_flight() -> None:
+    found = beat(statistics_of(1), 9.0, (2.0, 5.0))
+    assert (found.steps_in_flight, found.stalled_s) == (2, 7.0)
+    assert (found.admitted_rows, found.admitted_tokens) == (3, 4)
+
+
+def test_each_stages_times_are_summed_up() -> None:
+    statistics = statistics_of(2)
+    for number in range(3):
+        statistics.step_submitted(step(number), StepWork(7 + number))
+    for number in range(3):
+        statistics.step_reported(0, number, times(1000 + 215 * number))
+    statistics.step_reported(1, 0, times(1300))
+    statistics.step_reported(1, 1, times(1300 + 215 + 40))
+    assert beat(statistics).stages == [
+        StageTime(busy_s=600e-6, waiting_s=30e-6, transfer_s=15e-6, idle_s=0.0),
+        StageTime(busy_s=400e-6, waiting_s=20e-6, transfer_s=10e-6, idle_s=40e-6),
+    ]
+    assert (beat(statistics).steps, beat(statistics).step_tokens) == (3, 24)
+
+
+def test_the_slowest_stages_time_of_each_step_is_observed() -> None:
+    slowest: list[tuple[StepWork, float]] = []
+    statistics = statistics_of(2, observe=lambda *observed: slowest.append(observed))
+    for number in range(2):
+        statistics.step_submitted(step(number), StepWork(7 + number))
+    statistics.step_reported(1, 0, StepTimes(busy_us=300))
+    assert not slowest, "a stage has yet to report"
+    statistics.step_reported(0, 0, StepTimes(busy_us=400, wait_us=900))
+    statistics.step_reported(0, 1, StepTimes(busy_us=100))
+    statistics.step_reported(1, 1, StepTimes(busy_us=200))
+    assert slowest == [(StepWork(7), 400e-6), (StepWork(8), 200e-6)]
+
+
+@pytest.mark.parametrize(
+    ("starts", "drained", "idle_us"), [((1000, 900_000), True, 0), ((1000, 2000), False, 785)]
+)
+def test_a_stage_is_idle_between_steps_while_there_are_requests(starts, drained, idle_us) -> None:
+    statistics = statistics_of(1)
+    for number, start in enumerate(starts):
+        statistics.step_submitted(step(number), StepWork(1))
+        statistics.step_reported(0, number, times(start))
+        if drained:
+            statistics.drained()
+    assert beat(statistics).stages[0].idle_s == idle_us / 1e6
+
+
+def test_the_last_steps_age() -> None:
+    statistics = statistics_of(1, 5.0)
+    assert beat(statistics, 7.0).last_step_age_s == 2.0
+    statistics.step_finished(8.0)
+    assert beat(statistics, 8.5).last_step_age_s == 0.5
+
+
+def pipeline(tokenizer: Tokenizer, architecture: str = "LlamaForCausalLM") -> Engine:
+    blocks = 24 if architecture == "LlamaForCausalLM" else 0
+    return Engine(tokenizer, architecture, blocks, num_stages=3, max_model_len=64)
+
+
+def generate(engine: Engine) -> None:
+    """Four tokens after a prompt of five: one after another but the last is an input, too."""
+    ids = [array("i", range(3, 8)).tobytes()]
+    engine.clients.put(b"other", GenerateJob(1, params=SamplingParams(max_tokens=4), ids=ids))
+
+
+def test_a_beat_counts_what_every_stage_of_a_pipeline_reported(word_tokenizer: Tokenizer) -> None:
+    engine = pipeline(word_tokenizer)
+    engine.clients.put(A, Hello())
+    generate(engine)
+
+    def counted() -> Beat | None:
+        found = [beat for beat in engine.clients.beats(A) if isinstance(beat, Beat)]
+        return found[-1] if found and found[-1].last_step_age_s > 0.5 else None
+
+    engine.iterate_until(counted)
+    beat = counted()
+    assert beat is not None
+    assert beat.step_tokens == 5 + 3
+    assert beat.steps_in_flight == 0
+    assert 0.9 < beat.last_step_age_s < 1.0
+    assert [stage.busy_s for stage in beat.stages] == [
+        beat.steps * (1000 + stage) / 1e6 for stage in range(3)
+    ]
+
+
+def traced(engine: Engine, client: bytes) -> list[TracedSteps]:
+    return [m for m in engine.clients.sent.get(client, []) if isinstance(m, TracedSteps)]
+
+
+def is_over(engine: Engine, client: bytes) -> bool:
+    return any(message.over for message in traced(engine, client))
+
+
+def test_every_step_with_its_rows_and_the_times_of_every_stage(word_tokenizer: Tokenizer) -> None:
+    engine = pipeline(word_tokenizer)
+    engine.clients.put(A, Trace(1.0))
+    generate(engine)
+    engine.iterate_until(lambda: is_over(engine, A))
+    steps = [step for message in traced(engine, A) for step in message.steps]
+    assert [step.step for step in steps] == [0, 1, 2, 3]
+    assert [(s.rows, s.tokens, s.prompt_tokens) for s in steps] == [(1, 5, 5)] + [(1, 1, 0)] * 3
+    assert [step.context_tokens for step in steps] == [5, 6, 7, 8]
+    for step in steps:
+        assert [times.busy_us for times in step.times] == [1000, 1001, 1002]
+
+
+def test_all_tokens_of_an_encoder_are_prompt_tokens(word_tokenizer: Tokenizer) -> None:
+    engine = pipeline(word_tokenizer, "BertModel")
+    engine.clients.put(A, Trace(1.0))
+    ids = [array("i", [7] * n).tobytes() for n in (1, 4)]
+    engine.clients.put(b"other", EncodeJob(1, ids=ids))
+    engine.iterate_until(lambda: is_over(engine, A))
+    steps = [step for message in traced(engine, A) for step in message.steps]
+    assert sum(step.tokens for step in steps) == 5
+    assert all(step.tokens == step.prompt_tokens == step.context_tokens for step in steps)
+
+
+def test_a_trace_ends_after_its_seconds_and_another_goes_on(word_tokenizer: Tokenizer) -> None:
+    engine = pipeline(word_tokenizer)
+    engine.clients.put(A, Trace(0.5))
+    engine.clients.put(B, Trace(1.5))
+    engine.iterate_until(lambda: is_over(engine, A))
+    assert not is_over(engine, B)
+    generate(engine)
+    engine.iterate_until(lambda: is_over(engine, B))
+    assert [len(message.steps) for message in traced(engine, A)] == [0, 0]
+    assert sum(len(message.steps) for message in traced(engine, B)) == 4
+    assert not engine.core._tracer._steps
+
+
+def test_a_client_that_is_gone_is_traced_no_longer(word_tokenizer: Tokenizer) -> None:
+    engine = pipeline(word_tokenizer)
+    engine.clients.put(A, Trace(60.0))
+    engine.clients.put(B, Trace(0.5))
+    engine.clients.gone.add(A)
+    engine.iterate_until(lambda: is_over(engine, B))
+    generate(engine)
+    engine.iterate_until(lambda: engine.clients.outputs(b"other"))
+    engine.iterate_until(lambda: not engine.core._jobs)
+    assert engine.core._tracer._steps == []
+
+
+def test_nothing_is_kept_for_nobody() -> None:
+    tracer = Tracer()
+    tracer.record(step(0), [StepTimes()], continued=False)
+    tracer.start(A, 5.0, now=1.0)
+    tracer.record(step(1), [StepTimes()], continued=False)
+    ((client, message),) = tracer.take(2.0)
+    assert (client, [step.step for step in message.steps]) == (A, [1])
+    tracer.forget(A)
+    tracer.record(step(2), [StepTimes()], continued=False)
+    assert list(tracer.take(3.0)) == []
+    assert tracer._steps == []
+
+
+def test_seconds_and_steps_are_bounded() -> None:
+    tracer = Tracer()
+    tracer.start(A, 1e9, now=0.0)
+    for number in range(10_050):
+        tracer.record(step(number), [StepTimes()], continued=False)
+    ((_, first),) = tracer.take(1.0)
+    assert len(first.steps) == 10_000
+    assert not first.over
+    ((_, last),) = tracer.take(60.0)
+    assert last == TracedSteps([], over=True)
