@@ -13,12 +13,11 @@ from engine_core.messages import Abort, EncodeJob, GenerateJob
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.test_core import A, idle
 from tests.workers.inline_engine import Mutation, unchanged
-from tests.workers.stages import EncoderStages, Stages, sampled_tokens
+from tests.workers.stages import EncoderStages, Stages
 from tests.workers.worker_group import WorkerGroup
 from workers.contract.messages import (
     DecodeStep,
     EncodeStep,
-    GenerateOutput,
     StepInput,
     StepMask,
     StepOutput,
@@ -83,11 +82,7 @@ class DecoderRunner:
         mask = self._masks.pop(step.message.step) if step.message.masked else None
         result = self.stages.runners[-1].run_head(batch, hidden, mask)
         output = result.to_output(step.message.step)
-        if batch.requested.sampling is not None:
-            assert isinstance(output, GenerateOutput)
-            slots = batch.requested.sampling.device_slots
-            tokens = torch.from_numpy(sampled_tokens(output).copy())
-            self.stages.runners[0].slots.store_last_tokens(slots, tokens)
+        self.stages.keep_tokens(batch.requested, output)
         self._finished = step.message.step
         self._run_first_stage()
         return output
