@@ -11,7 +11,7 @@ from engine_core.executor.base import WorkerLostError
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import WorkerLoaded
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def kv_blocks(execution: ExecutionConfig, loaded: Sequence[WorkerLoaded]) -> int:
@@ -29,7 +29,7 @@ def kv_blocks(execution: ExecutionConfig, loaded: Sequence[WorkerLoaded]) -> int
             f"{tightest.kv_block_bytes:,}: raise {execution.setting('kv_cache_memory')}"
         )
     if blocks * size < longest:
-        log.warning(
+        _log.warning(
             "the KV cache of %s bytes holds %s tokens, fewer than the model's context length "
             "of %s: longer requests are refused (%s: %s bytes hold one)",
             f"{tightest.kv_budget_bytes:,}",
