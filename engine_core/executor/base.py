@@ -13,12 +13,11 @@ from workers.contract.process import BEAT_SECONDS
 CHECK_SECONDS = 0.25
 """Seconds between two calls of `Executor.check`: how late a stage that stands still is noticed."""
 
-
 CHECKS_A_BEAT = round(BEAT_SECONDS / CHECK_SECONDS)
 
 
 class WorkerLostError(Exception):
-    """A stage has failed or its process is gone; nothing more can be computed."""
+    """A stage has failed or its process is gone, so nothing more can be computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +30,9 @@ class Capacity:
 
 class Executor(Protocol):
     """Sends every step to every stage, and takes what they report. Results come from the last one,
-    in submit order; an earlier stage's report may come before the step's result, or after it.
+    in submit order. An earlier stage's report may come before the step's result, or after it.
 
-    Every method raises WorkerLostError once a stage is lost; a stage that stands still is lost.
+    Every method raises WorkerLostError once a stage is lost. One that stands still is lost, too.
     """
 
     @property
@@ -47,11 +46,11 @@ class Executor(Protocol):
         ...
 
     def submit(self, step: StepInput) -> None:
-        """Hand one step to all stages; never blocks."""
+        """Hand one step to all stages, without blocking."""
         ...
 
     def submit_mask(self, mask: StepMask) -> None:
-        """Hand the mask of a submitted step to the last stage; never blocks."""
+        """Hand the mask of a submitted step to the last stage, without blocking."""
         ...
 
     def poll(self) -> StepOutput | StageReport | None:
@@ -59,10 +58,10 @@ class Executor(Protocol):
         ...
 
     def check(self, oldest: int | None) -> None:
-        """Called every CHECK_SECONDS with the number of the oldest step in flight: see that no
-        stage stands still."""
+        """See that no stage stands still, every CHECK_SECONDS. `oldest` is the oldest step in
+        flight."""
         ...
 
     def raise_lost(self) -> NoReturn:
-        """`losses` became readable: say why, as WorkerLostError."""
+        """Raise WorkerLostError with the reason why `losses` became readable."""
         ...

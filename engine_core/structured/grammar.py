@@ -25,8 +25,7 @@ from engine_core.structured.schema_tree import (
     schemas_in,
     without,
 )
-from engine_core.tokenization.panics import as_exception
-from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
+from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer, as_exception
 from workers.contract.config import ExecutionConfig
 
 _MAX_MESSAGE = 300

@@ -88,9 +88,11 @@ def _without_prefix(rule: Rule) -> Rule:
 
 
 def longest_token(tokenizer: Tokenizer) -> int | None:
-    """The most bytes of a text that one token spells, or None where there may be any number. So it
-    is with a normalizer or a splitting rule that drops characters, an unknown token, and an added
-    token that takes the white space around it."""
+    """The most bytes of a text that one token spells, or None without a bound.
+
+    A normalizer has none, nor have a splitting rule that drops characters, an unknown token, and an
+    added token that takes white space.
+    """
     model = tokenizer.model
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     added = tokenizer.get_added_tokens_decoder().values()

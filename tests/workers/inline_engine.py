@@ -22,8 +22,7 @@ from engine_core.workflows.generate import DecoderProcessor
 from engine_core.workflows.tokenizer_threads import JobInputs
 from tests.engine_core.configs import execution_config
 from tests.workers.checkpoints import with_execution, worker_config
-from tests.workers.in_memory_links import Fault
-from tests.workers.inline_pipeline import InlinePipeline
+from tests.workers.inline_pipeline import Fault, InlinePipeline
 from workers.contract.config import Device, Dtype, WorkerConfig
 from workers.contract.messages import DecodeStep, GenerateOutput, Logprobs
 
@@ -236,3 +235,40 @@ def stage_config(folder: Path, way: Way, stage: int = 0) -> WorkerConfig:
         max_step_tokens=way.max_step_tokens,
         block_size=way.block_size,
     )
+
+
+def swapped_blocks(at: int) -> Mutation:
+    """Step `at` tells two rows that the other's first block is theirs.
+
+    Between two rows: within one, attention would not notice, keys know their positions.
+    """
+    firsts: dict[int, int] = {}
+
+    def mutate(message: DecodeStep) -> DecodeStep:
+        updates = np.frombuffer(message.block_updates, np.int32).reshape(-1, 3)
+        firsts.update((int(slot), int(block)) for slot, index, block in updates if index == 0)
+        if message.step != at:
+            return message
+        one, other = np.frombuffer(message.slots, np.int32)[:2].tolist()
+        swap = np.array([[one, 0, firsts[other]], [other, 0, firsts[one]]], np.int32)
+        news = message.block_updates + swap.tobytes()
+        return msgspec.structs.replace(message, block_updates=news)
+
+    return mutate
+
+
+def shifted_position(at: int) -> Mutation:
+    """Step `at` puts its first row one position further."""
+
+    def mutate(message: DecodeStep) -> DecodeStep:
+        starts = np.frombuffer(message.starts, np.int32).copy()
+        starts[0] += message.step == at
+        return msgspec.structs.replace(message, starts=starts.tobytes())
+
+    return mutate
+
+
+MUTATIONS: dict[str, Callable[[int], Mutation]] = {
+    "swapped_blocks": swapped_blocks,
+    "shifted_position": shifted_position,
+}

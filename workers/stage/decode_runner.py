@@ -212,8 +212,8 @@ def measured_kv_budget(
     """Bytes for the KV cache on CUDA: the engine's share of the device less all other uses.
 
     What sizes the cache is a budget of bytes a stage, of which the smallest decides
-    (`engine_core/executor/capacity.py` makes blocks of them). With the setting `kv_cache_memory` it
-    is that size, on a CPU room for `max_running` sequences of full length, up to 1 GiB
+    (`engine_core/executor/stage_link.py` makes blocks of them). It is the setting
+    `kv_cache_memory`, on a CPU room for `max_running` sequences of full length, up to 1 GiB
     (`server/models/model_setup.py`). On CUDA it is the engine's share of the device
     (`server/models/memory_shares.py`) less the stage's weights and tables, the peak of its largest
     step beside them, its CUDA graphs, and the ring in which it receives hidden states. The step is

@@ -40,7 +40,7 @@ def id_of(piece: str) -> int:
 def test_a_mask_holds_what_may_follow_and_nothing_else(compiler: GrammarCompiler) -> None:
     choice, digits = (follow(compiler.compile(grammar)) for grammar in GRAMMARS[:2])
     pieces = json_tokenizer()
-    first = {pieces.id_to_token(token) for token in mask_of(choice)}
+    first = {pieces.raw.id_to_token(token) for token in mask_of(choice)}
     assert first == {"a", "d", "f", "ab"}
     assert mask_of(digits) == [*range(10), id_of("12")]
     for token in (1, 2):

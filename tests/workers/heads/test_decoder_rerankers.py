@@ -20,7 +20,7 @@ from tests.workers.heads.reranking_qwen3 import (
     card_scores,
     save_reranking_qwen3,
 )
-from tests.workers.mutations import shifted_position
+from tests.workers.inline_engine import shifted_position
 from tests.workers.stage.encoding_engine import answers, cached_tokens, refusal, start_engine
 from tests.workers.stages import Stages
 from workers.contract.checkpoint.checkpoint_config import read_model_config
