@@ -24,10 +24,7 @@ MANY = {f"property{i}": {"type": "string"} for i in range(1500)}
     ("kind", "source", "says"),
     [
         ("json_schema", '{"type": 3}', r"Expected `str \| array`.*`\$.type`"),
-        ("json_schema", '{"type": "strin"}', "strin"),
         ("json_schema", '{"properties": []}', "Expected `object`"),
-        ("json_schema", '{"not": {}}', "not"),
-        ("json_schema", '{"$ref": "https://example.com/a.json"}', r"\$\.\$ref"),
         ("json_schema", '{"$ref": "#"}', "no text matches"),
         ("json_schema", '{"enum": []}', "Unsatisfiable"),
         ("json_schema", '{"type": "string", "pattern": "a("}', "unclosed group"),

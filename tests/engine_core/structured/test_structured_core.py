@@ -1,8 +1,5 @@
 """Constrained jobs through the loop: compiled before they are accepted, masked, ended once."""
 
-import json
-import random
-from collections import deque
 from pathlib import Path
 
 import msgspec
@@ -12,7 +9,6 @@ from hypothesis import strategies as st
 
 from engine_core.loop.admission import InFlight
 from engine_core.messages import Abort, GenerateJob, Grammar, SamplingParams, Trace, TracedSteps
-from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.structured.grammar import GrammarCompiler
 from engine_core.structured.matcher import Matcher
 from engine_core.tokenization.tokenizer import Tokenizer
@@ -20,7 +16,7 @@ from engine_core.workflows.generate import DecoderPreprocessor
 from tests.engine_core.configs import MODEL
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.grammars import END, GRAMMARS, json_tokenizer, reference_within
-from tests.engine_core.simulated_model import VOCAB, SimulatedPipeline, reference
+from tests.engine_core.simulated_model import VOCAB, reference
 from tests.engine_core.test_core import A, B, Ledger, idle, ids
 
 STOPS = frozenset({END})
@@ -154,57 +150,6 @@ def test_every_job_gets_exactly_one_end(folder: Path, stages: int, data: st.Data
             assert ledger.tokens[job_id, row] == expected
             assert (job_id, row) in ledger.finished
     assert_nothing_left(engine)
-
-
-@pytest.mark.parametrize("stages", [1, 3])
-def test_clients_that_leave_while_a_mask_is_owed_leave_nothing_behind(
-    folder: Path, stages: int
-) -> None:
-    draw = random.Random(stages)
-    engine = engine_of(folder, num_stages=stages, max_model_len=64)
-    scheduler, pipeline = engine.core._scheduler, engine.executor._runner
-    assert isinstance(scheduler, DecoderScheduler)
-    assert isinstance(pipeline, SimulatedPipeline)
-    jobs = [
-        GenerateJob(job, params=constrained(draw.choice(GRAMMARS)), ids=[ids(1, job % 50)], n=2)
-        for job in range(150)
-    ]
-    coming, left = deque(jobs), set[int]()
-    while coming or not idle(engine):
-        if coming and len(engine.core._jobs) < 6:
-            engine.clients.put(A, coming.popleft())
-        engine.executor.allowed = draw.randrange(2)
-        engine.iterate()
-        owed = [request for _, requests in scheduler._masks._owed for request in requests]
-        if owed and draw.randrange(5) == 0:
-            leaving = draw.choice(owed).job.message.id
-            left.add(leaving)
-            engine.clients.put(A, Abort([leaving]))
-    assert len(left) > 40
-    assert not pipeline.owed
-    assert (pipeline.most_owed > 1) == (stages > 1)
-    ledger = Ledger(engine, A)
-    assert not ledger.failed
-    for job in jobs:
-        expected, finish = reference_within(COMPILER, [1, job.id % 50], job.params)
-        for row in (0, 1):
-            tokens = ledger.tokens.get((job.id, row), [])
-            if job.id in left:
-                assert tokens == expected[: len(tokens)]
-            else:
-                assert (tokens, ledger.finished[job.id, row]) == (expected, finish)
-    assert_nothing_left(engine)
-
-
-def test_the_schema_of_the_tests_is_followed_to_the_letter(folder: Path) -> None:
-    params = constrained(GRAMMARS[3], 60)
-    jobs = [GenerateJob(job, params=params, ids=[ids(job)]) for job in range(8)]
-    ledger = served(engine_of(folder), *jobs)
-    whole = [job for job in range(8) if ledger.finished[job, 0] == "stop"]
-    assert whole
-    for job in whole:
-        value = json.loads(TOKENIZER.decode(ledger.tokens[job, 0]))
-        assert set(value) == {"a", "x"}
 
 
 def test_no_job_is_left_if_the_only_one_ends_by_its_first_mask(

@@ -31,17 +31,6 @@ def test_the_text_matches_and_is_the_reference(grammar: Grammar, stages: int) ->
     driver.assert_idle()
 
 
-def test_the_next_step_is_submitted_before_its_mask_is_known() -> None:
-    driver = MaskedDriver(num_blocks=16)
-    driver.constrain(1, prompt_of(5), params_of(DIGITS))
-    assert driver.submit()
-    assert driver.submit()
-    assert driver.submitted[1].after == 0
-    assert driver.pipeline.owed == {1}
-    driver.finish()
-    assert not driver.pipeline.owed
-
-
 def test_a_step_without_constrained_rows_carries_and_owes_nothing() -> None:
     driver = MaskedDriver(num_blocks=64)
     driver.constrain(1, prompt_of(5), params_of(CHOICE))
@@ -82,18 +71,14 @@ def test_ignore_eos_goes_on_while_the_grammar_does() -> None:
     assert matches(LETTERS, driver.decoded(2))
 
 
-@pytest.mark.parametrize("method", ["accept", "finish_mask"])
-def test_a_row_that_cannot_go_on_fails_its_job_alone(
-    monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    """By a token outside the grammar, or because the grammar grows too complex."""
+def test_a_token_outside_the_grammar_fails_its_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = MaskedDriver(num_blocks=32)
     for job in (1, 2):
         driver.constrain(job, prompt_of(5, job), params_of(DIGITS))
     driver.submit()
     first, _ = driver.submitted[0].requests
     assert first.job.message.id == 1
-    monkeypatch.setattr(first.matcher, method, lambda _: False)
+    monkeypatch.setattr(first.matcher, "accept", lambda _: False)
     driver.drain()
     assert [(failed.id, failed.code) for failed in driver.failed] == [(1, "row_failed")]
     assert matches(DIGITS, driver.decoded(2))

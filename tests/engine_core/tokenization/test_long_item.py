@@ -106,7 +106,7 @@ OPTIONS = st.builds(
 
 
 @settings(
-    max_examples=200,
+    max_examples=80,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

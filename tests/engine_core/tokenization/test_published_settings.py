@@ -2,13 +2,10 @@
 
 from typing import Any
 
-import msgspec
 import pytest
-from transformers import AutoTokenizer
 
-from engine_core.tokenization.tokenizer import Tokenizer
-from tests.engine_core.configs import MODEL
 from tests.engine_core.tokenization import tokenizer_folders as kinds
+from tests.engine_core.tokenization.test_auto_tokenizer import check_as_auto_tokenizer
 
 BERT = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
 BERT |= {"pad_token": "[PAD]", "tokenizer_class": "BertTokenizer", "strip_accents": None}
@@ -122,7 +119,6 @@ PUBLISHED = {
         | {"extra_special_tokens": ["<|im_start|>"], "tokenizer_class": "TokenizersBackend"},
     ),
 }
-TEXTS = ["Hello there hill", "water falls, the quick brown fox", "é中 1234"]
 
 
 @pytest.mark.parametrize(("kind", "settings"), PUBLISHED.values(), ids=PUBLISHED)
@@ -130,9 +126,6 @@ def test_settings_of_published_checkpoints(tmp_path: Any, kind: Any, settings: A
     folder = kind()
     declared = folder.config.get("added_tokens_decoder")
     folder.config = {"added_tokens_decoder": declared} | settings
-    path = folder.write(tmp_path)
-    theirs: Any = AutoTokenizer.from_pretrained(path)
-    ours = Tokenizer.for_model(msgspec.structs.replace(MODEL, path=str(path)), "auto")
-    found = [encoding.ids for encoding in ours.raw.encode_batch_fast(TEXTS)]
-    assert found == theirs(TEXTS)["input_ids"]
-    assert found == [folder.tokenizer.encode(text).ids for text in TEXTS]
+    ours = check_as_auto_tokenizer(folder.write(tmp_path))
+    for text in ("Hello there hill", "water falls, the quick brown fox", "é中 1234"):
+        assert ours.raw.encode(text).ids == folder.tokenizer.encode(text).ids

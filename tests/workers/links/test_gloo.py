@@ -1,6 +1,7 @@
 """Real worker processes in a row give what one stage gives, bit by bit, and fail as one."""
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.workers.stages import NUM_BLOCKS, EncoderStages, Stages
 from tests.workers.step_maker import StepMaker, encoder_step
 from tests.workers.worker_group import WorkerGroup
 from workers.contract.config import Task, WorkerConfig
-from workers.contract.messages import DecodeStep, StepOutput, StepTimes
+from workers.contract.messages import DecodeStep, StageReport, StepOutput, StepTimes
 
 NEW_TOKENS = 10
 
@@ -73,7 +74,28 @@ def test_generation_is_the_same_over_any_processes(
         assert [stage.kv_budget_bytes for stage in loaded] == [config.kv_cache_bytes] * num_stages
         for step in steps:
             group.submit(step)
-        assert [without_time(group.output()) for _ in steps] == expected
+        outputs = [group.output() for _ in steps]
+        assert [without_time(output) for output in outputs] == expected
+        while len(group.reports) < (num_stages - 1) * len(steps):
+            group.beat()
+    by_stage = [[r for r in group.reports if r.stage == stage] for stage in range(num_stages - 1)]
+    check_times(steps, [*by_stage, outputs])
+
+
+def check_times(
+    steps: list[DecodeStep], by_stage: Sequence[Sequence[StageReport | StepOutput]]
+) -> None:
+    """Each stage has reported when it had its part of each step."""
+    numbers = [step.step for step in steps]
+    for reports in by_stage:
+        assert [report.step for report in reports] == numbers
+    times = [[report.times for report in reports] for reports in by_stage]
+    for of_stage in times:
+        assert all(before.end_us <= after.start_us for before, after in pairwise(of_stage))
+        assert all(t.busy_us > 0 and t.wait_us >= 0 and t.transfer_us >= 0 for t in of_stage)
+    for of_stage, of_next in pairwise(times):
+        for before, after in zip(of_stage, of_next, strict=True):
+            assert computed_us(before) <= after.start_us + after.wait_us <= computed_us(after)
 
 
 @pytest.mark.parametrize("stage_layers", [(2, 2), pytest.param((1, 3), marks=pytest.mark.long)])
@@ -93,33 +115,19 @@ def test_vectors_are_the_same_over_two_processes(
         assert [without_time(group.output()) for _ in steps] == expected
 
 
-def test_each_stage_reports_when_it_had_its_part_of_each_step(tmp_path: Path) -> None:
-    save_llama(tmp_path)
-    steps = decoder_steps(4)
-    with WorkerGroup(naive_config(tmp_path), 3) as group:
-        group.get_ready(NUM_BLOCKS)
-        for step in steps:
-            group.submit(step)
-        last = [group.output().times for _ in steps]
-        while len(group.reports) < 2 * len(steps):
-            group.beat()
-    by_stage = [[r for r in group.reports if r.stage == stage] for stage in (0, 1)]
-    numbers = [step.step for step in steps]
-    assert [[report.step for report in of_stage] for of_stage in by_stage] == [numbers, numbers]
-    times = [*([report.times for report in of_stage] for of_stage in by_stage), last]
-    for of_stage in times:
-        assert all(before.end_us <= after.start_us for before, after in pairwise(of_stage))
-        assert all(t.busy_us > 0 and t.wait_us >= 0 and t.transfer_us >= 0 for t in of_stage)
-    for of_stage, of_next in pairwise(times):
-        for before, after in zip(of_stage, of_next, strict=True):
-            assert computed_us(before) <= after.start_us + after.wait_us <= computed_us(after)
-
-
-def test_a_dead_stage_ends_its_neighbours_with_one_line_each(tmp_path: Path) -> None:
+def test_a_dead_stage_ends_its_neighbours_with_one_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What gloo writes before comes in the format of the log."""
+    monkeypatch.setenv("GLOO_LOG_LEVEL", "INFO")
     save_llama(tmp_path)
     step = decoder_steps(4)[0]
     with WorkerGroup(naive_config(tmp_path), 3) as group:
         group.get_ready(NUM_BLOCKS)
+        before = [group.log(stage) for stage in range(3)]
+        for stage, lines in enumerate(before):
+            said = f" INFO    worker {stage} of tiny: gloo: Rank {stage} is connected to "
+            assert [line for line in lines if said in line] == lines != []
         group.kill(1)
         group.send(0, step)
         group.send(2, step)
@@ -130,21 +138,8 @@ def test_a_dead_stage_ends_its_neighbours_with_one_line_each(tmp_path: Path) -> 
             assert "\n" not in said[stage].message
         for stage in (0, 2):
             assert group.processes[stage].wait(timeout=PATIENCE) == 1
-            assert len(group.log(stage)) == 1
-        assert "ERROR   worker 0 of tiny: nothing reaches stage 1: " in group.log(0)[0]
-
-
-def test_what_gloo_writes_comes_in_the_format_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GLOO_LOG_LEVEL", "INFO")
-    save_llama(tmp_path)
-    with WorkerGroup(naive_config(tmp_path), 2) as group:
-        group.get_ready(NUM_BLOCKS)
-        for stage in (0, 1):
-            lines = [line.split(" ", 1)[1] for line in group.log(stage)]
-            said = f"INFO    worker {stage} of tiny: gloo: Rank {stage} is connected to 1."
-            assert [line for line in lines if line.startswith(said)] == lines != []
+            assert len(group.log(stage)) == len(before[stage]) + 1
+        assert "ERROR   worker 0 of tiny: nothing reaches stage 1: " in group.log(0)[-1]
 
 
 def computed_us(times: StepTimes) -> int:

@@ -55,17 +55,12 @@ def test_later_steps_wait_in_order_while_a_mask_is_awaited(core: Core) -> None:
 
 
 def test_masks_are_found_by_their_step(core: Core) -> None:
-    core.send(step(0), step(1), StepMask(1, b"one"), StepMask(0, b"zero"), step(2))
+    last = encoder_step([[5, 6]])  # steps of encoders come the same way
+    core.send(step(0), step(1), StepMask(1, b"one"), StepMask(0, b"zero"), last)
     for number, bits in enumerate((b"zero", b"one")):
         assert core.inbox.next_step().step == number
         assert core.inbox.take_mask(number).bits == bits
-    assert core.inbox.next_step().step == 2
-
-
-def test_steps_of_encoders_come_the_same_way(core: Core) -> None:
-    message = encoder_step([[5, 6]])
-    core.send(message)
-    assert core.inbox.next_step() == message
+    assert core.inbox.next_step() == last
 
 
 def masked_steps(block_size: int) -> tuple[list[DecodeStep], dict[int, StepMask]]:
@@ -97,7 +92,9 @@ def allows(mask: StepMask, token: int) -> bool:
     return bool(mask.bits[token // 8] >> token % 8 & 1)
 
 
-@pytest.mark.parametrize("num_stages", [pytest.param(1, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize(
+    "num_stages", [2, *(pytest.param(count, marks=pytest.mark.long) for count in (1, 3))]
+)
 def test_a_stage_that_waits_for_a_mask_takes_what_comes_meanwhile(
     tmp_path: Path, num_stages: int
 ) -> None:
