@@ -52,7 +52,7 @@ _VALUES: dict[str, Any] = {
 _Keywords: Any = TypedDict("_Keywords", _VALUES, total=False)  # pyright: ignore[reportArgumentType]
 
 _MAX_DEPTH = 128
-"""That of llguidance's parser."""
+"""The depth to which llguidance parses."""
 _PLAIN_NAME = re.compile(r"[\w$-]+", re.ASCII)
 _BASE = "http://root.invalid/"
 _NAMES = frozenset({"$id", "id", "$anchor", "$dynamicAnchor"})
