@@ -67,8 +67,8 @@ class CompiledGrammar(NamedTuple):
     """A grammar over a vocabulary, before its first token.
 
     A mask is uint32[words] and covers at least the vocabulary. Bit i % 32 of word i // 32 says
-    whether token i may come next. The token `end`, which the model does not have, stands for the end of
-    the text. `ignored` are the paths of keywords that the grammar does not follow.
+    whether token i may come next. The token `end`, which the model does not have, stands for the
+    end of the text. `ignored` are the paths of keywords that the grammar does not follow.
     """
 
     start: LLMatcher

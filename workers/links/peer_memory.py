@@ -86,7 +86,7 @@ class SymmetricMemory:
     """
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
-        """Every member of torch.distributed's world group must call this. Each waits for the others.
+        """Every member of torch.distributed's world group must call this, and waits for the others.
         Raises SymmetricMemoryError."""
         for name, value in NO_MULTICAST.items():
             if os.environ.get(name) != value:

@@ -3,9 +3,9 @@
 Gloo connects CPUs, NCCL those GPUs that cannot reach each other's memory. Each edge k -> k + 1 has
 a group of its own: stages that shared one could wait for each other in a ring.
 
-NCCL's receive is queued on the stream that computes, right before the work that needs it. If it was
-pending beside other work, that work's matrix products would slow down by a sixth or more. A sender's
-stream waits until the receiver has come so far. So NCCL is the slower transport of GPUs.
+NCCL's receive is queued on the stream that computes, right before the work that needs it. Pending
+beside other work, it would slow that work's matrix products by a sixth or more. A sender's stream
+waits until the receiver has come so far. So NCCL is the slower transport of GPUs.
 """
 
 # torch.distributed leaves the types of its groups open.

@@ -90,8 +90,10 @@ def leading_decode_rows(query_lens: IntArray) -> int:
 
 
 def padded(values: npt.NDArray[Any], device: torch.device) -> LongArray:
-    """The `values` of a step's tokens as int64, on a CPU padded with zeros to MIN_CPU_ROWS. A matrix
-    product of fewer rows takes another path there and rounds otherwise."""
+    """The `values` of a step's tokens as int64, on a CPU padded with zeros to MIN_CPU_ROWS.
+
+    A matrix product of fewer rows takes another path there and rounds otherwise.
+    """
     least = MIN_CPU_ROWS if device.type == "cpu" else 0
     wide = np.zeros(max(len(values), least), np.int64)
     wide[: len(values)] = values
