@@ -17,7 +17,7 @@ The errors of the project, by the moment at which they end something:
         PipelineError               workers.links.transport
         SymmetricMemoryError        workers.links.transport
         StreamCounterError          workers.links.peer_memory
-        WorkerLostError             engine_core.executor.base
+        WorkerLostError             engine_core.executor.stage_link
     a request
         RefusalError                engine_core.refusal       an answer, by the table below
 """

@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -14,7 +15,6 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from engine_core.config import EngineConfig
-from engine_core.executor.base import CHECK_SECONDS, CHECKS_A_BEAT, Capacity, WorkerLostError
 from engine_core.executor.partition import stage_shares
 from engine_core.loop.transport import Pollable, is_readable, open_router
 from workers.contract.config import ExecutionConfig
@@ -34,6 +34,24 @@ from workers.contract.messages import (
 )
 from workers.contract.process import BEAT_SECONDS, SILENT_BEATS
 
+CHECK_SECONDS = 0.25
+"""Seconds between two calls of `StageLink.check`: how late a stage that stands still is noticed."""
+
+CHECKS_A_BEAT = round(BEAT_SECONDS / CHECK_SECONDS)
+
+
+class WorkerLostError(Exception):
+    """A stage has failed or its process is gone, so nothing more can be computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """All stages together: weights in bytes, blocks of KV cache (0 for an encoder)."""
+
+    weight_bytes: int
+    num_blocks: int
+
+
 log = logging.getLogger(__name__)
 
 
@@ -47,8 +65,13 @@ _SILENT_TICKS = SILENT_BEATS * CHECKS_A_BEAT
 
 
 class StageLink:
-    """The `Executor` of worker processes, one a stage. The loss of one shows at once: the kernel
-    closes its socket."""
+    """Sends every step to every stage, and takes what they report. Results come from the last one,
+    in submit order. An earlier stage's report may come before the step's result, or after it.
+
+    `results` is readable when `poll` has something, `losses` when a stage is gone. That shows at
+    once, because the kernel closes its socket. Every method raises WorkerLostError once a stage is
+    lost. One that stands still is lost, too.
+    """
 
     def __init__(self, config: EngineConfig, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         execution = self._execution = config.execution
@@ -79,20 +102,26 @@ class StageLink:
         return Capacity(weight_bytes, num_blocks)
 
     def submit(self, step: StepInput) -> None:
+        """Hand one step to all stages, without blocking."""
         self._send(step, self._stages)
 
     def submit_mask(self, mask: StepMask) -> None:
+        """Hand the mask of a submitted step to the last stage, without blocking."""
         self._send(mask, self._stages[-1:])
 
     def poll(self) -> StepOutput | StageReport | None:
+        """The next report that has come, or None."""
         message = self._receive()
         assert not isinstance(message, StartMessage), f"unexpected {message!r}"
         return message
 
     def check(self, oldest: int | None) -> None:
+        """See that no stage stands still, every CHECK_SECONDS. `oldest` is the oldest step in
+        flight."""
         self._watch.tick(oldest)
 
     def raise_lost(self) -> NoReturn:
+        """Raise WorkerLostError with the reason why `losses` became readable."""
         poller = self._poller()
         until = time.monotonic() + _CAUSE_SECONDS
         while True:
@@ -210,7 +239,6 @@ class Losses:
         self._stages[descriptor] = stage
 
     def failed(self, failure: WorkerFailed) -> None:
-        """A stage has sent its last words."""
         self._failures.setdefault(failure.stage, failure)
 
     def unreachable(self, stage: int) -> None:
@@ -239,7 +267,6 @@ class Losses:
         return _said(words) if words is not None else f"a worker of {self._model} has gone"
 
     def close(self) -> None:
-        """Stop watching."""
         self._socket.disable_monitor()
         self.monitor.close(0)
 
@@ -268,15 +295,13 @@ class StageWatch:
         self._age = 0  # ticks for which `_oldest` has been the same
 
     def heard(self, beat: WorkerBeat) -> None:
-        """A heartbeat has come."""
         self._silent[beat.stage] = 0
         self._last_steps[beat.stage] = beat.last_finished_step
 
     def tick(self, oldest: int | None) -> None:
-        """Called every CHECK_SECONDS with the oldest step in flight.
+        """See `StageLink.check`. Raises WorkerLostError, naming the stage that stands still.
 
-        Raises WorkerLostError, naming the stage that stands still. While a step is in flight
-        silence means nothing: a stage may be busy, or in a debugger.
+        Silence means nothing while a step is in flight: a stage may be busy, or in a debugger.
         """
         if not self._stall_timeout:
             return

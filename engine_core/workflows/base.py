@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from engine_core.executor.base import Capacity
+from engine_core.executor.stage_link import Capacity
 from engine_core.messages import Accepted, EncodeJob, EngineInfo, GenerateJob
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.base import Scheduler

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -61,11 +61,10 @@ class _AllStages(ABC, Generic[RunnerT]):
     @torch.inference_mode()
     def _compute(self, message: Any, mask: StepMask | None = None) -> tuple[Any, Any, StepOutput]:
         """The last stage's tensors of a step, hidden states, and results."""
-        hidden = batch = None
+        hidden, batch = None, cast("Any", None)
         for runner in self.runners:
             batch = runner.prepare(message)
             hidden = runner.forward(batch, hidden)
-        assert batch is not None
         assert hidden is not None
         result = self.runners[-1].run_head(batch, hidden, mask).to_host()
         if hidden.is_cuda:

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 import zmq
 
-from engine_core.executor.base import Capacity, WorkerLostError
-from engine_core.executor.stage_link import StageLink
+from engine_core.executor.stage_link import Capacity, StageLink, WorkerLostError
 from tests.engine_core.configs import MODEL, engine_config
 from tests.patience import PATIENCE
 from workers.contract.messages import (

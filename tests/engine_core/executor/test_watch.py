@@ -2,8 +2,12 @@
 
 import pytest
 
-from engine_core.executor.base import CHECK_SECONDS, CHECKS_A_BEAT, WorkerLostError
-from engine_core.executor.stage_link import StageWatch
+from engine_core.executor.stage_link import (
+    CHECK_SECONDS,
+    CHECKS_A_BEAT,
+    StageWatch,
+    WorkerLostError,
+)
 from tests.engine_core.configs import execution_config
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import WorkerBeat
