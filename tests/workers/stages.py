@@ -61,12 +61,13 @@ class _AllStages(ABC, Generic[RunnerT]):
     @torch.inference_mode()
     def _compute(self, message: Any, mask: StepMask | None = None) -> tuple[Any, Any, StepOutput]:
         """The last stage's tensors of a step, hidden states, and results."""
-        hidden, batch = None, cast("Any", None)
-        for runner in self.runners:
+        hidden = batch = None
+        runners = cast("list[Any]", self.runners)
+        for runner in runners:
             batch = runner.prepare(message)
             hidden = runner.forward(batch, hidden)
         assert hidden is not None
-        result = self.runners[-1].run_head(batch, hidden, mask).to_host()
+        result = runners[-1].run_head(batch, hidden, mask).to_host()
         if hidden.is_cuda:
             torch.cuda.synchronize()
         return batch, hidden, result.to_output(message.step)
