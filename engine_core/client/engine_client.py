@@ -68,11 +68,9 @@ class CircuitBreaker:
         return True
 
     def accepted(self) -> None:
-        """The engine has accepted the probe."""
         self._refusal = None
 
     def refused(self, priority: int, refusal: RefusalError) -> None:
-        """The engine has refused a job because of its queue."""
         self._refusal, self._priority = refusal.copy(), priority
         self._seconds = min(_SHARE_OF_WAIT * (refusal.retry_after or 0.0), _MOST_SECONDS)
         self._until = self._clock() + self._seconds
@@ -215,7 +213,10 @@ class EngineClient:
     async def _submit(
         self, waiting: GenerateStream | EncodeCall, message: GenerateJob | EncodeJob
     ) -> Accepted:
-        self._check_alive()
+        if self._over is not None:
+            raise self._over.copy()
+        if self.dead:
+            raise self._death()
         breaker = self.breakers[message.key.number]
         is_probe = breaker.probe(message.priority)
         self._jobs[message.id] = waiting
@@ -232,12 +233,6 @@ class EngineClient:
         if is_probe:
             breaker.accepted()
         return accepted
-
-    def _check_alive(self) -> None:
-        if self._over is not None:
-            raise self._over.copy()
-        if self.dead:
-            raise self._death()
 
     def _drop(self, job: int) -> None:
         if self._jobs.pop(job, None) is not None:

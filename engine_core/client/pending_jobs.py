@@ -140,7 +140,6 @@ class GenerateStream(PendingJob):
         self._forget(self._id)
 
     def push(self, output: RowOutput) -> None:
-        """An update from the engine."""
         if output.row not in self._open_rows:
             return
         self._updates.append(output)

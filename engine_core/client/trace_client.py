@@ -34,7 +34,6 @@ class _TracedEngine:
         socket.send(msgspec.msgpack.encode(Trace(seconds)))
 
     def receive(self) -> None:
-        """Take an answer that has come."""
         answer = self._decoder.decode(self.socket.recv())
         self.heard = time.monotonic()
         self.steps += answer.steps

@@ -60,8 +60,6 @@ _ONLY_BESIDE = {"then": "if", "else": "if", "minContains": "contains", "maxConta
 
 
 class Unheld(NamedTuple):
-    """A keyword that cannot be followed, and why."""
-
     path: SchemaPath
     reason: str
 
@@ -99,7 +97,6 @@ class _Rewriting:
         self.unheld: list[Unheld] = []
 
     def result(self) -> Schema:
-        """The schema, rewritten."""
         schemas = schemas_in(self._root)
         for _, schema in schemas:
             # They are additional ones where no other schema evaluates any.

@@ -23,12 +23,10 @@ class PipelineRules(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "PipelineRules":
-        """The rules of `tokenizer`."""
         return cls(_rules(tokenizer.normalizer), _rules(tokenizer.pre_tokenizer))
 
     @property
     def every(self) -> list[Rule]:
-        """The rules of both."""
         return self.normalizer + self.pre_tokenizer
 
     def changed(self, change: Callable[[Rule], Rule]) -> "PipelineRules":
@@ -36,7 +34,6 @@ class PipelineRules(NamedTuple):
         return PipelineRules(*([new for rule in part if (new := change(rule))] for part in self))
 
     def put_into(self, tokenizer: Tokenizer) -> None:
-        """Let `tokenizer` have these rules."""
         if self.normalizer:
             normalizers = Normalizers([])
             normalizers.__setstate__(_sequence("normalizers", self.normalizer))

@@ -58,12 +58,10 @@ class SlicedText:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of the text is tokenized."""
         return self._start == self._stop and bool(self._before or self._behind)
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens `merged` has."""
         return _num_tokens(self._before) + _num_tokens(self._behind)
 
     def has_more_than(self, most: int) -> bool:

@@ -40,7 +40,6 @@ class Tokenized(msgspec.Struct, frozen=True):
 
     @property
     def described(self) -> str:
-        """How many tokens it has, for a person."""
         return f"at least {self.at_least}" if self.at_least else f"{self.num_tokens}"
 
 
@@ -106,7 +105,6 @@ class TextPieces:
 
     @property
     def whole_piece(self) -> str:
-        """The piece with its text."""
         return self.pieces[self.place] + self.text
 
 

@@ -127,7 +127,6 @@ class Tokenizer:
 
     @cached_property
     def token_bytes(self) -> "TokenBytes":
-        """The bytes of single tokens."""
         return TokenBytes(self.raw)
 
     def fewest_tokens(self, text: str) -> int:
@@ -187,7 +186,6 @@ class TokenBytes:
         return self._spelled(token, _decoded(self._raw, [token]))
 
     def joined(self, ids: Sequence[int], *, skip_special_tokens: bool) -> bytes:
-        """The bytes of the text of `ids`."""
         text = TextBytes(self, skip_special_tokens=skip_special_tokens)
         return b"".join(map(text.next, ids))
 

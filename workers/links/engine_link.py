@@ -95,7 +95,6 @@ class TokenSender:
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, output: StepOutput) -> None:
-        """Queue the tokens of one step."""
         assert isinstance(output, GenerateOutput), "only generators have a token return"
         if output.tokens:
             self._socket.send(self._encoder.encode(SampledTokens(output.step, output.tokens)))

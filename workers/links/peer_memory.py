@@ -138,7 +138,6 @@ class PeerLayout:
 
     @classmethod
     def of(cls, config: ExecutionConfig) -> "PeerLayout":
-        """For a model."""
         return cls(
             num_slots=config.max_depth,
             step_tokens=config.largest_step_tokens,
@@ -149,7 +148,6 @@ class PeerLayout:
 
     @property
     def nbytes(self) -> int:
-        """The size of the memory."""
         return self._ring_start + self.num_slots * self._slot_bytes
 
     def arrivals(self, memory: torch.Tensor) -> StreamCounter:

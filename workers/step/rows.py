@@ -35,7 +35,6 @@ class StepRows(NamedTuple):
 
     @classmethod
     def of(cls, message: DecodeStep) -> Self:
-        """The rows of a message."""
         slots = np.frombuffer(bytearray(message.slots), np.int32)  # torch wants it writable
         query_lens = np.frombuffer(message.query_lens, np.int32)
         rows = cls.over(slots, query_lens, np.frombuffer(message.starts, np.int32))

@@ -95,7 +95,6 @@ class SlotTable:
             torch.where(tokens < 0, self.last_tokens.index_select(0, slots), tokens, out=out)
 
     def clear(self) -> None:
-        """Forget everything."""
         self.block_tables[: self.padding_slot] = 0
         self.device_tables[: self.padding_slot] = 0
         self.last_tokens.zero_()
