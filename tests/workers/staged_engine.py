@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
 
 import torch
 
@@ -23,18 +22,6 @@ from workers.contract.messages import (
     StepOutput,
 )
 from workers.stage.decode_runner import DecodeInput
-
-
-class StepRunner(Protocol):
-    """What a `FakeExecutor` submits to; `len` is the number of steps in flight."""
-
-    def __len__(self) -> int: ...
-
-    def submit(self, step: StepInput) -> None: ...
-
-    def submit_mask(self, mask: StepMask) -> None: ...
-
-    def next_result(self) -> StepOutput: ...
 
 
 @dataclass
@@ -113,9 +100,6 @@ class EncoderRunner:
     def submit(self, step: StepInput) -> None:
         assert isinstance(step, EncodeStep)
         self._steps.append(self._mutate(step) if self._mutate else step)
-
-    def submit_mask(self, mask: StepMask) -> None:
-        raise AssertionError("an encoder samples nothing")
 
     def next_result(self) -> StepOutput:
         return self._stages.run(self._steps.popleft())
