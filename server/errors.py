@@ -16,7 +16,6 @@ The errors of the project, by the moment at which they end something:
         DeviceMemoryError           workers.stage.memory
         PipelineError               workers.links.transport
         SymmetricMemoryError        workers.links.transport
-        StreamCounterError          workers.links.peer_memory
         WorkerLostError             engine_core.executor.stage_link
     a request
         RefusalError                engine_core.refusal       an answer, by the table below

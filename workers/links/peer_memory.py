@@ -34,10 +34,6 @@ or equal, and a memory barrier precedes a write."""
 _HAS_64_BIT_OPERATIONS = 122  # CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
 
 
-class StreamCounterError(RuntimeError):
-    """The driver refuses an operation on a stream. The message has its number."""
-
-
 class StreamCounter:
     """An unsigned number of 64 bits in device memory that only rises, in stream order.
 
@@ -65,7 +61,7 @@ class StreamCounter:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         error = getattr(self._driver, name)(stream, self._address, ctypes.c_uint64(value), _FLAGS)
         if error:
-            raise StreamCounterError(f"{name} failed with CUDA error {error}")
+            raise RuntimeError(f"{name} failed with CUDA error {error}")
 
 
 def has_stream_counters(device: torch.device) -> bool:

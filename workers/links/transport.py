@@ -81,7 +81,7 @@ def connect(worker: WorkerConfig) -> Links:
     """Connect this stage to its neighbours, if it has any. Every stage must call this, and every
     edge is tried.
 
-    Raises PipelineError, SymmetricMemoryError or StreamCounterError.
+    Raises PipelineError or SymmetricMemoryError.
     """
     config = worker.execution
     if config.num_stages == 1:
