@@ -78,11 +78,6 @@ def unchanged(message: DecodeStep) -> DecodeStep:
     return message
 
 
-class _Launched(NamedTuple):
-    batch: DecodeBatch
-    step: int
-
-
 class InlineEngine:
     """A decoder.
 
@@ -133,15 +128,17 @@ class InlineEngine:
         """Bring every prompt to its end, in the batch band or not. `judge` may change tokens at
         depth 1 only."""
         waiting = deque(enumerate(prompts))
-        in_flight: deque[_Launched] = deque()
+        in_flight: deque[DecodeBatch] = deque()
         while waiting or self._open_jobs:
             for _ in range(min(self.way.arrivals, len(waiting))):
                 self._admit(*waiting.popleft(), params, batch=batch)
             while len(in_flight) < min(self.way.depth, self.scheduler.depth()):
-                launched = self._launch(in_flight[0].batch if in_flight else None)
-                if launched is None:
+                step = self.scheduler.schedule(in_flight[0] if in_flight else None)
+                if step is None:
                     break
-                in_flight.append(launched)
+                self._pipeline.launch(self._mutate(self.scheduler.build(step)))
+                self.steps += 1
+                in_flight.append(step)
             self.deepest = max(self.deepest, len(in_flight))
             self._finish(in_flight.popleft(), judge)
         for wasted in in_flight:
@@ -161,26 +158,17 @@ class InlineEngine:
         del job
         self._open_jobs -= 1
 
-    def _launch(self, oldest: DecodeBatch | None) -> _Launched | None:
-        batch = self.scheduler.schedule(oldest)
-        if batch is None:
-            return None
-        message = self._mutate(self.scheduler.build(batch))
-        self._pipeline.launch(message)
-        self.steps += 1
-        return _Launched(batch, message.step)
-
     @property
     def graph_steps(self) -> int:
         return self._pipeline.graph_steps
 
-    def _finish(self, launched: _Launched, judge: Judge) -> None:
-        result = self._pipeline.result(launched.step)
+    def _finish(self, batch: DecodeBatch, judge: Judge) -> None:
+        result = self._pipeline.result(batch.step)
         if result.copied is not None:
             result.copied.synchronize()
-        output = result.result.to_output(launched.step)
+        output = result.result.to_output(batch.step)
         assert isinstance(output, GenerateOutput)
-        rows = zip(launched.batch.requests, launched.batch.samples, strict=True)
+        rows = zip(batch.requests, batch.samples, strict=True)
         requests = [request for request, samples in rows if samples]
         if requests:
             own = np.frombuffer(output.tokens, np.int32)
@@ -192,7 +180,7 @@ class InlineEngine:
             output = msgspec.structs.replace(output, tokens=np.array(tokens, np.int32).tobytes())
             if tokens != own.tolist():
                 self._go_on_with(requests, tokens)
-        self.scheduler.update(launched.batch, output, self._outbox)
+        self.scheduler.update(batch, output, self._outbox)
         for _, outputs in self._outbox.take():
             for row in outputs.rows:
                 if row.scored is not None:

@@ -3,8 +3,6 @@ and later stages always lag a step behind the first."""
 
 import time
 from collections import deque
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -105,7 +103,6 @@ def in_memory_links(
 class Result(NamedTuple):
     """What the last stage made of a step, on the host once `copied` is done."""
 
-    step: int
     result: HeadResult
     copied: torch.cuda.Event | None
 
@@ -121,7 +118,7 @@ class _Results(ResultSender):
 
     def send(self, step: int, result: HeadResult | None) -> None:
         if result is not None:
-            self.kept[step] = Result(step, result.to_host(), mark(self._device))
+            self.kept[step] = Result(result.to_host(), mark(self._device))
 
 
 class CountingRunner(DecodeRunner):
@@ -168,7 +165,7 @@ class InlinePipeline:
     def warm_up(self) -> None:
         """Each stage alone, and then nothing is left to do on the device."""
         for runner, stream in zip(self.runners, self._streams, strict=True):
-            with _on(stream):
+            with torch.cuda.stream(stream):
                 runner.warm_up()
         if self._streams[0] is not None:
             torch.cuda.synchronize()
@@ -193,7 +190,7 @@ class InlinePipeline:
 
     def store_last_tokens(self, slots: np.ndarray, tokens: np.ndarray) -> None:
         """The slots go on with these tokens, int32[S] each. Nothing may be in flight."""
-        with _on(self._streams[0]):
+        with torch.cuda.stream(self._streams[0]):
             self.runners[0].slots.store_sampled(slots, tokens)
 
     def _catch_up(self, step: int) -> None:
@@ -202,17 +199,8 @@ class InlinePipeline:
                 self._run(stage, behind.popleft())
 
     def _run(self, stage: int, message: DecodeStep) -> None:
-        with _on(self._streams[stage]):
+        with torch.cuda.stream(self._streams[stage]):
             self._stages[stage].run(message)
-
-
-@contextmanager
-def _on(stream: torch.cuda.Stream | None) -> Generator[None]:
-    if stream is None:
-        yield
-        return
-    with torch.cuda.stream(stream):
-        yield
 
 
 def stage_runner(
