@@ -17,7 +17,7 @@ from tests.engine_core.configs import MODEL, execution_config
 from tests.engine_core.grammars import GRAMMARS
 from tests.engine_core.structured.schemas import COMPILER, TOKENIZER, allows, compiled, next_tokens
 
-MANY = {f"property{i}": {"type": "string"} for i in range(1500)}
+MANY = {f"property{i}": {"type": "string"} for i in range(700)}
 
 
 @pytest.mark.parametrize(
