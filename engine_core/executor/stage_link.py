@@ -254,7 +254,7 @@ class Losses:
                 self._gone.append(self._stages[descriptor])
 
     def cause(self) -> str | None:
-        """Why the model is lost, or None while every known sign may have another cause."""
+        """Why the model is lost, or None while all signs may be consequences of another loss."""
         for failure in self._failures.values():
             if not failure.neighbour_lost:
                 return _said(failure)
