@@ -11,7 +11,7 @@ import torch
 from tests.workers.checkpoints import load_share, worker_config
 from workers.attention.backend_selection import select_backends
 from workers.attention.kv_cache import KVCache
-from workers.contract.config import Task, WorkerConfig
+from workers.contract.config import Dtype, Task, WorkerConfig
 from workers.layers.layer import Placement
 from workers.models.base import forward
 from workers.stage.model_runner import attention_needs, stage_attention
@@ -90,12 +90,14 @@ class Stages:
         task: Task = "generate",
         num_stages: int = 1,
         backend: str = "sdpa",
+        dtype: Dtype = "float32",
     ) -> None:
-        config = worker_config(folder, task=task, num_stages=num_stages).execution
+        whole = worker_config(folder, task=task, num_stages=num_stages, dtype=dtype)
+        config = whole.execution
         stages = [WorkerConfig(execution=config, stage=stage) for stage in range(num_stages)]
         self.models = [load_share(stage).model for stage in stages]
         self.block_size = config.block_size
-        placement = Placement(torch.device("cpu"), torch.float32)
+        placement = Placement(torch.device("cpu"), getattr(torch, dtype))
         sizes = (_NUM_BLOCKS, self.block_size, placement.dtype, placement.device)
         caches = [KVCache(config.model, len(model.layers), *sizes) for model in self.models]
         backends = select_backends(backend, attention_needs(config))
