@@ -11,8 +11,7 @@ import zmq
 
 from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
-from engine_core.executor.base import WorkerLostError
-from engine_core.executor.stage_link import StageLink
+from engine_core.executor.stage_link import StageLink, WorkerLostError
 from engine_core.loop.transport import ClientSocket
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from engine_core.workflows.base import workflow_for

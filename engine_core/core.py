@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from engine_core.config import EngineConfig
-from engine_core.executor.base import (
+from engine_core.executor.stage_link import (
     CHECK_SECONDS,
     CHECKS_A_BEAT,
     Capacity,
-    Executor,
+    StageLink,
     WorkerLostError,
 )
 from engine_core.loop.admission import Budget, QueueBound
@@ -55,7 +55,7 @@ class EngineCore:
         config: EngineConfig,
         workflow: Workflow,
         capacity: Capacity,
-        executor: Executor,
+        executor: StageLink,
         clients: Clients,
         preprocessor: TokenizerThreads,
         clock: Callable[[], float] = time.monotonic,

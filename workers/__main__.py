@@ -13,7 +13,7 @@ from workers.contract.process import exit_with_parent, finish_standard_error, op
 
 
 def main() -> None:
-    """Run the stage that the file named on the command line describes; exits with code 1."""
+    """Run the stage that the file named on the command line describes. Exits with code 1."""
     # Ctrl-C reaches the whole process group: the supervisor alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()

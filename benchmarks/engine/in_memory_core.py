@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import msgspec
 
 from benchmarks.engine.stopwatch import Stopwatch
 from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
-from engine_core.executor.base import Capacity, WorkerLostError
+from engine_core.executor.stage_link import Capacity, StageLink, WorkerLostError
 from engine_core.messages import ToCore
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.base import Scheduler, workflow_for
@@ -108,7 +108,7 @@ class InMemoryCore:
             config,
             replace(workflow, processor=lambda *_: processor, scheduler=lambda *_: scheduler),
             Capacity(weight_bytes=0, num_blocks=num_blocks),
-            self._executor,
+            cast("StageLink", self._executor),
             self._clients,
             workflow.preprocessor(config.execution, tokenizer),
             clock=stopped_clock,

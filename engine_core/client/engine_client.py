@@ -33,8 +33,7 @@ of that length does not run empty meanwhile."""
 
 
 class CircuitBreaker:
-    """Refuses jobs of an API key that the engine would refuse, for a while after it has refused one
-    like them.
+    """Refuses an API key's jobs for a while after the engine has refused one like them.
 
     Then one job probes the engine, and the others are refused for as long again, or until the probe
     is accepted. If no job comes to probe for that long, the refusal is forgotten.
@@ -56,8 +55,8 @@ class CircuitBreaker:
             raise refusal.copy()
 
     def probe(self, priority: int) -> bool:
-        """A job of this priority is about to be sent. Raises RefusalError as `check` does; True if
-        the job is the probe: others are refused until it is answered."""
+        """Whether a job that is about to be sent is the probe. Others are then refused until it is
+        answered. Raises RefusalError as `check` does."""
         self.check(priority)
         if self._refusal is None or priority < self._priority:
             return False
@@ -69,11 +68,9 @@ class CircuitBreaker:
         return True
 
     def accepted(self) -> None:
-        """The engine has accepted the probe."""
         self._refusal = None
 
     def refused(self, priority: int, refusal: RefusalError) -> None:
-        """The engine has refused a job because of its queue."""
         self._refusal, self._priority = refusal.copy(), priority
         self._seconds = min(_SHARE_OF_WAIT * (refusal.retry_after or 0.0), _MOST_SECONDS)
         self._until = self._clock() + self._seconds
@@ -85,8 +82,8 @@ _NO_OPTIONS = JobOptions()
 class EngineClient:
     """Jobs out, updates in, over one socket. Use from one asyncio loop only.
 
-    `beat` is the newest heartbeat, which came at `beat_at` (time.monotonic). The
-    rows of its jobs are of the batch band if `batch` is true.
+    `beat` is the newest heartbeat, which came at `beat_at` (time.monotonic). With `batch` the rows
+    of its jobs are of the batch band.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -105,7 +102,7 @@ class EngineClient:
         self._dealer: AsyncDealer | None = None
 
     async def start(self) -> None:
-        """Connect and send `Hello`; the engine need not be up yet."""
+        """Connect and send `Hello`. The engine need not be up yet."""
         self._dealer = AsyncDealer(self._endpoint, self._receive, self._lost)
         self.send(Hello())
 
@@ -132,10 +129,10 @@ class EngineClient:
         options: JobOptions = _NO_OPTIONS,
         deadline: float | None = None,
     ) -> GenerateStream:
-        """Submit prompts (texts or int32 ids as bytes); returns once the engine accepted them.
+        """Submit prompts (texts or int32 ids as bytes), and wait until the engine accepts them.
 
-        If it has not by the `deadline` (loop time), the stream has ended, without any prompt.
-        Raises RefusalError if it refused them. Cancelling the wait aborts the job.
+        Without an answer by the `deadline` (loop time), the stream has ended, without any prompt.
+        Raises RefusalError if the engine refuses them. Cancelling the wait aborts the job.
         """
         texts, ids = texts or [], ids or []
         job = next(self._ids)
@@ -205,7 +202,7 @@ class EngineClient:
         self._jobs.pop(job, None)
 
     def abort_all(self, error: RefusalError) -> None:
-        """Fail every job with `error`, and every later one; abort them in the engine."""
+        """Fail every job with `error`, and every later one, and abort them in the engine."""
         self._over = error
         jobs, self._jobs = self._jobs, {}
         if jobs:
@@ -216,7 +213,10 @@ class EngineClient:
     async def _submit(
         self, waiting: GenerateStream | EncodeCall, message: GenerateJob | EncodeJob
     ) -> Accepted:
-        self._check_alive()
+        if self._over is not None:
+            raise self._over.copy()
+        if self.dead:
+            raise self._death()
         breaker = self.breakers[message.key.number]
         is_probe = breaker.probe(message.priority)
         self._jobs[message.id] = waiting
@@ -233,12 +233,6 @@ class EngineClient:
         if is_probe:
             breaker.accepted()
         return accepted
-
-    def _check_alive(self) -> None:
-        if self._over is not None:
-            raise self._over.copy()
-        if self.dead:
-            raise self._death()
 
     def _drop(self, job: int) -> None:
         if self._jobs.pop(job, None) is not None:

@@ -1,5 +1,4 @@
-"""A client's jobs while they run: the updates that have come, and the callers that wait for
-them."""
+"""A client's jobs while they run: the updates that have come, and their waiting callers."""
 
 import asyncio
 import time
@@ -41,18 +40,18 @@ class Outcome(Generic[ResultT]):
         return outcome
 
     def done(self) -> bool:
-        """It has come, or nobody waits for it any more."""
+        """Whether the result has come, or nobody waits for it any more."""
         return self._future.done()
 
     def set(self, outcome: ResultT | RefusalError) -> None:
-        """It is this, unless it is there already."""
+        """Set the outcome once. Later calls do nothing."""
         if not self._future.done():
             self._future.set_result(outcome)
 
 
 class PendingJob:
-    """What every job awaits first: accepted, or failed. Its `timing` comes with its first token, or
-    with its last row."""
+    """A job that is first accepted, or fails. Its `timing` comes with its first token, or with its
+    last row."""
 
     def __init__(self) -> None:
         self.timing: JobTiming | None = None
@@ -62,7 +61,7 @@ class PendingJob:
         self.accepted.set(message)
 
     def time(self, timing: JobTiming) -> None:
-        """How long the engine took up to now."""
+        """Keep how long the engine took up to now."""
         self.timing = timing
 
     def fail(self, error: RefusalError) -> None:
@@ -82,8 +81,8 @@ class GenerateStream(PendingJob):
         send: Callable[[Abort | EndRow], None],
         forget: Callable[[int], None],
     ) -> None:
-        """`send` sends to its engine, unless that is gone; `forget` ignores what else comes for
-        it."""
+        """`send` sends to the engine, unless that is gone. `forget` ignores further updates of a
+        job."""
         super().__init__()
         self.prompt_tokens: list[int] = []
         self.prompt_ids: list[bytes] = []
@@ -93,13 +92,13 @@ class GenerateStream(PendingJob):
         self._open_rows = set(range(rows))
         self._updates: list[RowOutput] = []
         self._error: RefusalError | None = None
-        self._wake: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
         self.decode_s = 0.0
         self._first_token: float | None = None
 
     @property
     def ended(self) -> bool:
-        """Every row has ended, or the job has failed."""
+        """Whether every row has ended, or the job has failed."""
         return not self._open_rows or self._error is not None
 
     def accept(self, message: Accepted) -> None:
@@ -108,21 +107,18 @@ class GenerateStream(PendingJob):
         super().accept(message)
 
     def held_bytes(self) -> int:
-        """About what the updates since the last call of `next` take."""
+        """The approximate size of the updates since the last call of `next`."""
         alternatives = max((o.sampled.width for o in self._updates[:1] if o.sampled), default=0)
         return len(self._updates) * (_UPDATE_BYTES + _ALTERNATIVE_BYTES * alternatives)
 
     async def next(self) -> list[RowOutput]:
-        """All updates since the last call, at least one; empty once there are no more.
+        """Wait for the updates since the last call. The list is empty once there are no more.
 
         Raises RefusalError if the job failed, after the updates that came before.
         """
         if not self._updates and not self.ended:
-            self._wake = asyncio.get_running_loop().create_future()
-            try:
-                await self._wake
-            finally:
-                self._wake = None
+            self._news.clear()
+            await self._news.wait()
         updates, self._updates = self._updates, []
         if not updates and self._error is not None:
             raise self._error.copy()
@@ -140,17 +136,16 @@ class GenerateStream(PendingJob):
             self._send(Abort([self._id]))
             self._open_rows.clear()
             self._stop_clock()
-            self._wake_reader()
+            self._news.set()
         self._forget(self._id)
 
     def push(self, output: RowOutput) -> None:
-        """An update from the engine."""
         if output.row not in self._open_rows:
             return
         self._updates.append(output)
         if output.finish is not None:
             self._close_row(output.row)
-        self._wake_reader()
+        self._news.set()
 
     def time(self, timing: JobTiming) -> None:
         super().time(timing)
@@ -160,7 +155,7 @@ class GenerateStream(PendingJob):
         super().fail(error)
         self._error = error
         self._stop_clock()
-        self._wake_reader()
+        self._news.set()
 
     def _close_row(self, row: int) -> None:
         self._open_rows.discard(row)
@@ -171,10 +166,6 @@ class GenerateStream(PendingJob):
     def _stop_clock(self) -> None:
         if self._first_token is not None:
             self.decode_s = time.perf_counter() - self._first_token
-
-    def _wake_reader(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
 
     def __enter__(self) -> Self:
         return self
@@ -194,12 +185,12 @@ row of a few tokens may then have as many as its vocabulary."""
 class Encoded(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to an encode job of N items.
 
-    values         float32[V, D], item after item: the vector of each, a classifier's logits, the
-                   states of its tokens, or the entries of its sparse vector (index, value)
-    counts         how many of `values` are each item's, if they are states or entries
-    prompt_tokens  the token count of each item
-    dropped        how many tokens were cut off each item; empty where nothing was
-    timing         that of the whole job
+    values         float32[V, D], item after item: a vector or logits, token states, or the entries
+                   (index, value) of a sparse vector.
+    counts         each item's number of `values`, if they are states or entries.
+    prompt_tokens  each item's number of tokens.
+    dropped        how many tokens were cut off each item. Empty where nothing was.
+    timing         the times of the whole job.
     """
 
     values: FloatArray
@@ -237,7 +228,7 @@ class EncodeCall(PendingJob):
             self.fail(RefusalError("too_large", text))
 
     def push(self, part: EncodedRows) -> bool:
-        """Take finished rows; True once none is missing."""
+        """Take finished rows. True once none is missing."""
         if self.done.done():
             return False  # it has failed here, and the engine does not know yet
         rows = np.frombuffer(part.rows, np.int32)

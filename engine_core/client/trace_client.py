@@ -9,10 +9,10 @@ import zmq
 from engine_core.messages import Trace, TracedStep, TracedSteps
 
 MOST_STEPS = 100_000
-"""Of one engine. A trace of more would be too large for any viewer."""
+"""Most steps of one engine in a trace. More would be too many for any viewer."""
 
 _ANSWER_SECONDS = 5.0
-"""For an engine to answer; it does so every second."""
+"""The longest wait for an engine, which answers every second."""
 
 
 class NoAnswerError(Exception):
@@ -34,7 +34,6 @@ class _TracedEngine:
         socket.send(msgspec.msgpack.encode(Trace(seconds)))
 
     def receive(self) -> None:
-        """Take an answer that has come."""
         answer = self._decoder.decode(self.socket.recv())
         self.heard = time.monotonic()
         self.steps += answer.steps

@@ -1,7 +1,7 @@
 """Chooses how many layers each stage of a pipeline gets, from what its workers measured.
 
 A pipeline is as fast as its slowest stage. The last one also has the LM head, which takes as long
-as some layers when decoding and next to nothing when reading prompts: no partition is even in both.
+as some layers when decoding and next to nothing on prompts. So no partition is even in both.
 """
 
 import logging
@@ -16,8 +16,8 @@ from workers.contract.share import PartCosts, Share, StageCosts, even_split, sha
 log = logging.getLogger(__name__)
 
 DECODE_WEIGHT = 3
-"""How much decoding weighs against prompts: the time that it takes where as many tokens are
-generated as are read, in steps of 64 rows (8B Llama, one H200)."""
+"""Weight of decoding against prompts: their times for equally many tokens, in steps of 64 rows (8B
+Llama, one H200)."""
 
 LEAST_GAIN = 1.02
 """Less is within the noise of a measurement, and another start would choose otherwise."""
@@ -29,7 +29,7 @@ LEAST_BLOCKS = 0.9
 """The part of the even split's KV blocks that a partition must keep."""
 
 _OTHER_BYTES = 3 << 30
-"""An estimate of what a GPU holds beside weights and KV cache; it is measured after loading."""
+"""An estimate of what a GPU holds beside weights and KV cache, which is measured after loading."""
 
 PartTime = Callable[[PartCosts], float]
 
@@ -38,8 +38,8 @@ _prompts: PartTime = attrgetter("prompts")
 
 
 def stage_shares(execution: ExecutionConfig, connected: Sequence[WorkerConnected]) -> list[Share]:
-    """Each stage's share of the layers: as a person asks, or else by what the stages measured; an
-    even one where they measured nothing. Logs it if there are several.
+    """Each stage's share of the layers: as asked for, else by measurement, else even. Logs it if
+    there are several stages.
 
     Raises ModelConfigError if there are more stages than layers.
     """
@@ -79,8 +79,8 @@ def choose_layers(execution: ExecutionConfig, costs: Sequence[StageCosts]) -> tu
 def _log_partition(
     execution: ExecutionConfig, stage_layers: Sequence[int], costs: Sequence[StageCosts]
 ) -> None:
-    """One line: the layers of each stage and, where `costs` are known, for which part of the
-    slowest stage's time each is expected to be busy."""
+    """Log each stage's layers and, with `costs`, for which part of the slowest one's time it is
+    busy."""
     layers = ", ".join(map(str, stage_layers))
     if not costs:
         log.info("layers by stage: %s", layers)
@@ -111,8 +111,7 @@ def _by_weights(execution: ExecutionConfig, costs: StageCosts) -> StageCosts:
 def _of_equal_devices(
     execution: ExecutionConfig, costs: Sequence[StageCosts]
 ) -> Sequence[StageCosts]:
-    """The median of all stages for each, if they share a device or theirs are alike: noise then
-    moves no layer."""
+    """The median of all stages for each, if their devices are alike: then noise moves no layer."""
     for time in (_decode, _prompts):
         times = [time(stage.layer) for stage in costs]
         if len(set(execution.devices)) > 1 and max(times) > ALIKE * min(times):
@@ -134,7 +133,7 @@ def _typical(parts: Sequence[PartCosts]) -> PartCosts:
 def _seconds(
     costs: Sequence[StageCosts], stage_layers: Sequence[int], time: PartTime
 ) -> list[float]:
-    """What each stage takes: the sum of its parts' `time`."""
+    """The time of each stage, summed over its parts."""
     each = zip(costs, stage_layers, strict=True)
     seconds = [layers * time(stage.layer) for stage, layers in each]
     seconds[0] += time(costs[0].embedding)
@@ -143,8 +142,10 @@ def _seconds(
 
 
 def _weighted_time(costs: Sequence[StageCosts], even: Sequence[int]) -> PartTime:
-    """A part's time for decoding and for prompts in one number: each counts as a part of what the
-    even split takes for it over all stages."""
+    """The weighted sum of a part's times for decoding and for prompts.
+
+    Each is relative to the time of the even split over all stages.
+    """
     decode, prompts = (sum(_seconds(costs, even, time)) for time in (_decode, _prompts))
     decode_unit = DECODE_WEIGHT / decode if decode else 0.0
     return lambda part: decode_unit * part.decode + part.prompts / prompts
@@ -174,8 +175,8 @@ def _least_slowest(
 def _most_layers(
     execution: ExecutionConfig, costs: Sequence[StageCosts], even: Sequence[int]
 ) -> list[int]:
-    """The most layers with which each stage still has room for `LEAST_BLOCKS` of the KV blocks of
-    the even split; at least that split's."""
+    """The most layers with which each stage has room for `LEAST_BLOCKS` of the even split's blocks.
+    It is never fewer than that split's layers."""
     num_layers = sum(even)
     if not costs[0].kv_block_bytes:
         return [num_layers for _ in even]
@@ -194,8 +195,7 @@ def _most_layers(
 def _blocks(
     execution: ExecutionConfig, costs: Sequence[StageCosts], stage: int, layers: int
 ) -> int:
-    """An estimate of the blocks of KV cache for which a stage with so many layers has room, up to
-    those that could ever be used."""
+    """An estimate of the KV blocks for which a stage has room, up to those that could be used."""
     cost, usable = costs[stage], -(-execution.max_model_len // execution.block_size)
     budget = execution.kv_cache_bytes
     if execution.memory_shares:

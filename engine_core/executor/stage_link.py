@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -14,8 +15,6 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from engine_core.config import EngineConfig
-from engine_core.executor.base import CHECK_SECONDS, CHECKS_A_BEAT, Capacity, WorkerLostError
-from engine_core.executor.capacity import kv_blocks
 from engine_core.executor.partition import stage_shares
 from engine_core.loop.transport import Pollable, is_readable, open_router
 from workers.contract.config import ExecutionConfig
@@ -35,25 +34,44 @@ from workers.contract.messages import (
 )
 from workers.contract.process import BEAT_SECONDS, SILENT_BEATS
 
+CHECK_SECONDS = 0.25
+"""Seconds between two calls of `StageLink.check`: how late a stage that stands still is noticed."""
+
+CHECKS_A_BEAT = round(BEAT_SECONDS / CHECK_SECONDS)
+
+
+class WorkerLostError(Exception):
+    """A stage has failed or its process is gone, so nothing more can be computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """All stages together: weights in bytes, blocks of KV cache (0 for an encoder)."""
+
+    weight_bytes: int
+    num_blocks: int
+
+
 log = logging.getLogger(__name__)
 
 
 StartMessage = WorkerConnected | WorkerLoaded | WorkerReady
-
-
 StageT = TypeVar("StageT", WorkerConnected, WorkerLoaded, WorkerReady)
-
 
 _CAUSE_SECONDS = 0.2
 """From the first sign of a loss until it is answered, if its cause remains unknown."""
-
 
 _SILENT_TICKS = SILENT_BEATS * CHECKS_A_BEAT
 
 
 class StageLink:
-    """The `Executor` of worker processes, one a stage. The loss of one shows at once: the kernel
-    closes its socket."""
+    """Sends every step to every stage, and takes what they report. Results come from the last one,
+    in submit order. An earlier stage's report may come before the step's result, or after it.
+
+    `results` is readable when `poll` has something, `losses` when a stage is gone. That shows at
+    once, because the kernel closes its socket. Every method raises WorkerLostError once a stage is
+    lost. One that stands still is lost, too.
+    """
 
     def __init__(self, config: EngineConfig, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         execution = self._execution = config.execution
@@ -63,15 +81,12 @@ class StageLink:
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self.results = open_router(context)
         self._losses = Losses(self.results, execution.name)
+        self.losses: Pollable = self._losses.monitor
         self.results.bind(execution.worker_endpoint)
 
-    @property
-    def losses(self) -> Pollable:
-        return self._losses.monitor
-
     def start(self) -> Capacity:
-        """Wait for every stage, give each its share, wait until all have loaded, size the KV cache,
-        wait until all are ready."""
+        """Give each stage its layers, size the KV cache by what they load, and wait until all are
+        ready."""
         connected = [self._await(WorkerConnected) for _ in self._stages]
         shares = stage_shares(self._execution, connected)
         for stage, share in zip(self._stages, shares, strict=True):
@@ -80,27 +95,33 @@ class StageLink:
         weight_bytes = sum(stage.weight_bytes for stage in loaded)
         seconds = max(stage.seconds for stage in loaded)
         log.info("weights: %s bytes in %.1f s", f"{weight_bytes:,}", seconds)
-        num_blocks = kv_blocks(self._execution, loaded)
+        num_blocks = _kv_blocks(self._execution, loaded)
         self._send(AllocateKV(num_blocks), self._stages)
         for _ in self._stages:
             self._await(WorkerReady)
         return Capacity(weight_bytes, num_blocks)
 
     def submit(self, step: StepInput) -> None:
+        """Hand one step to all stages, without blocking."""
         self._send(step, self._stages)
 
     def submit_mask(self, mask: StepMask) -> None:
+        """Hand the mask of a submitted step to the last stage, without blocking."""
         self._send(mask, self._stages[-1:])
 
     def poll(self) -> StepOutput | StageReport | None:
+        """The next report that has come, or None."""
         message = self._receive()
         assert not isinstance(message, StartMessage), f"unexpected {message!r}"
         return message
 
     def check(self, oldest: int | None) -> None:
+        """See that no stage stands still, every CHECK_SECONDS. `oldest` is the oldest step in
+        flight."""
         self._watch.tick(oldest)
 
     def raise_lost(self) -> NoReturn:
+        """Raise WorkerLostError with the reason why `losses` became readable."""
         poller = self._poller()
         until = time.monotonic() + _CAUSE_SECONDS
         while True:
@@ -116,7 +137,7 @@ class StageLink:
             poller.poll(math.ceil(left * 1e3))
 
     def close(self) -> None:
-        """Close the sockets; the supervisor ends the processes."""
+        """Close the sockets. The supervisor ends the processes."""
         self._losses.close()
         self.results.close(0)
 
@@ -132,7 +153,7 @@ class StageLink:
     def _poller(self) -> zmq.Poller:
         poller = zmq.Poller()
         poller.register(self.results, zmq.POLLIN)
-        poller.register(self._losses.monitor, zmq.POLLIN)
+        poller.register(self.losses, zmq.POLLIN)
         return poller
 
     def _send(self, message: ToWorker, stages: Sequence[int]) -> None:
@@ -166,15 +187,46 @@ class StageLink:
         return message
 
 
+def _kv_blocks(execution: ExecutionConfig, loaded: Sequence[WorkerLoaded]) -> int:
+    """Blocks of KV cache that the tightest stage holds, up to what could ever be used.
+
+    An encoder has none. A stage's budget is `kv_cache_bytes` of its configuration
+    (`server/models/model_setup.py` decides it), or what is left of its share of the GPU
+    (`workers/stage/decode_runner.py` measures it). Raises WorkerLostError where no block fits.
+    """
+    stages = [stage for stage in loaded if stage.kv_block_bytes]
+    if not stages:
+        return 0
+    size, longest = execution.block_size, execution.max_model_len
+    tightest = min(stages, key=lambda stage: stage.kv_budget_bytes // stage.kv_block_bytes)
+    blocks = tightest.kv_budget_bytes // tightest.kv_block_bytes
+    if blocks < 1:
+        raise WorkerLostError(
+            f"the KV cache of {tightest.kv_budget_bytes:,} bytes does not hold one block of "
+            f"{tightest.kv_block_bytes:,}: raise {execution.setting('kv_cache_memory')}"
+        )
+    if blocks * size < longest:
+        log.warning(
+            "the KV cache of %s bytes holds %s tokens, fewer than the model's context length "
+            "of %s: longer requests are refused (%s: %s bytes hold one)",
+            f"{tightest.kv_budget_bytes:,}",
+            f"{blocks * size:,}",
+            f"{longest:,}",
+            execution.setting("kv_cache_memory"),
+            f"{-(-longest // size) * tightest.kv_block_bytes:,}",
+        )
+    return min(blocks, execution.max_running * -(-longest // size))
+
+
 class Losses:
-    """What is known of the stages that are lost.
+    """The signs that stages are lost, and which of them is the cause.
 
     A process that is killed says nothing. The kernel closes its connection, which ZMQ reports by
-    its file descriptor; a neighbour may find its own link to that stage broken before.
+    its file descriptor. A neighbour may find its own link to that stage broken before.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], model: str) -> None:
-        """Watches the connections of `socket`; call before it is bound."""
+        """Watch the connections of `socket`, which is not bound yet."""
         self.monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket = socket
         self._model = model
@@ -187,7 +239,6 @@ class Losses:
         self._stages[descriptor] = stage
 
     def failed(self, failure: WorkerFailed) -> None:
-        """A stage has sent its last words."""
         self._failures.setdefault(failure.stage, failure)
 
     def unreachable(self, stage: int) -> None:
@@ -196,15 +247,14 @@ class Losses:
         self._gone.append(stage)
 
     def read(self) -> None:
-        """Take notice of the connections that have been closed."""
+        """Note the connections that have been closed."""
         while is_readable(self.monitor):
             descriptor = recv_monitor_message(self.monitor)["value"]
             if descriptor in self._stages:
                 self._gone.append(self._stages[descriptor])
 
     def cause(self) -> str | None:
-        """Why the model is lost; None if all that is known may be a consequence of something
-        else."""
+        """Why the model is lost, or None while all signs may be consequences of another loss."""
         for failure in self._failures.values():
             if not failure.neighbour_lost:
                 return _said(failure)
@@ -217,7 +267,6 @@ class Losses:
         return _said(words) if words is not None else f"a worker of {self._model} has gone"
 
     def close(self) -> None:
-        """Stop watching."""
         self._socket.disable_monitor()
         self.monitor.close(0)
 
@@ -227,11 +276,14 @@ def _said(failure: WorkerFailed) -> str:
 
 
 class StageWatch:
-    """Counts calls of `tick`, not seconds of a clock: the time for which this process was itself
-    stopped, perhaps with the whole machine, does not count as any stage's silence."""
+    """Finds a stage that stands still, by counting calls of `tick`.
+
+    A clock would take the time for which this process itself was stopped, perhaps with the whole
+    machine, for a stage's silence.
+    """
 
     def __init__(self, execution: ExecutionConfig, stall_timeout: float) -> None:
-        """A step may take `stall_timeout` seconds; with 0 nothing is watched."""
+        """A step may take `stall_timeout` seconds. With 0 nothing is watched."""
         num_stages = execution.num_stages
         self._name = execution.name
         self._setting = execution.setting("stall_timeout")
@@ -243,15 +295,13 @@ class StageWatch:
         self._age = 0  # ticks for which `_oldest` has been the same
 
     def heard(self, beat: WorkerBeat) -> None:
-        """A heartbeat has come."""
         self._silent[beat.stage] = 0
         self._last_steps[beat.stage] = beat.last_finished_step
 
     def tick(self, oldest: int | None) -> None:
-        """Called every CHECK_SECONDS with the oldest step in flight.
+        """See `StageLink.check`. Raises WorkerLostError, naming the stage that stands still.
 
-        Raises WorkerLostError, naming the stage that stands still. While a step is in flight
-        silence means nothing: a stage may be busy, or in a debugger.
+        Silence means nothing while a step is in flight: a stage may be busy, or in a debugger.
         """
         if not self._stall_timeout:
             return

@@ -25,8 +25,7 @@ from engine_core.structured.schema_tree import (
     schemas_in,
     without,
 )
-from engine_core.tokenization.panics import as_exception
-from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
+from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer, as_exception
 from workers.contract.config import ExecutionConfig
 
 _MAX_MESSAGE = 300
@@ -67,9 +66,9 @@ _LATE = ("additionalProperties", "required", "minProperties", "maxProperties")
 class CompiledGrammar(NamedTuple):
     """A grammar over a vocabulary, before its first token.
 
-    A mask is uint32[words] and covers at least the vocabulary: bit i % 32 of word i // 32 is set if
-    token i may come next. The token `end`, which the model does not have, stands for the end of
-    the text. `ignored` are the paths of keywords that the grammar does not follow.
+    A mask is uint32[words] and covers at least the vocabulary. Bit i % 32 of word i // 32 says
+    whether token i may come next. The token `end`, which the model does not have, stands for the
+    end of the text. `ignored` are the paths of keywords that the grammar does not follow.
     """
 
     start: LLMatcher
@@ -292,8 +291,8 @@ def _fault_in(
 def _keywords(schema: Any, path: SchemaPath) -> Iterator[tuple[int, SchemaPath]]:
     """The paths of all keywords, each with the phase in which it is added.
 
-    First come the keywords with schemas in them, then references, as definitions are followed only
-    where they are used, then all others; `oneOf` depends on all that is in its branches.
+    First come the keywords with schemas in them, then references, because definitions are followed
+    only where they are used, then all others. `oneOf` depends on all that is in its branches.
     """
     keywords = as_schema(schema)
     for keyword in sorted(keywords, key=_rank):

@@ -26,7 +26,7 @@ from engine_core.structured.schema_tree import (
 )
 
 _FORMATS = frozenset("date-time time date duration uuid email hostname ipv4 ipv6 uri".split())
-"""Those that llguidance follows. JSON Schema (2020-12, 7.2.1) has all others as annotations."""
+"""Formats that llguidance follows. JSON Schema (2020-12, 7.2.1) has all others as annotations."""
 
 _NO_LEAP_SECOND = "^[^:]*:[^:]*:[0-5]"
 """RFC 3339 has a second 60, which hardly any reader takes."""
@@ -47,7 +47,7 @@ _UNHELD = frozenset(
     "not if contains dependentSchemas dependentRequired dependencies propertyNames uniqueItems "
     "unevaluatedItems unevaluatedProperties $dynamicRef $recursiveRef".split()
 )
-"""What is not followed where no rewriting has replaced it."""
+"""Keywords that are not followed where no rewriting has replaced them."""
 
 _FOLLOWED = COUNTS.union(
     "$defs $ref definitions type const enum allOf anyOf oneOf properties additionalProperties "
@@ -56,12 +56,10 @@ _FOLLOWED = COUNTS.union(
 )
 
 _ONLY_BESIDE = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
-"""What means something only beside another keyword."""
+"""Keywords that mean something only beside another one."""
 
 
 class Unheld(NamedTuple):
-    """A keyword that cannot be followed, and why."""
-
     path: SchemaPath
     reason: str
 
@@ -99,7 +97,6 @@ class _Rewriting:
         self.unheld: list[Unheld] = []
 
     def result(self) -> Schema:
-        """The schema, rewritten."""
         schemas = schemas_in(self._root)
         for _, schema in schemas:
             # They are additional ones where no other schema evaluates any.
@@ -471,7 +468,7 @@ def _numbers(value: Any) -> Iterator[_Number]:
 _MOST_VALUES = 16
 
 _Pick = list[tuple[int, ...]]
-"""One of each tuple, in this order."""
+"""A list with one value of each tuple, in this order."""
 
 _BLOCK = 4
 

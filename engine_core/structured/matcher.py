@@ -32,7 +32,6 @@ class Matcher:
 
     @property
     def state(self) -> LLMatcher:
-        """llguidance's matcher."""
         if self._state is None:
             self._state = self._grammar.start.deep_copy()
         return self._state

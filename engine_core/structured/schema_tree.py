@@ -52,7 +52,7 @@ _VALUES: dict[str, Any] = {
 _Keywords: Any = TypedDict("_Keywords", _VALUES, total=False)  # pyright: ignore[reportArgumentType]
 
 _MAX_DEPTH = 128
-"""That of llguidance's parser."""
+"""The depth to which llguidance parses."""
 _PLAIN_NAME = re.compile(r"[\w$-]+", re.ASCII)
 _BASE = "http://root.invalid/"
 _NAMES = frozenset({"$id", "id", "$anchor", "$dynamicAnchor"})
@@ -116,7 +116,9 @@ def path_text(path: SchemaPath) -> str:
     '$.properties["a b"].allOf[0].pattern'
     """
     return "$" + "".join(
-        f".{part}" if isinstance(part, str) and _PLAIN_NAME.fullmatch(part) else _bracketed(part)
+        f".{part}"
+        if isinstance(part, str) and _PLAIN_NAME.fullmatch(part)
+        else f"[{json.dumps(part)}]"
         for part in path
     )
 
@@ -199,10 +201,6 @@ def as_list(value: Any) -> list[Any]:
 def as_schema(value: Any) -> Schema:
     """`value` if it is an object, otherwise an empty one."""
     return cast("Schema", value) if isinstance(value, dict) else {}
-
-
-def _bracketed(part: str | int) -> str:
-    return f"[{json.dumps(part)}]"
 
 
 def _check_valid(schemas: Iterable[tuple[SchemaPath, Schema]]) -> None:

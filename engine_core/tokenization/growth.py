@@ -48,7 +48,6 @@ class _Rule(msgspec.Struct):
     special_tokens: dict[str, _SpecialToken] = {}
 
     def single_rules(self) -> "Iterator[_Rule]":
-        """The single rules, in order."""
         several = (*self.normalizers, *self.pretokenizers, *self.processors, *self.decoders)
         for rule in several:
             yield from rule.single_rules()

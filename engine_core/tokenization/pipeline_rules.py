@@ -23,12 +23,10 @@ class PipelineRules(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "PipelineRules":
-        """The rules of `tokenizer`."""
         return cls(_rules(tokenizer.normalizer), _rules(tokenizer.pre_tokenizer))
 
     @property
     def every(self) -> list[Rule]:
-        """The rules of both."""
         return self.normalizer + self.pre_tokenizer
 
     def changed(self, change: Callable[[Rule], Rule]) -> "PipelineRules":
@@ -36,7 +34,6 @@ class PipelineRules(NamedTuple):
         return PipelineRules(*([new for rule in part if (new := change(rule))] for part in self))
 
     def put_into(self, tokenizer: Tokenizer) -> None:
-        """Let `tokenizer` have these rules."""
         if self.normalizer:
             normalizers = Normalizers([])
             normalizers.__setstate__(_sequence("normalizers", self.normalizer))
@@ -88,9 +85,11 @@ def _without_prefix(rule: Rule) -> Rule:
 
 
 def longest_token(tokenizer: Tokenizer) -> int | None:
-    """The most bytes of a text that one token spells, or None where there may be any number. So it
-    is with a normalizer or a splitting rule that drops characters, an unknown token, and an added
-    token that takes the white space around it."""
+    """The most bytes of a text that one token spells, or None without a bound.
+
+    A normalizer has none, nor have a splitting rule that drops characters, an unknown token, and an
+    added token that takes white space.
+    """
     model = tokenizer.model
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     added = tokenizer.get_added_tokens_decoder().values()

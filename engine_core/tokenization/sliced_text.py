@@ -14,7 +14,7 @@ from engine_core.tokenization.tokenizer import Tokenizer
 SLICE_CHARACTERS = 64 * 1024
 """No text of so many is tokenized in parts."""
 _CONTEXT = 128
-"""What a tokenizer looks at on either side of a place, in characters."""
+"""Characters on either side of a place that decide about the tokens there."""
 _CANDIDATES = 32
 _GROWTH = 16
 _SIGNS = r"、。\uff0c\uff01\uff1f\uff1b\uff1a"
@@ -34,21 +34,21 @@ class _Slice:
 
 
 class SlicedText:
-    """The tokens of a text, those of its beginning first, or those of its end. They are those of
-    the whole text, which is divided where that changes no token.
+    """The tokens of a text, from its beginning or from its end. The text is divided where that
+    changes no token.
 
-    The best places are before a space and behind a line, where the tokenizer treats what is on
-    either side as it would treat two texts. Where there is none, a slice that begins with the text
-    or behind such a slice ends between two tokens, if those behind are found again when they are
-    all that is tokenized: a row of tokens is what byte-pair encoding makes of a text if each two
-    neighbours are what it makes of theirs (the crate `bpe` of github.com/github/rust-gems). With
-    a unigram model there is no such place.
+    The best places are before a space and behind a line, where both sides are tokenized like two
+    texts. Without such a place, a slice that begins with the text, or behind another slice, may end
+    between two tokens. The tokens behind must then be found again when their text alone is
+    tokenized. This suffices, because byte-pair encoding has made a row of tokens if it makes each
+    two neighbours of their text (the crate `bpe` of github.com/github/rust-gems). A unigram model
+    has no such place.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, text: str, *, from_end: bool = False, offsets: bool = False
     ) -> None:
-        """With `offsets` it is also known where the tokens are."""
+        """With `offsets` the tokens' places are known, too."""
         self._tokenizer, self._text, self._offsets = tokenizer, text, offsets
         self._from_end = self._can_take_last = from_end
         self._before: deque[_Slice] = deque()
@@ -58,12 +58,10 @@ class SlicedText:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of the text is tokenized."""
         return self._start == self._stop and bool(self._before or self._behind)
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens `merged` has."""
         return _num_tokens(self._before) + _num_tokens(self._behind)
 
     def has_more_than(self, most: int) -> bool:

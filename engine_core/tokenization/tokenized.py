@@ -24,8 +24,8 @@ class Tokenized(msgspec.Struct, frozen=True):
     """The ids of a text or a pair, int32 bytes, and segments, uint8 bytes (empty for one text).
 
     `dropped` counts the tokens that truncation removed, among those that were looked at.
-    `at_least` is not 0 where a text was not tokenized to its end, as it has at least so many
-    tokens, which is more than the model takes.
+    `at_least` is 0, or a lower bound of a longer text's tokens: tokenizing ended once there were
+    more than the model takes.
     """
 
     ids: bytes
@@ -40,7 +40,6 @@ class Tokenized(msgspec.Struct, frozen=True):
 
     @property
     def described(self) -> str:
-        """How many tokens it has, for a person."""
         return f"at least {self.at_least}" if self.at_least else f"{self.num_tokens}"
 
 
@@ -106,16 +105,16 @@ class TextPieces:
 
     @property
     def whole_piece(self) -> str:
-        """The piece with its text."""
         return self.pieces[self.place] + self.text
 
 
 def tokenize_pieces(
     tokenizer: Tokenizer, texts: Sequence[TextPieces], options: Tokenization, max_model_len: int
 ) -> list[Tokenized]:
-    """Truncation removes tokens of a text, from either side, and nothing else. What several texts
-    have in common is tokenized once; a long piece only as far as it matters, but for one that is
-    cut on the left.
+    """Tokenize texts between the pieces of a template. Truncation removes tokens of a text alone.
+
+    Each piece is tokenized once, and a long one only as far as it matters, unless it is cut on the
+    left.
 
     Raises RefusalError where the template alone is longer than the limit, or a text cannot be
     tokenized.

@@ -15,7 +15,6 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.growth import check_growth
-from engine_core.tokenization.panics import as_exception
 from engine_core.tokenization.pipeline_rules import continuing, longest_token
 from engine_core.tokenization.tokenizer_settings import TokenizerSettings
 from workers.contract.checkpoint.config_keys import Refuse, stop
@@ -32,7 +31,7 @@ _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(256 + index): byte for index, byte in enumerate(_OTHERS)
 }
-"""The byte behind each character of a byte-level vocabulary (GPT-2): printable bytes are
+"""The byte behind each character of a byte-level vocabulary (GPT-2). Printable bytes are
 themselves, the others are, in order, the characters from 256 on."""
 
 
@@ -128,12 +127,11 @@ class Tokenizer:
 
     @cached_property
     def token_bytes(self) -> "TokenBytes":
-        """The bytes of single tokens."""
         return TokenBytes(self.raw)
 
     def fewest_tokens(self, text: str) -> int:
-        """Return a lower bound of a text's tokens, known without tokenizing it. It is 0 where the
-        tokenizer might drop parts of it, or take any number of characters for one token."""
+        """A lower bound of a text's tokens, known without tokenizing. It is 0 where the tokenizer
+        might drop parts of it, or take any number of characters for one token."""
         return -(-len(text.encode()) // self._longest) if self._longest else 0
 
     @cached_property
@@ -151,10 +149,6 @@ class Tokenizer:
     @cached_property
     def _longest(self) -> int | None:
         return longest_token(self.raw)
-
-    def id_to_token(self, token: int) -> str:
-        """The vocabulary's own spelling of a token. Empty for an id without one."""
-        return self.raw.id_to_token(token) or ""
 
 
 class TokenBytes:
@@ -192,7 +186,6 @@ class TokenBytes:
         return self._spelled(token, _decoded(self._raw, [token]))
 
     def joined(self, ids: Sequence[int], *, skip_special_tokens: bool) -> bytes:
-        """The bytes of the text of `ids`."""
         text = TextBytes(self, skip_special_tokens=skip_special_tokens)
         return b"".join(map(text.next, ids))
 
@@ -226,6 +219,26 @@ class TextBytes:
             self._begun = True
             data = self._tokens.first(token)
         return _UNKNOWN if data is None else data
+
+
+_MODULE = "pyo3_runtime"
+"""Each library has a `PanicException` of its own, which no module exports."""
+
+
+class PanicError(Exception):
+    """A panic, as an Exception: PyO3's own class is a BaseException, like KeyboardInterrupt."""
+
+
+def as_exception(error: BaseException) -> Exception:
+    """Return `error` itself if it is an Exception, or a PanicError in place of a panic.
+
+    Raises `error` if it is neither: KeyboardInterrupt, for one, ends more than a call.
+    """
+    if isinstance(error, Exception):
+        return error
+    if type(error).__module__ == _MODULE:
+        return PanicError(" ".join(str(error).split()))
+    raise error
 
 
 def not_tokenized(error: BaseException) -> RefusalError:

@@ -158,11 +158,11 @@ _BOOKKEEPING = frozenset(
     unk_token_id
     """.split()
 )
-"""Keys of `tokenizer_config.json` that change neither ids nor prompts: the origin, files, lengths,
-outputs, decoding, slow form, chats, ids of tokens.
+"""Keys of `tokenizer_config.json` that change neither ids nor prompts.
 
-As of transformers 5.23 and the versions before it, where there is a `tokenizer.json`: then what is
-added around texts stands there alone, whatever `add_bos_token` and `add_eos_token` say.
+They are about the origin, files, lengths, outputs, decoding, slow form, chats and ids of tokens.
+Beside a `tokenizer.json`, transformers (up to 5.23) ignores `add_bos_token` and `add_eos_token`,
+too: that file alone says what is added around texts.
 """
 
 _NOT_SUPPORTED: Neutral = {
@@ -170,10 +170,10 @@ _NOT_SUPPORTED: Neutral = {
     "init_inputs": (None, []),
     "split_special_tokens": (None, False),
 }
-"""Values of keys of any class; with another value a checkpoint is refused."""
+"""Values of keys of any class. A checkpoint with another value is refused."""
 
 _NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-"""The named tokens of every tokenizer; a checkpoint may have others."""
+"""The named tokens of every tokenizer. A checkpoint may have others."""
 _BY_ID = "added_tokens_decoder"
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 
@@ -375,7 +375,7 @@ MISTRAL_WORDS = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""What transformers takes for a word of these models."""
+"""The regular expression by which transformers finds the words of these models."""
 
 
 class _TokenizerClass(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from engine_core.executor.base import Capacity
+from engine_core.executor.stage_link import Capacity
 from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.reports import StepWork

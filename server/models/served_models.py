@@ -119,7 +119,7 @@ def divide_memory(
     A share that was given is kept. On each device the models without one divide evenly what is left
     of the daemon's; a model with several devices takes the smallest of its parts. From the share
     `model_setup.py` takes the engine's bytes, `workers/stage/kv_budget.py` what is left of them for
-    the KV cache, and `engine_core/executor/capacity.py` the number of blocks.
+    the KV cache, and `engine_core/executor/stage_link.py` the number of blocks.
 
     Raises SettingsError where the given shares exceed a whole device, or leave nothing to the
     others.

@@ -4,13 +4,13 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import msgspec
 import numpy as np
 
 from engine_core.core import EngineCore
-from engine_core.executor.base import Capacity, WorkerLostError
+from engine_core.executor.stage_link import Capacity, StageLink, WorkerLostError
 from engine_core.messages import Beat, EngineInfo, FromCore, Outputs, ToCore, TracedSteps
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.base import workflow_for
@@ -172,7 +172,7 @@ class Engine:
             self.config,
             workflow,
             Capacity(weight_bytes=0, num_blocks=num_blocks),
-            self.executor,
+            cast("StageLink", self.executor),
             self.clients,
             workflow.preprocessor(execution, tokenizer),
             clock or (lambda: self._now),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_core.executor.base import WorkerLostError
+from engine_core.executor.stage_link import WorkerLostError
 from engine_core.loop.admission import InFlight
 from engine_core.messages import (
     Abort,

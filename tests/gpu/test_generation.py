@@ -29,9 +29,8 @@ from tests.workers.equivalence import (
     check_way,
     prompts_that_begin_alike,
 )
-from tests.workers.in_memory_links import Fault
-from tests.workers.inline_engine import InlineEngine, Sampled, Way
-from tests.workers.mutations import MUTATIONS
+from tests.workers.inline_engine import MUTATIONS, InlineEngine, Sampled, Way
+from tests.workers.inline_pipeline import Fault
 from tests.workers.teacher import Comparison
 from workers.attention.backend_selection import AttentionBackendError
 from workers.contract.config import Dtype

@@ -13,8 +13,7 @@ import server.demo
 from engine_core.messages import SamplingParams
 from tests.engine_core.integrity import check_blocks
 from tests.workers.checkpoints import save_llama
-from tests.workers.inline_engine import InlineEngine, Mutation, Sampled, Way, unchanged
-from tests.workers.mutations import MUTATIONS
+from tests.workers.inline_engine import MUTATIONS, InlineEngine, Mutation, Sampled, Way, unchanged
 from tests.workers.teacher import CLEAR_GAP, TOLERANCE, Comparison, Reference, references
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import Dtype

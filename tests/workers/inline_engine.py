@@ -22,8 +22,7 @@ from engine_core.workflows.generate import DecoderProcessor
 from engine_core.workflows.tokenizer_threads import JobInputs
 from tests.engine_core.configs import execution_config
 from tests.workers.checkpoints import with_execution, worker_config
-from tests.workers.in_memory_links import Fault
-from tests.workers.inline_pipeline import InlinePipeline
+from tests.workers.inline_pipeline import Fault, InlinePipeline
 from workers.contract.config import Device, Dtype, WorkerConfig
 from workers.contract.messages import DecodeStep, GenerateOutput, Logprobs
 
@@ -79,11 +78,6 @@ def unchanged(message: DecodeStep) -> DecodeStep:
     return message
 
 
-class _Launched(NamedTuple):
-    batch: DecodeBatch
-    step: int
-
-
 class InlineEngine:
     """A decoder.
 
@@ -134,15 +128,17 @@ class InlineEngine:
         """Bring every prompt to its end, in the batch band or not. `judge` may change tokens at
         depth 1 only."""
         waiting = deque(enumerate(prompts))
-        in_flight: deque[_Launched] = deque()
+        in_flight: deque[DecodeBatch] = deque()
         while waiting or self._open_jobs:
             for _ in range(min(self.way.arrivals, len(waiting))):
                 self._admit(*waiting.popleft(), params, batch=batch)
             while len(in_flight) < min(self.way.depth, self.scheduler.depth()):
-                launched = self._launch(in_flight[0].batch if in_flight else None)
-                if launched is None:
+                step = self.scheduler.schedule(in_flight[0] if in_flight else None)
+                if step is None:
                     break
-                in_flight.append(launched)
+                self._pipeline.launch(self._mutate(self.scheduler.build(step)))
+                self.steps += 1
+                in_flight.append(step)
             self.deepest = max(self.deepest, len(in_flight))
             self._finish(in_flight.popleft(), judge)
         for wasted in in_flight:
@@ -162,26 +158,17 @@ class InlineEngine:
         del job
         self._open_jobs -= 1
 
-    def _launch(self, oldest: DecodeBatch | None) -> _Launched | None:
-        batch = self.scheduler.schedule(oldest)
-        if batch is None:
-            return None
-        message = self._mutate(self.scheduler.build(batch))
-        self._pipeline.launch(message)
-        self.steps += 1
-        return _Launched(batch, message.step)
-
     @property
     def graph_steps(self) -> int:
         return self._pipeline.graph_steps
 
-    def _finish(self, launched: _Launched, judge: Judge) -> None:
-        result = self._pipeline.result(launched.step)
+    def _finish(self, batch: DecodeBatch, judge: Judge) -> None:
+        result = self._pipeline.result(batch.step)
         if result.copied is not None:
             result.copied.synchronize()
-        output = result.result.to_output(launched.step)
+        output = result.result.to_output(batch.step)
         assert isinstance(output, GenerateOutput)
-        rows = zip(launched.batch.requests, launched.batch.samples, strict=True)
+        rows = zip(batch.requests, batch.samples, strict=True)
         requests = [request for request, samples in rows if samples]
         if requests:
             own = np.frombuffer(output.tokens, np.int32)
@@ -193,7 +180,7 @@ class InlineEngine:
             output = msgspec.structs.replace(output, tokens=np.array(tokens, np.int32).tobytes())
             if tokens != own.tolist():
                 self._go_on_with(requests, tokens)
-        self.scheduler.update(launched.batch, output, self._outbox)
+        self.scheduler.update(batch, output, self._outbox)
         for _, outputs in self._outbox.take():
             for row in outputs.rows:
                 if row.scored is not None:
@@ -236,3 +223,40 @@ def stage_config(folder: Path, way: Way, stage: int = 0) -> WorkerConfig:
         max_step_tokens=way.max_step_tokens,
         block_size=way.block_size,
     )
+
+
+def swapped_blocks(at: int) -> Mutation:
+    """Step `at` tells two rows that the other's first block is theirs.
+
+    Between two rows: within one, attention would not notice, keys know their positions.
+    """
+    firsts: dict[int, int] = {}
+
+    def mutate(message: DecodeStep) -> DecodeStep:
+        updates = np.frombuffer(message.block_updates, np.int32).reshape(-1, 3)
+        firsts.update((int(slot), int(block)) for slot, index, block in updates if index == 0)
+        if message.step != at:
+            return message
+        one, other = np.frombuffer(message.slots, np.int32)[:2].tolist()
+        swap = np.array([[one, 0, firsts[other]], [other, 0, firsts[one]]], np.int32)
+        news = message.block_updates + swap.tobytes()
+        return msgspec.structs.replace(message, block_updates=news)
+
+    return mutate
+
+
+def shifted_position(at: int) -> Mutation:
+    """Step `at` puts its first row one position further."""
+
+    def mutate(message: DecodeStep) -> DecodeStep:
+        starts = np.frombuffer(message.starts, np.int32).copy()
+        starts[0] += message.step == at
+        return msgspec.structs.replace(message, starts=starts.tobytes())
+
+    return mutate
+
+
+MUTATIONS: dict[str, Callable[[int], Mutation]] = {
+    "swapped_blocks": swapped_blocks,
+    "shifted_position": shifted_position,
+}

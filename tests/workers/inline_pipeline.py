@@ -3,30 +3,106 @@ and later stages always lag a step behind the first."""
 
 import time
 from collections import deque
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from tests.workers.checkpoints import load_share
-from tests.workers.in_memory_links import Fault, in_memory_links, mark
 from workers.attention.backend_selection import select_backends
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, StepMask
 from workers.heads.base import HeadResult
 from workers.layers.layer import TORCH_DTYPES
 from workers.links.engine_link import StepInbox
+from workers.links.transport import Links
 from workers.stage.decode_runner import DecodeInput, DecodeRunner
 from workers.stage.model_runner import attention_needs
 from workers.stage.stage import ResultSender, Stage, StepTimer, recorded_event
+
+Fault = Literal["not copied", "not waited for"]
+
+_LONG = 20_000_000
+"""Cycles, about ten milliseconds: a receiver that does not wait reads the ring too early."""
+
+
+class InMemoryEdge:
+    """Both ends of an edge: a ring of slots, as in peer memory."""
+
+    def __init__(self, ring: torch.Tensor, fault: Fault | None = None) -> None:
+        """`ring` [slots, N, hidden_size] has room for the largest step."""
+        self._ring, self._fault = ring, fault
+        self._sent: dict[int, tuple[torch.Tensor, torch.cuda.Event | None]] = {}
+
+    def send(self, step: int, hidden: torch.Tensor, *, reused: bool) -> None:
+        del reused
+        if self._fault == "not waited for":
+            torch.cuda._sleep(_LONG)
+        slot = hidden
+        if self._fault != "not copied":
+            slot = self._ring[step % len(self._ring), : len(hidden)]
+            slot.copy_(hidden)
+        self._sent[step] = slot, mark(hidden.device)
+
+    def receive(self, step: int, num_tokens: int) -> torch.Tensor:
+        hidden, sent = self._sent.pop(step)
+        if self._fault != "not waited for":
+            wait_for(sent)
+        assert len(hidden) == num_tokens, "the step's own rows, whatever a stage pads or captures"
+        return hidden
+
+
+class InMemoryTokens:
+    """See `TokenMemory`."""
+
+    def __init__(self, last_tokens: torch.Tensor) -> None:
+        self.last_tokens = last_tokens
+        self._announced: dict[int, torch.cuda.Event | None] = {}
+
+    def announce(self, step: int) -> None:
+        self._announced[step] = mark(self.last_tokens.device)
+
+    def wait_for(self, step: int) -> None:
+        if step >= 0:
+            wait_for(self._announced[step])
+
+
+def mark(device: torch.device) -> torch.cuda.Event | None:
+    """This moment in the current stream; None on a CPU."""
+    if device.type == "cpu":
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event
+
+
+def wait_for(event: torch.cuda.Event | None) -> None:
+    """The current stream waits for a moment of another."""
+    if event is not None:
+        torch.cuda.current_stream().wait_event(event)
+
+
+def in_memory_links(
+    num_stages: int, ring_like: torch.Tensor, last_tokens: torch.Tensor, fault: Fault | None = None
+) -> list[Links]:
+    """The links of each stage. `ring_like` [slots, N, hidden_size] is for one edge, `last_tokens`
+    int64[max_running + 1] for the tokens."""
+    if num_stages == 1:
+        return [Links()]
+    edges = [InMemoryEdge(torch.zeros_like(ring_like), fault) for _ in range(num_stages - 1)]
+    tokens = InMemoryTokens(last_tokens)
+    ends = (0, num_stages - 1)
+    return [
+        Links(previous, following, tokens if stage in ends else None)
+        for stage, (previous, following) in enumerate(
+            zip([None, *edges], [*edges, None], strict=True)
+        )
+    ]
 
 
 class Result(NamedTuple):
     """What the last stage made of a step, on the host once `copied` is done."""
 
-    step: int
     result: HeadResult
     copied: torch.cuda.Event | None
 
@@ -42,7 +118,7 @@ class _Results(ResultSender):
 
     def send(self, step: int, result: HeadResult | None) -> None:
         if result is not None:
-            self.kept[step] = Result(step, result.to_host(), mark(self._device))
+            self.kept[step] = Result(result.to_host(), mark(self._device))
 
 
 class CountingRunner(DecodeRunner):
@@ -89,7 +165,7 @@ class InlinePipeline:
     def warm_up(self) -> None:
         """Each stage alone, and then nothing is left to do on the device."""
         for runner, stream in zip(self.runners, self._streams, strict=True):
-            with _on(stream):
+            with torch.cuda.stream(stream):
                 runner.warm_up()
         if self._streams[0] is not None:
             torch.cuda.synchronize()
@@ -114,7 +190,7 @@ class InlinePipeline:
 
     def store_last_tokens(self, slots: np.ndarray, tokens: np.ndarray) -> None:
         """The slots go on with these tokens, int32[S] each. Nothing may be in flight."""
-        with _on(self._streams[0]):
+        with torch.cuda.stream(self._streams[0]):
             self.runners[0].slots.store_sampled(slots, tokens)
 
     def _catch_up(self, step: int) -> None:
@@ -123,17 +199,8 @@ class InlinePipeline:
                 self._run(stage, behind.popleft())
 
     def _run(self, stage: int, message: DecodeStep) -> None:
-        with _on(self._streams[stage]):
+        with torch.cuda.stream(self._streams[stage]):
             self._stages[stage].run(message)
-
-
-@contextmanager
-def _on(stream: torch.cuda.Stream | None) -> Generator[None]:
-    if stream is None:
-        yield
-        return
-    with torch.cuda.stream(stream):
-        yield
 
 
 def stage_runner(

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
 
 import torch
 
@@ -13,29 +12,16 @@ from engine_core.messages import Abort, EncodeJob, GenerateJob
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.test_core import A, idle
 from tests.workers.inline_engine import Mutation, unchanged
-from tests.workers.stages import EncoderStages, Stages, sampled_tokens
+from tests.workers.stages import EncoderStages, Stages
 from tests.workers.worker_group import WorkerGroup
 from workers.contract.messages import (
     DecodeStep,
     EncodeStep,
-    GenerateOutput,
     StepInput,
     StepMask,
     StepOutput,
 )
 from workers.stage.decode_runner import DecodeInput
-
-
-class StepRunner(Protocol):
-    """What a `FakeExecutor` submits to; `len` is the number of steps in flight."""
-
-    def __len__(self) -> int: ...
-
-    def submit(self, step: StepInput) -> None: ...
-
-    def submit_mask(self, mask: StepMask) -> None: ...
-
-    def next_result(self) -> StepOutput: ...
 
 
 @dataclass
@@ -83,11 +69,7 @@ class DecoderRunner:
         mask = self._masks.pop(step.message.step) if step.message.masked else None
         result = self.stages.runners[-1].run_head(batch, hidden, mask)
         output = result.to_output(step.message.step)
-        if batch.requested.sampling is not None:
-            assert isinstance(output, GenerateOutput)
-            slots = batch.requested.sampling.device_slots
-            tokens = torch.from_numpy(sampled_tokens(output).copy())
-            self.stages.runners[0].slots.store_last_tokens(slots, tokens)
+        self.stages.keep_tokens(batch.requested, output)
         self._finished = step.message.step
         self._run_first_stage()
         return output
@@ -118,9 +100,6 @@ class EncoderRunner:
     def submit(self, step: StepInput) -> None:
         assert isinstance(step, EncodeStep)
         self._steps.append(self._mutate(step) if self._mutate else step)
-
-    def submit_mask(self, mask: StepMask) -> None:
-        raise AssertionError("an encoder samples nothing")
 
     def next_result(self) -> StepOutput:
         return self._stages.run(self._steps.popleft())

@@ -1,13 +1,15 @@
 """All stages of a model in one process, driven by step messages as worker processes are."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
 
-import msgspec
 import numpy as np
 import torch
 
-from tests.workers.checkpoints import BERT, load_share, worker_config
+from tests.workers.checkpoints import BERT, load_share, with_execution, worker_config
 from workers.attention.backend_selection import select_backends
+from workers.attention.base import AttentionBackend
 from workers.contract.config import Device, Task, WorkerConfig
 from workers.contract.messages import (
     ClassifyOutput,
@@ -21,14 +23,16 @@ from workers.contract.messages import (
     StepOutput,
 )
 from workers.contract.model_config import ModelConfig
+from workers.heads.decoder_head import RequestedOutputs
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.model_runner import EncodeRunner, attention_needs
 
 NUM_BLOCKS = 96
+RunnerT = TypeVar("RunnerT", DecodeRunner, EncodeRunner)
 
 
-class Stages:
-    """Runners of every stage of a decoder, hidden states handed on directly."""
+class _AllStages(ABC, Generic[RunnerT]):
+    """Runners of every stage, hidden states handed on directly."""
 
     def __init__(
         self,
@@ -40,87 +44,71 @@ class Stages:
         device: Device = "cpu",
         model: ModelConfig | None = None,
     ) -> None:
-        configs = _configs(folder, task, num_stages, backend, device, model)
-        self.block_size = configs[0].execution.block_size
-        self.runners: list[DecodeRunner] = []
-        for config in configs:
-            chosen = select_backends(backend, attention_needs(config.execution))
-            runner = DecodeRunner(config, load_share(config), chosen, NUM_BLOCKS)
+        whole = worker_config(folder, task=task, num_stages=num_stages, device=device, model=model)
+        execution = with_execution(whole, attention_backend=backend).execution
+        self.block_size = execution.block_size
+        self.runners: list[RunnerT] = []
+        for stage in range(num_stages):
+            chosen = select_backends(backend, attention_needs(execution))
+            runner = self._runner(WorkerConfig(execution=execution, stage=stage), chosen)
             with torch.inference_mode():
                 runner.warm_up()
             self.runners.append(runner)
 
+    @abstractmethod
+    def _runner(self, config: WorkerConfig, backends: list[AttentionBackend]) -> RunnerT: ...
+
     @torch.inference_mode()
+    def _compute(self, message: Any, mask: StepMask | None = None) -> tuple[Any, Any, StepOutput]:
+        """The last stage's tensors of a step, hidden states, and results."""
+        hidden = batch = None
+        runners = cast("list[Any]", self.runners)
+        for runner in runners:
+            batch = runner.prepare(message)
+            hidden = runner.forward(batch, hidden)
+        assert hidden is not None
+        result = runners[-1].run_head(batch, hidden, mask).to_host()
+        if hidden.is_cuda:
+            torch.cuda.synchronize()
+        return batch, hidden, result.to_output(message.step)
+
+
+class Stages(_AllStages[DecodeRunner]):
+    """The stages of a decoder."""
+
+    def _runner(self, config: WorkerConfig, backends: list[AttentionBackend]) -> DecodeRunner:
+        return DecodeRunner(config, load_share(config), backends, NUM_BLOCKS)
+
     def run(
         self, message: DecodeStep, mask: StepMask | None = None
     ) -> tuple[torch.Tensor, GenerateOutput]:
         """The last stage's hidden states [S, hidden_size] of the rows that sample, in steps that
         score nothing, and its results. `mask` is that of a step with masked rows."""
-        hidden = batch = None
-        for runner in self.runners:
-            batch = runner.prepare(message)
-            hidden = runner.forward(batch, hidden)
-        assert batch is not None
-        assert hidden is not None
-        last = self.runners[-1]
-        result = last.run_head(batch, hidden, mask).to_host()
-        if hidden.is_cuda:
-            torch.cuda.synchronize()
-        output, sampling = result.to_output(message.step), batch.requested.sampling
+        batch, hidden, output = self._compute(message, mask)
         assert isinstance(output, GenerateOutput)
-        if sampling is None:
-            return hidden[:0], output
-        tokens = torch.from_numpy(sampled_tokens(output).copy()).to(hidden.device)
-        self.runners[0].slots.store_last_tokens(sampling.device_slots, tokens)
-        return hidden[: len(sampling.device_slots)], output
+        return hidden[: self.keep_tokens(batch.requested, output)], output
+
+    def keep_tokens(self, requested: RequestedOutputs, output: StepOutput) -> int:
+        """Store what the last stage has sampled in the first one's slots: so many tokens."""
+        if requested.sampling is None:
+            return 0
+        assert isinstance(output, GenerateOutput)
+        slots = requested.sampling.device_slots
+        tokens = torch.from_numpy(sampled_tokens(output).copy()).to(slots.device)
+        with torch.inference_mode():
+            self.runners[0].slots.store_last_tokens(slots, tokens)
+        return len(slots)
 
 
-class EncoderStages:
-    """The same of an encoder."""
+class EncoderStages(_AllStages[EncodeRunner]):
+    """The stages of an encoder."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        task: Task,
-        num_stages: int = 1,
-        backend: str = "auto",
-        device: Device = "cpu",
-    ) -> None:
-        self._runners: list[EncodeRunner] = []
-        for config in _configs(folder, task, num_stages, backend, device):
-            chosen = select_backends(backend, attention_needs(config.execution))
-            runner = EncodeRunner(config, load_share(config), chosen)
-            with torch.inference_mode():
-                runner.warm_up()
-            self._runners.append(runner)
+    def _runner(self, config: WorkerConfig, backends: list[AttentionBackend]) -> EncodeRunner:
+        return EncodeRunner(config, load_share(config), backends)
 
-    @torch.inference_mode()
     def run(self, message: EncodeStep) -> StepOutput:
         """The last stage's results."""
-        hidden = batch = None
-        for runner in self._runners:
-            batch = runner.prepare(message)
-            hidden = runner.forward(batch, hidden)
-        assert batch is not None
-        assert hidden is not None
-        result = self._runners[-1].run_head(batch, hidden).to_host()
-        if hidden.is_cuda:
-            torch.cuda.synchronize()
-        return result.to_output(message.step)
-
-
-def _configs(
-    folder: Path,
-    task: Task,
-    num_stages: int,
-    backend: str,
-    device: Device,
-    model: ModelConfig | None = None,
-) -> list[WorkerConfig]:
-    config = worker_config(folder, task=task, num_stages=num_stages, device=device, model=model)
-    execution = msgspec.structs.replace(config.execution, attention_backend=backend)
-    return [WorkerConfig(execution=execution, stage=stage) for stage in range(num_stages)]
+        return self._compute(message)[2]
 
 
 def sampled_tokens(output: GenerateOutput) -> np.ndarray:

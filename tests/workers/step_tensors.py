@@ -11,15 +11,15 @@ import torch
 from tests.workers.checkpoints import load_share, worker_config
 from workers.attention.backend_selection import select_backends
 from workers.attention.kv_cache import KVCache
-from workers.attention.stage_attention import StageAttention
-from workers.contract.config import Dtype, Task
+from workers.contract.config import Dtype, Task, WorkerConfig
 from workers.layers.layer import Placement
-from workers.models.base import StageModel, forward
+from workers.models.base import forward
 from workers.stage.model_runner import attention_needs, stage_attention
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
 MIN_ROWS = 4
+_NUM_BLOCKS = 128
 
 
 class PagedRow(NamedTuple):
@@ -92,27 +92,20 @@ class Stages:
         backend: str = "sdpa",
         dtype: Dtype = "float32",
     ) -> None:
-        configs = [
-            worker_config(folder, task=task, stage=stage, num_stages=num_stages, dtype=dtype)
-            for stage in range(num_stages)
+        whole = worker_config(folder, task=task, num_stages=num_stages, dtype=dtype)
+        config = whole.execution
+        stages = [WorkerConfig(execution=config, stage=stage) for stage in range(num_stages)]
+        self.models = [load_share(stage).model for stage in stages]
+        self.block_size = config.block_size
+        placement = Placement(torch.device("cpu"), getattr(torch, dtype))
+        sizes = (_NUM_BLOCKS, self.block_size, placement.dtype, placement.device)
+        caches = [KVCache(config.model, len(model.layers), *sizes) for model in self.models]
+        backends = select_backends(backend, attention_needs(config))
+        self._attention = [
+            stage_attention(config, model, backends, cache.layers, placement)
+            for model, cache in zip(self.models, caches, strict=True)
         ]
-        model, self.block_size = configs[0].execution.model, configs[0].execution.block_size
-        self.models = [load_share(config).model for config in configs]
-        self._config = configs[0].execution
-        self._backends = select_backends(backend, attention_needs(self._config))
-        num_blocks = 128
-        self._caches = [
-            KVCache(
-                model,
-                len(stage_model.layers),
-                num_blocks,
-                self.block_size,
-                getattr(torch, dtype),
-                torch.device("cpu"),
-            )
-            for stage_model in self.models
-        ]
-        self._free = random.Random(3).sample(range(num_blocks), num_blocks)
+        self._free = random.Random(3).sample(range(_NUM_BLOCKS), _NUM_BLOCKS)
         self.tables: dict[int, list[int]] = {}
         self.lengths: dict[int, int] = {}
 
@@ -131,16 +124,10 @@ class Stages:
         """Final hidden states of each row, [query_len, hidden_size]."""
         hidden = None
         with torch.inference_mode():
-            for model, cache in zip(self.models, self._caches, strict=True):
-                stage = self._attention(model, cache)
-                hidden = forward(model, step, hidden, stage.over(step))
+            for model, attention in zip(self.models, self._attention, strict=True):
+                hidden = forward(model, step, hidden, attention.over(step))
         assert hidden is not None
         return list(hidden[: step.num_tokens].split(step.query_lens.tolist()))
-
-    def _attention(self, model: StageModel, cache: KVCache) -> StageAttention:
-        config = self._config
-        placement = Placement(torch.device("cpu"), getattr(torch, config.dtype))
-        return stage_attention(config, model, self._backends, cache.layers, placement)
 
     def logits(self, step: PagedStep | PackedStep) -> list[torch.Tensor]:
         """Logits of each row's tokens, [query_len, vocab_size]."""

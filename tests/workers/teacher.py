@@ -13,6 +13,7 @@ import torch
 
 from tests.workers.inline_engine import Sampled, Way, stage_config
 from tests.workers.inline_pipeline import stage_runner
+from tests.workers.stages import distributions
 from tests.workers.step_maker import StepMaker
 from workers.contract.config import Dtype
 from workers.contract.messages import DecodeStep, GenerateOutput
@@ -63,7 +64,7 @@ def references(folder: Path, prompts: Sequence[Sequence[int]], count: int) -> li
     seen: list[np.ndarray] = []
     while len(seen) < count:
         work = [(row, len(row.tokens) - row.submitted) for row in rows]
-        seen.append(_distributions(_run(runner, maker.step(work)), vocabulary))
+        seen.append(distributions(_run(runner, maker.step(work)).sampled))
         for row, logprobs in zip(rows, seen[-1], strict=True):
             row.tokens.append(int(logprobs.argmax()))
     by_prompt = np.stack(seen, axis=1)
@@ -79,16 +80,6 @@ def _run(runner: DecodeRunner, message: DecodeStep) -> GenerateOutput:
     output = runner.run_head(step, runner.forward(step, None)).to_output(message.step)
     assert isinstance(output, GenerateOutput)
     return output
-
-
-def _distributions(output: GenerateOutput, vocabulary: int) -> np.ndarray:
-    """Log-probabilities by token id, float32[S, V]."""
-    assert output.sampled is not None
-    ids = np.frombuffer(output.sampled.top_ids, np.int32).reshape(-1, vocabulary)
-    best = np.frombuffer(output.sampled.top, np.float32).reshape(-1, vocabulary)
-    by_id = np.empty_like(best)
-    np.put_along_axis(by_id, ids.astype(np.int64), best, axis=1)
-    return by_id
 
 
 @dataclass

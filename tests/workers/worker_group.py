@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 import zmq
@@ -60,12 +59,7 @@ class WorkerGroup:
         self.processes = [self._start(stage) for stage in range(self._config.execution.num_stages)]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -142,13 +136,13 @@ class WorkerGroup:
 
     def log(self, stage: int) -> list[str]:
         """The lines that a stage has logged."""
-        return self._log_file(stage).read_text().splitlines()
+        return self._file(stage, "log").read_text().splitlines()
 
-    def _log_file(self, stage: int) -> Path:
-        return Path(self._folder.name) / f"stage-{stage}.log"
+    def _file(self, stage: int, kind: str) -> Path:
+        return Path(self._folder.name) / f"stage-{stage}.{kind}"
 
     def _start(self, stage: int) -> subprocess.Popen[bytes]:
-        path = Path(self._folder.name) / f"stage-{stage}.json"
+        path = self._file(stage, "json")
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(self._config, stage=stage)))
         # Ours first, and what this process was given: the libraries may be there alone.
         root = str(Path(workers.__file__).parent.parent)
@@ -161,7 +155,7 @@ class WorkerGroup:
             "PYTHONPATH": search_path,
             "TMPDIR": self._folder.name,
         }
-        with self._log_file(stage).open("wb") as log:
+        with self._file(stage, "log").open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "workers", str(path)],
                 stdin=subprocess.PIPE,

@@ -13,10 +13,10 @@ _WINDOW_US = 2e6
 class EventClock:
     """Takes the timed events of one stream in order. Times are in microseconds.
 
-    The device's time is the sum of the times that elapsed from one event to the next. By how much
-    the host's clock leads shows whenever the host has waited for an event: it reads its clock too
-    late then, by as long as waking up takes, but once in a while that is little. So the least lead
-    of the last two seconds holds.
+    The device's time is the sum of the times that elapsed from one event to the next. The lead of
+    the host's clock shows whenever the host has waited for an event. It is too large by the time
+    that waking up takes, which is short once in a while. So the least lead of the last two seconds
+    holds.
     """
 
     def __init__(self, host_ns: Callable[[], int] = time.monotonic_ns) -> None:

@@ -30,8 +30,8 @@ def to_device(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[
 def pin(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
     """A staging buffer in pinned memory: the arrays one after another as uint8, each aligned.
 
-    torch's host allocator reuses the memory only after every queued copy from it is done, so it
-    already is a ring of staging buffers guarded by events.
+    torch's host allocator reuses the memory only after every queued copy from it is done. So it is
+    a ring of staging buffers guarded by events.
     """
     sizes = _sizes(arrays)
     pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)

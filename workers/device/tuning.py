@@ -100,10 +100,11 @@ programs anyway. cd394d1."""
 # Attention on a CPU. Two cores of an EPYC 9004 (AVX-512).
 
 CPU_PREFIX_MIN_GAIN = 1 << 20
-"""Numbers of keys that rows with a shared prefix are spared, less those of their queries (whose
-results are merged), a thread: with fewer a prefix is not attended apart. One thread breaks even at
-an eighth of it, two at a quarter with heads of 4/2 x 64 and at all of it with 32/8 x 128, 2 to 20
-rows, bfloat16."""
+"""Least gain a thread for which a shared prefix is attended apart.
+
+The gain is the numbers of keys that its rows are spared, less those of their queries, whose results
+are merged. In bfloat16 with 2 to 20 rows, one thread breaks even at an eighth of it. Two do at a
+quarter with heads of 4/2 x 64, and at all of it with 32/8 x 128."""
 
 # Linear layers. H200, layers of an 8B Llama; few rows a531c42 and 70cf940, gated product 2eb0ea7.
 

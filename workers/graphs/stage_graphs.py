@@ -30,7 +30,7 @@ from workers.graphs.captured_steps import (
 )
 from workers.graphs.static_inputs import StaticInputs, StaticPrefixes, StaticRows
 from workers.models.base import StageModel
-from workers.progress_bar import ProgressBar
+from workers.progress_bar import progress
 from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
 
@@ -188,10 +188,8 @@ class GraphCapture:
             captures.append(partial(decode, size, graphs.decode, None))
         for size in reversed(grouped_graph_sizes(sorted(rows)) if tiler else []):
             captures.append(partial(decode, size, graphs.grouped, tiler))
-        with ProgressBar("capturing CUDA graphs", len(captures)) as progress:
-            for capture in captures:
-                capture()
-                progress.advance()
+        for capture in progress("capturing CUDA graphs", captures):
+            capture()
         graphs.grouped = drop_slow_graphs(graphs.grouped, _milliseconds)
         graphs.decode = drop_slow_graphs(graphs.decode, _milliseconds)
         graphs.mixed = drop_slow_graphs(graphs.mixed, _milliseconds)

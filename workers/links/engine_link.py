@@ -38,7 +38,7 @@ class EngineLink:
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
 
     def send(self, message: FromWorker) -> None:
-        """Queue a message for the core; never waits for it."""
+        """Queue a message for the core, without waiting."""
         self._socket.send(self._encoder.encode(message))
 
     def receive(self) -> ToWorker:
@@ -59,14 +59,14 @@ class StepInbox:
         self._masks: dict[int, StepMask] = {}
 
     def next_step(self) -> StepInput:
-        """The next step; waits until it comes. Raises TypeError for a message that is neither a
-        step nor a mask."""
+        """Wait for the next step. Raises TypeError for a message that is neither a step nor a
+        mask."""
         while not self._steps:
             self._receive()
         return self._steps.popleft()
 
     def take_mask(self, step: int) -> StepMask:
-        """The mask of a step with masked rows; waits until it comes. Raises TypeError as above."""
+        """Wait for the mask of a step with masked rows. Raises TypeError as above."""
         while step not in self._masks:
             self._receive()
         return self._masks.pop(step)
@@ -95,7 +95,6 @@ class TokenSender:
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, output: StepOutput) -> None:
-        """Queue the tokens of one step."""
         assert isinstance(output, GenerateOutput), "only generators have a token return"
         if output.tokens:
             self._socket.send(self._encoder.encode(SampledTokens(output.step, output.tokens)))

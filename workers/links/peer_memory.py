@@ -1,16 +1,14 @@
 """Hidden states and tokens between stages on GPUs of one host: written into the peer's memory.
 
 A stage owns a ring of slots, as many as steps may ever be in flight. The stage before copies the
-states of step s into slot s mod ring, then writes a counter of steps; both are queued on streams,
-so no CPU and no kernel waits. Nothing is sent back: when a slot is written
-again, `max_depth` steps later, its step has left the last stage, or that later step would not have
-been submitted.
+states of step s into slot s mod ring, then writes a counter of steps. Both are queued on streams,
+so no CPU and no kernel waits. Nothing is sent back. A slot is written again `max_depth` steps
+later, and that step is submitted only once the earlier one has left the last stage.
 
 The first stage's memory also holds the newest token of every slot, which the last stage writes.
 A slot's next token is written only after the first stage has run the step that reads the last one.
-A step that was submitted ahead for a request that had ended (a wasted row) still writes its token;
-the slot's next owner samples in a later step, so its own token overwrites that one before the first
-stage reads it.
+A wasted row (submitted ahead for a request that had ended) still writes its token. The slot's next
+owner samples in a later step and overwrites that token before the first stage reads it.
 """
 
 # torch leaves the types of symmetric memory open.
@@ -30,22 +28,18 @@ from workers.links.transport import Links, SymmetricMemoryError
 
 _DRIVER = "libcuda.so.1"
 _FLAGS = 0
-"""A wait is for a value that is greater or equal, and a write is preceded by a memory barrier:
-CU_STREAM_WAIT_VALUE_GEQ and CU_STREAM_WRITE_VALUE_DEFAULT."""
+"""CU_STREAM_WAIT_VALUE_GEQ and CU_STREAM_WRITE_VALUE_DEFAULT. A wait is for a value that is greater
+or equal, and a memory barrier precedes a write."""
 
 _HAS_64_BIT_OPERATIONS = 122  # CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
-
-
-class StreamCounterError(RuntimeError):
-    """The driver refuses an operation on a stream; the message has its number."""
 
 
 class StreamCounter:
     """An unsigned number of 64 bits in device memory that only rises, in stream order.
 
-    Written and waited for by the driver's stream memory operations: a wait occupies no processor of
-    the GPU, unlike a kernel that spins, and the value may be written by another GPU. (CUDA driver
-    API, "Stream Memory Operations".)
+    It is written and awaited by the driver's stream memory operations (CUDA driver API, "Stream
+    Memory Operations"). Unlike a kernel that spins, a wait occupies no processor of the GPU.
+    Another GPU may write the value.
     """
 
     def __init__(self, memory: torch.Tensor) -> None:
@@ -67,7 +61,7 @@ class StreamCounter:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         error = getattr(self._driver, name)(stream, self._address, ctypes.c_uint64(value), _FLAGS)
         if error:
-            raise StreamCounterError(f"{name} failed with CUDA error {error}")
+            raise RuntimeError(f"{name} failed with CUDA error {error}")
 
 
 def has_stream_counters(device: torch.device) -> bool:
@@ -82,13 +76,13 @@ def has_stream_counters(device: torch.device) -> bool:
 class SymmetricMemory:
     """A part of `nbytes` on each stage's GPU, zero at first, which all stages can read and write.
 
-    Exists as long as this object. Torch may change the interface that this class and
-    `has_symmetric_memory` use: every name of it is checked by a test, and where one is missing the
-    stages take another transport.
+    It exists as long as this object. Torch may change the interface that this class and
+    `has_symmetric_memory` use. A test checks every name of it. Where one is missing, the stages
+    take another transport.
     """
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
-        """Every member of torch.distributed's world group must call this; it waits for the others.
+        """Every member of torch.distributed's world group must call this, and waits for the others.
         Raises SymmetricMemoryError."""
         for name, value in NO_MULTICAST.items():
             if os.environ.get(name) != value:
@@ -127,8 +121,10 @@ _TEST_STEP = -1
 
 @dataclass(frozen=True, slots=True)
 class PeerLayout:
-    """What lies where in each stage's memory: the counter of arrived steps, the counter of steps
-    whose tokens are there, the tokens, the ring."""
+    """The layout of each stage's memory: two counters, the tokens, the ring.
+
+    One counter is of the steps whose states have arrived, the other of those whose tokens have.
+    """
 
     num_slots: int
     step_tokens: int
@@ -138,7 +134,6 @@ class PeerLayout:
 
     @classmethod
     def of(cls, config: ExecutionConfig) -> "PeerLayout":
-        """For a model."""
         return cls(
             num_slots=config.max_depth,
             step_tokens=config.largest_step_tokens,
@@ -149,7 +144,6 @@ class PeerLayout:
 
     @property
     def nbytes(self) -> int:
-        """The size of the memory."""
         return self._ring_start + self.num_slots * self._slot_bytes
 
     def arrivals(self, memory: torch.Tensor) -> StreamCounter:
@@ -240,7 +234,7 @@ class PeerTokens:
 
 
 def reaches_peers(worker: WorkerConfig) -> bool:
-    """Whether this stage's GPU can write to the memory of every other stage's: symmetric memory
+    """Whether this stage's GPU can write to the memory of every other stage's GPU. Symmetric memory
     maps all of it, whoever writes there."""
     config, own = worker.execution, torch.device(worker.local_device)
     if not (has_symmetric_memory() and has_stream_counters(own)):
@@ -251,8 +245,10 @@ def reaches_peers(worker: WorkerConfig) -> bool:
 
 
 def connect_peer_memory(worker: WorkerConfig) -> Links:
-    """Connect this stage, a member of `process_groups.joined`, to its neighbours, and send one row
-    over every edge. Every stage must call this. Raises SymmetricMemoryError."""
+    """Connect this stage, a member of `process_groups.joined`, to its neighbours by shared memory.
+
+    One row is sent over every edge. Every stage must call this. Raises SymmetricMemoryError.
+    """
     config, stage, device = worker.execution, worker.stage, torch.device(worker.local_device)
     layout = PeerLayout.of(config)
     memory = SymmetricMemory(layout.nbytes, device)

@@ -3,9 +3,9 @@
 Gloo connects CPUs, NCCL those GPUs that cannot reach each other's memory. Each edge k -> k + 1 has
 a group of its own: stages that shared one could wait for each other in a ring.
 
-NCCL's receive is queued on the stream that computes, right before the work that needs it: one that
-was pending beside other work would slow that work's matrix products by a sixth or more. A sender's
-stream waits until the receiver has come so far. So NCCL is the slower transport of GPUs.
+NCCL's receive is queued on the stream that computes, right before the work that needs it. Pending
+beside other work, it would slow that work's matrix products by a sixth or more. A sender's stream
+waits until the receiver has come so far. So NCCL is the slower transport of GPUs.
 """
 
 # torch.distributed leaves the types of its groups open.
@@ -17,8 +17,9 @@ import queue
 import re
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal, NoReturn, cast
 
 import torch
@@ -26,7 +27,7 @@ import torch.distributed as dist
 
 from workers.contract.config import WorkerConfig
 from workers.layers.layer import TORCH_DTYPES
-from workers.links.transport import Links, PipelineError
+from workers.links.transport import ActivationReceiver, ActivationSender, Links, PipelineError
 
 _STDERR = 2
 
@@ -38,8 +39,10 @@ _logger = logging.getLogger(__name__)
 
 @contextmanager
 def joined(worker: WorkerConfig) -> Generator[None]:
-    """Join a gloo group of all stages; what C++ libraries write within the block is logged. Raises
-    PipelineError."""
+    """Join a gloo group of all stages. What C++ libraries write within the block is logged.
+
+    Raises PipelineError.
+    """
     config = worker.execution
     with _native_lines_logged():
         with needing_all_stages():
@@ -62,8 +65,10 @@ def needing_all_stages() -> Generator[None]:
 
 
 def edge_groups(num_stages: int, backend: Literal["gloo", "nccl"]) -> list[dist.ProcessGroup]:
-    """A group for each edge k -> k + 1; placeholders where this stage is no part of it. Every stage
-    takes part in making every group, in the same order. Raises PipelineError."""
+    """A group for each edge k -> k + 1, or a placeholder where this stage is at neither end.
+
+    Every stage takes part in making every group, in the same order. Raises PipelineError.
+    """
     with needing_all_stages():
         return [
             cast("dist.ProcessGroup", dist.new_group([first, first + 1], backend=backend))
@@ -128,16 +133,15 @@ def connect_gloo(worker: WorkerConfig) -> Links:
 
     Every stage must call this. A send that fails ends the process.
     """
-    config, stage = worker.execution, worker.stage
+    config = worker.execution
     with joined(worker):
         edges = edge_groups(config.num_stages, "gloo")
     row = torch.zeros(1, config.model.hidden_size, dtype=TORCH_DTYPES[config.dtype])
-    previous = next_stage = None
-    if stage > 0:
-        previous = GlooReceiver(stage - 1, edges[stage - 1], row)
-    if stage < config.num_stages - 1:
-        next_stage = GlooSender(stage + 1, edges[stage], config.max_depth)
-    return _tested(Links(previous, next_stage), row)
+    receiver, sender = (
+        partial(GlooReceiver, template=row),
+        partial(GlooSender, depth=config.max_depth),
+    )
+    return _tested_links(worker.stage, edges, receiver, sender, row)
 
 
 class NCCLReceiver:
@@ -167,33 +171,39 @@ class NCCLSender:
 
 
 def connect_nccl(worker: WorkerConfig) -> Links:
-    """Connect this stage, a member of `process_groups.joined`, to its neighbours, and send one row
-    over every edge: NCCL connects at the first use. Every stage must call this. Raises
-    PipelineError."""
-    config, stage = worker.execution, worker.stage
+    """Connect this stage, a member of `process_groups.joined`, to its neighbours by NCCL.
+
+    One row is sent over every edge, because NCCL connects at the first use. Every stage must call
+    this. Raises PipelineError.
+    """
+    config = worker.execution
     edges = edge_groups(config.num_stages, "nccl")
-    shape = (config.largest_step_tokens, config.model.hidden_size)
+    shape = (config.largest_step_tokens if worker.stage else 1, config.model.hidden_size)
     dtype, device = TORCH_DTYPES[config.dtype], torch.device(worker.local_device)
-    row = torch.zeros(1, shape[1], dtype=dtype, device=device)
-    previous = next_stage = None
-    if stage > 0:
-        buffer = torch.zeros(shape, dtype=dtype, device=device)
-        previous = NCCLReceiver(stage - 1, edges[stage - 1], buffer)
-    if stage < config.num_stages - 1:
-        next_stage = NCCLSender(stage + 1, edges[stage])
+    buffer = torch.zeros(shape, dtype=dtype, device=device)
     with needing_all_stages():
-        links = _tested(Links(previous, next_stage), row)
+        receiver = partial(NCCLReceiver, buffer=buffer)
+        links = _tested_links(worker.stage, edges, receiver, NCCLSender, buffer[:1])
         torch.cuda.synchronize()
     return links
 
 
-def _tested(links: Links, row: torch.Tensor) -> Links:
+def _tested_links(
+    stage: int,
+    edges: Sequence[dist.ProcessGroup],
+    receiver: Callable[[int, dist.ProcessGroup], ActivationReceiver],
+    sender: Callable[[int, dist.ProcessGroup], ActivationSender],
+    row: torch.Tensor,
+) -> Links:
     """The links, after a row has come over the edge before this stage and left over the next."""
-    if links.previous is not None:
-        links.previous.receive(-1, 1)
-    if links.next is not None:
-        links.next.send(-1, row, reused=False)
-    return links
+    previous = next_stage = None
+    if stage > 0:
+        previous = receiver(stage - 1, edges[stage - 1])
+        previous.receive(-1, 1)
+    if stage < len(edges):
+        next_stage = sender(stage + 1, edges[stage])
+        next_stage.send(-1, row, reused=False)
+    return Links(previous, next_stage)
 
 
 @contextmanager
@@ -217,7 +227,7 @@ def _native_lines_logged() -> Generator[None]:
 
 
 def _log(line: str) -> None:
-    """Log a line at the level that it names; a line without one is a warning."""
+    """Log a line at the level that it names, or else as a warning."""
     found = _GLOO.fullmatch(line)
     if found is None:
         _logger.warning("%s", line)

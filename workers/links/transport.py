@@ -1,7 +1,7 @@
-"""How a stage's hidden states reach the next stage, and sampled tokens the first: the interface,
-and the choice of the transport that suits the stages' devices.
+"""Transports of hidden states to the next stage and of sampled tokens to the first: interface and
+choice.
 
-A step's states have one row for each of its T tokens, whatever a stage pads or captures: both ends
+A step's states have one row for each of its T tokens, whatever a stage pads or captures. Both ends
 read T from the step's message, so only elements travel. Implementations: `process_groups.py` for
 gloo between CPUs and NCCL between any GPUs, `peer_memory.py` between GPUs of one host.
 """
@@ -18,11 +18,11 @@ _logger = logging.getLogger(__name__)
 
 
 class PipelineError(RuntimeError):
-    """A neighbouring stage cannot be reached; the message names it."""
+    """A neighbouring stage cannot be reached. The message names it."""
 
 
 class SymmetricMemoryError(RuntimeError):
-    """This stage's GPU may not share memory with the others; the message says why."""
+    """The GPU of this stage may not share memory with the others. The message says why."""
 
 
 class ActivationSender(Protocol):
@@ -54,22 +54,21 @@ class TokenMemory(Protocol):
     last_tokens: torch.Tensor
 
     def announce(self, step: int) -> None:
-        """Last stage: what the current stream has been given so far includes the tokens of `step`,
-        if any row of it samples."""
+        """Last stage: announce that the current stream has been given the tokens of `step`, if any
+        of its rows samples."""
 
     def wait_for(self, step: int) -> None:
-        """First stage: the current stream waits until the tokens of `step` are there; -1 is
-        none."""
+        """First stage: let the current stream wait for the tokens of `step`. -1 is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
     """A stage's links to other stages.
 
-    previous, next  None at either end of the pipeline
+    previous, next  None at either end of the pipeline.
     tokens          None where sampled tokens return over ZMQ (`engine_link.py`), and on stages
-                    that neither sample nor look tokens up
-    ring_bytes      device memory of the links that torch's allocator does not count
+                    that neither sample nor look tokens up.
+    ring_bytes      device memory of the links that torch's allocator does not count.
     """
 
     previous: ActivationReceiver | None = None
@@ -82,7 +81,7 @@ def connect(worker: WorkerConfig) -> Links:
     """Connect this stage to its neighbours, if it has any. Every stage must call this, and every
     edge is tried.
 
-    Raises PipelineError, SymmetricMemoryError or StreamCounterError.
+    Raises PipelineError or SymmetricMemoryError.
     """
     config = worker.execution
     if config.num_stages == 1:

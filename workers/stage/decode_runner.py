@@ -212,7 +212,7 @@ def measured_kv_budget(
     """Bytes for the KV cache on CUDA: the engine's share of the device less all other uses.
 
     Each stage has a budget of bytes, of which the smallest decides
-    (`engine_core/executor/capacity.py`). With the setting `kv_cache_memory` it is that size, on a
+    (`engine_core/executor/stage_link.py`). With the setting `kv_cache_memory` it is that size, on a
     CPU room for `max_running` sequences of full length, up to 1 GiB
     (`server/models/model_setup.py`).
 

@@ -16,16 +16,15 @@ from workers.step.rows import IntArray, LongArray, offsets, padded
 class PackedStep:
     """R rows, T tokens (rows one after another, then padding). Every row starts at position 0.
 
-    tokens          int64[T']  T' >= T: on the CPU a step is padded to at least four tokens, because
-    positions       int64[T']  a matrix product of fewer rows takes another path and rounds
-                               otherwise
-    query_starts    int32[R + 1]
-    row_lens        int32[R]
-    query_lens      int32[R], the same as a NumPy array, for planning without a read-back
-    token_types     int64[T'] or None, where all are 0
-    unpooled_lens   int32[R] or None, where all are 0: the first tokens of each row that are not
-                    pooled, fewer than the row has
-    state_indices   int64[S] or None, where there are none: the tokens whose states are requested
+    tokens          int64[T'], with T' >= T: see `padded`.
+    positions       int64[T'].
+    query_starts    int32[R + 1].
+    row_lens        int32[R].
+    query_lens      int32[R], the same as a NumPy array, for planning without a read-back.
+    token_types     int64[T'], or None where all are 0.
+    unpooled_lens   int32[R], or None where all are 0: how many of each row's first tokens are not
+                    pooled, fewer than the row has.
+    state_indices   int64[S], or None without any: the tokens whose states are requested.
     """
 
     tokens: torch.Tensor

@@ -19,8 +19,11 @@ from workers.step.slot_table import SlotTable
 
 
 class PrefixTensors(NamedTuple):
-    """Which prefixes are attended once, in memory that a captured step reads: int32[N, 6], int32[R]
-    and int32[R] (see `attention.prefix_tiles.PrefixTables`); a row has at most `most_parts`."""
+    """The prefixes that are attended once, in memory that a captured step reads.
+
+    int32[N, 6], int32[R] and int32[R]: see `attention.prefix_tiles.PrefixTables`. A row has at most
+    `most_parts`.
+    """
 
     tiles: torch.Tensor
     starts: torch.Tensor
@@ -32,10 +35,10 @@ class PrefixParts(NamedTuple):
     """The prefixes of R rows, each divided into at most P parts. Tokens of the step
     behind the first T have no prefix.
 
-    outputs       [P, T, H, D], log_sum_exps float32[P, T, H] (natural logarithm), contiguous; not
-                  written for a token's unused parts
-    starts        int32[R]  tokens of the row's prefix, whole blocks; 0 without a prefix
-    counts        int32[R]  parts of the row's prefix; 0 without a prefix
+    outputs       [P, T, H, D], contiguous. A token's unused parts are not written.
+    log_sum_exps  float32[P, T, H] (natural logarithm), likewise.
+    starts        int32[R], tokens of the row's prefix, whole blocks. 0 without a prefix.
+    counts        int32[R], parts of the row's prefix. 0 without a prefix.
     """
 
     outputs: torch.Tensor
@@ -53,18 +56,17 @@ class PrefixParts(NamedTuple):
 class PagedStep:
     """R rows, T tokens (rows one after another, then padding).
 
-    tokens         int64[T']  T' >= T: on the CPU a step is padded to at least four tokens, because
-    positions      int64[T']  a matrix product of fewer rows takes another path and rounds otherwise
-    kv_indices     int64[T]   where each token's keys and values go: block * block_size + offset
-    block_tables   int32[max_running + 1, max_blocks]: a row of block ids a slot
-    slots          int32[R]   the rows of `block_tables` that are this step's
-    query_starts   int32[R + 1]
-    context_lens   int32[R]   cached tokens + this step's
-    query_lens, contexts      the same lengths as NumPy arrays, for planning without a read-back
-    token_slots    int32[T]   each token's slot, if some of them are -1 and must be looked up; else
-                   None
-    groups         int32[G, 3]  rows that share a prefix: `DecodeStep.groups`
-    prefixes       in place of `groups`, if the step is to be captured with room for any groups
+    tokens         int64[T'], with T' >= T: see `padded`.
+    positions      int64[T'].
+    kv_indices     int64[T]: where each token's keys and values go, block * block_size + offset.
+    block_tables   int32[max_running + 1, max_blocks]: a row of block ids a slot.
+    slots          int32[R]: the rows of `block_tables` that are this step's.
+    query_starts   int32[R + 1].
+    context_lens   int32[R]: cached tokens and this step's.
+    query_lens, contexts  the same lengths as NumPy arrays, for planning without a read-back.
+    token_slots    int32[T], or None: each token's slot, if some are -1 and must be looked up.
+    groups         int32[G, 3]: rows that share a prefix (`DecodeStep.groups`).
+    prefixes       in place of `groups`, if the step is captured with room for any groups.
     """
 
     tokens: torch.Tensor
@@ -123,10 +125,10 @@ class PagedStep:
 class LastTokens:
     """The last tokens of E of a step's rows, fewer than it has tokens.
 
-    indices  int64[E']: their indices among the step's tokens; on the CPU E' is at least four, if
-             there are any, and padding is the first token
+    indices  int64[E']: their indices among the step's tokens, padded if there are any (see
+             `padded`). Padding is the first token.
     rows     the rows as a step of one token each. Its tokens, positions and kv_indices are not to
-             be used: their keys and values are cached already
+             be used: their keys and values are cached already.
     """
 
     indices: torch.Tensor

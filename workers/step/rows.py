@@ -16,9 +16,14 @@ NO_GROUPS: IntArray = np.zeros((0, 3), np.int32)
 
 
 class StepRows(NamedTuple):
-    """R rows: slots, query_lens, contexts int32[R], starts int32[R + 1] among the step's T tokens;
-    token_slots int32[T] and positions int64[T] are each token's slot and position in its row.
-    `groups` int32[G, 3] are those of `DecodeStep`."""
+    """R rows of T tokens.
+
+    slots, query_lens, contexts  int32[R].
+    starts       int32[R + 1]: where each row starts among the step's tokens.
+    token_slots  int32[T]: each token's slot.
+    positions    int64[T]: each token's position in its row.
+    groups       int32[G, 3], as in `DecodeStep`.
+    """
 
     slots: IntArray
     query_lens: IntArray
@@ -30,7 +35,6 @@ class StepRows(NamedTuple):
 
     @classmethod
     def of(cls, message: DecodeStep) -> Self:
-        """The rows of a message."""
         slots = np.frombuffer(bytearray(message.slots), np.int32)  # torch wants it writable
         query_lens = np.frombuffer(message.query_lens, np.int32)
         rows = cls.over(slots, query_lens, np.frombuffer(message.starts, np.int32))
@@ -85,8 +89,10 @@ def leading_decode_rows(query_lens: IntArray) -> int:
 
 
 def padded(values: npt.NDArray[Any], device: torch.device) -> LongArray:
-    """The `values` of a step's tokens as int64. On a CPU there are at least MIN_CPU_ROWS, with
-    zeros behind them: a matrix product of fewer rows takes another path and rounds otherwise."""
+    """The `values` of a step's tokens as int64, on a CPU padded with zeros to MIN_CPU_ROWS.
+
+    A matrix product of fewer rows takes another path there and rounds otherwise.
+    """
     least = MIN_CPU_ROWS if device.type == "cpu" else 0
     wide = np.zeros(max(len(values), least), np.int64)
     wide[: len(values)] = values

@@ -13,10 +13,10 @@ from workers.step.rows import IntArray, LongArray, StepRows
 class SlotTable:
     """Block table and last sampled token of every slot.
 
-    block_tables   int32[max_running + 1, max_blocks], for computing KV indices on the host
-    device_tables  the same on the device; on the CPU the two share memory
-    last_tokens    int64[max_running + 1] on the device; the first stage reads it. Where GPUs
-                   share memory, the last stage has the first one's, and writes there
+    block_tables   int32[max_running + 1, max_blocks], for computing KV indices on the host.
+    device_tables  the same on the device. On the CPU the two share memory.
+    last_tokens    int64[max_running + 1] on the device. The first stage reads it. Where GPUs share
+                   memory, the last stage has the first one's, and writes there.
 
     Slot `max_running` belongs to no request but to rows that pad a step; all its blocks are
     `scratch_block`.
@@ -74,8 +74,8 @@ class SlotTable:
     def store_last_tokens(self, slots: torch.Tensor, tokens: torch.Tensor) -> None:
         """Keep each slot's newest token: `slots`, each once, and `tokens` int32[S] on the device.
 
-        A failed row's -1 becomes 0: a step submitted ahead may still read it, and must not index
-        the embedding with it; the engine drops that row's result.
+        A failed row's -1 becomes 0, because a step submitted ahead may still look it up in the
+        embedding. The engine drops that row's result.
         """
         if self._kernels is not None:
             self._kernels.keep(self.last_tokens, slots, tokens)
@@ -95,7 +95,6 @@ class SlotTable:
             torch.where(tokens < 0, self.last_tokens.index_select(0, slots), tokens, out=out)
 
     def clear(self) -> None:
-        """Forget everything."""
         self.block_tables[: self.padding_slot] = 0
         self.device_tables[: self.padding_slot] = 0
         self.last_tokens.zero_()

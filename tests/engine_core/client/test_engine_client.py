@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from array import array
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import zmq
 import zmq.asyncio
 
 from engine_core.client.engine_client import CircuitBreaker, EngineClient
+from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -34,7 +35,7 @@ from engine_core.messages import (
     SamplingParams,
     ToCore,
 )
-from engine_core.refusal import RefusalError
+from engine_core.refusal import ErrorCode, RefusalError
 from tests.patience import PATIENCE
 from workers.contract.config import Task
 
@@ -80,21 +81,36 @@ async def connected(
         client.close()
 
 
+def int32(values: Iterable[int]) -> bytes:
+    return np.array([*values], np.int32).tobytes()
+
+
+async def streaming(
+    client: EngineClient, script: Script, outputs: Callable[[int], Outputs], n: int = 1
+) -> tuple[int, GenerateStream]:
+    """A job that is accepted with `outputs`, and its stream."""
+    call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"], n=n))
+    job = (await script.job()).id
+    accepted = [Accepted(job, [3], [b"ids"])]
+    await script.send(msgspec.structs.replace(outputs(job), accepted=accepted))
+    return job, await asyncio.wait_for(call, PATIENCE)
+
+
+def nothing(_: int) -> Outputs:
+    return Outputs()
+
+
 async def test_a_stream_gives_news_in_order_and_ends(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"], n=2))
-        job = await script.job()
-        assert isinstance(job, GenerateJob)
-        await script.send(Outputs(accepted=[Accepted(job.id, [3], [b"ids"])]))
-        stream = await asyncio.wait_for(call, PATIENCE)
+        job, stream = await streaming(client, script, nothing, n=2)
         assert (stream.prompt_tokens, stream.prompt_ids) == ([3], [b"ids"])
-        news = [RowOutput(job.id, 0, 5), RowOutput(job.id, 1, 6, "stop"), RowOutput(job.id, 0, 7)]
+        news = [RowOutput(job, 0, 5), RowOutput(job, 1, 6, "stop"), RowOutput(job, 0, 7)]
         await script.send(Outputs(rows=news[:1]))
         assert await asyncio.wait_for(stream.next(), PATIENCE) == news[:1]
         await script.send(Outputs(rows=news[1:]))
         assert await asyncio.wait_for(stream.next(), PATIENCE) == news[1:]
         assert not stream.ended
-        await script.send(Outputs(rows=[RowOutput(job.id, 0, 8, "length")]))
+        await script.send(Outputs(rows=[RowOutput(job, 0, 8, "length")]))
         assert (await asyncio.wait_for(stream.next(), PATIENCE))[0].finish == "length"
         assert stream.ended
         assert await stream.next() == []
@@ -102,30 +118,26 @@ async def test_a_stream_gives_news_in_order_and_ends(tmp_path: Path) -> None:
 
 async def test_a_row_ended_here_is_told_once_and_its_news_dropped(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"], n=2))
-        job = await script.job()
-        await script.send(Outputs(accepted=[Accepted(job.id, [1])]))
-        stream = await asyncio.wait_for(call, PATIENCE)
+        job, stream = await streaming(client, script, nothing, n=2)
         stream.end_row(0)
         stream.end_row(0)
-        assert await script.receive() == EndRow(job.id, 0)
-        await script.send(Outputs(rows=[RowOutput(job.id, 0, 4), RowOutput(job.id, 1, 5)]))
+        assert await script.receive() == EndRow(job, 0)
+        await script.send(Outputs(rows=[RowOutput(job, 0, 4), RowOutput(job, 1, 5)]))
         assert [row.row for row in await asyncio.wait_for(stream.next(), PATIENCE)] == [1]
         stream.abort()
         stream.abort()
-        assert await script.receive() == Abort([job.id])
+        assert await script.receive() == Abort([job])
         assert stream.ended
 
 
 async def test_a_failure_comes_after_the_news_before_it(tmp_path: Path) -> None:
+    def failing(job: int) -> Outputs:
+        failed = Failed(job, "row_failed", "not finite")
+        return Outputs(rows=[RowOutput(job, 0, 4)], failed=[failed])
+
     async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"]))
-        job = await script.job()
-        failed = Failed(job.id, "row_failed", "not finite")
-        rows = [RowOutput(job.id, 0, 4)]
-        await script.send(Outputs(accepted=[Accepted(job.id, [1])], rows=rows, failed=[failed]))
-        stream = await asyncio.wait_for(call, PATIENCE)
-        assert await stream.next() == rows
+        job, stream = await streaming(client, script, failing)
+        assert await stream.next() == failing(job).rows
         with pytest.raises(RefusalError) as raised:
             await stream.next()
         assert raised.value.code == "row_failed"
@@ -195,14 +207,21 @@ def test_a_queue_is_asked_again_after_a_moment_even_if_no_answer_comes() -> None
     assert not queue.probe(0)
 
 
-async def test_a_refusal_is_raised_with_its_field(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "param", "dead"), [("invalid_request", "input[1]", False), ("engine_dead", None, True)]
+)
+async def test_a_refusal_is_raised_with_its_field(
+    tmp_path: Path, code: ErrorCode, param: str | None, dead: bool
+) -> None:
+    """The last words of an engine mark it dead."""
     async with connected(tmp_path) as (client, script):
         call = asyncio.create_task(client.encode(texts=["a", "b"]))
         job = await script.job()
-        await script.send(Outputs(failed=[Failed(job.id, "invalid_request", "empty", "input[1]")]))
+        await script.send(Outputs(failed=[Failed(job.id, code, "empty", param)]))
         with pytest.raises(RefusalError) as raised:
             await asyncio.wait_for(call, PATIENCE)
-        assert (raised.value.code, raised.value.param) == ("invalid_request", "input[1]")
+        assert (raised.value.code, raised.value.param) == (code, param)
+        assert client.dead == dead
 
 
 async def test_vectors_are_placed_by_row(tmp_path: Path) -> None:
@@ -213,7 +232,7 @@ async def test_vectors_are_placed_by_row(tmp_path: Path) -> None:
         await script.send(Outputs(accepted=[Accepted(job.id, [1, 1, 1])]))
         for rows in ([2, 0], [1]):
             data = np.array([[row, row] for row in rows], np.float32)
-            part = EncodedRows(job.id, np.array(rows, np.int32).tobytes(), data.tobytes())
+            part = EncodedRows(job.id, int32(rows), data.tobytes())
             await script.send(Outputs(encoded=[part]))
         encoded = await asyncio.wait_for(call, PATIENCE)
         assert encoded.values.tolist() == [[0, 0], [1, 1], [2, 2]]
@@ -245,16 +264,6 @@ async def test_after_the_end_of_all_jobs_there_are_no_new_ones(tmp_path: Path) -
                 await asyncio.wait_for(asked, PATIENCE)
             assert raised.value.code == "draining"
         assert await script.receive() == Abort([job.id])
-
-
-async def test_the_engines_last_words_mark_it_dead(tmp_path: Path) -> None:
-    async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(texts=["a"]))
-        job = await script.job()
-        await script.send(Outputs(failed=[Failed(job.id, "engine_dead", "a worker has gone")]))
-        with pytest.raises(RefusalError):
-            await asyncio.wait_for(call, PATIENCE)
-        assert client.dead
 
 
 _SILENT_ENGINE = """

@@ -42,13 +42,38 @@ def chosen(stages: Sequence[StageCosts], num_layers: int = LAYERS) -> tuple[int,
     return choose_layers(execution(num_layers), stages)
 
 
+NONE = PartCosts(0.0, 0.001, 0)
+
+
+def encoder(head: PartCosts = NONE) -> StageCosts:
+    return StageCosts(PartCosts(0.0, 1.0, 1), NONE, head, 0)
+
+
+def noisy(noise: float) -> list[StageCosts]:
+    return [costs(), costs(decode=noise, prompts=noise), costs(decode=1.01), costs()]
+
+
 @pytest.mark.parametrize(
-    ("num_stages", "expected"), [(2, (17, 15)), (3, (11, 11, 10)), (4, (8, 9, 8, 7))]
+    ("stages", "expected"),
+    [
+        ([costs()] * 2, (17, 15)),
+        ([costs()] * 3, (11, 11, 10)),
+        ([costs()] * 4, (8, 9, 8, 7)),
+        # 17 and 15 layers gain under two percent over 16 and 16 if the head weighs little.
+        ([costs(head=1.4)] * 2, (16, 16)),
+        ([costs(head=2.2)] * 2, (17, 15)),
+        *[([encoder()] * stages, even_split(LAYERS, stages)) for stages in (2, 3, 5)],
+        # SPLADE's head is an LM head over all tokens.
+        ([encoder(PartCosts(0.0, 10.0, 1))] * 2, (21, 11)),
+        ([costs(head=0.0), costs(decode=2.0, prompts=2.0, head=0.0)], (21, 11)),
+        *[(noisy(noise), (8, 9, 8, 7)) for noise in (0.95, 0.98, 1.0, 1.04)],
+    ],
 )
-def test_the_stage_with_the_head_has_fewer_layers(
-    num_stages: int, expected: tuple[int, ...]
+def test_what_the_stages_measure_decides(
+    stages: list[StageCosts], expected: tuple[int, ...]
 ) -> None:
-    assert chosen([costs()] * num_stages) == expected
+    """A head or a slow device means fewer layers; noise of equal devices moves none."""
+    assert chosen(stages) == expected
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 4])
@@ -85,63 +110,35 @@ def partitions(num_layers: int, num_stages: int) -> list[tuple[int, ...]]:
     ]
 
 
-def test_an_encoder_without_a_head_is_split_evenly() -> None:
-    none = PartCosts(0.0, 0.001, 0)
-    encoder = StageCosts(PartCosts(0.0, 1.0, 1), none, none, 0)
-    for num_stages in (2, 3, 5):
-        assert chosen([encoder] * num_stages, 12) == even_split(12, num_stages)
-
-
-def test_the_head_of_an_encoder_counts() -> None:
-    """SPLADE's is an LM head over all tokens."""
-    none = PartCosts(0.0, 0.001, 0)
-    splade = StageCosts(PartCosts(0.0, 1.0, 1), none, PartCosts(0.0, 4.0, 1), 0)
-    assert chosen([splade] * 2, 12) == (8, 4)
-
-
-def test_a_slow_device_gets_fewer_layers() -> None:
-    slow = costs(decode=2.0, prompts=2.0, head=0.0)
-    assert chosen([costs(head=0.0), slow], 30) == (20, 10)
-
-
-def test_a_gain_under_two_percent_is_none() -> None:
-    """17 and 15 layers gain little over 16 and 16 if the head weighs little."""
-    assert chosen([costs(head=1.4)] * 2) == (16, 16)
-    assert chosen([costs(head=2.2)] * 2) == (17, 15)
-
-
-def test_noise_of_equal_devices_moves_no_layer() -> None:
-    for noise in (0.95, 0.98, 1.0, 1.04):
-        stages = [costs(), costs(decode=noise, prompts=noise), costs(decode=1.01), costs()]
-        assert chosen(stages) == (8, 9, 8, 7)
-
-
 def test_stages_of_one_device_differ_by_noise_alone() -> None:
     stages = [costs(decode=noise, prompts=noise) for noise in (1.0, 1.7, 0.6, 1.1)]
     assert choose_layers(execution(devices=("cpu",) * 4), stages) == (8, 9, 8, 7)
     assert chosen(stages) != (8, 9, 8, 7)
 
 
-def test_a_partition_that_costs_many_blocks_is_not_taken() -> None:
-    """Nine layers for eight leave eight ninths of the blocks."""
-    stages = [costs(kv_block_bytes=1 << 19)] * 4
-    share = execution(memory_shares=(120 * GIB,) * 4, max_model_len=131_072, max_running=1024)
-    assert choose_layers(share, stages) == (8, 8, 8, 8)
-    assert choose_layers(share, stages[:2]) == (17, 15)
-    size = execution(kv_cache_bytes=64 * GIB, max_model_len=131_072, max_running=1024)
-    assert choose_layers(size, stages) == (8, 8, 8, 8)
-    assert choose_layers(size, stages[:2]) == (17, 15)
+KV = costs(kv_block_bytes=1 << 19)
+LARGE = {"max_model_len": 131_072, "max_running": 1024}
 
 
-def test_blocks_that_nobody_can_use_are_not_missed() -> None:
-    stages = [costs(kv_block_bytes=1 << 19)] * 4
-    share = execution(memory_shares=(120 * GIB,) * 4, max_model_len=512, max_running=64)
-    assert choose_layers(share, stages) == (8, 9, 8, 7)
-
-
-def test_where_nothing_fits_the_split_is_even() -> None:
-    stages = [costs(kv_block_bytes=1 << 19)] * 2
-    assert choose_layers(execution(memory_shares=(1 * GIB,) * 2), stages) == (16, 16)
+@pytest.mark.parametrize(
+    ("budget", "num_stages", "expected"),
+    [
+        # Nine layers for eight leave eight ninths of the blocks.
+        (LARGE | {"memory_shares": (120 * GIB,) * 4}, 4, (8, 8, 8, 8)),
+        (LARGE | {"memory_shares": (120 * GIB,) * 4}, 2, (17, 15)),
+        (LARGE | {"kv_cache_bytes": 64 * GIB}, 4, (8, 8, 8, 8)),
+        (LARGE | {"kv_cache_bytes": 64 * GIB}, 2, (17, 15)),
+        # Blocks that nobody can use are not missed.
+        ({"memory_shares": (120 * GIB,) * 4, "max_model_len": 512, "max_running": 64}, 4,
+         (8, 9, 8, 7)),
+        # Nothing fits.
+        ({"memory_shares": (1 * GIB,) * 2}, 2, (16, 16)),
+    ],
+)  # fmt: skip
+def test_a_partition_that_costs_many_blocks_is_not_taken(
+    budget: dict[str, Any], num_stages: int, expected: tuple[int, ...]
+) -> None:
+    assert choose_layers(execution(**budget), [KV] * num_stages) == expected
 
 
 def test_as_many_stages_as_layers() -> None:
@@ -155,25 +152,24 @@ def connected(stages: Sequence[StageCosts | None]) -> list[WorkerConnected]:
     return [WorkerConnected(stage, own) for stage, own in enumerate(stages)][::-1]
 
 
-def test_the_log_names_layers_and_busy_shares(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("changes", "stages", "layers", "logged"),
+    [
+        ({}, [costs(head=2.4)] * 2, [17, 15],
+         ["17, 15; expected to be busy: decoding 98%, 100%; prompts 100%, 85%"]),
+        ({"stage_layers": (1, 31)}, [None, None], [1, 31], ["1, 31"]),
+        ({}, [None] * 3, [11, 11, 10], ["11, 11, 10"]),
+        ({}, [None], [32], []),
+    ],
+    ids=["measured", "asked for", "nothing measured", "one stage"],
+)  # fmt: skip
+def test_the_log_names_layers_and_busy_shares(
+    caplog: pytest.LogCaptureFixture, changes: dict[str, Any], stages: list[StageCosts | None],
+    layers: list[int], logged: list[str],
+) -> None:  # fmt: skip
     caplog.set_level(logging.INFO)
-    shares = stage_shares(execution(), connected([costs(head=2.4)] * 2))
-    assert shares == shares_of([17, 15])
-    assert caplog.messages == [
-        "layers by stage: 17, 15; expected to be busy: decoding 98%, 100%; prompts 100%, 85%"
-    ]
-
-
-def test_what_a_person_asks_for_is_done(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    asked = execution(stage_layers=(1, 31))
-    assert stage_shares(asked, connected([None, None])) == shares_of([1, 31])
-    assert caplog.messages == ["layers by stage: 1, 31"]
-
-
-def test_nothing_measured_is_split_evenly() -> None:
-    assert stage_shares(execution(), connected([None] * 3)) == shares_of([11, 11, 10])
-    assert stage_shares(execution(), connected([None])) == shares_of([32])
+    assert stage_shares(execution(**changes), connected(stages)) == shares_of(layers)
+    assert caplog.messages == [f"layers by stage: {each}" for each in logged]
 
 
 def unmeasured(own: StageCosts) -> StageCosts:

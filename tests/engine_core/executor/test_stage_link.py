@@ -3,7 +3,7 @@ Which stage was lost first."""
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +13,7 @@ import msgspec
 import pytest
 import zmq
 
-from engine_core.executor.base import Capacity, WorkerLostError
-from engine_core.executor.stage_link import StageLink
+from engine_core.executor.stage_link import Capacity, StageLink, WorkerLostError
 from tests.engine_core.configs import MODEL, engine_config
 from tests.patience import PATIENCE
 from workers.contract.messages import (
@@ -50,29 +49,23 @@ class Stages:
 
     @contextmanager
     def started(self, budgets: list[int], **changes) -> Iterator[tuple[StageLink, Capacity]]:
-        num_stages = len(budgets)
-        executor = self._executor(num_stages, **changes)
-        try:
-            with ThreadPoolExecutor(1) as thread:
-                starting = thread.submit(executor.start)
-                for stage in range(num_stages):
-                    self._begin(stage)
-                    self.send(stage, WorkerConnected(stage))
-                for stage, budget in enumerate(budgets):
-                    self.shares.append(self._receive(stage, Share))
-                    self.send(stage, WorkerLoaded(stage, 10, 0.1, BLOCK_BYTES, budget))
-                for stage, dealer in enumerate(self._dealers):
-                    while not (starting.done() or dealer.poll(10)):
-                        pass
-                    if not starting.done():
-                        self._answer(stage)
-                capacity = starting.result()
-            yield executor, capacity
-        finally:
-            executor.close()
+        with self.connecting(len(budgets), **changes) as (executor, starting):
+            for stage in range(len(budgets)):
+                self.send(stage, WorkerConnected(stage))
+            for stage, budget in enumerate(budgets):
+                self.shares.append(self._receive(stage, Share))
+                self.send(stage, WorkerLoaded(stage, 10, 0.1, BLOCK_BYTES, budget))
+            for stage, dealer in enumerate(self._dealers):
+                while not (starting.done() or dealer.poll(10)):
+                    pass
+                if not starting.done():
+                    self._answer(stage)
+            yield executor, starting.result()
 
     @contextmanager
-    def connecting(self, num_stages: int, **changes) -> Iterator["Future[Capacity]"]:
+    def connecting(
+        self, num_stages: int, **changes
+    ) -> Iterator[tuple[StageLink, "Future[Capacity]"]]:
         """While no stage is connected to its neighbours yet."""
         executor = self._executor(num_stages, **changes)
         try:
@@ -80,7 +73,7 @@ class Stages:
                 starting = thread.submit(executor.start)
                 for stage in range(num_stages):
                     self._begin(stage)
-                yield starting
+                yield executor, starting
         finally:
             executor.close()
 
@@ -136,14 +129,12 @@ def test_the_tightest_stage_decides(stages: Stages) -> None:
     assert stages.allocated == [70, 70, 70]
 
 
-def test_layers_are_split_evenly(stages: Stages) -> None:
-    stages.start([90_000] * 3)
-    assert stages.shares == shares_of([2, 2, 2])
-
-
-def test_the_layers_that_a_person_asks_for(stages: Stages) -> None:
-    stages.start([90_000] * 3, stage_layers=(1, 4, 1))
-    assert stages.shares == shares_of([1, 4, 1])
+@pytest.mark.parametrize(("asked", "layers"), [((), [2, 2, 2]), ((1, 4, 1), [1, 4, 1])])
+def test_layers_are_split_evenly_or_as_asked(
+    stages: Stages, asked: tuple[int, ...], layers: list[int]
+) -> None:
+    stages.start([90_000] * 3, stage_layers=asked)
+    assert stages.shares == shares_of(layers)
 
 
 def test_no_more_blocks_than_could_be_used(stages: Stages) -> None:
@@ -151,48 +142,52 @@ def test_no_more_blocks_than_could_be_used(stages: Stages) -> None:
     assert capacity.num_blocks == 5 * 8
 
 
-def test_a_cache_below_the_context_length_is_a_warning_with_the_numbers(stages, caplog) -> None:
+@pytest.mark.parametrize(("budget", "warned"), [(20_500, True), (26_000, False)])
+def test_a_cache_below_the_context_length_is_a_warning_with_the_numbers(
+    stages: Stages, caplog: pytest.LogCaptureFixture, budget: int, warned: bool
+) -> None:
     with caplog.at_level(logging.WARNING):
-        capacity = stages.start([20_500], max_model_len=101)
-    assert capacity.num_blocks == 20
-    (record,) = caplog.records
-    for number in ("20,500", "80 tokens", "101", "26,000"):
-        assert number in record.getMessage()
+        capacity = stages.start([budget], max_model_len=101)
+    assert capacity.num_blocks == budget // BLOCK_BYTES
+    assert len(caplog.messages) == warned
+    for message in caplog.messages:
+        assert all(number in message for number in ("20,500", "80 tokens", "101", "26,000"))
 
 
-def test_a_cache_that_holds_it_is_none(stages: Stages, caplog) -> None:
-    with caplog.at_level(logging.WARNING):
-        stages.start([26_000], max_model_len=101)
-    assert not caplog.records
-
-
-def test_a_cache_without_one_block_is_an_error_with_the_numbers(stages: Stages) -> None:
-    with pytest.raises(WorkerLostError, match=r"999 bytes .* 1,000: raise kv_cache_memory"):
-        stages.start([50_000, 999])
-
-
-def test_messages_call_a_setting_as_the_server_does(stages: Stages) -> None:
-    names = {"kv_cache_memory": "models[1].kv_cache_memory of a.yaml"}
-    with pytest.raises(WorkerLostError, match=r"raise models\[1\]\.kv_cache_memory of a\.yaml$"):
-        stages.start([999], setting_names=names)
+@pytest.mark.parametrize("setting", ["kv_cache_memory", "models[1].kv_cache_memory of a.yaml"])
+def test_a_cache_without_one_block_is_an_error_with_the_numbers(
+    stages: Stages, setting: str
+) -> None:
+    """It calls the setting as the server does."""
+    with pytest.raises(WorkerLostError, match=r"999 bytes .* 1,000: raise ") as lost:
+        stages.start([50_000, 999], setting_names={"kv_cache_memory": setting})
+    assert str(lost.value).endswith(f": raise {setting}")
 
 
 BROKEN = "nothing comes from stage 1"
+Event = Callable[[Stages], None]
 
 
-def why_lost(stages: Stages, *events: Callable[[], None]) -> str:
-    """What is said of the loss of three stages, while these events happen."""
+def go(stages: Stages) -> None:
+    """The process of stage 1 ends."""
+    stages.lose(1)
 
-    def happen() -> None:
-        for event in events:
-            event()
-            time.sleep(0.02)
 
-    with stages.started([50_000] * 3, name="m") as (executor, _), ThreadPoolExecutor(1) as thread:
-        thread.submit(happen)
-        with pytest.raises(WorkerLostError) as lost:
-            poll_until_lost(executor)
-    return str(lost.value)
+def notice(stages: Stages) -> None:
+    """Stage 2 finds its link to stage 1 broken."""
+    stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
+
+
+def speak(stages: Stages) -> None:
+    """Stage 1 sends its last words, behind those of its neighbour."""
+    notice(stages)
+    stages.send(1, WorkerFailed(1, "the device has failed"))
+
+
+def happen(stages: Stages, events: Sequence[Event]) -> None:
+    for event in events:
+        event(stages)
+        time.sleep(0.02)
 
 
 def poll_until_lost(executor: StageLink) -> NoReturn:
@@ -204,50 +199,34 @@ def poll_until_lost(executor: StageLink) -> NoReturn:
     executor.raise_lost()
 
 
-def test_a_stage_that_goes_is_named(stages: Stages) -> None:
-    assert why_lost(stages, lambda: stages.lose(1)) == "worker 1 of m has gone"
+@pytest.mark.parametrize(
+    ("events", "cause"),
+    [
+        ((go,), "worker 1 of m has gone"),
+        ((notice, go), "worker 1 of m has gone"),
+        ((go, notice), "worker 1 of m has gone"),
+        ((speak, go), "stage 1: the device has failed"),
+        ((notice,), f"stage 2: {BROKEN}"),
+    ],
+    ids=["it goes", "noticed first", "noticed later", "last words", "all live"],
+)
+def test_the_cause_of_a_loss_is_named(stages: Stages, events: Sequence[Event], cause: str) -> None:
+    with stages.started([50_000] * 3, name="m") as (executor, _), ThreadPoolExecutor(1) as thread:
+        thread.submit(happen, stages, events)
+        with pytest.raises(WorkerLostError) as lost:
+            poll_until_lost(executor)
+    assert str(lost.value) == cause
 
 
-@pytest.mark.parametrize("noticed_first", [True, False])
-def test_a_neighbour_that_notices_is_not_the_cause(stages: Stages, noticed_first: bool) -> None:
-    def notice() -> None:
-        stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
-
-    def go() -> None:
-        stages.lose(1)
-
-    events = (notice, go) if noticed_first else (go, notice)
-    assert why_lost(stages, *events) == "worker 1 of m has gone"
-
-
-@pytest.mark.parametrize("noticed_first", [True, False])
-def test_a_stage_that_goes_while_all_connect_is_named(stages: Stages, noticed_first: bool) -> None:
-    with stages.connecting(3, name="m") as starting:
+@pytest.mark.parametrize("events", [(notice, go), (go, notice)])
+def test_a_stage_that_goes_while_all_connect_is_named(
+    stages: Stages, events: Sequence[Event]
+) -> None:
+    with stages.connecting(3, name="m") as (_, starting):
         time.sleep(0.1)
-        if noticed_first:
-            stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
-            time.sleep(0.02)
-        stages.lose(1)
-        if not noticed_first:
-            stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
+        happen(stages, events)
         with pytest.raises(WorkerLostError, match=r"^worker 1 of m has gone$"):
             starting.result(PATIENCE)
-
-
-def test_last_words_explain_more_than_going(stages: Stages) -> None:
-    def speak() -> None:
-        stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
-        stages.send(1, WorkerFailed(1, "the device has failed"))
-
-    said = why_lost(stages, speak, lambda: stages.lose(1))
-    assert said == "stage 1: the device has failed"
-
-
-def test_a_link_that_breaks_between_living_stages_is_the_cause_itself(stages: Stages) -> None:
-    def notice() -> None:
-        stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
-
-    assert why_lost(stages, notice) == f"stage 2: {BROKEN}"
 
 
 def test_a_stage_that_cannot_be_sent_to_is_named(stages: Stages) -> None:

@@ -19,6 +19,13 @@ def compiled(schema: Any, kind: GrammarKind = "json_schema") -> CompiledGrammar:
     return COMPILER.compile(Grammar(kind, json.dumps(schema), "response_format"))
 
 
+def next_tokens(matcher: Matcher) -> list[int]:
+    """The tokens that the grammar allows next, and its own end."""
+    mask = np.zeros(matcher.words, np.uint32)
+    matcher.state.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+
+
 def ids_of(text: str) -> list[int]:
     (ids,) = TOKENIZER.encode([text], add_special_tokens=False)
     return np.frombuffer(ids, np.int32).tolist()

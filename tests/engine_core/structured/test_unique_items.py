@@ -67,6 +67,7 @@ def test_a_list_of_one_or_no_value() -> None:
     assert fits(one, ["a"])
     assert fits(one, [])
     assert not fits(one, ["a", "a"])
+    assert fits(one | {"uniqueItems": False}, ["a", "a"])
     with pytest.raises(GrammarError, match="Unsatisfiable"):
         compiled(one | {"minItems": 2})
 

@@ -48,6 +48,16 @@ def without(*names: str, **config: Any) -> Callable[[TokenizerFolder], None]:
     return change
 
 
+def only(**config: Any) -> Callable[[TokenizerFolder], None]:
+    """These keys beside `added_tokens_decoder`."""
+
+    def change(folder: TokenizerFolder) -> None:
+        declared = folder.config["added_tokens_decoder"]
+        folder.config = {"added_tokens_decoder": declared} | config
+
+    return change
+
+
 def older(
     special: dict[str, Any] | None = None, added: str | None = None, ahead: int = 0, **config: Any
 ) -> Callable[[TokenizerFolder], None]:
@@ -96,24 +106,8 @@ def both(*changes: Callable[[TokenizerFolder], None]) -> Callable[[TokenizerFold
     return change
 
 
-PLAIN = [
-    kinds.bert,
-    kinds.mpnet,
-    kinds.roberta,
-    kinds.xlm_roberta,
-    kinds.camembert,
-    kinds.gpt2,
-    kinds.qwen2,
-    kinds.llama3,
-    kinds.gemma,
-    lambda: kinds.qwen2("qwen3"),
-    lambda: kinds.gpt2("phi3"),
-    lambda: kinds.gpt2("modernbert"),
-    lambda: kinds.llama3("mistral"),
-    lambda: kinds.llama2(metaspace=True),
-]
-
 OBEYED = {
+    "metaspace": (lambda: kinds.llama2(metaspace=True), keys()),
     "bert case": (kinds.bert, keys(do_lower_case=False)),
     "bert accents": (kinds.bert, keys(strip_accents=False)),
     "bert accents in case": (kinds.bert, keys(strip_accents=True, do_lower_case=False)),
@@ -223,6 +217,110 @@ OBEYED = {
     ),
 }
 
+SAVED = {"max_length": 512, "pad_to_multiple_of": None, "pad_token_type_id": 0}
+SAVED |= {"padding_side": "right", "stride": 0, "truncation_side": "right"}
+SAVED |= {"truncation_strategy": "longest_first", "clean_up_tokenization_spaces": True}
+OLD = {"name_or_path": "a/b", "special_tokens_map_file": "/x.json", "tokenizer_file": None}
+OLD |= {"do_basic_tokenize": True, "never_split": None, "full_tokenizer_file": None}
+
+PUBLISHED = {
+    "bert, of the first versions": (kinds.bert, only(do_lower_case=True)),
+    "minilm": (kinds.bert, keys(model_max_length=512, **OLD)),
+    "bge": (kinds.bert, keys(never_split=None, do_basic_tokenize=True, **SAVED)),
+    "mpnet": (kinds.mpnet, keys(**OLD, **SAVED)),
+    "roberta": (kinds.roberta, without("tokenizer_class", model_max_length=512)),
+    "e5": (kinds.xlm_roberta, keys(sp_model_kwargs={}, model_max_length=512)),
+    "bge-m3": (kinds.xlm_roberta, keys(add_prefix_space=True, **SAVED)),
+    "camembert": (kinds.camembert, keys(model_max_length=512)),
+    "modernbert": (
+        lambda: kinds.gpt2("modernbert"),
+        only(tokenizer_class="PreTrainedTokenizerFast", model_max_length=8192),
+    ),
+    "llama 2": (kinds.llama2, keys(padding_side="right", clean_up_tokenization_spaces=False)),
+    "tinyllama": (kinds.llama2, keys(add_prefix_space=None)),
+    "vicuna": (
+        kinds.llama2,
+        without("legacy", do_lower_case=False, handle_chinese_chars=True, start_n_top=None),
+    ),
+    "code llama": (
+        kinds.llama2,
+        keys(tokenizer_class="CodeLlamaTokenizer", suffix_first=False, legacy=None),
+    ),
+    "llama 3": (kinds.llama3, keys(model_input_names=["input_ids", "attention_mask"])),
+    "smollm2": (kinds.gpt2, only(tokenizer_class="GPT2Tokenizer", vocab_size=49152)),
+    "mistral": (
+        lambda: kinds.llama3("mistral"),
+        keys(
+            legacy=False,
+            add_prefix_space=None,
+            tokenizer_class="LlamaTokenizer",
+            unk_token="<|end|>",
+            add_bos_token=True,
+            add_eos_token=False,
+            sp_model_kwargs={},
+            pad_token=None,
+        ),
+    ),
+    "zephyr": (
+        lambda: kinds.llama3("mistral"),
+        keys(legacy=True, truncation_side="left", tokenizer_class="LlamaTokenizer"),
+    ),
+    "phi 3": (
+        lambda: kinds.llama3("phi3"),
+        keys(add_bos_token=False, legacy=False, tokenizer_class="LlamaTokenizer"),
+    ),
+    "phi 4": (
+        lambda: kinds.gpt2("phi3"),
+        only(add_prefix_space=False, tokenizer_class="GPT2Tokenizer"),
+    ),
+    "qwen 2.5": (kinds.qwen2, keys(clean_up_tokenization_spaces=False)),
+    "qwen 3": (lambda: kinds.qwen2("qwen3"), keys(clean_up_tokenization_spaces=False)),
+    "gte-qwen2": (
+        kinds.qwen2,
+        keys(add_eos_token=True, auto_map={"AutoTokenizer": ["a.B", "a.BFast"]}),
+    ),
+    "deepseek's qwen": (
+        kinds.qwen2,
+        only(
+            add_bos_token=True,
+            legacy=True,
+            sp_model_kwargs={},
+            unk_token=None,
+            bos_token={"__type": "AddedToken", "content": "<|im_start|>", "normalized": True},
+            tokenizer_class="LlamaTokenizerFast",
+            model_max_length=16384,
+        ),
+    ),
+    "gemma 2": (
+        kinds.gemma,
+        keys(spaces_between_special_tokens=False, use_default_system_prompt=False),
+    ),
+    "gemma 3": (
+        lambda: kinds.gemma("gemma3_text"),
+        keys(
+            sp_model_kwargs=None,
+            processor_class="Gemma3Processor",
+            boi_token="<start_of_turn>",
+            image_token="<start_of_turn>",
+            extra_special_tokens={"boi_token": "<start_of_turn>"},
+        ),
+    ),
+    "saved by transformers 5": (
+        kinds.llama3,
+        only(
+            backend="tokenizers",
+            is_local=False,
+            local_files_only=False,
+            bos_token="<|begin|>",
+            eos_token="<|end|>",
+            fix_mistral_regex=True,
+            extra_special_tokens=["<|im_start|>"],
+            tokenizer_class="TokenizersBackend",
+        ),
+    ),
+}
+"""Settings as well-known checkpoints have them."""
+
 REFUSED = {
     "unknown": (kinds.bert, keys(fold_case=True), "fold_case true is not known for a tokenizer"),
     "unknown in the map": (
@@ -295,16 +393,17 @@ def tokenizer_of(folder: Path) -> Tokenizer:
     return Tokenizer.for_model(msgspec.structs.replace(MODEL, path=str(folder)), "auto")
 
 
-def check_as_auto_tokenizer(folder: Path) -> None:
+def check_as_auto_tokenizer(folder: Path, texts: list[str]) -> Tokenizer:
+    """Our tokenizer of a folder, after comparing it with that of transformers."""
     theirs: Any = AutoTokenizer.from_pretrained(folder)
     ours = tokenizer_of(folder)
     for special in (True, False):
-        expected = theirs(TEXTS, add_special_tokens=special)["input_ids"]
-        found = ours.raw.encode_batch_fast(TEXTS, add_special_tokens=special)
+        expected = theirs(texts, add_special_tokens=special)["input_ids"]
+        found = ours.raw.encode_batch_fast(texts, add_special_tokens=special)
         assert [encoding.ids for encoding in found] == expected
     copied = RawTokenizer.from_str(ours.raw.to_str())
-    ids = copied.encode(TEXTS[2]).ids
-    assert ours.raw.encode(TEXTS[2]).ids == ids
+    ids = copied.encode(texts[2]).ids
+    assert ours.raw.encode(texts[2]).ids == ids
     for skip in (True, False):
         spelled = theirs.decode(ids, skip_special_tokens=skip)
         assert ours.decode(ids, skip_special_tokens=skip) == spelled
@@ -314,16 +413,21 @@ def check_as_auto_tokenizer(folder: Path) -> None:
         conversation = Conversation(messages=MESSAGES)
         prompt = render(compile_template(template.source), template, conversation)
         assert prompt == theirs.apply_chat_template(MESSAGES, tokenize=False)
-
-
-@pytest.mark.parametrize("kind", PLAIN)
-def test_files_that_agree(tmp_path, kind):
-    check_as_auto_tokenizer(kind().write(tmp_path))
+    return ours
 
 
 @pytest.mark.parametrize(("kind", "change"), OBEYED.values(), ids=OBEYED)
 def test_a_key_is_obeyed(tmp_path, kind, change):
-    check_as_auto_tokenizer(changed(tmp_path, kind, change))
+    check_as_auto_tokenizer(changed(tmp_path, kind, change), TEXTS)
+
+
+@pytest.mark.parametrize(("kind", "change"), PUBLISHED.values(), ids=PUBLISHED)
+def test_published_settings_are_accepted_and_tokenizer_json_stands(tmp_path, kind, change):
+    texts = ["Hello there hill", "water falls, the quick brown fox", "é中 1234"]
+    ours = check_as_auto_tokenizer(changed(tmp_path, kind, change), texts)
+    published = RawTokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in texts:
+        assert ours.raw.encode(text).ids == published.encode(text).ids
 
 
 def test_llamas_class_with_rules_of_bytes(tmp_path):

@@ -11,8 +11,7 @@ import pytest
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.tokenization.growth import GrowthError, check_growth
-from engine_core.tokenization.panics import as_exception
-from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
+from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError, as_exception
 from server.models.text_bound import TextBound
 
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}

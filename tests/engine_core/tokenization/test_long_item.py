@@ -106,7 +106,7 @@ OPTIONS = st.builds(
 
 
 @settings(
-    max_examples=200,
+    max_examples=80,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -137,43 +137,45 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_no_more_is_tokenized_than_is_kept(
-    side: Literal["left", "right"], taken: list[int]
-) -> None:
-    tokenizer = Tokenizer.load(demo_models()["all-MiniLM-L6-v2"])
-    text = " ".join(f"number {index}" for index in range(20_000))
-    options = Tokenization(truncate_to=16, truncation_side=side)
-    parts = in_parts(tokenizer, text, options)
-    assert sum(taken) < 200
-    assert parts.ids == as_a_whole(tokenizer, text, options).ids
-    refused = in_parts(tokenizer, text, Tokenization())
-    assert refused.at_least > MAX_MODEL_LEN
-    assert refused.described.startswith("at least")
-
-
+SPACED_TEXT = " ".join(f"number {index}" for index in range(20_000))
 RUN = "".join(WORDS[:5]) * 100
 """Without a space."""
 
 
-@pytest.mark.parametrize("make", [whole_text_bpe, roberta])
-def test_of_a_text_without_spaces_no_more_is_tokenized(
-    make: Callable[[], RawTokenizer], taken: list[int]
+def minilm() -> RawTokenizer:
+    return Tokenizer.load(demo_models()["all-MiniLM-L6-v2"]).raw
+
+
+@pytest.mark.parametrize(
+    ("make", "text", "side", "most"),
+    [
+        (minilm, SPACED_TEXT, "left", 200),
+        (minilm, SPACED_TEXT, "right", 200),
+        (whole_text_bpe, RUN, "right", 100),
+        (roberta, RUN, "right", 100),
+        # Its end is found from its beginning, and what is not kept is forgotten slice by slice.
+        (roberta, RUN, "left", len(RUN)),
+    ],
+)
+def test_no_more_is_tokenized_than_is_kept(
+    make: Callable[[], RawTokenizer],
+    text: str,
+    side: Literal["left", "right"],
+    most: int,
+    taken: list[int],
 ) -> None:
-    tokenizer, options = Tokenizer(make()), Tokenization(truncate_to=16)
-    parts = in_parts(tokenizer, RUN, options)
-    assert sum(taken) < 100
-    assert parts.ids == as_a_whole(tokenizer, RUN, options).ids
-
-
-def test_the_end_of_a_text_without_spaces_is_found_from_its_beginning(taken: list[int]) -> None:
-    tokenizer = Tokenizer(roberta())
-    options = Tokenization(truncate_to=16, truncation_side="left")
-    parts = in_parts(tokenizer, RUN, options)
-    assert sum(taken) == len(RUN)
+    tokenizer, options = Tokenizer(make()), Tokenization(truncate_to=16, truncation_side=side)
+    parts = in_parts(tokenizer, text, options)
+    assert sum(taken) <= most
     assert max(taken) < 150
-    assert parts.ids == as_a_whole(tokenizer, RUN, options).ids
-    assert parts.dropped < 100, "what is not kept is forgotten slice by slice"
+    assert parts.ids == as_a_whole(tokenizer, text, options).ids
+    assert parts.dropped < 100
+
+
+def test_a_text_that_is_too_long_is_refused() -> None:
+    refused = in_parts(Tokenizer(minilm()), SPACED_TEXT, Tokenization())
+    assert refused.at_least > MAX_MODEL_LEN
+    assert refused.described.startswith("at least")
 
 
 def test_a_byte_level_text_is_refused_by_its_length() -> None:

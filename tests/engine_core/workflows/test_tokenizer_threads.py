@@ -16,10 +16,9 @@ from tokenizers.processors import PostProcessor, RobertaProcessing, TemplateProc
 from engine_core.loop.jobs import Job
 from engine_core.messages import EncodeJob, GenerateJob, SamplingParams, Tokenization
 from engine_core.refusal import RefusalError
-from engine_core.tokenization.panics import PanicError, as_exception
 from engine_core.tokenization.sliced_text import SLICE_CHARACTERS
 from engine_core.tokenization.tokenized import TextPieces, Tokenized, given_ids
-from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.tokenization.tokenizer import PanicError, Tokenizer, as_exception
 from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
 from tests.engine_core.panicking import BAD, make_panicking
 from tests.patience import PATIENCE

@@ -48,7 +48,7 @@ def detokenize(tokenizer: Tokenizer, context: list[int], ids: list[int]) -> list
 
 def spelled(tokenizer: Tokenizer, ids: list[int], family: str) -> bytes:
     """What the vocabulary's entries say of the bytes of a sentencepiece text."""
-    entries = [tokenizer.id_to_token(token) for token in ids]
+    entries = [tokenizer.token_bytes.entry(token) for token in ids]
     bytes_of = [
         bytes([int(entry[3:5], 16)])
         if re.fullmatch("<0x..>", entry)
@@ -72,7 +72,7 @@ def bytes_of_letters() -> dict[str, int]:
 def test_pieces_are_the_text_of_all_bytes_but_half_a_character_at_the_end(tokenizer, data):
     size = tokenizer.raw.get_vocab_size()
     ids = data.draw(st.lists(st.integers(0, size - 1), max_size=40))
-    letters = "".join(tokenizer.id_to_token(token) for token in ids if token > 1)
+    letters = "".join(tokenizer.token_bytes.entry(token) for token in ids if token > 1)
     known = bytes_of_letters()
     whole = bytes(known[letter] for letter in letters if letter in known)
     if len(whole) < len(letters):
@@ -149,7 +149,7 @@ def test_the_space_between_prompt_and_continuation_is_kept(any_tokenizer):
 
 def test_half_a_character_behind_a_space_in_one_token(tokenizer):
     ids = tokenizer.raw.encode("a \U0001f600", add_special_tokens=False).ids
-    assert tokenizer.id_to_token(ids[1]) == "ĠðŁ"
+    assert tokenizer.token_bytes.entry(ids[1]) == "ĠðŁ"
     assert {"".join(detokenize(tokenizer, [], ids[:end])) for end in (2, 3)} == {"a "}
     assert "".join(detokenize(tokenizer, ids[:2], ids[2:])) == "\U0001f600"
 

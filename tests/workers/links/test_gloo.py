@@ -1,19 +1,22 @@
 """Real worker processes in a row give what one stage gives, bit by bit, and fail as one."""
 
 import random
+import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from tests.patience import PATIENCE
 from tests.workers.checkpoints import LLAMA, save_bert, save_llama, with_execution, worker_config
-from tests.workers.stages import NUM_BLOCKS, EncoderStages, Stages
+from tests.workers.stages import NUM_BLOCKS, EncoderStages, Stages, sampled_tokens
 from tests.workers.step_maker import StepMaker, encoder_step
 from tests.workers.worker_group import WorkerGroup
 from workers.contract.config import Task, WorkerConfig
-from workers.contract.messages import DecodeStep, StepOutput, StepTimes
+from workers.contract.messages import DecodeStep, StageReport, StepMask, StepOutput, StepTimes
 
 NEW_TOKENS = 10
 
@@ -23,8 +26,11 @@ def naive_config(folder: Path, task: Task = "generate") -> WorkerConfig:
     return with_execution(config, attention_backend="naive")
 
 
-def decoder_steps(block_size: int) -> list[DecodeStep]:
-    """Two micro-batches of two rows by turns: chunks of prompts, then only steps ahead."""
+def decoder_steps(block_size: int) -> tuple[list[DecodeStep], dict[int, StepMask]]:
+    """Two micro-batches of two rows by turns: chunks of prompts, then only steps ahead.
+
+    Whenever the first row samples, its step has a mask, which allows 20 tokens of 211.
+    """
     maker = StepMaker(block_size, NUM_BLOCKS)
     numbers = random.Random(3)
     prompts = [[numbers.randrange(3, LLAMA["vocab_size"]) for _ in range(n)] for n in (21, 6, 9, 2)]
@@ -35,12 +41,24 @@ def decoder_steps(block_size: int) -> list[DecodeStep]:
     halves = [rows[:2], rows[2:]]
     steps = [maker.step([(row, 2) for row in half], score=True) for half in halves]
     newest = [-1, 1]  # step 1 holds a whole prompt, of two tokens, and samples
+    masks: dict[int, StepMask] = {}
     for turn in range(2 * (NEW_TOKENS + 1)):
         half = halves[turn % 2]
         work = [(row, max(1, len(row.tokens) - row.submitted)) for row in half]
-        steps.append(maker.step(work, after=newest[turn % 2]))
-        newest[turn % 2] = steps[-1].step
-    return steps
+        step = maker.step(work, after=newest[turn % 2])
+        newest[turn % 2] = step.step
+        if half is halves[0]:
+            step = msgspec.structs.replace(step, masked=bytes([1, 0]))
+            allowed = np.zeros(-(-LLAMA["vocab_size"] // 32) * 32, np.uint8)
+            allowed[numbers.sample(range(LLAMA["vocab_size"]), 20)] = 1
+            bits = np.packbits(allowed, bitorder="little").tobytes()
+            masks[step.step] = StepMask(step.step, bits)
+        steps.append(step)
+    return steps, masks
+
+
+def allows(mask: StepMask, token: int) -> bool:
+    return bool(mask.bits[token // 8] >> token % 8 & 1)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +74,16 @@ def decoder_steps(block_size: int) -> list[DecodeStep]:
 def test_generation_is_the_same_over_any_processes(
     tmp_path: Path, stage_layers: tuple[int, ...]
 ) -> None:
+    """All steps are submitted before the first mask. Then the masks come, the newest first."""
     save_llama(tmp_path)
     one = Stages(tmp_path, backend="naive")
-    steps = decoder_steps(one.block_size)
-    expected = [one.run(step)[1] for step in steps]
+    steps, masks = decoder_steps(one.block_size)
+    expected = [one.run(step, masks.get(step.step))[1] for step in steps]
     assert len({output.tokens for output in expected}) > len(steps) // 2
+    constrained = [int(sampled_tokens(expected[number])[0]) for number in masks]
+    assert all(map(allows, masks.values(), constrained))
+    # The control: by the mask of another step nine of ten would be another token.
+    assert sum(map(allows, reversed(masks.values()), constrained)) < len(masks) / 2
     num_stages = len(stage_layers)
     own = with_execution(naive_config(tmp_path), stage_layers=stage_layers)
     with WorkerGroup(own, num_stages) as group:
@@ -73,7 +96,37 @@ def test_generation_is_the_same_over_any_processes(
         assert [stage.kv_budget_bytes for stage in loaded] == [config.kv_cache_bytes] * num_stages
         for step in steps:
             group.submit(step)
-        assert [without_time(group.output()) for _ in steps] == expected
+        outputs = [group.output() for _ in steps[:2]]  # the others wait for the mask of step 2
+        # The first stage goes on to the first step that needs a masked token.
+        while (beat := group.beat()).stage != 0 or beat.last_finished_step < 3:
+            assert beat.stage < num_stages - 1 or beat.last_finished_step < 2
+        time.sleep(0.4)
+        for number in sorted(masks, reverse=True):
+            group.send(num_stages - 1, masks[number])
+        outputs += [group.output() for _ in steps[2:]]
+        # The last stage was waiting then, not busy.
+        assert outputs[2].times.wait_us > 200_000
+        assert [without_time(output) for output in outputs] == expected
+        while len(group.reports) < (num_stages - 1) * len(steps):
+            group.beat()
+    by_stage = [[r for r in group.reports if r.stage == stage] for stage in range(num_stages - 1)]
+    check_times(steps, [*by_stage, outputs])
+
+
+def check_times(
+    steps: list[DecodeStep], by_stage: Sequence[Sequence[StageReport | StepOutput]]
+) -> None:
+    """Each stage has reported when it had its part of each step."""
+    numbers = [step.step for step in steps]
+    for reports in by_stage:
+        assert [report.step for report in reports] == numbers
+    times = [[report.times for report in reports] for reports in by_stage]
+    for of_stage in times:
+        assert all(before.end_us <= after.start_us for before, after in pairwise(of_stage))
+        assert all(t.busy_us > 0 and t.wait_us >= 0 and t.transfer_us >= 0 for t in of_stage)
+    for of_stage, of_next in pairwise(times):
+        for before, after in zip(of_stage, of_next, strict=True):
+            assert computed_us(before) <= after.start_us + after.wait_us <= computed_us(after)
 
 
 @pytest.mark.parametrize("stage_layers", [(2, 2), pytest.param((1, 3), marks=pytest.mark.long)])
@@ -93,33 +146,19 @@ def test_vectors_are_the_same_over_two_processes(
         assert [without_time(group.output()) for _ in steps] == expected
 
 
-def test_each_stage_reports_when_it_had_its_part_of_each_step(tmp_path: Path) -> None:
+def test_a_dead_stage_ends_its_neighbours_with_one_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What gloo writes before comes in the format of the log."""
+    monkeypatch.setenv("GLOO_LOG_LEVEL", "INFO")
     save_llama(tmp_path)
-    steps = decoder_steps(4)
+    step = decoder_steps(4)[0][0]
     with WorkerGroup(naive_config(tmp_path), 3) as group:
         group.get_ready(NUM_BLOCKS)
-        for step in steps:
-            group.submit(step)
-        last = [group.output().times for _ in steps]
-        while len(group.reports) < 2 * len(steps):
-            group.beat()
-    by_stage = [[r for r in group.reports if r.stage == stage] for stage in (0, 1)]
-    numbers = [step.step for step in steps]
-    assert [[report.step for report in of_stage] for of_stage in by_stage] == [numbers, numbers]
-    times = [*([report.times for report in of_stage] for of_stage in by_stage), last]
-    for of_stage in times:
-        assert all(before.end_us <= after.start_us for before, after in pairwise(of_stage))
-        assert all(t.busy_us > 0 and t.wait_us >= 0 and t.transfer_us >= 0 for t in of_stage)
-    for of_stage, of_next in pairwise(times):
-        for before, after in zip(of_stage, of_next, strict=True):
-            assert computed_us(before) <= after.start_us + after.wait_us <= computed_us(after)
-
-
-def test_a_dead_stage_ends_its_neighbours_with_one_line_each(tmp_path: Path) -> None:
-    save_llama(tmp_path)
-    step = decoder_steps(4)[0]
-    with WorkerGroup(naive_config(tmp_path), 3) as group:
-        group.get_ready(NUM_BLOCKS)
+        before = [group.log(stage) for stage in range(3)]
+        for stage, lines in enumerate(before):
+            said = f" INFO    worker {stage} of tiny: gloo: Rank "
+            assert [line for line in lines if said in line] == lines != []
         group.kill(1)
         group.send(0, step)
         group.send(2, step)
@@ -130,21 +169,8 @@ def test_a_dead_stage_ends_its_neighbours_with_one_line_each(tmp_path: Path) -> 
             assert "\n" not in said[stage].message
         for stage in (0, 2):
             assert group.processes[stage].wait(timeout=PATIENCE) == 1
-            assert len(group.log(stage)) == 1
-        assert "ERROR   worker 0 of tiny: nothing reaches stage 1: " in group.log(0)[0]
-
-
-def test_what_gloo_writes_comes_in_the_format_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GLOO_LOG_LEVEL", "INFO")
-    save_llama(tmp_path)
-    with WorkerGroup(naive_config(tmp_path), 2) as group:
-        group.get_ready(NUM_BLOCKS)
-        for stage in (0, 1):
-            lines = [line.split(" ", 1)[1] for line in group.log(stage)]
-            said = f"INFO    worker {stage} of tiny: gloo: Rank {stage} is connected to 1."
-            assert [line for line in lines if line.startswith(said)] == lines != []
+            assert len(group.log(stage)) == len(before[stage]) + 1
+        assert "ERROR   worker 0 of tiny: nothing reaches stage 1: " in group.log(0)[-1]
 
 
 def computed_us(times: StepTimes) -> int:

@@ -70,15 +70,11 @@ def test_steps_in_flight_have_slots_of_their_own_and_the_next_step_the_oldest_on
         states = LAYOUT.states(memory, step, 2)
         assert states.shape == (2, LAYOUT.hidden_size)
         assert bool((states == step).all())
-    assert not LAYOUT.last_tokens(memory).any()
+    tokens = LAYOUT.last_tokens(memory)
+    assert (tokens.dtype, tokens.shape) == (torch.int64, (LAYOUT.num_tokens,))
+    assert not tokens.any()
     first, again = (LAYOUT.states(memory, step, 1) for step in (3, 3 + LAYOUT.num_slots))
     assert first.data_ptr() == again.data_ptr()
-
-
-def test_tokens_are_where_a_table_of_slots_wants_them() -> None:
-    tokens = LAYOUT.last_tokens(memory_of(LAYOUT))
-    assert tokens.dtype == torch.int64
-    assert tokens.shape == (LAYOUT.num_tokens,)
 
 
 @pytest.mark.parametrize("steps_ahead", [0, 1])
@@ -124,33 +120,24 @@ def test_all_gpus_must_reach_each_other_not_only_neighbours(
     assert [reaches_peers(stage) for stage in stages] == [False, True, False, True]
     apart.clear()
     assert all(reaches_peers(stage) for stage in stages)
-
-
-def test_a_gpu_reaches_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_memory, "has_stream_counters", lambda device: True)
-    save_llama(tmp_path)
-    worker = with_execution(worker_config(tmp_path), devices=("cuda:0", "cuda:0"))
-    assert reaches_peers(worker)
+    one = with_execution(worker_config(tmp_path), devices=("cuda:0", "cuda:0"))
+    assert reaches_peers(one), "a GPU reaches itself"
 
 
 def test_a_step_larger_than_a_slot_is_an_error() -> None:
-    layout = PeerLayout(2, 8, 16, torch.float32, num_tokens=4)
-    memory = torch.zeros(layout.nbytes, dtype=torch.uint8)
-    assert layout.states(memory, 1, 8).shape == (8, 16)
-    with pytest.raises(ValueError, match="a step of 9 tokens in a slot for 8"):
-        layout.states(memory, 1, 9)
+    memory, most = memory_of(LAYOUT), LAYOUT.step_tokens
+    assert LAYOUT.states(memory, 1, most).shape == (most, LAYOUT.hidden_size)
+    with pytest.raises(ValueError, match="a step of 8 tokens in a slot for 7"):
+        LAYOUT.states(memory, 1, 8)
 
 
-def test_torch_has_the_names_that_are_used() -> None:
+def test_torch_has_the_names_that_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_symmetric_memory()
     assert {"dtype", "device"} <= inspect.signature(symmetric.empty).parameters.keys()
     assert [*inspect.signature(symmetric.rendezvous).parameters] == ["tensor", "group"]
     # A method of C++: its docstring begins with its signature.
     buffer = inspect.getdoc(_SymmetricMemory.get_buffer) or ""
     assert re.findall(r"(\w+): ", buffer)[:4] == ["self", "rank", "sizes", "dtype"]
-
-
-def test_a_torch_without_them_has_no_symmetric_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(symmetric, "rendezvous")
     assert not has_symmetric_memory()
 

@@ -23,8 +23,7 @@ from tests.workers.equivalence import (
     check_way,
     prompts_that_begin_alike,
 )
-from tests.workers.inline_engine import Way
-from tests.workers.mutations import MUTATIONS
+from tests.workers.inline_engine import MUTATIONS, Way
 from workers.contract.config import Dtype
 
 MOST_MODELS = [

@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from engine_core.messages import Abort, EncodeJob, Tokenization
 from server.api.embeddings import shorten
 from tests.engine_core.test_core import A, idle
-from tests.workers.mutations import shifted_position
+from tests.workers.inline_engine import shifted_position
 from tests.workers.stage.embedding_llama import random_texts, save_embedding_llama
 from tests.workers.stage.encoding_engine import answers, cached_tokens, refusal, start_engine
 from tests.workers.stages import Stages

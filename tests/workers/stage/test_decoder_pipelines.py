@@ -20,7 +20,6 @@ from tests.workers.inline_engine import Mutation
 from tests.workers.staged_engine import (
     DecoderRunner,
     ProcessRunner,
-    StepRunner,
     Visit,
     serve,
 )
@@ -81,7 +80,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def engine_over(
-    runner: StepRunner, folder: Path, num_blocks: int = FEW_BLOCKS, **changes: Any
+    runner: DecoderRunner | ProcessRunner,
+    folder: Path,
+    num_blocks: int = FEW_BLOCKS,
+    **changes: Any,
 ) -> Engine:
     changes["model"] = read_model_config(folder)
     executor = FakeExecutor(runner)

@@ -1,0 +1,195 @@
+"""Jobs whose rows have any number of values: each token's state, or a sparse vector's entries."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine_core.client import pending_jobs
+from engine_core.loop.jobs import Job
+from engine_core.loop.outbox import Outbox
+from engine_core.messages import (
+    Abort,
+    Accepted,
+    EncodedRows,
+    EncodeJob,
+    GenerateJob,
+    Outputs,
+    SamplingParams,
+)
+from engine_core.refusal import RefusalError
+from engine_core.schedulers.batches import EncodeBatch
+from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
+from engine_core.workflows.base import workflow_for
+from tests.engine_core.client.test_engine_client import connected, int32
+from tests.engine_core.configs import MODEL, execution_config
+from tests.patience import PATIENCE
+from workers.contract.config import Task
+from workers.contract.messages import EmbedOutput, EmbedSparseOutput
+
+Row = Sequence[tuple[float, float]]
+STATES: list[Row] = [[(0, 0), (1, -1)], [(2, -2)], [(3, -3), (4, -4), (5, -5)]]
+ENTRIES: list[Row] = [[(3, 0.5), (40, 2)], [], [(0, 1)], [(7, 3), (8, 4), (49, 5)]]
+
+
+def packed(rows: Sequence[Row]) -> tuple[bytes, bytes]:
+    """Values and counts as messages carry them."""
+    values = np.array([value for row in rows for value in row], np.float32)
+    return values.tobytes(), int32(map(len, rows))
+
+
+class Recorder(Outbox):
+    """Keeps each job's part, and who failed."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda job: None)
+        self.parts: dict[int, EncodedRows] = {}
+        self.failed: list[int] = []
+
+    def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
+        if (had := self.parts.get(part.job)) is not None:
+            joined = (had.rows + part.rows, had.values + part.values, had.counts + part.counts)
+            part = EncodedRows(part.job, *joined)
+        self.parts[part.job] = part
+        super().encoded(job, part, rows)
+
+    def fail_not_finite(self, job: Job) -> None:
+        self.failed.append(job.message.id)
+        super().fail_not_finite(job)
+
+
+def scheduled(
+    task: Task, *jobs: list[int], states: int = 0, max_step_tokens: int = 32
+) -> tuple[PrefillOnlyScheduler, EncodeBatch]:
+    """The first step of jobs with rows of these lengths; the job `states` asks for states."""
+    config = execution_config(task=task, max_model_len=8, max_step_tokens=max_step_tokens)
+    scheduler = PrefillOnlyScheduler(config, 0)
+    for number, lens in enumerate(jobs, 1):
+        message = EncodeJob(number, ids=[b""] * len(lens), token_states=number == states)
+        tokens, types = np.zeros(sum(lens), np.int32), np.empty(0, np.uint8)
+        rows = EncoderRows(tokens, types, np.array(lens, np.int32))
+        scheduler.add(Job(b"a", message, len(lens), sum(lens)), rows)
+    batch = scheduler.schedule(None)
+    assert batch is not None
+    return scheduler, batch
+
+
+def test_a_step_returns_vectors_and_states_of_other_sizes() -> None:
+    # Just enough for all: job 1 gets its second row after its share and job 2's.
+    scheduler, batch = scheduled("embed", [4, 2], [3, 1], states=2, max_step_tokens=10)
+    assert list(scheduler.build(batch).token_states) == [0, 1, 1, 0]
+    assert batch.num_states.tolist() == [0, 3, 1, 0]
+    vectors = np.array([[row, -row] for row in range(4)], np.float32)
+    states = np.arange(4, dtype=np.float32).repeat(3)
+    output = EmbedOutput(batch.step, vectors=vectors.tobytes(), states=states.tobytes())
+    scheduler.update(batch, output, recorder := Recorder())
+    assert recorder.parts == {
+        1: EncodedRows(1, int32([0, 1]), vectors[[0, 3]].tobytes()),
+        2: EncodedRows(2, int32([0, 1]), states.tobytes(), int32([3, 1])),
+    }
+
+
+def test_a_step_without_states_says_nothing_of_them() -> None:
+    scheduler, batch = scheduled("embed", [4, 2])
+    assert scheduler.build(batch).token_states == b""
+    assert batch.num_states.tolist() == [0, 0]
+
+
+def sparse(rows: Sequence[Row], *jobs: int) -> Recorder:
+    """One step of jobs with so many rows each, whose rows come to `rows`."""
+    scheduler, batch = scheduled("embed_sparse", *([1] * count for count in jobs))
+    entries, counts = packed(rows)
+    output = EmbedSparseOutput(batch.step, entries=entries, counts=counts)
+    scheduler.update(batch, output, recorder := Recorder())
+    return recorder
+
+
+@pytest.mark.parametrize("rows", [ENTRIES, [[], [], [], []]], ids=["some", "none"])
+def test_each_job_is_told_its_own_entries(rows: list[Row]) -> None:
+    assert sparse(rows, 2, 2).parts == {
+        job: EncodedRows(job, int32([0, 1]), *packed(own))
+        for job, own in ((1, rows[:2]), (2, rows[2:]))
+    }
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_only_the_job_with_a_row_that_is_not_finite_fails(number: float) -> None:
+    recorder = sparse([[(1, 1)], [(1, number), (2, 1)], [(3, 1)]], 1, 1, 1)
+    assert recorder.failed == [2]
+    assert list(recorder.parts) == [1, 3]
+
+
+TASKS = [("embed", True), ("embed_sparse", False)]
+
+
+@pytest.mark.parametrize(("task", "states"), TASKS)
+async def test_values_are_put_together_by_item(tmp_path: Path, task: Task, states: bool) -> None:
+    own = STATES if states else ENTRIES[:3]
+    async with connected(tmp_path, task) as (client, script):
+        call = asyncio.create_task(client.encode(texts=["a", "b", "c"], token_states=states))
+        job = await script.job()
+        assert isinstance(job, EncodeJob)
+        assert job.token_states == states
+        await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3], dropped=[0, 4, 0])]))
+        for rows in ([2, 0], [1]):
+            part = EncodedRows(job.id, int32(rows), *packed([own[row] for row in rows]))
+            await script.send(Outputs(encoded=[part]))
+        encoded = await asyncio.wait_for(call, PATIENCE)
+        assert encoded.values.tolist() == [list(value) for row in own for value in row]
+        assert encoded.counts == [len(row) for row in own]
+        assert (encoded.prompt_tokens, encoded.dropped) == ([2, 1, 3], [0, 4, 0])
+
+
+@pytest.mark.parametrize(("task", "states"), TASKS)
+async def test_a_job_of_too_many_values_is_aborted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: Task, states: bool
+) -> None:
+    monkeypatch.setattr(pending_jobs, "MAX_STATE_NUMBERS", 11)
+    monkeypatch.setattr(pending_jobs, "MAX_SPARSE_ENTRIES", 3)
+    said = "12 numbers; an answer takes 11" if states else "more than 3 entries"
+    async with connected(tmp_path, task) as (client, script):
+        call = asyncio.create_task(client.encode(texts=["a", "b", "c"], token_states=states))
+        job = await script.job()
+        parts = [EncodedRows(job.id, int32([row]), *packed([[(1, 1), (2, 2)]])) for row in range(3)]
+        await script.send(Outputs(accepted=[Accepted(job.id, [2, 2, 2])], encoded=parts))
+        with pytest.raises(RefusalError, match=said) as refused:
+            await asyncio.wait_for(call, PATIENCE)
+        assert refused.value.code == "too_large"
+        assert await script.receive() == Abort([job.id])
+
+
+@pytest.mark.parametrize(
+    ("query", "texts"),
+    [
+        (None, ["a", "b"]),
+        ("q", [("q", "a"), ("q", "b")]),
+        (["p", "q"], [("p", "a"), ("q", "b")]),
+    ],
+)
+def test_a_cross_encoder_takes_texts_alone_and_in_pairs(
+    query: str | list[str] | None, texts: list[str | tuple[str, str]]
+) -> None:
+    workflow = workflow_for("classify", has_kv_cache=False)
+    processor = workflow.processor(execution_config(task="classify"), 0)
+    assert processor.texts(EncodeJob(1, texts=["a", "b"], query=query)) == texts
+    with pytest.raises(RefusalError):
+        processor.texts(EncodeJob(1, texts=["a", "b"], query=["q"]))
+    with pytest.raises(RefusalError):
+        workflow.check(EncodeJob(1, texts=["a"], token_states=True))
+
+
+def test_the_workflow_of_masked_language_models() -> None:
+    workflow = workflow_for("embed_sparse", has_kv_cache=False)
+    assert workflow.task == "embed_sparse"
+    assert workflow.vector_size(MODEL) == MODEL.vocab_size
+    processor = workflow.processor(execution_config(), 0)
+    assert processor.texts(EncodeJob(1, texts=["a", "b"])) == ["a", "b"]
+    for refused in (
+        EncodeJob(1, texts=["a"], token_states=True),
+        EncodeJob(1, texts=["a"], query="q"),
+        GenerateJob(1, params=SamplingParams(), texts=["a"]),
+    ):
+        with pytest.raises(RefusalError):
+            workflow.check(refused)
