@@ -26,9 +26,8 @@ import uvloop
 from server.batches.http_client import Address, Answer, HTTPClient
 from server.bench.measurement import BenchError, Figures, milliseconds
 from server.bench.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
-from server.child_process import ChildProcess
+from server.event_loop import ChildProcess, first_error
 from server.settings.settings import child_environment
-from server.tasks import first_error
 
 _OK = 200
 _CHUNK_MARK = b'"text":'

@@ -17,9 +17,9 @@ from server.batches.progress import Progress
 from server.bench.measurement import BenchError, Figures, counted, milliseconds, next_beat
 from server.bench.workloads import GenerationCase, OfflineCase, offline_prompts, output_lengths
 from server.daemon.run import RunningEngine, running_engine
+from server.event_loop import first_error
 from server.models.model_setup import EngineOptions
 from server.settings.settings import ServedModel
-from server.tasks import first_error
 
 _WARM_UP_SEED = 1
 _WARM_UP_TOKENS = 1 << 17

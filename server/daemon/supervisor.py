@@ -12,8 +12,8 @@ from functools import partial
 from types import FrameType
 
 from server.daemon.parts import KeptRunning, Part, RunningPart
+from server.event_loop import lasting_task
 from server.settings.settings import ServerConfig
-from server.tasks import lasting_task
 from workers.contract.process import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 
 
