@@ -36,6 +36,16 @@ while sys.stdin.read():
     pass
 """
 
+EXITING_WITH_PARENT = """
+import os, pathlib, sys, time
+from workers.contract.process import exit_with_parent
+exit_with_parent()
+new = pathlib.Path(sys.argv[1], "new")
+new.write_text(str(os.getpid()))
+new.rename(new.with_name(sys.argv[2]))
+time.sleep(60)
+"""
+
 
 class FakeDaemon:
     """Children that write who they are into a folder, and a supervisor over them."""
@@ -47,33 +57,45 @@ class FakeDaemon:
     def add(self, name: str, role: Role, on_terminate: str = "0", model: str = "the model") -> None:
         """A child that on its signal to stop works for so many seconds, or "never" ends what it
         does before a second one, or does "ignore" it. Engines and workers are of `model`."""
-        arguments = [str(self.folder), name, on_terminate]
-        self._add(name, role, ["-c", CHILD, *arguments], model)
+        self._add(name, role, CHILD, on_terminate, model=model)
+
+    def add_exiting_with_parent(self, name: str, role: Role) -> None:
+        """A child that ends as the daemon's own do, without a signal."""
+        self._add(name, role, EXITING_WITH_PARENT, options=())
 
     def add_failing(self, name: str, role: Role, status: int) -> None:
         """A child that exits at once."""
-        self._add(name, role, ["-c", f"raise SystemExit({status})"])
+        self._add(name, role, f"raise SystemExit({status})")
 
     def add_killed(self, name: str, role: Role) -> None:
         """A child that is killed at once."""
-        self._add(name, role, ["-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+        self._add(name, role, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
 
     def add_silent(self, name: str, role: Role) -> None:
         """A child that runs, and is never up."""
-        self._add(name, role, ["-c", "import sys; sys.stdin.read()"])
+        self._add(name, role, "import sys; sys.stdin.read()")
 
     def add_model(self, name: str) -> None:
         """An engine and its worker."""
         self.add(f"engine of {name}", "engine", model=name)
         self.add(f"worker of {name}", "worker", model=name)
 
-    def _add(self, name: str, role: Role, arguments: list[str], model: str = "the model") -> None:
+    def _add(
+        self,
+        name: str,
+        role: Role,
+        program: str,
+        *arguments: str,
+        options: Sequence[str] = ("-I", "-S"),
+        model: str = "the model",
+    ) -> None:
+        command = [sys.executable, *options, "-c", program, str(self.folder), name, *arguments]
         self.parts.append(
             Part(
                 title=name,
                 role=role,
                 model=None if role == "api" else model,
-                command=[sys.executable, "-I", "-S", *arguments],
+                command=command,
                 environment=dict(os.environ),
             )
         )
