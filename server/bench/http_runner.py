@@ -100,7 +100,7 @@ async def running_server(
     _: Path,
     case: HTTPCase,
 ) -> AsyncGenerator["HTTPRunner"]:
-    """A server that was started elsewhere; the first model that it lists, if none is named.
+    """A server that runs already, and its model `name` (None: the first that it lists).
 
     Raises BenchError if the list cannot be requested, and what `tokenizer_for` raises.
     """
@@ -119,9 +119,11 @@ async def running_server(
 
 
 class HTTPRunner:
-    """Runs cases on one model of one server, whose `tokenizer` makes texts of exact lengths, with
-    so many `clients`. Where the server was started here, its `model` and a client of its `engine`
-    add what the engine counts."""
+    """Runs cases on one model of one server, with so many `clients`.
+
+    The model's `tokenizer` makes texts of exact lengths. Where the server was started here, its
+    `model` and a client of its `engine` add the engine's counters to the figures.
+    """
 
     def __init__(
         self,
@@ -139,8 +141,10 @@ class HTTPRunner:
         self._words = single_token_words(tokenizer)
 
     async def warm_up(self, case: HTTPCase) -> None:
-        """The beginning of a workload of the same lengths and other contents, as many requests as
-        will be in flight. Raises BenchError if one fails."""
+        """Send as many requests as will be in flight, of the same lengths and with other contents.
+
+        Raises BenchError if one fails.
+        """
         few = min(case.count, case.in_flight or _WARM_UP_REQUESTS)
         await self._run(msgspec.structs.replace(case, count=few), "warm-up")
 

@@ -31,10 +31,10 @@ _CERTAIN = 1e4  # a bias that leaves no other token a chance
 
 
 def sampling_params(case: GenerationCase, outputs: int) -> SamplingParams:
-    """How a prompt is sampled that is continued by so many tokens.
+    """The parameters that continue a prompt by exactly `outputs` tokens.
 
-    With `case.most_outputs` a row ends by a token that is certain as soon as it may come, so that
-    the engine does not know before how long the row becomes.
+    With `case.most_outputs` a stop token ends the row: it is certain once it is allowed, and the
+    engine does not know the length beforehand.
     """
     if not case.most_outputs:
         return SamplingParams(sampling=case.sampling, max_tokens=outputs, ignore_eos=True)
@@ -112,8 +112,7 @@ class Continuations:
             raise BenchError(f"a row ended ({output.finish}) after {count} of {outputs} tokens")
 
     def figures(self, started: float, seconds: float) -> Figures:
-        """Rates; times to the first token (from `started`, queueing included) and of each token
-        after it."""
+        """Rates, times to the first token (from `started`, queueing included) and per token."""
         requests = len(self._prompts)
         rates = {
             "requests": requests,
@@ -147,7 +146,7 @@ class Sequences:
         self._client, self._sequences = client, sequences
 
     def done(self) -> int:
-        """According to the engine's last heartbeat; they come once a second."""
+        """Sequences that have ended by the engine's last heartbeat, of which one comes a second."""
         beat = self._client.beat
         left = beat.usage.waiting + beat.usage.running if beat is not None else 0
         return self.total - left if left else 0
@@ -197,9 +196,11 @@ class OfflineRunner:
         self.engine = engine
 
     async def warm_up(self, case: OfflineCase) -> None:
-        """The beginning of a workload of the same lengths and other contents, at most 131,072
-        tokens (but one prompt at least) and 16 outputs each: compiles and loads everything
-        that starting did not. Raises BenchError, RefusalError."""
+        """Compile and load everything that starting did not, by prompts with other contents.
+
+        They have the case's lengths, 131,072 tokens together at most, and 16 outputs each. Raises
+        BenchError, RefusalError.
+        """
         count = max(1, _WARM_UP_TOKENS // case.prompt_tokens)
         few = msgspec.structs.replace(case, count=min(case.count, count))
         prompts = offline_prompts(few, _WARM_UP_SEED)[:count]
@@ -256,8 +257,7 @@ async def timed(name: str, work: Work) -> Figures:
 
 
 async def _run(work: Work) -> None:
-    """Submit all jobs at once, in order; the first BenchError or RefusalError ends the others and
-    is raised."""
+    """Submit all jobs at once, in order. The first BenchError or RefusalError ends the others."""
     with first_error(BenchError, RefusalError):
         async with asyncio.TaskGroup() as group:
             for job in work.jobs():

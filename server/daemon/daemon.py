@@ -59,7 +59,7 @@ _log = logging.getLogger("penstock")
 
 
 START_ERRORS = (StartError, DemoModelMissingError, SettingsError, SetupError, *MODEL_ERRORS)
-"""Everything that prevents a start; each message is one line."""
+"""Errors that prevent a start. Each message is one line."""
 
 
 def serve(command: ServeCommand, hangup: Hangup) -> int:

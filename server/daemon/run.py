@@ -29,8 +29,10 @@ START_SECONDS = 900
 """For weights, compiled kernels and captured graphs."""
 
 _START_ORDER = ("worker", "engine", "api")
-"""Parts end in the reverse order: a worker that ended before its engine core, or an engine core
-before its API process, would be an error that the other one logs."""
+"""Roles in the order of their start, the reverse of the order of their end.
+
+An engine core logs an error if its worker ends before it, an API process if its engine core does.
+"""
 
 FOLDER_PREFIX = "penstock-"
 
@@ -158,7 +160,7 @@ def announce(file: TextIO, models: Sequence[ServedModel]) -> None:
 
 
 def running_daemons() -> list[RunningDaemon]:
-    """This user's daemons with private folders beside this process's own temporary files."""
+    """The running daemons of this user with the same folder for temporary files."""
     found: list[RunningDaemon] = []
     for folder in _own_folders():
         with suppress(OSError, msgspec.DecodeError), (folder / _FILE).open() as file:

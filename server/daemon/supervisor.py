@@ -62,8 +62,10 @@ _LAST_WORDS_S = 1.0
 _TERMINATE_S = 1.0
 """From SIGTERM to SIGKILL."""
 _DRAIN_MARGIN_S = 7.0
-"""Beyond the drain timeout, for an API process to close and exit: a second for last answers, two
-for connections, one each for traces, the access log and the log."""
+"""Time to close and exit, beyond the drain timeout.
+
+A second for last answers, two for connections, one each for traces, the access log and the log.
+"""
 
 _log = logging.getLogger("penstock")
 
@@ -85,9 +87,10 @@ class Supervisor:
         """The daemon lives as long as its `parts` do, and the batch process is started again. With
         a `stall_timeout` of 0 none is watched.
 
-        `on_started` is called with all processes once they are spawned, and when one has been
-        started again; `on_ready` with the seconds that the start took, `on_hangup` after SIGHUP,
-        before the API processes get it."""
+        `on_started` gets all processes once they are spawned, and again after a restart. `on_ready`
+        gets the seconds that the start took. `on_hangup` is called after SIGHUP, before the API
+        processes get it.
+        """
         self._parts = [part for part in parts if part.role != "batch"]
         self._restarted = [part for part in parts if part.role == "batch"]
         self._config = config

@@ -89,7 +89,7 @@ _OBSERVED_AT_END: Final[dict[str, Callable[[RequestRecord], float | None]]] = {
     "request_prompt_tokens": attrgetter("prompt_tokens"),
     "request_generated_tokens": _generated_tokens,
 }
-"""What a request that is over adds to distributions, None for nothing."""
+"""The value that a request adds to each distribution at its end, None for nothing."""
 
 
 class ModelMetrics:

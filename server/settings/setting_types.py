@@ -126,7 +126,7 @@ Origin = Annotated[
         in_file=True,
     ),
 ]
-"""As a browser sends it in `Origin`; `*` for any."""
+"""An origin as a browser sends it in `Origin`, or `*` for any."""
 TracesEndpoint = Annotated[
     Text,
     # A name and a password in it would be logged.
