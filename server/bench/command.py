@@ -208,7 +208,7 @@ def _engine_options(options: argparse.Namespace) -> EngineOptions:
 
 
 class _Bench:
-    """One call of the command. Its report is saved after each case: it may be stopped at any time."""
+    """One call of the command. Its report is saved after each case, for it may be stopped."""
 
     def __init__(self, options: argparse.Namespace, start: _Start) -> None:
         self._options, self._start, self._targets = options, start, report.read_targets()

@@ -1,6 +1,5 @@
 """Runs cases over HTTP: starts or finds the server, makes the requests, warms up, measures."""
 
-import asyncio
 import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
@@ -25,15 +24,19 @@ from server.bench.workloads import (
     texts_of,
 )
 from server.daemon.parts import daemon_parts
-from server.daemon.run import START_SECONDS, announce, private_folder, running_parts
+from server.daemon.run import (
+    START_SECONDS,
+    announce,
+    private_folder,
+    running_parts,
+    until_ready,
+)
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.settings import Limits, ServedModel, ServerConfig
 
 _WARM_UP_REQUESTS = 64
 _SHOWN_ERRORS = 3
 _BACKLOG = 2048
-_POLL_SECONDS = 0.1
-_OK = 200
 
 
 @asynccontextmanager
@@ -60,35 +63,25 @@ async def started_server(
         prefix = f"{directory}/0"
         model = set_up_model(shape.name, folder, options, Limits(), prefix)
         config = ServerConfig(
-            host="127.0.0.1", api_workers=api_workers, log_level="warning", models=(model,)
+            host="127.0.0.1",
+            port=listener.getsockname()[1],
+            api_workers=api_workers,
+            log_level="warning",
+            models=(model,),
         )
         parts = daemon_parts(config, listener.fileno(), directory)
         async with running_parts(parts) as running:
-            address = Address("127.0.0.1", listener.getsockname()[1])
             # A connection must not wait in the queue of a socket that nobody here accepts from.
             listener.close()
-            await running.until(_ready(address), START_SECONDS)
+            await running.until(until_ready(config), START_SECONDS)
             engine = EngineClient(model.engine.client_endpoint)
             try:
                 await engine.start()
                 announce(announcement, [model])
+                address = Address(config.host, config.port)
                 yield HTTPRunner(address, shape.name, tokenizer, clients, model, engine)
             finally:
                 engine.close()
-
-
-async def _ready(address: Address) -> None:
-    """Wait until the daemon at `address` is ready."""
-    client = HTTPClient(address)
-    request = address.request("GET", "/health/ready")
-    while True:
-        try:
-            if (await client.exchange(request)).status == _OK:
-                client.close()
-                return
-        except OSError:
-            pass  # nobody accepts yet
-        await asyncio.sleep(_POLL_SECONDS)
 
 
 @asynccontextmanager

@@ -36,7 +36,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     floor: Values = ()
 
     def goal_of(self, stages: int, stage_layers: Sequence[int]) -> float | None:
-        """The goal of `stages` GPUs, a stage each, with given `stage_layers` or the engine's own."""
+        """The goal of `stages` GPUs, one a stage, with given `stage_layers` or the engine's own."""
         chosen = for_gpus(self.stage_layers_goal, stages) if stage_layers else None
         return for_gpus(self.goal, stages) if chosen is None else chosen
 

@@ -52,7 +52,6 @@ def _is_open() -> bool:
     return False
 
 
-_READY_POLL_S = 0.05
 _ANSWER_S = 1.5
 """For the API processes to answer every client once no engine can finish a request."""
 _CAUSE_S = 0.2
@@ -79,7 +78,7 @@ class Supervisor:
         config: ServerConfig,
         hangup: Hangup,
         *,
-        is_ready: Callable[[], Awaitable[bool]],
+        until_ready: Callable[[], Awaitable[None]],
         on_started: Callable[[Sequence[RunningPart]], None],
         on_ready: Callable[[float], None],
         on_hangup: Callable[[], None],
@@ -95,7 +94,7 @@ class Supervisor:
         self._restarted = [part for part in parts if part.role == "batch"]
         self._config = config
         self._hangup = hangup
-        self._is_ready = is_ready
+        self._until_ready = until_ready
         self._on_started = on_started
         self._on_ready = on_ready
         self._on_hangup = on_hangup
@@ -158,7 +157,7 @@ class Supervisor:
     async def _start_and_serve(self) -> int:
         died = asyncio.create_task(self._first_death())
         stopped = asyncio.create_task(self._stop.wait())
-        ready = asyncio.create_task(self._until_ready())
+        ready = asyncio.create_task(self._seconds_to_start())
         try:
             await asyncio.wait(
                 (died, stopped, ready),
@@ -182,10 +181,9 @@ class Supervisor:
             for task in (died, stopped, ready):
                 task.cancel()
 
-    async def _until_ready(self) -> float:
+    async def _seconds_to_start(self) -> float:
         started = time.monotonic()
-        while not await self._is_ready():  # noqa: ASYNC110 (there is no event)
-            await asyncio.sleep(_READY_POLL_S)
+        await self._until_ready()
         return time.monotonic() - started
 
     async def _first_death(self) -> RunningPart:

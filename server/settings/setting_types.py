@@ -175,7 +175,7 @@ def parse(kind: Any, text: str) -> Any:
 
 
 parse_positive, parse_share = partial(parse, Positive), partial(parse, Share)
-parse_size, parse_names = partial(parse, Bytes), partial(parse, Names)
+parse_size = partial(parse, Bytes)
 
 
 class FlagGroup(StrEnum):

@@ -24,7 +24,8 @@ def test_shares_are_of_the_time_between_two_heartbeats() -> None:
         {
             **shares(0, busy=0.9, waiting=0.05, transfer=0.03, idle=0.02),
             **shares(1, busy=0.95, waiting=0.02, transfer=0.01, idle=0.02),
-            **{"stage_0_seconds": 10, "stage_1_seconds": 10},
+            "stage_0_seconds": 10,
+            "stage_1_seconds": 10,
             "bubble_share": 0.1,  # of the worst stage
         }
     )

@@ -1,5 +1,6 @@
 """A supervisor over throw-away children instead of engines and servers."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -123,8 +124,10 @@ class FakeDaemon:
     ) -> int:
         """One life of the supervisor; ready means that every child is up."""
 
-        async def is_ready() -> bool:
-            return all((self.folder / part.title).exists() for part in self.parts)
+        async def until_ready() -> None:
+            titles = [part.title for part in self.parts]
+            while not all((self.folder / title).exists() for title in titles):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
         supervisor = Supervisor(
             self.parts,
@@ -132,7 +135,7 @@ class FakeDaemon:
                 startup_timeout=startup, drain_timeout=drain, stall_timeout=stall, models=()
             ),
             Hangup(),
-            is_ready=is_ready,
+            until_ready=until_ready,
             on_started=on_started,
             on_ready=lambda _: when_ready(),
             on_hangup=on_hangup,

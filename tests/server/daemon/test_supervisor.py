@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.daemon import is_alive
 from tests.patience import wait_until
 from tests.server.daemon.fake_daemon import FakeDaemon
 
@@ -42,14 +43,6 @@ def never_ready() -> None:
     pytest.fail("it was never ready")
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_the_servers_finish_before_the_engines_end(
     daemon: FakeDaemon, number: signal.Signals
@@ -70,7 +63,7 @@ async def test_a_server_that_does_not_finish_in_time_is_killed(
     daemon.add("api", "api", on_terminate="ignore")
     assert await daemon.run(stop, drain=0.1) == 0
     assert daemon.diary() == ["engine"]
-    assert is_gone(daemon.pid("api"))
+    assert not is_alive(daemon.pid("api"))
 
 
 async def test_a_second_signal_ends_everything_at_once(daemon: FakeDaemon) -> None:
@@ -84,8 +77,8 @@ async def test_a_second_signal_ends_everything_at_once(daemon: FakeDaemon) -> No
     started = time.monotonic()
     assert await daemon.run(stop_twice) == 128 + signal.SIGINT
     assert time.monotonic() - started < 25
-    assert is_gone(daemon.pid("engine"))
-    assert is_gone(daemon.pid("api"))
+    assert not is_alive(daemon.pid("engine"))
+    assert not is_alive(daemon.pid("api"))
 
 
 @pytest.mark.parametrize("victim", ["engine", "worker", "api"])
@@ -99,7 +92,7 @@ async def test_a_killed_part_ends_the_daemon(
     assert await daemon.run(lambda: kill(daemon, victim)) == 1
     assert time.monotonic() - started < 25
     assert caplog.messages == [f"the {victim} was killed by SIGKILL; stopping"]
-    assert all(is_gone(daemon.pid(part.title)) for part in daemon.parts)
+    assert all(not is_alive(daemon.pid(part.title)) for part in daemon.parts)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -171,7 +164,7 @@ async def test_a_dead_engines_workers_end_with_it(daemon: FakeDaemon) -> None:
 
     def kill_one() -> None:
         kill(daemon, "engine of a")
-        later(1.0, lambda: gone.append([is_gone(daemon.pid(f"worker of {m}")) for m in "ab"]))
+        later(1.0, lambda: gone.append([not is_alive(daemon.pid(f"worker of {m}")) for m in "ab"]))
 
     assert await daemon.run(kill_one) == 1
     assert gone == [[True, False]]
@@ -269,4 +262,4 @@ asyncio.run(daemon.run(lambda: None))
     finally:
         process.kill()
         process.wait()
-    wait_until(lambda: is_gone(pid))
+    wait_until(lambda: not is_alive(pid))

@@ -99,22 +99,19 @@ def test_flags_go_before_the_file(penstock: Penstock) -> None:
 TRACES = "otlp_traces_endpoint: http://collector:4318/v1/traces\nmodels: [{model: llama}]"
 
 
-def test_where_traces_go(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traces_go_by_http_alone(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
     config = penstock.of_file(TRACES)
     assert config["otlp_traces_endpoint"] == "http://collector:4318/v1/traces"
-
-
-def test_traces_go_by_http_alone(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
     assert penstock.refused(TRACES) == (
-        "otlp_traces_endpoint: OTEL_EXPORTER_OTLP_TRACES_PROTOCOL is grpc; "
+        "otlp_traces_endpoint: OTEL_EXPORTER_OTLP_PROTOCOL is grpc; "
         "traces are sent by http/protobuf alone"
     )
 
 
-def test_traces_without_their_packages(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traces_need_their_packages(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> NoReturn:
         raise PackageNotFoundError(name)
 
