@@ -37,16 +37,6 @@ while sys.stdin.read():
     pass
 """
 
-EXITING_WITH_PARENT = """
-import os, pathlib, sys, time
-from workers.contract.process import exit_with_parent
-exit_with_parent()
-new = pathlib.Path(sys.argv[1], "new")
-new.write_text(str(os.getpid()))
-new.rename(new.with_name(sys.argv[2]))
-time.sleep(60)
-"""
-
 
 class FakeDaemon:
     """Children that write who they are into a folder, and a supervisor over them."""
@@ -59,10 +49,6 @@ class FakeDaemon:
         """A child that on its signal to stop works for so many seconds, or "never" ends what it
         does before a second one, or does "ignore" it. Engines and workers are of `model`."""
         self._add(name, role, CHILD, on_terminate, model=model)
-
-    def add_exiting_with_parent(self, name: str, role: Role) -> None:
-        """A child that ends as the daemon's own do, without a signal."""
-        self._add(name, role, EXITING_WITH_PARENT, options=())
 
     def add_failing(self, name: str, role: Role, status: int) -> None:
         """A child that exits at once."""
@@ -87,10 +73,9 @@ class FakeDaemon:
         role: Role,
         program: str,
         *arguments: str,
-        options: Sequence[str] = ("-I", "-S"),
         model: str = "the model",
     ) -> None:
-        command = [sys.executable, *options, "-c", program, str(self.folder), name, *arguments]
+        command = [sys.executable, "-I", "-S", "-c", program, str(self.folder), name, *arguments]
         self.parts.append(
             Part(
                 title=name,

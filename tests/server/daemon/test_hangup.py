@@ -37,17 +37,6 @@ async def terminate_once_reloaded(daemon: FakeDaemon) -> None:
     send(signal.SIGTERM)
 
 
-async def test_every_api_process_reloads_after_the_supervisor(daemon: FakeDaemon) -> None:
-    seen: list[list[str]] = []
-    ending = asyncio.create_task(terminate_once_reloaded(daemon))
-    when_ready, on_hangup = lambda: send(signal.SIGHUP), lambda: seen.append(daemon.reloads())
-    assert await daemon.run(when_ready, on_hangup=on_hangup) == 0
-    await ending
-    assert seen == [[]]
-    assert sorted(daemon.reloads()) == ["api 0", "api 1"]
-    assert len(daemon.diary()) == 3  # the engine was not hit
-
-
 async def test_one_that_comes_before_a_process_can_follow_waits_for_it(daemon: FakeDaemon) -> None:
     """Its default action would end the child, and with it the start."""
     ending: list[asyncio.Task[None]] = []

@@ -265,10 +265,3 @@ def test_an_idle_daemon_stops_within_a_moment(builder):
     deployment.http.get("/version")  # a connection that stays open
     deployment.api.drain()
     assert deployment.api.process.wait(PATIENCE) == 0
-
-
-def test_the_process_ends_with_its_parent(builder):
-    deployment = writer_alone(builder)
-    assert deployment.api.process.stdin is not None
-    deployment.api.process.stdin.close()
-    assert deployment.api.process.wait(PATIENCE) == 1

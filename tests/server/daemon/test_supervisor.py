@@ -3,8 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.daemon import is_alive
-from tests.patience import wait_until
 from tests.server.daemon.fake_daemon import FakeDaemon
 
 
@@ -95,18 +92,15 @@ async def test_a_killed_part_ends_the_daemon(
     assert all(not is_alive(daemon.pid(part.title)) for part in daemon.parts)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_second_signal_lets_servers_say_so(
-    daemon: FakeDaemon, number: signal.Signals
-) -> None:
+async def test_a_second_signal_lets_servers_say_so(daemon: FakeDaemon) -> None:
     daemon.add("engine", "engine")
     daemon.add("api", "api", on_terminate="never")
 
     def stop_twice() -> None:
-        stop(number)
-        later(0.3, stop, number)
+        stop()
+        later(0.3, stop)
 
-    assert await daemon.run(stop_twice, drain=60) == 128 + number
+    assert await daemon.run(stop_twice, drain=60) == 128 + signal.SIGTERM
     assert daemon.diary() == ["api"]
 
 
@@ -170,35 +164,6 @@ async def test_a_dead_engines_workers_end_with_it(daemon: FakeDaemon) -> None:
     assert gone == [[True, False]]
 
 
-async def test_a_signal_while_the_others_finish_counts_as_the_first(daemon: FakeDaemon) -> None:
-    daemon.add_model("a")
-    daemon.add_model("b")
-    daemon.add("api", "api", on_terminate="never")
-    diaries: list[bool] = []
-
-    def kill_one() -> None:
-        kill(daemon, "worker of a")
-        later(0.5, stop)
-        later(0.8, lambda: diaries.append((daemon.folder / "diary").exists()))
-        later(1.0, stop)
-
-    assert await daemon.run(kill_one, drain=60) == 128 + signal.SIGTERM
-    assert diaries == [False]
-    assert daemon.diary() == ["api"]
-
-
-@pytest.mark.usefixtures("short_answers")
-async def test_when_a_server_dies_the_others_finish(
-    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
-) -> None:
-    daemon.add_model("a")
-    daemon.add("api 0", "api", on_terminate="1")
-    daemon.add("api 1", "api", on_terminate="1")
-    assert await daemon.run(lambda: kill(daemon, "api 0")) == 1
-    assert daemon.diary()[0] == "api 1"
-    assert [m.split(";")[0] for m in caplog.messages] == ["the api 0 was killed by SIGKILL"]
-
-
 async def test_a_death_while_starting_ends_the_start(
     daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -245,21 +210,3 @@ async def test_a_terminal_reaches_only_the_supervisor(daemon: FakeDaemon) -> Non
     assert await daemon.run(stop) == 0
     pid, session = (daemon.folder / "engine").read_text().split()
     assert session == pid
-
-
-def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
-    supervisor = """
-import asyncio, pathlib, sys
-from tests.server.daemon.fake_daemon import FakeDaemon
-daemon = FakeDaemon(pathlib.Path(sys.argv[1]))
-daemon.add_exiting_with_parent("child", "engine")
-asyncio.run(daemon.run(lambda: None))
-"""
-    process = subprocess.Popen([sys.executable, "-c", supervisor, str(tmp_path)])
-    try:
-        wait_until((tmp_path / "child").exists)
-        pid = int((tmp_path / "child").read_text())
-    finally:
-        process.kill()
-        process.wait()
-    wait_until(lambda: not is_alive(pid))

@@ -102,46 +102,42 @@ def test_engines_of_a_daemon_have_sockets_of_their_own(tmp_path: Path) -> None:
     assert execution.rendezvous.startswith(f"{tmp_path}/0.")
 
 
-def test_cuda_takes_the_checkpoints_half_precision(tmp_path: Path, gpus: Gpus) -> None:
+@pytest.mark.parametrize(
+    ("written", "dtype"),
+    [("float16", "float16"), ("bfloat16", "bfloat16"), ("float32", "bfloat16")],
+)
+def test_cuda_takes_the_checkpoints_half_precision(
+    tmp_path: Path, gpus: Gpus, written: str, dtype: str
+) -> None:
     gpus(80 * GIB, 80 * GIB)
-    for name, written, dtype in (
-        ("a", "float16", "float16"),
-        ("b", "bfloat16", "bfloat16"),
-        ("c", "float32", "bfloat16"),
-    ):
-        config = LLAMA | {"torch_dtype": written}
-        (tmp_path / name).mkdir()
-        execution = set_up(tmp_path / name, config, device="cuda").execution
-        assert (execution.devices, execution.dtype) == (("cuda:0",), dtype)
+    execution = set_up(tmp_path, LLAMA | {"torch_dtype": written}, device="cuda").execution
+    assert (execution.devices, execution.dtype) == (("cuda:0",), dtype)
 
 
-def test_an_engine_on_cuda_takes_its_share_of_the_device(tmp_path: Path, gpus: Gpus) -> None:
-    gpus(80 * GIB)
-    default = set_up(tmp_path, LLAMA, device="cuda").execution
-    assert (default.memory_shares, default.kv_cache_bytes) == ((int(0.9 * 80 * GIB),), 0)
-    half = set_up(tmp_path, LLAMA, device="cuda", memory_share=0.5).execution
-    assert half.memory_shares == (40 * GIB,)
-
-
-def test_an_explicit_cache_on_cuda_is_not_measured(tmp_path: Path, gpus: Gpus) -> None:
-    gpus(80 * GIB)
-    execution = set_up(tmp_path, LLAMA, device="cuda", kv_cache_memory=12_345).execution
-    assert (execution.memory_shares, execution.kv_cache_bytes) == ((), 12_345)
+@pytest.mark.parametrize(
+    ("options", "shares"),
+    [
+        ({}, (int(0.9 * 80 * GIB),)),
+        ({"memory_share": 0.5}, (40 * GIB,)),
+        ({"memory_share": 0.5, "pipeline_stages": 2}, (40 * GIB, 24 * GIB)),
+        ({"kv_cache_memory": 12_345}, ()),  # which is not measured
+    ],
+)
+def test_an_engine_takes_its_share_of_each_of_its_gpus(
+    tmp_path: Path, gpus: Gpus, options: dict[str, Any], shares: tuple[int, ...]
+) -> None:
+    gpus(80 * GIB, 48 * GIB)
+    execution = set_up(tmp_path, LLAMA, device="cuda", **options).execution
+    assert execution.memory_shares == shares
+    assert execution.kv_cache_bytes == options.get("kv_cache_memory", 0)
+    workers = [WorkerConfig(execution=execution, stage=stage) for stage in range(len(shares))]
+    assert tuple(worker.memory_share for worker in workers) == shares
 
 
 def test_a_model_that_fills_the_device_is_refused(tmp_path: Path, gpus: Gpus) -> None:
     gpus(64)
     with pytest.raises(SetupError, match=r"--memory-share: .*more than its share of cuda:0"):
         set_up(tmp_path, LLAMA, device="cuda")
-
-
-def test_each_stage_takes_its_share_of_its_own_gpu(tmp_path: Path, gpus: Gpus) -> None:
-    gpus(80 * GIB, 48 * GIB)
-    options = {"device": "cuda", "pipeline_stages": 2, "memory_share": 0.5}
-    execution = set_up(tmp_path, LLAMA, **options).execution
-    assert execution.memory_shares == (40 * GIB, 24 * GIB)
-    workers = [WorkerConfig(execution=execution, stage=stage) for stage in range(2)]
-    assert [worker.memory_share for worker in workers] == [40 * GIB, 24 * GIB]
 
 
 def test_the_stage_that_does_not_fit_is_named(tmp_path: Path, gpus: Gpus) -> None:

@@ -117,6 +117,7 @@ def test_every_answer_has_one_line(logged: Deployment, monkeypatch: pytest.Monke
         assert secret not in log.text()
 
 
+@pytest.mark.long
 def test_a_line_of_text(builder: DeploymentBuilder) -> None:
     deployment = opened(builder, "text")
     log = Log(deployment)

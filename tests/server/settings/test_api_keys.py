@@ -1,4 +1,4 @@
-"""Where keys come from, what may be one, who is let in, and what follows from whose a request is."""
+"""Where keys come from, what may be one, and what each lets a client do."""
 
 import hashlib
 from pathlib import Path
