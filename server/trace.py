@@ -47,7 +47,6 @@ Open the file in https://ui.perfetto.dev or chrome://tracing.
 
 
 def add_trace(parser: argparse.ArgumentParser) -> None:
-    """Give `penstock trace` its flags."""
     parser.description = (
         "Write what each stage of a running daemon does in the next seconds: its part of each\n"
         "step, its transfers, and where it waits."

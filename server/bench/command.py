@@ -65,7 +65,6 @@ _Start = Callable[[Path, Any], AbstractAsyncContextManager[OfflineRunner | HTTPR
 
 
 def add_bench(parser: argparse.ArgumentParser) -> None:
-    """Add both commands."""
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     offline = _command(commands, "offline", _OFFLINE, _OFFLINE_GROUPS, "engines without HTTP")
     offline.set_defaults(run=_offline)

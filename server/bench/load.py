@@ -214,7 +214,6 @@ class Load:
             await self._client.open(min(self._load.in_flight, len(self._load.requests)))
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     async def run(self) -> ClientResult:
@@ -321,7 +320,6 @@ class Clients:
         self._clients = clients
 
     def done(self) -> int:
-        """Requests that were answered so far."""
         return sum(client.done() for client in self._clients)
 
     async def run(self) -> list[ClientResult]:
@@ -379,7 +377,6 @@ class _Process:
         self._reader, self._writer = reader, writer
 
     def done(self) -> int:
-        """As it has said."""
         return self._done
 
     async def connect(self) -> None:

@@ -63,7 +63,6 @@ def this_machine() -> Machine:
 
 
 def _versions() -> dict[str, str]:
-    """The versions of the installed packages."""
     found = {"Python": platform.python_version()}
     for package in _PACKAGES:
         try:

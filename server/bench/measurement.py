@@ -34,7 +34,6 @@ class BenchError(CommandError):
 
 
 def unit_of(figure: str) -> str:
-    """The unit as people write it."""
     return next((unit for ending, unit in _UNITS.items() if figure.endswith(ending)), "")
 
 

@@ -74,7 +74,6 @@ class Continuations:
         self._last = np.zeros(len(prompts))
 
     def done(self) -> int:
-        """Output tokens so far."""
         return self._tokens
 
     def jobs(self) -> Iterator[Coroutine[object, object, None]]:
@@ -152,7 +151,6 @@ class Sequences:
         return self.total - left if left else 0
 
     def jobs(self) -> Iterator[Coroutine[object, object, None]]:
-        """One for every few neighbouring sequences."""
         return map(self._encode, range(0, self.total, self._rows_a_job))
 
     async def _encode(self, start: int) -> None:
@@ -163,7 +161,6 @@ class Sequences:
             raise BenchError(f"{len(ids)} sequences gave {len(numbers)} results")
 
     def figures(self, started: float, seconds: float) -> Figures:
-        """Rates."""
         tokens = sum(map(len, self._sequences)) // _ID_BYTES
         return {
             "sequences": self.total,

@@ -170,7 +170,6 @@ def listening_sockets(listener: socket.socket) -> list[socket.socket]:
 
 
 def main() -> None:
-    """The process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
     file, descriptor, index = sys.argv[1:]

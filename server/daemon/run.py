@@ -51,8 +51,6 @@ class StartError(Exception):
 
 
 class RunningEngine(NamedTuple):
-    """An engine that is ready."""
-
     client: EngineClient
     model: ServedModel
 
@@ -96,8 +94,6 @@ async def running_model(model: ServedModel, directory: Path) -> AsyncGenerator[R
 
 
 class RunningParts(list[RunningPart]):
-    """Processes that this one has started."""
-
     async def until(self, ready: Coroutine[object, object, _ResultT], seconds: float) -> _ResultT:
         """The result of `ready`. Raises StartError after `seconds`, or once a process has ended."""
         waiting = asyncio.ensure_future(ready)
@@ -137,7 +133,6 @@ async def until_ready(config: ServerConfig) -> None:
 
 
 def _is_ready(config: ServerConfig) -> bool:
-    """Whether the daemon's own address says that it is ready."""
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared, not bound)
     host, timeout = everywhere.get(config.host, config.host), _PROBE_TIMEOUT_S
     if config.tls is None:

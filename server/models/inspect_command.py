@@ -42,7 +42,6 @@ _ENGINE_FLAGS = {
 
 
 def add_inspect(parser: argparse.ArgumentParser) -> None:
-    """Give `penstock inspect` its flags."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     parser.set_defaults(run=_run, parser=parser)

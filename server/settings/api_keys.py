@@ -159,7 +159,6 @@ class ClientKeys:
         self.replace(keys)
 
     def replace(self, keys: Sequence[APIKey]) -> None:
-        """From now on these are the keys."""
         self._keys = [
             (bytes.fromhex(key.digest), self._client(key, alone=len(keys) == 1)) for key in keys
         ]

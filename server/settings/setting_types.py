@@ -191,7 +191,6 @@ class FlagGroup(StrEnum):
     LIFE = "start and stop"
 
     def __call__(self, help_: str, metavar: str | None = None) -> "Flag":
-        """Declare a flag of this group."""
         return Flag(self, help_, metavar)
 
 

@@ -308,7 +308,6 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def flag_name(key: str) -> str:
-    """The flag that sets `key`."""
     return LIST_FLAGS.get(key) or "--" + key.replace("_", "-")
 
 
@@ -537,7 +536,6 @@ def unattended(settings: DaemonSettings, models: tuple[ServedModel, ...]) -> Ser
 
 
 def api_key_from(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The API key that the environment sets, if any."""
     return environment.get(API_KEY_VARIABLE) or None
 
 

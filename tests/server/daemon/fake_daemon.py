@@ -105,7 +105,6 @@ class FakeDaemon:
         drain: float = 30.0,
         stall: float = 0.0,
         on_started: Callable[[Sequence[RunningPart]], None] = lambda _: None,
-        on_hangup: Callable[[], None] = lambda: None,
     ) -> int:
         """One life of the supervisor; ready means that every child is up."""
 
@@ -123,6 +122,6 @@ class FakeDaemon:
             until_ready=until_ready,
             on_started=on_started,
             on_ready=lambda _: when_ready(),
-            on_hangup=on_hangup,
+            on_hangup=lambda: None,
         )
         return await supervisor.run()
