@@ -22,8 +22,8 @@ from tests.server.support import served_model
 from workers.contract.messages import StepTimes
 
 
-def traced(step: int, times: list[StepTimes], **known: int) -> TracedStep:
-    usual = {"tokens": 4, "prompt_tokens": 0, "continued": True}
+def traced(step: int, times: list[StepTimes], **known: Any) -> TracedStep:
+    usual: dict[str, Any] = {"tokens": 4, "prompt_tokens": 0, "continued": True}
     return TracedStep(step=step, rows=4, context_tokens=100, times=times, **usual | known)
 
 

@@ -137,7 +137,7 @@ def test_a_wrong_model_is_named_by_its_path(tmp_path: Path, models: str, message
         ("models: !!set {a}", ":1:9: tags are not read"),
         ("port: " + "9" * 5000, "Exceeds the limit"),
         ("a: \x00", "unacceptable character #x0000"),
-        ("[" * 5000, "is nested too deeply"),
+        ("[" * 1000, "is nested too deeply"),
         (b"host: \xff", "is not UTF-8: invalid start byte at byte 6"),
         ("#" * (1 << 20) + "\n", "is larger than 1 MiB"),
     ],
