@@ -85,11 +85,9 @@ LONG_LLAMA = LLAMA | {"max_position_embeddings": 2600}
 
 
 def test_prefixes_that_are_shared(tmp_path: Path) -> None:
-    arguments = ["--case", "degree-1", "degree-4", "--scale", "0.0005", "--repeat", "2"]
+    arguments = ["--case", "degree-4", "--scale", "0.0005", "--repeat", "2"]
     # A whole block of the cache is smaller than what is left of a prefix.
-    alone, four = cases_of(tmp_path, LONG_LLAMA, *arguments, "--block-size", "128")
-    assert alone["figures"]["requests"] == 4
-    assert alone["figures"]["saved_share"] == 0
+    (four,) = cases_of(tmp_path, LONG_LLAMA, *arguments, "--block-size", "128")
     # The second run has found nothing of the first.
     for run in four["runs"]:
         assert run["prompt_tokens"] == 4 * 2200
@@ -98,8 +96,10 @@ def test_prefixes_that_are_shared(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_prefixes_that_are_not_shared_and_outputs_that_end_by_themselves(tmp_path: Path) -> None:
-    arguments = ["--case", "degree-4", "batchllm", "--scale", "0.0005", "--no-prefix-caching"]
-    four, batchllm = (each["figures"] for each in cases_of(tmp_path, LONG_LLAMA, *arguments))
+    arguments = ["--case", "degree-1", "degree-4", "batchllm", "--scale", "0.0005"]
+    cases = cases_of(tmp_path, LONG_LLAMA, *arguments, "--no-prefix-caching")
+    alone, four, batchllm = (each["figures"] for each in cases)
+    assert (alone["requests"], alone["saved_share"]) == (4, 0)
     assert (four["requests"], four["saved_share"]) == (4, 0)
     lengths = output_lengths(CASES["batchllm"], 16)  # pyright: ignore[reportArgumentType]
     assert (batchllm["requests"], batchllm["output_tokens"]) == (16, sum(lengths))
