@@ -81,7 +81,7 @@ class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
     language model of a larger one. `parameters` come from the heads of the weight files, or from
     the shape without norms and biases. `weight_bytes` are of all stages, each copy of a tied
     embedding included. `kv_bytes` are the keys and values of 1,000 tokens (0 without a KV cache),
-    `kv_bytes_full` those of a sequence of `max_model_len`. Of these, `kv_bytes_unused` belong to
+    `kv_bytes_full` those of a sequence of `max_model_len`. `kv_bytes_unused` counts the part for
     tokens that a layer's window has left behind.
     """
 
