@@ -1,7 +1,7 @@
 """`penstock trace`: the steps of a running daemon as a picture of its pipeline.
 
-The file is a trace in Chrome's format, which https://ui.perfetto.dev and chrome://tracing show: a
-process a model, a track a stage, a slice for each part of a step.
+The file is a trace in Chrome's format, for https://ui.perfetto.dev and chrome://tracing.
+Each model is a process, each stage a track, each part of a step a slice.
 
 The format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
@@ -47,7 +47,6 @@ Open the file in https://ui.perfetto.dev or chrome://tracing.
 
 
 def add_trace(parser: argparse.ArgumentParser) -> None:
-    """Give `penstock trace` its flags."""
     parser.description = (
         "Write what each stage of a running daemon does in the next seconds: its part of each\n"
         "step, its transfers, and where it waits."

@@ -8,7 +8,7 @@ import msgspec
 from engine_core.refusal import RefusalError
 from server.batches.results import JobStoppedError, Sharing
 from server.errors import ERRORS, ErrorBody, ErrorDetail, error_body
-from server.tasks import first_error
+from server.event_loop import first_error
 
 
 class Room:

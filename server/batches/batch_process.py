@@ -29,10 +29,10 @@ from server.batches.state.database import StateFolderError
 from server.batches.state.state_folder import StateFolder
 from server.batches.state.stored_batches import BatchError, Status, StoredBatch
 from server.batches.state.stored_files import StoredFile
+from server.event_loop import keep_beating, lasting_task
 from server.observe.processes import BatchState
 from server.settings.api_keys import ClientKeys
 from server.settings.settings import ServerConfig, unattended
-from server.tasks import keep_beating, lasting_task
 from workers.contract.process import exit_with_parent, open_log
 
 _log = logging.getLogger("penstock")

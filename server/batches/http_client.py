@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from server.tasks import first_error
+from server.event_loop import first_error
 
 _IDLE_SECONDS = 2.0
 """Servers close a connection that has been idle for a while (uvicorn: 5 s): one that might be

@@ -65,7 +65,6 @@ _Start = Callable[[Path, Any], AbstractAsyncContextManager[OfflineRunner | HTTPR
 
 
 def add_bench(parser: argparse.ArgumentParser) -> None:
-    """Add both commands."""
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     offline = _command(commands, "offline", _OFFLINE, _OFFLINE_GROUPS, "engines without HTTP")
     offline.set_defaults(run=_offline)
@@ -208,8 +207,7 @@ def _engine_options(options: argparse.Namespace) -> EngineOptions:
 
 
 class _Bench:
-    """One call of the command. Its report grows with each case, and is saved each time: it may be
-    stopped at any time."""
+    """One call of the command. Its report is saved after each case, for it may be stopped."""
 
     def __init__(self, options: argparse.Namespace, start: _Start) -> None:
         self._options, self._start, self._targets = options, start, report.read_targets()
@@ -217,9 +215,10 @@ class _Bench:
         self._report = report.Report(command, this_machine(), self._targets.vllm_version)
 
     def run(self) -> int:
-        """Measure the named cases, groups expanded, each once, in the order given; the exit code.
+        """Measure the named cases, groups expanded, each once and in the order given.
 
-        Raises BenchError if a case is not measured, or there is no place for what is asked for.
+        Returns the exit code. Raises BenchError if a case is not measured, or a file that is asked
+        for cannot be written.
         """
         whole, options = self._report, self._options
         self._check_outputs()

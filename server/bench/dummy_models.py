@@ -37,10 +37,10 @@ def parse_shape(text: str) -> Path:
 
 
 def tokenizer_for(case: HTTPCase, file: Path | None) -> Tokenizer:
-    """The tokenizer in `file`; without one, for a generator a byte-level BPE of 32,768 entries, for
-    an embedder the demo embedder's (BERT's word pieces).
+    """The tokenizer in `file`, or the default one for the kind of case.
 
-    Raises TokenizerError or DemoModelMissingError.
+    For a generator that is a byte-level BPE of 32,768 entries, for an embedder the demo embedder's
+    (BERT's word pieces). Raises TokenizerError or DemoModelMissingError.
     """
     if file is not None:
         if file.name != _TOKENIZER_FILE:
@@ -66,8 +66,10 @@ def write_model(folder: Path, shape: Path, tokenizer: Tokenizer) -> None:
 
 
 def byte_level_bpe() -> RawTokenizer:
-    """A byte-level BPE of exactly 32,768 entries, trained on the sources of Python's own library
-    (some 13 MB, 2 s): the same wherever the same Python runs. It adds no special tokens."""
+    """Train a byte-level BPE of exactly 32,768 entries on Python's own library (13 MB, 2 s).
+
+    The same Python gives the same tokenizer everywhere. It adds no special tokens.
+    """
     tokenizer = RawTokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(  # pyright: ignore[reportAttributeAccessIssue]
         add_prefix_space=False

@@ -1,6 +1,5 @@
 """Runs cases over HTTP: starts or finds the server, makes the requests, warms up, measures."""
 
-import asyncio
 import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
@@ -25,15 +24,19 @@ from server.bench.workloads import (
     texts_of,
 )
 from server.daemon.parts import daemon_parts
-from server.daemon.run import START_SECONDS, announce, private_folder, running_parts
+from server.daemon.run import (
+    START_SECONDS,
+    announce,
+    private_folder,
+    running_parts,
+    until_ready,
+)
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.settings import Limits, ServedModel, ServerConfig
 
 _WARM_UP_REQUESTS = 64
 _SHOWN_ERRORS = 3
 _BACKLOG = 2048
-_POLL_SECONDS = 0.1
-_OK = 200
 
 
 @asynccontextmanager
@@ -60,35 +63,25 @@ async def started_server(
         prefix = f"{directory}/0"
         model = set_up_model(shape.name, folder, options, Limits(), prefix)
         config = ServerConfig(
-            host="127.0.0.1", api_workers=api_workers, log_level="warning", models=(model,)
+            host="127.0.0.1",
+            port=listener.getsockname()[1],
+            api_workers=api_workers,
+            log_level="warning",
+            models=(model,),
         )
         parts = daemon_parts(config, listener.fileno(), directory)
         async with running_parts(parts) as running:
-            address = Address("127.0.0.1", listener.getsockname()[1])
             # A connection must not wait in the queue of a socket that nobody here accepts from.
             listener.close()
-            await running.until(_ready(address), START_SECONDS)
+            await running.until(until_ready(config), START_SECONDS)
             engine = EngineClient(model.engine.client_endpoint)
             try:
                 await engine.start()
                 announce(announcement, [model])
+                address = Address(config.host, config.port)
                 yield HTTPRunner(address, shape.name, tokenizer, clients, model, engine)
             finally:
                 engine.close()
-
-
-async def _ready(address: Address) -> None:
-    """Wait until the daemon at `address` is ready."""
-    client = HTTPClient(address)
-    request = address.request("GET", "/health/ready")
-    while True:
-        try:
-            if (await client.exchange(request)).status == _OK:
-                client.close()
-                return
-        except OSError:
-            pass  # nobody accepts yet
-        await asyncio.sleep(_POLL_SECONDS)
 
 
 @asynccontextmanager
@@ -100,7 +93,7 @@ async def running_server(
     _: Path,
     case: HTTPCase,
 ) -> AsyncGenerator["HTTPRunner"]:
-    """A server that was started elsewhere; the first model that it lists, if none is named.
+    """A server that runs already, and its model `name` (None: the first that it lists).
 
     Raises BenchError if the list cannot be requested, and what `tokenizer_for` raises.
     """
@@ -119,9 +112,11 @@ async def running_server(
 
 
 class HTTPRunner:
-    """Runs cases on one model of one server, whose `tokenizer` makes texts of exact lengths, with
-    so many `clients`. Where the server was started here, its `model` and a client of its `engine`
-    add what the engine counts."""
+    """Runs cases on one model of one server, with so many `clients`.
+
+    The model's `tokenizer` makes texts of exact lengths. Where the server was started here, its
+    `model` and a client of its `engine` add the engine's counters to the figures.
+    """
 
     def __init__(
         self,
@@ -139,8 +134,10 @@ class HTTPRunner:
         self._words = single_token_words(tokenizer)
 
     async def warm_up(self, case: HTTPCase) -> None:
-        """The beginning of a workload of the same lengths and other contents, as many requests as
-        will be in flight. Raises BenchError if one fails."""
+        """Send as many requests as will be in flight, of the same lengths and with other contents.
+
+        Raises BenchError if one fails.
+        """
         few = min(case.count, case.in_flight or _WARM_UP_REQUESTS)
         await self._run(msgspec.structs.replace(case, count=few), "warm-up")
 

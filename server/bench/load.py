@@ -1,9 +1,8 @@
 """A load over HTTP: requests are sent, then their answers are read and checked.
 
-They leave all at once, a number in flight, or each at its time. An answer is complete or not, has
-so many tokens, and pieces that arrived at their times. Several clients divide a load, each a
-process of its own but the first, which is this one. Such a process is
-`python -P -m server.bench.load`, with its other end on a socket that is its standard input.
+Requests leave all at once, a number in flight, or each at its time. Several clients divide a load:
+the first is this process, each other one `python -P -m server.bench.load`, whose standard input is
+a socket to this one.
 """
 
 import asyncio
@@ -26,9 +25,8 @@ import uvloop
 from server.batches.http_client import Address, Answer, HTTPClient
 from server.bench.measurement import BenchError, Figures, milliseconds
 from server.bench.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
-from server.child_process import ChildProcess
+from server.event_loop import ChildProcess, first_error
 from server.settings.settings import child_environment
-from server.tasks import first_error
 
 _OK = 200
 _CHUNK_MARK = b'"text":'
@@ -45,7 +43,7 @@ _KindT = TypeVar("_KindT", bound=msgspec.Struct)
 
 
 class WrongAnswerError(Exception):
-    """An answer other than requested; one line says how."""
+    """An answer is not the requested one. The message is one line."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,11 +153,10 @@ def _decoded(data: bytes, kind: type[_KindT]) -> _KindT:
 
 
 class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """What one client sends of a run of `case`: `in_flight` of its requests at once, each followed
-    by the next as soon as its answer is complete.
+    """One client's requests of a run of `case`, of which `in_flight` are unanswered at any time.
 
-    Where there are `departures`, each request leaves at its own instead, in seconds from the start,
-    whether or not earlier ones are answered: all are in flight then.
+    With `departures`, each request leaves at its own time instead, in seconds from the start,
+    whether or not earlier ones are answered. `in_flight` is then the number of requests.
     """
 
     address: Address
@@ -169,8 +166,7 @@ class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
     departures: list[float] = []
 
     def divided(self, clients: int) -> list["ClientLoad"]:
-        """The same by so many clients: each has every CLIENTS-th request, and its share in flight.
-        There are fewer clients where there are fewer in flight."""
+        """Deal the requests out to so many clients, at most one for each request in flight."""
         clients = min(clients, self.in_flight)
         return [
             msgspec.structs.replace(
@@ -184,8 +180,11 @@ class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one client saw: the good answers, and how often each error occurred. `started` and
-    `ended` are seconds of the clock that all processes share, `late` how late each request left."""
+    """The good answers to one client, and how often each error occurred.
+
+    `started` and `ended` are seconds of the clock that all processes share. `late` says how many
+    seconds after its departure each request left.
+    """
 
     started: float
     ended: float
@@ -215,12 +214,10 @@ class Load:
             await self._client.open(min(self._load.in_flight, len(self._load.requests)))
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     async def run(self) -> ClientResult:
-        """Send all requests; answers are looked at only when the last one is there, because that
-        takes time in which the others would wait to be received."""
+        """Send all requests, then read the answers: reading earlier would delay later ones."""
         waiting = zip_longest(self._load.requests, self._load.departures)
 
         async def one_after_another() -> None:
@@ -262,7 +259,7 @@ class Load:
 
 @contextmanager
 def _no_garbage_collection() -> Generator[None]:
-    """What a load keeps has no cycles, and looking for some would stop the client's clock."""
+    """Disable the collector in the block: it would stop the clock, and a load has no cycles."""
     gc.collect()
     gc.disable()
     try:
@@ -272,9 +269,11 @@ def _no_garbage_collection() -> Generator[None]:
 
 
 def figures_of(results: Sequence[ClientResult]) -> Figures:
-    """Rates and times of the good answers to all clients, in ms from the request (a piece of a
-    stream may hold several tokens); how late requests left, and the busiest client's share of a
-    core."""
+    """Rates and times of the good answers to all clients, in ms from the request.
+
+    A piece of a stream may hold several tokens. `client_cpu_share` is the busiest client's share of
+    a core.
+    """
     outcomes = [outcome for result in results for outcome in result.outcomes]
     seconds = max(each.ended for each in results) - min(each.started for each in results)
     counts = {
@@ -300,10 +299,10 @@ def figures_of(results: Sequence[ClientResult]) -> Figures:
 
 
 class ClientState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client's process says, a line of JSON each: first that it is connected, or why not;
-    then twice a second how many of its requests are answered; at the end its result.
+    """A message from a client's process, a line of JSON.
 
-    It reads its load, then an empty line as soon as every client is connected: then it begins.
+    The first says that it is connected, or why not. Then `done` follows twice a second, and at the
+    end the result. The process reads its load, and an empty line at which it begins.
     """
 
     cannot_connect: str | None = None
@@ -321,7 +320,6 @@ class Clients:
         self._clients = clients
 
     def done(self) -> int:
-        """Requests that were answered so far."""
         return sum(client.done() for client in self._clients)
 
     async def run(self) -> list[ClientResult]:
@@ -334,8 +332,10 @@ class Clients:
 
 @asynccontextmanager
 async def connected_clients(load: ClientLoad, count: int) -> AsyncGenerator[Clients]:
-    """So many clients that divide `load`, or fewer where fewer requests are in flight, until the
-    block ends. Raises BenchError if one of them cannot connect."""
+    """Divide `load` among up to `count` clients, which stay connected until the block ends.
+
+    Raises BenchError if one of them cannot connect.
+    """
     mine, *theirs = load.divided(count)
     own = Load(mine)
     async with AsyncExitStack() as running:
@@ -377,7 +377,6 @@ class _Process:
         self._reader, self._writer = reader, writer
 
     def done(self) -> int:
-        """As it has said."""
         return self._done
 
     async def connect(self) -> None:

@@ -47,7 +47,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def this_machine() -> Machine:
-    """This machine, now."""
+    """Read the machine's state now."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -63,7 +63,6 @@ def this_machine() -> Machine:
 
 
 def _versions() -> dict[str, str]:
-    """The versions of the installed packages."""
     found = {"Python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -83,7 +82,7 @@ def _commit() -> str:
 
 
 def _output_of(command: str, *arguments: str) -> str:
-    """A command's output; empty if it is not installed or fails."""
+    """A command's output, or an empty text if it is not installed or fails."""
     program = shutil.which(command)
     if program is None:
         return ""

@@ -1,9 +1,8 @@
 """One measurement: its figures, or why there is none.
 
-Of an engine, its heartbeats tell what it counted during a run, and what each stage of its pipeline
-did: computing, waiting, sending on, or nothing. The *bubble* of a stage is the share of time in
-which it does not compute, from its first step's start to its last one's end; that of a pipeline is
-its worst stage's.
+An engine's heartbeats say what it counted during a run, and how long each stage of its pipeline
+computed, waited, sent on or idled. The *bubble* of a stage is its share of time without computing,
+from the start of its first step to the end of its last. That of a pipeline is its worst stage's.
 """
 
 import asyncio
@@ -31,16 +30,15 @@ _UNITS = {
 
 
 class BenchError(CommandError):
-    """A workload cannot be measured, or an output is not the requested one; one line says why."""
+    """A workload cannot be measured, or an output is not the requested one. One line says why."""
 
 
 def unit_of(figure: str) -> str:
-    """The unit as people write it."""
     return next((unit for ending, unit in _UNITS.items() if figure.endswith(ending)), "")
 
 
 def is_rate(figure: str) -> bool:
-    """Whether more is better, as of all rates; of all times less is."""
+    """Whether more is better: true of rates, false of times."""
     return figure.endswith("_per_s")
 
 
@@ -79,7 +77,7 @@ async def next_beat(client: EngineClient) -> Beat:
 
 
 def counted(before: Beat, after: Beat, seconds: float) -> Figures:
-    """What the engine counted between two heartbeats."""
+    """The engine's counters between two heartbeats, which are `seconds` apart."""
     steps, first, last = after.steps - before.steps, before.stages[-1], after.stages[-1]
     busy, idle = last.busy_s - first.busy_s, last.idle_s - first.idle_s
     return {
@@ -93,8 +91,10 @@ def counted(before: Beat, after: Beat, seconds: float) -> Figures:
 
 
 def stage_figures(before: Sequence[StageTime], after: Sequence[StageTime]) -> Figures:
-    """The shares of each stage between two heartbeats at which no step was in flight, and the
-    seconds that they are shares of. Empty for one stage, or without a step."""
+    """How each stage spent its time between two heartbeats at which no step was in flight.
+
+    Shares, and the seconds that they are shares of. Empty for one stage, or without a step.
+    """
     figures: Figures = {}
     bubbles = [0.0]
     for stage, (first, last) in enumerate(zip(before, after, strict=True)):

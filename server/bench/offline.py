@@ -17,9 +17,9 @@ from server.batches.progress import Progress
 from server.bench.measurement import BenchError, Figures, counted, milliseconds, next_beat
 from server.bench.workloads import GenerationCase, OfflineCase, offline_prompts, output_lengths
 from server.daemon.run import RunningEngine, running_engine
+from server.event_loop import first_error
 from server.models.model_setup import EngineOptions
 from server.settings.settings import ServedModel
-from server.tasks import first_error
 
 _WARM_UP_SEED = 1
 _WARM_UP_TOKENS = 1 << 17
@@ -31,10 +31,10 @@ _CERTAIN = 1e4  # a bias that leaves no other token a chance
 
 
 def sampling_params(case: GenerationCase, outputs: int) -> SamplingParams:
-    """How a prompt is sampled that is continued by so many tokens.
+    """The parameters that continue a prompt by exactly `outputs` tokens.
 
-    With `case.most_outputs` a row ends by a token that is certain as soon as it may come, so that
-    the engine does not know before how long the row becomes.
+    With `case.most_outputs` a stop token ends the row: it is certain once it is allowed, and the
+    engine does not know the length beforehand.
     """
     if not case.most_outputs:
         return SamplingParams(sampling=case.sampling, max_tokens=outputs, ignore_eos=True)
@@ -74,7 +74,6 @@ class Continuations:
         self._last = np.zeros(len(prompts))
 
     def done(self) -> int:
-        """Output tokens so far."""
         return self._tokens
 
     def jobs(self) -> Iterator[Coroutine[object, object, None]]:
@@ -112,8 +111,7 @@ class Continuations:
             raise BenchError(f"a row ended ({output.finish}) after {count} of {outputs} tokens")
 
     def figures(self, started: float, seconds: float) -> Figures:
-        """Rates; times to the first token (from `started`, queueing included) and of each token
-        after it."""
+        """Rates, times to the first token (from `started`, queueing included) and per token."""
         requests = len(self._prompts)
         rates = {
             "requests": requests,
@@ -147,13 +145,12 @@ class Sequences:
         self._client, self._sequences = client, sequences
 
     def done(self) -> int:
-        """According to the engine's last heartbeat; they come once a second."""
+        """Sequences that have ended by the engine's last heartbeat, of which one comes a second."""
         beat = self._client.beat
         left = beat.usage.waiting + beat.usage.running if beat is not None else 0
         return self.total - left if left else 0
 
     def jobs(self) -> Iterator[Coroutine[object, object, None]]:
-        """One for every few neighbouring sequences."""
         return map(self._encode, range(0, self.total, self._rows_a_job))
 
     async def _encode(self, start: int) -> None:
@@ -164,7 +161,6 @@ class Sequences:
             raise BenchError(f"{len(ids)} sequences gave {len(numbers)} results")
 
     def figures(self, started: float, seconds: float) -> Figures:
-        """Rates."""
         tokens = sum(map(len, self._sequences)) // _ID_BYTES
         return {
             "sequences": self.total,
@@ -197,9 +193,11 @@ class OfflineRunner:
         self.engine = engine
 
     async def warm_up(self, case: OfflineCase) -> None:
-        """The beginning of a workload of the same lengths and other contents, at most 131,072
-        tokens (but one prompt at least) and 16 outputs each: compiles and loads everything
-        that starting did not. Raises BenchError, RefusalError."""
+        """Compile and load everything that starting did not, by prompts with other contents.
+
+        They have the case's lengths, 131,072 tokens together at most, and 16 outputs each. Raises
+        BenchError, RefusalError.
+        """
         count = max(1, _WARM_UP_TOKENS // case.prompt_tokens)
         few = msgspec.structs.replace(case, count=min(case.count, count))
         prompts = offline_prompts(few, _WARM_UP_SEED)[:count]
@@ -256,8 +254,7 @@ async def timed(name: str, work: Work) -> Figures:
 
 
 async def _run(work: Work) -> None:
-    """Submit all jobs at once, in order; the first BenchError or RefusalError ends the others and
-    is raised."""
+    """Submit all jobs at once, in order. The first BenchError or RefusalError ends the others."""
     with first_error(BenchError, RefusalError):
         async with asyncio.TaskGroup() as group:
             for job in work.jobs():

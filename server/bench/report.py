@@ -36,8 +36,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     floor: Values = ()
 
     def goal_of(self, stages: int, stage_layers: Sequence[int]) -> float | None:
-        """The goal of so many stages, each on a GPU of its own, which have the layers that
-        --stage-layers names, or (if it names none) those that the engine chose."""
+        """The goal of `stages` GPUs, one a stage, with given `stage_layers` or the engine's own."""
         chosen = for_gpus(self.stage_layers_goal, stages) if stage_layers else None
         return for_gpus(self.goal, stages) if chosen is None else chosen
 
@@ -50,19 +49,19 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cases: dict[str, dict[str, Target]] = {}
 
     def of(self, case: str, figure: str) -> Target:
-        """The target of one figure; without values where it has none."""
+        """The target of one figure, without values where it has none."""
         return self.cases.get(case, {}).get(figure, Target())
 
 
 def read_targets(file: Path = _FILE) -> Targets:
-    """The targets; none where the file is absent. Raises msgspec.ValidationError."""
+    """Read the targets: none where the file is absent. Raises msgspec.ValidationError."""
     if not file.exists():
         return Targets()
     return msgspec.convert(tomllib.loads(file.read_text()), Targets)
 
 
 def for_gpus(values: Values, gpus: int) -> float | None:
-    """The value for so many GPUs; None where it is not known."""
+    """The value for a number of GPUs, or None where it is not known."""
     return next((value for known, value in zip(_GPUS, values, strict=False) if known == gpus), None)
 
 
@@ -106,7 +105,7 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Everything that `--json` writes. `vllm_version` is None where there are no targets."""
+    """The content of `--json`. `vllm_version` is None where there are no targets."""
 
     command: str
     machine: Machine
@@ -175,15 +174,17 @@ def failed(case: Case, error: Exception) -> CaseReport:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """So many significant digits, or all digits before the decimal point."""
+    """Format with `digits` significant digits, and all digits before the decimal point."""
     if abs(value) >= 10 ** (digits - 1) or value == round(value):
         return f"{value:,.0f}"
     return f"{value:.{digits}g}"
 
 
 def table(cases: Sequence[CaseReport], vllm_version: str | None) -> str:
-    """A line for each headline, ours beside its target, or ours alone without a `vllm_version`;
-    below them, a line for each stage of a pipeline, notes and errors."""
+    """Lines for headlines, ours beside targets (none without a `vllm_version`), stages and notes.
+
+    Errors stand among the notes.
+    """
     targets = () if vllm_version is None else (f"vLLM {vllm_version}", "floor", "goal", "")
     lines = [("case", "ours", "unit", *targets, "runs")]
     for case in cases:
@@ -227,8 +228,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def details(case: CaseReport) -> str:
-    """Every figure of one case, or its error; a line for people, and one for each stage of a
-    pipeline."""
+    """Every figure of one case, or its error, in a line, and a line for each pipeline stage."""
     if case.error is not None:
         return f"{case.case} ({case.what}): FAILED: {case.error}"
     figures = ", ".join(
@@ -250,8 +250,11 @@ def drawing_library() -> Any:
 
 
 def plot(report: Report, file: Path) -> None:
-    """Write a PNG: for each figure with a goal, ours, vLLM's and the floor as shares of the goal,
-    longer being better; nothing without such a figure. Raises BenchError without matplotlib."""
+    """Write a PNG of every figure with a goal, if there is any: longer bars are better.
+
+    Ours, vLLM's and the floor are shown as shares of the goal. Raises BenchError without
+    matplotlib.
+    """
     judged = [row for case in report.cases for row in case.rows if row.goal is not None]
     if not judged:
         return
@@ -283,7 +286,7 @@ def _draw(axes: Any, judged: Sequence[Row], vllm: str) -> None:
 
 
 def _share(row: Row, value: float | None) -> float:
-    """`value` as a share of the row's goal; without either, nothing that is drawn."""
+    """`value` as a share of the row's goal. NaN, which is not drawn, without either."""
     if row.goal is None or not value:
         return math.nan
     return value / row.goal if row.at_least else row.goal / value

@@ -47,17 +47,16 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         raise AssertionError("a case is one of the kinds below")
 
     def scaled(self, scale: float) -> Self:
-        """The same with that fraction of its count, at least 1."""
+        """A copy with that fraction of the count, at least 1."""
         return msgspec.structs.replace(self, count=max(1, math.ceil(self.count * scale)))
 
 
 class OfflineCase(Case, frozen=True, kw_only=True):
-    """Token ids: `count` groups of `members` prompts of `prefix` tokens that the group shares and
-    `own` tokens; group after group or `shuffled`. The first group of every `long_every` has prompts
-    of `long_own` tokens of their own instead (0: none has).
+    """Token ids: `count` groups of `members` prompts, group after group or `shuffled`.
 
-    A group may have `documents`, each with a prefix of `document` more tokens and members of its
-    own. Own parts have up to `most_own` tokens, if that is given.
+    A prompt has `prefix` tokens that its group shares, and `own` ones (or up to `most_own`, if that
+    is given). In the first of every `long_every` groups (0: none) these are `long_own` instead. A
+    group may have `documents`, each with `document` more shared tokens and members of its own.
     """
 
     members: int = 1
@@ -124,8 +123,8 @@ class EncodeCase(OfflineCase, frozen=True, kw_only=True):
 class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
     """Streaming completions: `count` texts of `prompt_tokens`, each continued by `outputs`.
 
-    With a `rate`, so many requests a second at even intervals; otherwise `in_flight` at once, each
-    followed by the next when it has ended (None: all at once).
+    With a `rate`, that many requests leave a second, at even intervals. Otherwise `in_flight`
+    (None: all) are unanswered at any time.
     """
 
     prompt_tokens: int
@@ -146,8 +145,10 @@ class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
 
 
 class HTTPEmbeddingCase(Case, frozen=True, kw_only=True, tag=True):
-    """Embeddings: `count` requests of `texts` texts of `tokens` (special tokens come on top),
-    `in_flight` at once; vectors come back in base64 or as JSON numbers."""
+    """Embeddings: `count` requests of `texts` texts of `tokens`, `in_flight` at once.
+
+    Special tokens come on top. Vectors come back in base64 or as JSON numbers.
+    """
 
     texts: int
     tokens: int
@@ -296,7 +297,7 @@ def _grouped(case: OfflineCase, drawn: random.Random) -> Iterator[bytes]:
 
 
 def _ids(drawn: random.Random, count: int) -> bytes:
-    """What `drawn.randint(1, _LARGEST_ID)` would give, in a fifth of the time."""
+    """Draw as `drawn.randint(1, _LARGEST_ID)` does, in a fifth of the time."""
     ids = array("i")
     bits = _LARGEST_ID.bit_length()
     while left := count - len(ids):

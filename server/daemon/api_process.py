@@ -26,11 +26,11 @@ import uvloop
 
 from server.daemon.application import all_endpoints, create_app
 from server.daemon.credentials import TLSError, server_context
+from server.event_loop import keep_beating, lasting_task
 from server.http.wire import CONNECTION_LOG, LogLimit, UnreadAnswers, WireProtocol
 from server.service.service import Registry, Service
 from server.settings.api_keys import ClientKeys
 from server.settings.settings import TLS, ServerConfig
-from server.tasks import keep_beating, lasting_task
 from workers.contract.process import DRAIN_SIGNAL, exit_with_parent, open_log
 
 _log = logging.getLogger(__name__)
@@ -170,7 +170,6 @@ def listening_sockets(listener: socket.socket) -> list[socket.socket]:
 
 
 def main() -> None:
-    """The process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
     file, descriptor, index = sys.argv[1:]

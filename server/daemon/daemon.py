@@ -1,16 +1,15 @@
 """One daemon, from a command to an exit code: configuration, socket, private folder, processes."""
 
 import asyncio
-import http.client
 import logging
 import os
 import resource
 import secrets
 import socket
-import ssl
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +20,13 @@ from server.batches.state.database import StateFolderError
 from server.batches.state.state_folder import NoStateFolderError, StateLock
 from server.daemon.credentials import Credentials
 from server.daemon.parts import PROCESS_FILE, RunningPart, daemon_parts, write_server_config
-from server.daemon.run import StartError, announce, private_folder, sweep_private_folders
+from server.daemon.run import (
+    StartError,
+    announce,
+    private_folder,
+    sweep_private_folders,
+    until_ready,
+)
 from server.daemon.supervisor import Hangup, Supervisor
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
@@ -46,7 +51,6 @@ _MAX_SOCKET_PATH = 107
 """The longest name of a Unix socket on Linux, in bytes."""
 _LONGEST_NAME = len("/symm_mem-4194304")
 """The longest name of a socket in the private folder: of a worker with the highest possible PID."""
-_PROBE_TIMEOUT_S = 2.0
 _TRACES_PACKAGE = "opentelemetry-exporter-otlp-proto-http"
 _SWITCHED_OFF = "this server stores no files and no batches: --state-dir is none"
 _UNUSABLE = "this server has no folder for files and batches (--state-dir): its log has the reason"
@@ -59,7 +63,7 @@ _log = logging.getLogger("penstock")
 
 
 START_ERRORS = (StartError, DemoModelMissingError, SettingsError, SetupError, *MODEL_ERRORS)
-"""Everything that prevents a start; each message is one line."""
+"""Errors that prevent a start. Each message is one line."""
 
 
 def serve(command: ServeCommand, hangup: Hangup) -> int:
@@ -184,7 +188,7 @@ async def _supervise(
         parts,
         config,
         hangup,
-        is_ready=lambda: asyncio.to_thread(_is_ready, config),
+        until_ready=partial(until_ready, config),
         on_started=on_started,
         on_ready=show_welcome,
         on_hangup=reload,
@@ -256,27 +260,6 @@ def _warn_of_few_open_files(config: ServerConfig) -> None:
             "systemd: LimitNOFILE=) or lower --max-sequences",
             *(soft, needed, requests),
         )
-
-
-def _is_ready(config: ServerConfig) -> bool:
-    """Whether the daemon's own address says that it is ready."""
-    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared, not bound)
-    host, timeout = everywhere.get(config.host, config.host), _PROBE_TIMEOUT_S
-    if config.tls is None:
-        connection = http.client.HTTPConnection(host, config.port, timeout=timeout)
-    else:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False  # the certificate need not name it
-        context.verify_mode = ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(
-            host, config.port, timeout=timeout, context=context
-        )
-    with closing(connection):
-        try:
-            connection.request("GET", "/health/ready")
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False
 
 
 class _Formatter(logging.Formatter):

@@ -16,10 +16,9 @@ from typing import Literal
 
 import msgspec
 
-from server.child_process import ChildProcess
+from server.event_loop import ChildProcess, lasting_task
 from server.models.devices import VISIBLE_DEVICES, available_cores, visible_devices
 from server.settings.settings import ServedModel, ServerConfig, child_environment
-from server.tasks import lasting_task
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.process import BEAT_SECONDS, NO_MULTICAST
 

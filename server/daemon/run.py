@@ -1,17 +1,20 @@
-"""Engines that a program runs without HTTP or supervisor, and the folders that announce what runs.
+"""Engines that a program runs without HTTP or supervisor, daemons that start, and folders that
+announce what runs.
 
 Each daemon of this user says in its private folder which models it serves, as does such a program.
 """
 
 import asyncio
 import fcntl
+import http.client
 import os
 import shutil
 import signal
+import ssl
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO, TypeVar
 
@@ -21,7 +24,7 @@ from engine_core.client.engine_client import EngineClient
 from server.daemon.parts import Part, RunningPart, engine_parts
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings import defaults
-from server.settings.settings import Limits, ServedModel
+from server.settings.settings import Limits, ServedModel, ServerConfig
 
 _ResultT = TypeVar("_ResultT")
 
@@ -29,8 +32,10 @@ START_SECONDS = 900
 """For weights, compiled kernels and captured graphs."""
 
 _START_ORDER = ("worker", "engine", "api")
-"""Parts end in the reverse order: a worker that ended before its engine core, or an engine core
-before its API process, would be an error that the other one logs."""
+"""Roles in the order of their start, the reverse of the order of their end.
+
+An engine core logs an error if its worker ends before it, an API process if its engine core does.
+"""
 
 FOLDER_PREFIX = "penstock-"
 
@@ -38,14 +43,14 @@ _FILE = "running.json"
 
 _SETTLED_S = 60.0
 
+_READY_POLL_S, _PROBE_TIMEOUT_S = 0.05, 2.0
+
 
 class StartError(Exception):
     """The daemon cannot start on this machine as asked. One line says why."""
 
 
 class RunningEngine(NamedTuple):
-    """An engine that is ready."""
-
     client: EngineClient
     model: ServedModel
 
@@ -89,8 +94,6 @@ async def running_model(model: ServedModel, directory: Path) -> AsyncGenerator[R
 
 
 class RunningParts(list[RunningPart]):
-    """Processes that this one has started."""
-
     async def until(self, ready: Coroutine[object, object, _ResultT], seconds: float) -> _ResultT:
         """The result of `ready`. Raises StartError after `seconds`, or once a process has ended."""
         waiting = asyncio.ensure_future(ready)
@@ -121,6 +124,32 @@ async def running_parts(parts: Sequence[Part]) -> AsyncGenerator[RunningParts]:
         for each in reversed(running):
             each.signal(signal.SIGKILL)
             await asyncio.wait([each.exit])
+
+
+async def until_ready(config: ServerConfig) -> None:
+    """Wait until the daemon's own address says that it is ready."""
+    while not await asyncio.to_thread(_is_ready, config):  # noqa: ASYNC110 (there is no event)
+        await asyncio.sleep(_READY_POLL_S)
+
+
+def _is_ready(config: ServerConfig) -> bool:
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared, not bound)
+    host, timeout = everywhere.get(config.host, config.host), _PROBE_TIMEOUT_S
+    if config.tls is None:
+        connection = http.client.HTTPConnection(host, config.port, timeout=timeout)
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False  # the certificate need not name it
+        context.verify_mode = ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(
+            host, config.port, timeout=timeout, context=context
+        )
+    with closing(connection):
+        try:
+            connection.request("GET", "/health/ready")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
 
 
 class RunningDaemon(msgspec.Struct, frozen=True):
@@ -158,7 +187,7 @@ def announce(file: TextIO, models: Sequence[ServedModel]) -> None:
 
 
 def running_daemons() -> list[RunningDaemon]:
-    """This user's daemons with private folders beside this process's own temporary files."""
+    """The running daemons of this user with the same folder for temporary files."""
     found: list[RunningDaemon] = []
     for folder in _own_folders():
         with suppress(OSError, msgspec.DecodeError), (folder / _FILE).open() as file:

@@ -12,8 +12,8 @@ from functools import partial
 from types import FrameType
 
 from server.daemon.parts import KeptRunning, Part, RunningPart
+from server.event_loop import lasting_task
 from server.settings.settings import ServerConfig
-from server.tasks import lasting_task
 from workers.contract.process import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 
 
@@ -52,7 +52,6 @@ def _is_open() -> bool:
     return False
 
 
-_READY_POLL_S = 0.05
 _ANSWER_S = 1.5
 """For the API processes to answer every client once no engine can finish a request."""
 _CAUSE_S = 0.2
@@ -62,8 +61,10 @@ _LAST_WORDS_S = 1.0
 _TERMINATE_S = 1.0
 """From SIGTERM to SIGKILL."""
 _DRAIN_MARGIN_S = 7.0
-"""Beyond the drain timeout, for an API process to close and exit: a second for last answers, two
-for connections, one each for traces, the access log and the log."""
+"""Time to close and exit, beyond the drain timeout.
+
+A second for last answers, two for connections, one each for traces, the access log and the log.
+"""
 
 _log = logging.getLogger("penstock")
 
@@ -77,7 +78,7 @@ class Supervisor:
         config: ServerConfig,
         hangup: Hangup,
         *,
-        is_ready: Callable[[], Awaitable[bool]],
+        until_ready: Callable[[], Awaitable[None]],
         on_started: Callable[[Sequence[RunningPart]], None],
         on_ready: Callable[[float], None],
         on_hangup: Callable[[], None],
@@ -85,14 +86,15 @@ class Supervisor:
         """The daemon lives as long as its `parts` do, and the batch process is started again. With
         a `stall_timeout` of 0 none is watched.
 
-        `on_started` is called with all processes once they are spawned, and when one has been
-        started again; `on_ready` with the seconds that the start took, `on_hangup` after SIGHUP,
-        before the API processes get it."""
+        `on_started` gets all processes once they are spawned, and again after a restart. `on_ready`
+        gets the seconds that the start took. `on_hangup` is called after SIGHUP, before the API
+        processes get it.
+        """
         self._parts = [part for part in parts if part.role != "batch"]
         self._restarted = [part for part in parts if part.role == "batch"]
         self._config = config
         self._hangup = hangup
-        self._is_ready = is_ready
+        self._until_ready = until_ready
         self._on_started = on_started
         self._on_ready = on_ready
         self._on_hangup = on_hangup
@@ -155,7 +157,7 @@ class Supervisor:
     async def _start_and_serve(self) -> int:
         died = asyncio.create_task(self._first_death())
         stopped = asyncio.create_task(self._stop.wait())
-        ready = asyncio.create_task(self._until_ready())
+        ready = asyncio.create_task(self._seconds_to_start())
         try:
             await asyncio.wait(
                 (died, stopped, ready),
@@ -179,10 +181,9 @@ class Supervisor:
             for task in (died, stopped, ready):
                 task.cancel()
 
-    async def _until_ready(self) -> float:
+    async def _seconds_to_start(self) -> float:
         started = time.monotonic()
-        while not await self._is_ready():  # noqa: ASYNC110 (there is no event)
-            await asyncio.sleep(_READY_POLL_S)
+        await self._until_ready()
         return time.monotonic() - started
 
     async def _first_death(self) -> RunningPart:

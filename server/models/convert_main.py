@@ -3,10 +3,9 @@
 """The program that converts a slow tokenizer, `python -P -m server.models.convert_main FOLDER
 TARGET`: the one place that imports transformers. `slow_tokenizer.py` starts it.
 
-transformers builds the fast form from the checkpoint's files. What is written is then compared, on
-odd texts, with an implementation that shares no code with it: the WordPiece that BERT came with,
-the library sentencepiece, or BPE over bytes as it is published. transformers' types are incomplete,
-and sentencepiece has none.
+transformers builds the fast form from the checkpoint's files. The result is then compared, on odd
+texts, with an independent implementation: BERT's own WordPiece, the library sentencepiece, or
+byte-level BPE as published. transformers' types are incomplete, and sentencepiece has none.
 """
 
 import re
@@ -234,10 +233,9 @@ def odd_texts(special_tokens: Sequence[str]) -> list[str]:
     """`NUM_TEXTS` texts, always the same.
 
     They are empty ones, white space, control characters, scripts, marks, emoji, long words, special
-    tokens within texts, and pairs of all that.
-
-    U+0085 is none of them: for transformers' form of a sentencepiece model, and so for a published
-    tokenizer.json, it is white space; for sentencepiece it is not."""
+    tokens within texts, and pairs of all that. U+0085 is left out: sentencepiece takes it for a
+    letter, and published fast forms of its models take it for white space.
+    """
     words = (*_SCRIPTS, *_MARKS)
     pairs = [
         f"{space}{first}{space}{second}{space}"

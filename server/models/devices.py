@@ -13,7 +13,7 @@ from pathlib import Path
 from server.models.model_source import SetupError
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-"""Names the GPUs that a process sees, by number or UUID; the first is its cuda:0."""
+"""Names the GPUs that a process sees, by number or UUID. The first is its cuda:0."""
 
 _DRIVER = "libcuda.so.1"
 
@@ -65,7 +65,7 @@ def _total_memory(driver: ctypes.CDLL, ordinal: int) -> int:
 
 
 def gpu_names() -> list[str]:
-    """The GPUs of this machine, each with its driver; none where nvidia-smi is absent or fails."""
+    """The GPUs of this machine, each with its driver. Empty if nvidia-smi is absent or fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []

@@ -42,7 +42,6 @@ _ENGINE_FLAGS = {
 
 
 def add_inspect(parser: argparse.ArgumentParser) -> None:
-    """Give `penstock inspect` its flags."""
     parser.description = _DESCRIPTION
     parser.epilog = _EXAMPLES
     parser.set_defaults(run=_run, parser=parser)
@@ -117,7 +116,7 @@ def _shape(model: InspectedModel) -> str:
     if model.num_kv_heads != model.num_heads:
         heads += f", {model.num_kv_heads} of keys and values,"
     return (
-        f"{_count(model.num_layers, 'layer')} of size {model.hidden_size:,}, {heads} of size "
+        f"{amount(model.num_layers, 'layer')} of size {model.hidden_size:,}, {heads} of size "
         f"{model.head_dim}"
     )
 
@@ -133,7 +132,7 @@ def _attention(kind: LayersOfKind) -> str:
         needs.append(f"position bias in {own.position_bias.num_buckets} buckets")
     if own.rope is not None:
         needs.append(_rope(own.rope))
-    return f"{_count(kind.num_layers, 'layer')}: {', '.join(needs)}"
+    return f"{amount(kind.num_layers, 'layer')}: {', '.join(needs)}"
 
 
 def _rope(rope: RopeConfig) -> str:
@@ -158,12 +157,13 @@ def _stages(model: InspectedModel) -> list[str]:
     for number, stage in enumerate(model.stages):
         last = stage.first_layer + stage.num_layers - 1
         kv = f", {_size(stage.kv_bytes)} of KV for 1,000 tokens" if model.kv_cache else ""
-        layers = f"{_count(stage.num_layers, 'layer')} ({stage.first_layer} to {last})"
+        layers = f"{amount(stage.num_layers, 'layer')} ({stage.first_layer} to {last})"
         lines.append(_line(f"stage {number}", f"{layers}, {_size(stage.weight_bytes)}{kv}"))
     return lines
 
 
-def _count(number: int, noun: str) -> str:
+def amount(number: int, noun: str) -> str:
+    """Such as `1 stage` and `2 stages`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

@@ -77,15 +77,12 @@ class InspectedStage(msgspec.Struct, frozen=True, kw_only=True):
 class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model that `config.json` describes, and what serving it would take. Sizes in bytes.
 
-    dtype             computed with; `checkpoint_dtype` is what config.json names
-    parameters        numbers in its weights, as `parameters_from` tells: by the heads of the weight
-                      files, or by its shape, without norms and biases
-    weight_bytes      of all stages; a tied embedding is counted again where the last of several
-                      stages has a copy
-    kv_bytes          keys and values of 1,000 tokens, 0 without a KV cache
-    kv_bytes_full     those of one sequence of `max_model_len` tokens; of which `kv_bytes_unused`
-                      are of tokens that a layer's window has left behind
-    wrapped           whether it is the language model of a larger one
+    The model computes in `dtype`; config.json names `checkpoint_dtype`. `wrapped`: it is the
+    language model of a larger one. `parameters` come from the heads of the weight files, or from
+    the shape without norms and biases. `weight_bytes` are of all stages, each copy of a tied
+    embedding included. `kv_bytes` are the keys and values of 1,000 tokens (0 without a KV cache),
+    `kv_bytes_full` those of a sequence of `max_model_len`. `kv_bytes_unused` counts the part for
+    tokens that a layer's window has left behind.
     """
 
     architecture: str

@@ -286,8 +286,8 @@ class _GenerationFile(msgspec.Struct):
 def read_generation_defaults(folder: Path, refuse: Refuse = stop) -> GenerationDefaults:
     """Read `generation_config.json`. Without `eos_token_id` there, take that of `config.json`.
 
-    An explicit `do_sample: false` means greedy. Raises ModelConfigError, naming the file and the
-    key, for a value of the wrong type or out of range; one that is not supported goes to `refuse`.
+    An explicit `do_sample: false` means greedy. Keys that are not supported go to `refuse`. Raises
+    ModelConfigError, naming file and key, for a value of the wrong type or out of range.
     """
     path, fallback = folder / "generation_config.json", folder / "config.json"
     values = optional(folder, path.name, dict[str, Any]) or {}

@@ -134,9 +134,8 @@ def _archive_bytes(file: Path) -> int:
 def check_checkpoint(model: ModelConfig, load_format: LoadFormat) -> WeightHeads | None:
     """Find missing or broken files before any process starts. What the heads of the weights say.
 
-    Raises TokenizerError if the tokenizer cannot be read, and ModelSourceError if a weight file is
-    missing, truncated, or holds a tensor that the index does not list. `dummy` weights have no
-    files, and no heads.
+    `dummy` weights have no files, and no heads. Raises TokenizerError if the tokenizer cannot be
+    read, ModelSourceError for a weight file that is missing, truncated or not as its index says.
     """
     Tokenizer.for_model(model, load_format)
     if load_format == "dummy":

@@ -29,7 +29,7 @@ from workers.contract.model_config import ModelConfigError
 _ROUNDING = 1e-9
 
 MODEL_ERRORS = (ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError)
-"""What is wrong with a model itself. Each message is one line."""
+"""Errors of a model itself. Each message is one line."""
 
 
 def build_served_models(
@@ -116,8 +116,8 @@ def divide_memory(
 ) -> list[float]:
     """Each model's share of each of its CUDA `devices`.
 
-    A share that was given is kept. On each device the models without one divide evenly what is left
-    of the daemon's; a model with several devices takes the smallest of its parts. From the share
+    A share that was given is kept. The other models on a device divide the rest of the daemon's
+    share evenly. A model with several devices takes its smallest share on each. From the share
     `model_setup.py` takes the engine's bytes, `workers/stage/kv_budget.py` what is left of them for
     the KV cache, and `engine_core/executor/stage_link.py` the number of blocks.
 

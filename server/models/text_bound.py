@@ -6,17 +6,17 @@ from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 
 _GROWN_BYTES = 128 << 20
-"""What the rules of a tokenizer may make of one text. Published ones make less of any body."""
+"""Most bytes that a tokenizer's rules may expand one text to. Published ones need less."""
 _SHRINKAGE = 64
-"""A normalizer drops characters, and an unknown word of any length is one token: so a text that
-fits the model may have many more characters than its tokens spell. No honest one has so many."""
+"""Most characters of a text for each character that its tokens spell.
+
+Normalizers drop characters, and an unknown word of any length is one token. No honest text shrinks
+so much.
+"""
 
 
 class TextBound:
-    """Refuses texts that are far beyond a model's length without tokenizing them.
-
-    That takes seconds and gigabytes for one of 8 MB, whether it is truncated afterwards or not.
-    """
+    """Refuses texts far beyond a model's length: tokenizing 8 MB takes seconds and gigabytes."""
 
     def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
         longest = max(map(len, tokenizer.raw.get_vocab(with_added_tokens=True)))

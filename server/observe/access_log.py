@@ -1,8 +1,8 @@
 """The access log of one API process: lines of text or JSON. Never a body, a header, a key or a
 query.
 
-At 5,000 requests a second a microsecond a line is half a percent of a core: strings that repeat are
-kept, and JSON's numbers are cut, which is faster than rounding.
+At 5,000 requests a second, a microsecond a line is half a percent of a core. Hence repeated strings
+are cached, and JSON's numbers are cut, which is faster than rounding.
 """
 
 import time
@@ -20,7 +20,7 @@ _STDOUT = 1
 _GATHER_S = 0.1
 """A turn of the writer's thread costs more than many lines."""
 _PIPE_BYTES = 64 << 10
-"""What a pipe holds, as a rule."""
+"""The usual capacity of a pipe."""
 _KNOWN_PATHS = 512
 
 

@@ -29,7 +29,6 @@ class Count:
         self._cells, self._at = cells, at
 
     def add(self, amount: float = 1.0) -> None:
-        """Count so much more."""
         self._cells[self._at] += amount
 
 
@@ -172,7 +171,6 @@ class SharedCells:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

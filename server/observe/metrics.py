@@ -89,7 +89,7 @@ _OBSERVED_AT_END: Final[dict[str, Callable[[RequestRecord], float | None]]] = {
     "request_prompt_tokens": attrgetter("prompt_tokens"),
     "request_generated_tokens": _generated_tokens,
 }
-"""What a request that is over adds to distributions, None for nothing."""
+"""The value that a request adds to each distribution at its end, None for nothing."""
 
 
 class ModelMetrics:
@@ -119,8 +119,6 @@ class ModelMetrics:
 
 
 class KeyMetrics(NamedTuple):
-    """The counts of one API key."""
-
     requests: Count
     prompt_tokens: Count
     generated_tokens: Count
@@ -217,7 +215,6 @@ class Metrics:
         self._endpoints = frozenset(endpoints)
 
     def of_model(self, model: str) -> ModelMetrics:
-        """The counts of one model, by its first name."""
         return self._of_model[model]
 
     def set_in_flight(self, requests: int) -> None:
@@ -288,11 +285,8 @@ class Metrics:
 
 
 class _Only(Collector):
-    """One metric."""
-
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
 
     def collect(self) -> list[Metric]:
-        """Only this one."""
         return [self._metric]

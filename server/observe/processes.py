@@ -17,8 +17,10 @@ from server.observe.families import is_alive
 
 
 class DaemonProcess(msgspec.Struct, frozen=True):
-    """A process: `role` is supervisor, api, engine, worker or batch; `model` is empty where it has
-    none; `number` counts API processes, and the stages of a model."""
+    """A process by its `role`: supervisor, api, engine, worker or batch.
+
+    `model` is empty where it has none. `number` counts API processes, and the stages of a model.
+    """
 
     pid: int
     role: str

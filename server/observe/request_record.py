@@ -29,27 +29,27 @@ ROW_ENDS: tuple[str, ...] = (*get_args(FinishReason), "abort", "error")
 class RequestRecord(msgspec.Struct, kw_only=True):
     """Times are in seconds. None: the request did not come so far.
 
-    started        when its headers were there (time.perf_counter)
-    begun          when its body was there, too, and its model was found
-    endpoint       its path, parameters written `{name}`; "other" for a path that is not served
-    client         whose it is, by its API key
-    model          the first name of the model that it means
-    status         of its answer
-    error          why it was refused, or failed; a stream may fail after its status was sent
-    is_probe       it asks how the daemon is: what that answers refuses nothing, and is not traced
-    jobs           of its engine, as far as they have been told the time
-    rows           sequences that its engine has accepted
-    ended_rows     how many of them ended, and how
-    held_bytes     about how much of the answer waits for its client to read what comes before
-    ignored        paths in its schema that its answer does not follow
-    cached_tokens  of the prompt tokens, those found in the prefix cache
-    tokenize_s     until its texts were tokenized and its grammar was compiled, in the engine
-    queue_s        until a step began to compute it
-    prefill_s      until its first token, or the end of its last text
-    decode_s       from its first token to its last
-    first_token_s  from `started` to the first token
-    encoded_s      from `started` until its last text was computed
-    total_s        from `started` to the end of its answer
+    started        when its headers were there (time.perf_counter).
+    begun          when its body was there, too, and its model was found.
+    endpoint       its path, parameters written `{name}`; "other" for a path that is not served.
+    client         whose it is, by its API key.
+    model          the first name of the model that it means.
+    status         of its answer.
+    error          why it was refused, or failed; a stream may fail after its status was sent.
+    is_probe       it asks how the daemon is: what that answers refuses nothing, and is not traced.
+    jobs           of its engine, as far as they have been told the time.
+    rows           sequences that its engine has accepted.
+    ended_rows     how many of them ended, and how.
+    held_bytes     about how much of the answer waits for its client to read what comes before.
+    ignored        paths in its schema that its answer does not follow.
+    cached_tokens  of the prompt tokens, those found in the prefix cache.
+    tokenize_s     until its texts were tokenized and its grammar was compiled, in the engine.
+    queue_s        until a step began to compute it.
+    prefill_s      until its first token, or the end of its last text.
+    decode_s       from its first token to its last.
+    first_token_s  from `started` to the first token.
+    encoded_s      from `started` until its last text was computed.
+    total_s        from `started` to the end of its answer.
 
     The times of a request with several jobs are sums.
     """

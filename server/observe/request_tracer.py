@@ -42,8 +42,8 @@ def phases(record: RequestRecord) -> list[Phase]:
     """The engine's work for a request that is over: tokenize, queue, prefill, decode, as far as it
     came. None for a request of several jobs: these run side by side, and only their sums are known.
 
-    The engine tells durations. They are laid end to end, up to the moment at which the first token
-    was there or the last text was computed, or else the answer.
+    The engine tells durations. These are laid end to end, up to the first token, to the last text
+    that was computed, or else to the answer.
     """
     if record.jobs != 1:
         return []

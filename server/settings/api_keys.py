@@ -19,7 +19,7 @@ _KEY = re.compile(r"[!-~]+")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _TAKEN = (ALL_KEYS, "other")
-"""What stands for all keys, and in metrics for those that came later."""
+"""Names of all keys together, and in metrics of keys that came later: no key may have them."""
 
 _LIGHTEST, _HEAVIEST = 0.01, 100.0
 
@@ -159,14 +159,12 @@ class ClientKeys:
         self.replace(keys)
 
     def replace(self, keys: Sequence[APIKey]) -> None:
-        """From now on these are the keys."""
         self._keys = [
             (bytes.fromhex(key.digest), self._client(key, alone=len(keys) == 1)) for key in keys
         ]
 
     def find(self, authorization: bytes) -> ClientKey | None:
-        """Whose a request is. `authorization` is the header's value: `Bearer KEY`. None: nobody's
-        who may be here.
+        """The client that the value of an `authorization` header, `Bearer KEY`, admits, if any.
 
         The time taken reveals only the number of keys.
         """

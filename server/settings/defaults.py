@@ -1,14 +1,13 @@
 """Defaults that several settings have, or that depend on the device or the model.
 
-Any other default stands where its setting is declared. One that depends on the device or the model
-is a function here: the setting is then declared with None (`server.settings.settings`), and
-`server.models.model_setup` calls the function when it sets up the model.
+Any other default stands where its setting is declared. If it depends on the device or the model,
+`server.settings.settings` declares None, and `server.models.model_setup` calls a function here.
 """
 
 from workers.contract.config import Dtype
 
 MAX_PENDING_TOKENS = 16 << 20
-"""Tokens in flight in the whole daemon; no flag sets it."""
+"""Tokens in flight in the whole daemon. No flag sets it."""
 
 MEMORY_SHARE = 0.9
 PIPELINE_STAGES = 1
@@ -25,8 +24,7 @@ CPU_KV_CACHE_BYTES = 1 << 30
 def max_running(stages: int = 1, *, on_cpu: bool) -> int:
     """`--max-running`: sequences that generate at once.
 
-    On GPUs so many a stage: a pipeline divides them over as many steps as it has stages, and has
-    the memory of all of them.
+    On GPUs the number grows with the stages: each stage brings its memory, and a step of its own.
     """
     return 64 if on_cpu else 1024 * stages
 
@@ -34,8 +32,8 @@ def max_running(stages: int = 1, *, on_cpu: bool) -> int:
 def block_size(*, generates: bool = True, on_cpu: bool) -> int:
     """`--block-size`: tokens in a block of the KV cache.
 
-    Prompts share whole blocks. Those of rerankers and embedders are short, and what they have in
-    common is shorter still: a template and a query of 100 tokens would share no block of 128.
+    Prompts share whole blocks. Rerankers and embedders have short prompts with shorter common
+    parts: a template and a query of 100 tokens would share no block of 128.
     """
     if on_cpu:
         return 16
@@ -48,8 +46,8 @@ def max_step_tokens(*, cached: bool, on_cpu: bool) -> int:
 
     Enough to keep the device busy, few enough to keep decoding smooth.
 
-    8,448 are 66 tiles of 128. Where a layer's outputs make an even number of tiles, as they mostly
-    do, all of them spread evenly over the 132 processors of an H100 or H200.
+    8,448 are 66 tiles of 128. Times an even number of tiles of a layer's outputs, as is usual, they
+    spread evenly over the 132 processors of an H100 or H200.
     """
     if on_cpu:
         return 512 if cached else 2048

@@ -126,7 +126,7 @@ Origin = Annotated[
         in_file=True,
     ),
 ]
-"""As a browser sends it in `Origin`; `*` for any."""
+"""An origin as a browser sends it in `Origin`, or `*` for any."""
 TracesEndpoint = Annotated[
     Text,
     # A name and a password in it would be logged.
@@ -175,7 +175,7 @@ def parse(kind: Any, text: str) -> Any:
 
 
 parse_positive, parse_share = partial(parse, Positive), partial(parse, Share)
-parse_size, parse_names = partial(parse, Bytes), partial(parse, Names)
+parse_size = partial(parse, Bytes)
 
 
 class FlagGroup(StrEnum):
@@ -191,7 +191,6 @@ class FlagGroup(StrEnum):
     LIFE = "start and stop"
 
     def __call__(self, help_: str, metavar: str | None = None) -> "Flag":
-        """Declare a flag of this group."""
         return Flag(self, help_, metavar)
 
 

@@ -243,9 +243,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model: a folder or a hub id, and its names in requests (by default its own name).
 
-    Keys without a flag: `memory_share` is this engine's part of each of its CUDA devices;
-    `max_queue_seconds` replaces the daemon's; `rerank` is the template of a causal model that
-    reranks.
+    Three keys have no flag. `memory_share` is this engine's share of each of its CUDA devices,
+    `max_queue_seconds` replaces the daemon's, and `rerank` is a causal reranker's template.
     """
 
     model: Text
@@ -309,7 +308,6 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def flag_name(key: str) -> str:
-    """The flag that sets `key`."""
     return LIST_FLAGS.get(key) or "--" + key.replace("_", "-")
 
 
@@ -440,7 +438,7 @@ class DaemonSettings(Limits, frozen=True, kw_only=True):
 
 
 class Settings(DaemonSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that flags and the file set. Without `models` the demo models are served."""
+    """All settings of flags and file. Without `models` the demo models are served."""
 
     models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)] = ()
 
@@ -511,11 +509,11 @@ class TLS(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ServerConfig(DaemonSettings, frozen=True, kw_only=True):
     """The daemon's settings, with all that was left open decided.
 
-    `port` is the bound one, 0 only where nothing listens. `cache_secret` is what cache salts of
-    keys are made with, and `share_prefixes` names those that have the same. `/v1/models` lists the
-    models in this order. Several API processes share their counts in `count_files`, one for each
-    of them; `process_file` names the daemon's processes, and in `batch_file` the batch process says
-    whether it can run (None: there are to be no batches).
+    `port` is the bound one, 0 only where nothing listens. Cache salts of keys are made with
+    `cache_secret`, and keys named in `share_prefixes` have the same one. `/v1/models` lists the
+    models in this order. `count_files` hold the counts of several API processes, one for each.
+    `process_file` names the daemon's processes. In `batch_file` (None: there are no batches) the
+    batch process says whether it can run.
     """
 
     api_keys: tuple[APIKey, ...] = ()
@@ -538,7 +536,6 @@ def unattended(settings: DaemonSettings, models: tuple[ServedModel, ...]) -> Ser
 
 
 def api_key_from(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The API key that the environment sets, if any."""
     return environment.get(API_KEY_VARIABLE) or None
 
 

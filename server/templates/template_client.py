@@ -17,9 +17,8 @@ from engine_core.client.pending_jobs import Outcome
 from engine_core.loop.fair_queue import FairQueue
 from engine_core.messages import KeyShare
 from engine_core.refusal import RefusalError
-from server.child_process import ChildProcess
+from server.event_loop import ChildProcess, lasting_task
 from server.settings.settings import child_environment
-from server.tasks import lasting_task
 from server.templates import protocol
 from server.templates.template_files import NoChatTemplateError, read_chat_template
 

@@ -16,21 +16,19 @@ from engine_core.client import trace_client
 from engine_core.messages import ToCore, Trace, TracedStep, TracedSteps
 from server import cli, trace
 from server.daemon.run import RunningDaemon
+from server.settings.settings import ServedModel
 from server.trace import chrome_trace
 from tests.server.support import served_model
 from workers.contract.messages import StepTimes
 
 
-def traced_steps(number: int, start_us: int) -> TracedStep:
-    return TracedStep(
-        step=number,
-        rows=1,
-        tokens=1,
-        prompt_tokens=0,
-        context_tokens=9,
-        continued=True,
-        times=[StepTimes(start_us=start_us, busy_us=5)],
-    )
+def traced(step: int, times: list[StepTimes], **known: Any) -> TracedStep:
+    usual: dict[str, Any] = {"tokens": 4, "prompt_tokens": 0, "continued": True}
+    return TracedStep(step=step, rows=4, context_tokens=100, times=times, **usual | known)
+
+
+def times(start: int, wait: int, busy: int, transfer: int) -> StepTimes:
+    return StepTimes(start_us=start, wait_us=wait, busy_us=busy, transfer_us=transfer)
 
 
 class Engine:
@@ -65,7 +63,8 @@ class Engine:
 
     def _answer(self, client: bytes) -> None:
         now = time.monotonic_ns() // 1000
-        steps = [traced_steps(0, now - 10_000_000), traced_steps(1, now), traced_steps(2, now + 10)]
+        starts = (now - 10_000_000, now, now + 10)
+        steps = [traced(step, [times(start, 0, 5, 0)]) for step, start in enumerate(starts)]
         for message in (TracedSteps(steps[:2], over=False), TracedSteps(steps[2:], over=True)):
             self._socket.send_multipart([client, msgspec.msgpack.encode(message)])
 
@@ -79,18 +78,13 @@ class Machine:
         self._folder = folder
 
     def start(self, pid: int) -> None:
-        models = [
-            served_model(name, "generate", self._folder, self._endpoint(pid, name), vocab_size=9)
-            for name in ("writer", "ranker")
-        ]
-        models[0] = msgspec.structs.replace(models[0], aliases=("chat",))
+        models: list[ServedModel] = []
+        for name, aliases in (("writer", ("chat",)), ("ranker", ())):
+            endpoint = f"ipc://{self._folder}/{pid}.{name}"
+            model = served_model(name, "generate", self._folder, endpoint, vocab_size=9)
+            models.append(msgspec.structs.replace(model, aliases=aliases))
+            self.engines[f"{pid}.{name}"] = Engine(endpoint)
         self.daemons.append(RunningDaemon(pid, tuple(models)))
-        for model in models:
-            endpoint = model.engine.client_endpoint
-            self.engines[f"{pid}.{model.name}"] = Engine(endpoint)
-
-    def _endpoint(self, pid: int, name: str) -> str:
-        return f"ipc://{self._folder}/{pid}.{name}"
 
 
 @pytest.fixture
@@ -196,29 +190,6 @@ def test_ctrl_c(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Path("trace.json").exists()
 
 
-def traced(
-    step: int,
-    times: list[StepTimes],
-    *,
-    tokens: int = 4,
-    prompt_tokens: int = 0,
-    continued: bool = True,
-) -> TracedStep:
-    return TracedStep(
-        step=step,
-        rows=4,
-        tokens=tokens,
-        prompt_tokens=prompt_tokens,
-        context_tokens=100,
-        continued=continued,
-        times=times,
-    )
-
-
-def times(start: int, wait: int, busy: int, transfer: int) -> StepTimes:
-    return StepTimes(start_us=start, wait_us=wait, busy_us=busy, transfer_us=transfer)
-
-
 STEPS = [
     traced(7, [times(1000, 0, 300, 20), times(900, 450, 310, 5)], tokens=30, prompt_tokens=30),
     traced(8, [times(1320, 0, 200, 20), times(1665, 0, 200, 0)], tokens=34, prompt_tokens=30),
@@ -291,10 +262,5 @@ def test_slices_of_a_track_do_not_overlap_and_kinds_have_colours_of_their_own() 
 def test_a_slice_says_what_its_step_was() -> None:
     found = events({"a": STEPS}, a=["cpu", "cpu"])
     mixed = next(event for event in found if event["name"] == "mixed")
-    assert mixed["args"] == {
-        "step": 8,
-        "rows": 4,
-        "tokens": 34,
-        "prompt_tokens": 30,
-        "context_tokens": 100,
-    }
+    tokens = {"tokens": 34, "prompt_tokens": 30, "context_tokens": 100}
+    assert mixed["args"] == {"step": 8, "rows": 4} | tokens

@@ -1,13 +1,10 @@
 """Prompts that share prefixes: how they are submitted, and what is measured of them."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engine_core.messages import GenerateJob
-from server import cli
 from server.bench.offline import OfflineRunner, sampling_params
 from server.bench.workloads import (
     DEGREES,
@@ -17,18 +14,11 @@ from server.bench.workloads import (
     offline_prompts,
     output_lengths,
 )
-from tests.server.bench.test_bench_offline import ON_CPU, write_shape
+from tests.server.bench.conftest import cases_of
 from tests.server.checkpoint_folders import LLAMA
 from tests.server.fake_engine import FakeEngine
 
 CASES = {case.name: case for case in (*GENERATION, *DEGREES, *SHARING)}
-
-
-def cases_of(*arguments: str, kept: Path) -> list[dict[str, Any]]:
-    """What `penstock bench offline` reports."""
-    command = ["bench", "offline", "--json", str(kept), *arguments, *ON_CPU]
-    assert cli.main(command) == 0
-    return json.loads(kept.read_bytes())["cases"]
 
 
 async def test_prompts_that_share_prefixes_are_sorted_and_of_the_batch_band(
@@ -91,36 +81,35 @@ def test_nested_prefixes() -> None:
     assert max(own) <= 200
 
 
-@pytest.mark.parametrize(
-    ("flags", "saved"),
-    [((), 2000), pytest.param(("--no-prefix-caching",), 0, marks=pytest.mark.long)],
-)
-def test_what_is_saved(flags: tuple[str, ...], saved: int, tmp_path: Path) -> None:
-    shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 2600})
-    arguments = ["--case", "degree-1", "degree-4", "--scale", "0.0005", *flags]
+LONG_LLAMA = LLAMA | {"max_position_embeddings": 2600}
+
+
+def test_prefixes_that_are_shared(tmp_path: Path) -> None:
+    arguments = ["--case", "degree-4", "--scale", "0.0005", "--repeat", "2"]
     # A whole block of the cache is smaller than what is left of a prefix.
-    arguments += ["--shape", shape, "--block-size", "128"]
-    alone, four = cases_of(*arguments, kept=tmp_path / "out.json")
-    assert alone["figures"]["requests"] == 4
-    assert alone["figures"]["saved_share"] == 0
-    assert four["figures"]["saved_share"] == pytest.approx(3 * saved / (4 * 2200))
+    (four,) = cases_of(tmp_path, LONG_LLAMA, *arguments, "--block-size", "128")
+    # The second run has found nothing of the first.
+    for run in four["runs"]:
+        assert run["prompt_tokens"] == 4 * 2200
+        assert run["saved_share"] == pytest.approx(3 * 2000 / (4 * 2200))
 
 
-def test_outputs_that_end_by_themselves(tmp_path: Path) -> None:
-    shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 2600})
-    arguments = ["--case", "batchllm", "--scale", "0.0005", "--shape", shape]
-    (batchllm,) = cases_of(*arguments, kept=tmp_path / "out.json")
-    assert batchllm["figures"]["requests"] == 16
-    assert batchllm["figures"]["output_tokens"] == sum(
-        output_lengths(CASES["batchllm"], 16)  # pyright: ignore[reportArgumentType]
-    )
+@pytest.mark.long
+def test_prefixes_that_are_not_shared_and_outputs_that_end_by_themselves(tmp_path: Path) -> None:
+    arguments = ["--case", "degree-1", "degree-4", "batchllm", "--scale", "0.0005"]
+    cases = cases_of(tmp_path, LONG_LLAMA, *arguments, "--no-prefix-caching")
+    alone, four, batchllm = (each["figures"] for each in cases)
+    assert (alone["requests"], alone["saved_share"]) == (4, 0)
+    assert (four["requests"], four["saved_share"]) == (4, 0)
+    lengths = output_lengths(CASES["batchllm"], 16)  # pyright: ignore[reportArgumentType]
+    assert (batchllm["requests"], batchllm["output_tokens"]) == (16, sum(lengths))
 
 
 @pytest.mark.long
 def test_a_long_prefix_and_nested_ones(tmp_path: Path) -> None:
-    shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 16_400})
-    arguments = ["--case", "prefix16k", "nested", "--scale", "0.1", "--shape", shape]
-    long, nested = cases_of(*arguments, kept=tmp_path / "out.json")
+    config = LLAMA | {"max_position_embeddings": 16_400}
+    arguments = ["--case", "prefix16k", "nested", "--scale", "0.1"]
+    long, nested = cases_of(tmp_path, config, *arguments)
     assert long["figures"]["saved_share"] == pytest.approx(15 * 16_000 / (16 * 16_200))
     # Whole blocks of the prefix, and of each member what comes after them.
     figures, block = long["figures"], long["engine"]["block_size"]
@@ -130,21 +119,14 @@ def test_a_long_prefix_and_nested_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("flags", "saved"),
-    [
-        ((), 200),
-        (("--no-prefix-caching",), 0),
-    ],
-)
+@pytest.mark.parametrize(("flags", "saved"), [((), 200), (("--no-prefix-caching",), 0)])
 def test_documents_of_one_query(flags: tuple[str, ...], saved: int, tmp_path: Path) -> None:
     reranker = LLAMA | {
         "architectures": ["LlamaForSequenceClassification"],
         "max_position_embeddings": 512,
     }
     arguments = ["--case", "rerank100", "--scale", "0.02", "--block-size", "16", *flags]
-    arguments += ["--shape", write_shape(tmp_path / "tiny", reranker)]
-    (report,) = cases_of(*arguments, kept=tmp_path / "out.json")
+    (report,) = cases_of(tmp_path, reranker, *arguments)
     assert report["figures"]["sequences"] == 200
     assert report["figures"]["cached_tokens"] == 2 * 99 * saved
 

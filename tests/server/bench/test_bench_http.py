@@ -14,12 +14,11 @@ from server.bench.http_runner import HTTPRunner
 from server.bench.load import ClientLoad, Load, figures_of
 from server.bench.measurement import BenchError
 from server.bench.workloads import HTTP
-from server.demo import GENERATOR_NAME, demo_models
 from tests.server.canned_server import CannedServer, answer, chunked
 
 CASES = {case.name: case for case in HTTP}
 STREAM = msgspec.structs.replace(CASES["http-gen-32x32"], count=6, in_flight=2)
-TOKENIZER_FILE = demo_models()[GENERATOR_NAME] / "tokenizer.json"
+EMBEDDINGS = msgspec.structs.replace(CASES["http-emb-32x128"], count=2)
 
 
 def event(**fields: Any) -> bytes:
@@ -37,13 +36,14 @@ def usage(prompt: int = 32, completion: int = 32) -> bytes:
 DONE = b"data: [DONE]\n\n"
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load(TOKENIZER_FILE.parent)
+@pytest.fixture(autouse=True)
+def no_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each load: of all that other tests have imported, it takes half a second."""
+    monkeypatch.setattr("gc.collect", lambda: 0)
 
 
-def runner_for(server: CannedServer, tokenizer: Tokenizer) -> HTTPRunner:
-    return HTTPRunner(Address.of(server.url, "secret"), "writer", tokenizer)
+def runner_for(server: CannedServer, tokenizer: Tokenizer, clients: int = 1) -> HTTPRunner:
+    return HTTPRunner(Address.of(server.url, "secret"), "writer", tokenizer, clients)
 
 
 async def test_a_stream_is_timed_piece_by_piece(tokenizer: Tokenizer) -> None:
@@ -65,8 +65,8 @@ async def test_a_stream_is_timed_piece_by_piece(tokenizer: Tokenizer) -> None:
 async def test_several_clients_share_a_load(tokenizer: Tokenizer) -> None:
     pieces = chunked(text("a"), text("b"), usage() + DONE)
     with CannedServer(pieces, pause=0.02) as server:
-        runner = HTTPRunner(Address.of(server.url, None), "writer", tokenizer, clients=2)
-        figures = await runner.measure(msgspec.structs.replace(STREAM, in_flight=3), 0)
+        case = msgspec.structs.replace(STREAM, in_flight=3)
+        figures = await runner_for(server, tokenizer, clients=2).measure(case, 0)
         prompts = [msgspec.json.decode(request)["prompt"] for request in server.requests]
     # One whose end has not been read when the next request is due is opened anew.
     assert 3 <= server.connections <= 6
@@ -77,30 +77,36 @@ async def test_several_clients_share_a_load(tokenizer: Tokenizer) -> None:
     assert figures["ttft_p50_ms"] >= 19
 
 
-async def test_several_clients_keep_a_rate(tokenizer: Tokenizer) -> None:
-    case = msgspec.structs.replace(STREAM, rate=40.0)
-    with CannedServer(chunked(text("a"), usage() + DONE)) as server:
-        runner = HTTPRunner(Address.of(server.url, None), "writer", tokenizer, clients=2)
-        figures = await runner.measure(case, 0)
-    assert (figures["clients"], figures["requests"]) == (2, 6)
-    assert figures["seconds"] >= 5 / 40
+def test_several_clients_keep_a_rate() -> None:
+    """Each sends every second request, at its own time."""
+    load = ClientLoad(
+        address=Address("127.0.0.1", 9),
+        case=STREAM,
+        requests=[b"0", b"1", b"2", b"3", b"4"],
+        in_flight=5,
+        departures=[0.0, 0.1, 0.2, 0.3, 0.4],
+    )
+    first, second = load.divided(2)
+    assert (first.requests, second.requests) == ([b"0", b"2", b"4"], [b"1", b"3"])
+    assert (first.departures, second.departures) == ([0.0, 0.2, 0.4], [0.1, 0.3])
+    assert (first.in_flight, second.in_flight) == (3, 2)
+    assert len(load.divided(9)) == 5
 
 
 async def test_errors_of_all_clients_are_added_up(tokenizer: Tokenizer) -> None:
-    with CannedServer([answer(b"no", "500 Internal Server Error")]) as server:
-        runner = HTTPRunner(Address.of(server.url, None), "writer", tokenizer, clients=2)
-        with pytest.raises(BenchError, match="6 of 6 requests failed: 6 x status 500: no"):
-            await runner.measure(STREAM, 0)
+    message = "6 of 6 requests failed: 6 x status 500: no"
+    answers = [answer(b"no", "500 Internal Server Error")]
+    with CannedServer(answers) as server, pytest.raises(BenchError, match=message):
+        await runner_for(server, tokenizer, clients=2).measure(STREAM, 0)
 
 
 async def test_a_client_that_ends_is_an_error(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.bench.load._COMMAND", ("true",))
-    with CannedServer([answer(b"")]) as server:
-        runner = HTTPRunner(Address.of(server.url, None), "writer", tokenizer, clients=2)
-        with pytest.raises(BenchError, match="a client's process has ended"):
-            await runner.measure(STREAM, 0)
+    message = "a client's process has ended"
+    with CannedServer([answer(b"")]) as server, pytest.raises(BenchError, match=message):
+        await runner_for(server, tokenizer, clients=2).measure(STREAM, 0)
 
 
 async def test_what_is_asked(tokenizer: Tokenizer) -> None:
@@ -181,11 +187,10 @@ def embeddings(count: int, tokens: int) -> bytes:
 
 
 async def test_embeddings(tokenizer: Tokenizer) -> None:
-    case = msgspec.structs.replace(CASES["http-emb-32x128"], count=5)
     with CannedServer([embeddings(32, 32 * 130)]) as server:
-        figures = await runner_for(server, tokenizer).measure(case, 0)
+        figures = await runner_for(server, tokenizer).measure(EMBEDDINGS, 0)
         bodies = [msgspec.json.decode(request) for request in server.requests]
-    assert (figures["sequences"], figures["prompt_tokens"]) == (5 * 32, 5 * 32 * 130)
+    assert (figures["sequences"], figures["prompt_tokens"]) == (2 * 32, 2 * 32 * 130)
     assert "ttft_p50_ms" not in figures
     assert {body["encoding_format"] for body in bodies} == {"base64"}
     assert {len(body["input"]) for body in bodies} == {32}
@@ -199,9 +204,8 @@ async def test_embeddings(tokenizer: Tokenizer) -> None:
     ],
 )
 async def test_wrong_embeddings(body: bytes, message: str, tokenizer: Tokenizer) -> None:
-    case = msgspec.structs.replace(CASES["http-emb-32x128"], count=2)
     with CannedServer([body]) as server, pytest.raises(BenchError, match=message):
-        await runner_for(server, tokenizer).measure(case, 0)
+        await runner_for(server, tokenizer).measure(EMBEDDINGS, 0)
 
 
 async def test_arrivals_are_spread_and_do_not_wait_for_answers() -> None:
@@ -245,15 +249,16 @@ def test_addresses_that_are_none(url: str, capsys: pytest.CaptureFixture[str]) -
     assert f"penstock: error: {url} is not an address" in capsys.readouterr().err
 
 
-def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_listens(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with CannedServer([]) as server:
         url = server.url
-    arguments = ["--case", "http-gen-16", "--tokenizer", str(TOKENIZER_FILE)]
+    arguments = ["--case", "http-gen-16", "--scale", "0.01"]
+    arguments += ["--tokenizer", str(folder / "tokenizer.json")]
     assert cli.main(["bench", "serve", "--url", url, *arguments]) == 1
     assert "/v1/models names no model: " in capsys.readouterr().out
     assert cli.main(["bench", "serve", "--url", url, "--model", "m", *arguments]) == 1
     said = capsys.readouterr()
-    assert "http-gen-16: FAILED: 64 of 64 requests failed" in said.out
+    assert "http-gen-16: FAILED: 6 of 6 requests failed" in said.out
     assert "penstock: error: not measured: http-gen-16" in said.err
 
 

@@ -1,9 +1,7 @@
 """`penstock bench offline`: real engines on the CPU, and engines that do other than asked."""
 
-import json
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -15,48 +13,30 @@ from server.bench.measurement import BenchError
 from server.bench.offline import OfflineRunner, offline_runner
 from server.bench.workloads import DEGREES, GENERATION, PREFILL, SHARING, OfflineCase
 from server.models.model_setup import EngineOptions
-from tests.server.checkpoint_folders import BERT, LLAMA, write_json
+from tests.server.bench.conftest import bench, cases_of, write_shape
+from tests.server.checkpoint_folders import BERT, LLAMA
 from tests.server.fake_engine import FakeEngine
 
 CASES = {case.name: case for case in (*GENERATION, *PREFILL, *DEGREES, *SHARING)}
 STAGE_SHARES = ("busy", "waiting", "transfer", "idle")
-ON_CPU = ("--device", "cpu", "--threads", "1")
-
-
-def write_shape(folder: Path, config: dict[str, Any]) -> str:
-    folder.mkdir()
-    write_json(folder / "config.json", config | {"vocab_size": 20_480})
-    return str(folder)
-
-
-def bench(*arguments: str) -> int:
-    return cli.main(["bench", "offline", *arguments, *ON_CPU])
+CLASSIFIER = BERT | {"architectures": ["BertForSequenceClassification"]}
 
 
 def test_generation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 2400})
-    kept = tmp_path / "out.json"
-    arguments = ["--case", "dec", "b16s", "long32k", "--scale", "0.0025", "--repeat", "2"]
-    assert bench(*arguments, "--shape", shape, "--json", str(kept)) == 1
-    dec, b16s, long32k = json.loads(kept.read_bytes())["cases"]
-
-    assert [run["output_tokens"] for run in dec["runs"]] == [512, 512]
+    config = LLAMA | {"max_position_embeddings": 2400}
+    arguments = ["--case", "dec", "long32k", "--scale", "0.0025"]
+    dec, long32k = cases_of(tmp_path, config, *arguments, code=1)
     assert dec["engine"]["devices"] == ["cpu"]
-    for run in dec["runs"]:
-        assert run["prompt_tokens"] == 128
-        # A step for each token, and those that were submitted ahead of the last.
-        assert 512 <= run["steps"] <= 514
-        assert run["cached_tokens"] == 0
-        assert run["output_tokens_per_s"] == pytest.approx(512 / run["seconds"])
-        # To the first token, then each further one: that is all the time there was.
-        whole = run["ttft_mean_ms"] + 511 * run["tpot_mean_ms"]
-        assert whole == pytest.approx(run["seconds"] * 1e3, rel=0.1)
-
-    assert [run["prompt_tokens"] for run in b16s["runs"]] == [16 * 2200] * 2
-    cached = [run["cached_tokens"] for run in b16s["runs"]]
-    assert cached[0] == cached[1], "the second run found nothing of the first"
-    assert 0 < cached[0] <= 15 * 2000
-
+    run = dec["figures"]
+    assert (run["prompt_tokens"], run["output_tokens"]) == (128, 512)
+    # A step for each token, and those that were submitted ahead of the last.
+    assert 512 <= run["steps"] <= 514
+    assert run["cached_tokens"] == 0
+    assert "bubble_share" not in run
+    assert run["output_tokens_per_s"] == pytest.approx(512 / run["seconds"])
+    # To the first token, then each further one: that is all the time there was.
+    whole = run["ttft_mean_ms"] + 511 * run["tpot_mean_ms"]
+    assert whole == pytest.approx(run["seconds"] * 1e3, rel=0.1)
     assert "prompt has 32000 and 1 to generate" in long32k["error"]
     said = capsys.readouterr()
     assert "dec: not judged: a quick look: 1 instead of 256, on shape tiny" in said.out
@@ -76,18 +56,13 @@ def test_cases_of_a_pipeline_on_one_engine(
         return offline_runner(options, prefix_caching, folder, case)
 
     monkeypatch.setattr("server.bench.command.offline_runner", counted)
-    shape = write_shape(tmp_path / "tiny", LLAMA | {"max_position_embeddings": 16_400})
-    kept = tmp_path / "out.json"
-    arguments = ["--case", "one", "skew", "--scale", "0.0015", "--shape", shape]
+    config = LLAMA | {"max_position_embeddings": 16_400}
+    arguments = ["--case", "one", "skew", "--scale", "0.0015"]
     pipeline = ["--pipeline-stages", "2", "--stage-layers", "1,1", "--steps-ahead", "0"]
-    assert bench(*arguments, *pipeline, "--json", str(kept)) == 0
+    one, skew = cases_of(tmp_path, config, *arguments, *pipeline)
     assert len(starts) == 1
-    one, skew = json.loads(kept.read_bytes())["cases"]
-    engine = skew["engine"]
-    assert (engine["devices"], engine["stage_layers"], engine["steps_ahead"]) == (
-        *(["cpu", "cpu"], [1, 1]),
-        0,
-    )
+    given = {"devices": ["cpu", "cpu"], "stage_layers": [1, 1], "steps_ahead": 0}
+    assert given.items() <= skew["engine"].items()
     assert skew["figures"]["prompt_tokens"] == 16_000 + 256
     for case in (one, skew):
         figures = case["figures"]
@@ -112,27 +87,20 @@ def test_all_sequences_of_the_largest_case_are_let_in_at_once(
     assert "emb32 (16384 x 32 tokens): sequences 16,384," in capsys.readouterr().out
 
 
-def test_a_classifier_is_measured_by_its_scores(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("case", "config"),
+    [("rer32", CLASSIFIER), pytest.param("emb32", BERT, marks=pytest.mark.long)],
+)
+def test_prefill(
+    case: str, config: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    classifier = BERT | {"architectures": ["BertForSequenceClassification"]}
-    arguments = ["--scale", "0.01", "--shape", write_shape(tmp_path / "tiny", classifier)]
-    assert bench("--case", "rer32", *arguments) == 0
-    assert "rer32" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("stages", [1, 2])
-def test_prefill(stages: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = write_shape(tmp_path / "tiny", BERT)
-    kept = tmp_path / "out.json"
-    arguments = ["--scale", "0.07", "--shape", shape, "--pipeline-stages", str(stages)]
-    assert bench("--case", "emb32", *arguments, "--json", str(kept)) == 0
-    (case,) = json.loads(kept.read_bytes())["cases"]
-    (run,) = case["runs"]
-    assert ("bubble_share" in run) == (stages > 1)
+    arguments = ["--case", case, "--scale", "0.07", "--pipeline-stages", "2"]
+    (report,) = cases_of(tmp_path, config, *arguments)
+    (run,) = report["runs"]
+    assert "bubble_share" in run
     assert (run["sequences"], run["prompt_tokens"]) == (1147, 1147 * 32)
     assert run["sequences_per_s"] == pytest.approx(1147 / run["seconds"])
-    assert "emb32" in capsys.readouterr().out
+    assert case in capsys.readouterr().out
 
 
 def test_a_model_that_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

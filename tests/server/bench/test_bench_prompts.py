@@ -20,7 +20,6 @@ from server.bench.workloads import (
     GENERATION,
     HTTP,
     PREFILL,
-    GenerationCase,
     offline_prompts,
     single_token_words,
     texts_of,
@@ -64,7 +63,7 @@ def test_shuffled_cases_hold_the_same_prompts_in_an_order_of_seed_7() -> None:
 
 @pytest.mark.parametrize(
     ("name", "count", "length"),
-    [("one", 1, 128), ("rand", 2048, 512), ("long32k", 1, 32_000), ("emb32", 16_384, 32)],
+    [("one", 1, 128), ("dec", 256, 128), ("long32k", 1, 32_000), ("emb32", 16_384, 32)],
 )
 def test_numbers_and_lengths(name: str, count: int, length: int) -> None:
     prompts = offline_prompts(CASES[name])
@@ -73,24 +72,23 @@ def test_numbers_and_lengths(name: str, count: int, length: int) -> None:
     assert max(map(max, map(ids, prompts))) <= 20_000
 
 
-def test_400_groups_and_16_groups() -> None:
-    for name, groups, members in (("b16", 400, 16), ("b16s", 400, 16), ("b400", 16, 400)):
-        case = CASES[name]
-        assert isinstance(case, GenerationCase)
-        assert (case.count, case.members, case.prefix, case.own, case.outputs) == (
-            *(groups, members),
-            *(2000, 200, 100),
-        )
-
-
 def test_every_64th_prompt_of_skew_is_long() -> None:
     part = CASES["skew"].scaled(0.1)
     lengths = [len(prompt) // 4 for prompt in offline_prompts(part)]
     assert lengths == [16_000, *[256] * 63, 16_000, *[256] * 38]
-    case = CASES["skew"]
-    assert isinstance(case, GenerationCase)
-    assert case.what == "1024 x (256 in, every 64th 16000, 128 out)"
-    assert case.prompt_tokens == (16 * 16_000 + 1008 * 256) // 1024
+    assert CASES["skew"].prompt_tokens == (16 * 16_000 + 1008 * 256) // 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("b16s", "400 groups x 16: 2000 shared + 200 own in, 100 out, group after group"),
+        ("b400", "16 groups x 400: 2000 shared + 200 own in, 100 out, shuffled"),
+        ("skew", "1024 x (256 in, every 64th 16000, 128 out)"),
+    ],
+)
+def test_a_case_in_words(name: str, words: str) -> None:
+    assert CASES[name].what == words
 
 
 def test_a_part_of_a_case() -> None:
@@ -113,6 +111,16 @@ def bpe() -> Tokenizer:
     return Tokenizer(byte_level_bpe())
 
 
+@pytest.fixture(scope="module")
+def generator() -> Tokenizer:
+    return Tokenizer.load(demo_models()[GENERATOR_NAME])
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Tokenizer:
+    return tokenizer_for(HTTP[-1], None)
+
+
 @pytest.mark.long
 def test_the_bpe_has_32768_entries_and_is_the_same_every_time(bpe: Tokenizer) -> None:
     assert bpe.raw.get_vocab_size() == 32_768
@@ -123,14 +131,11 @@ def test_the_bpe_has_32768_entries_and_is_the_same_every_time(bpe: Tokenizer) ->
     assert bpe.decode(ids(encoded)) == text
 
 
-@pytest.mark.parametrize("vocabulary", ["bpe", "generator", "embedder"])
-def test_texts_have_exactly_as_many_tokens(vocabulary: str, bpe: Tokenizer) -> None:
-    models = demo_models()
-    tokenizer = {
-        "bpe": bpe,
-        "generator": Tokenizer.load(models[GENERATOR_NAME]),
-        "embedder": tokenizer_for(HTTP[-1], None),
-    }[vocabulary]
+@pytest.mark.parametrize(
+    "vocabulary", ["generator", "embedder", pytest.param("bpe", marks=pytest.mark.long)]
+)
+def test_texts_have_exactly_as_many_tokens(vocabulary: str, request: pytest.FixtureRequest) -> None:
+    tokenizer: Tokenizer = request.getfixturevalue(vocabulary)
     words = single_token_words(tokenizer)
     assert len(words) > 500
     assert all(word.isalpha() and word == word.lower() for word in words)
@@ -142,14 +147,15 @@ def test_texts_have_exactly_as_many_tokens(vocabulary: str, bpe: Tokenizer) -> N
     assert texts_of(tokenizer, words, 1100, 33, seed=124) != texts
 
 
-def test_words_that_are_not_one_token_are_refused(bpe: Tokenizer) -> None:
+def test_words_that_are_not_one_token_are_refused(generator: Tokenizer) -> None:
     with pytest.raises(BenchError, match="a text of 2 words has"):
-        texts_of(bpe, ["donaudampfschifffahrt"], 1, 2)
+        texts_of(generator, ["donaudampfschifffahrt"], 1, 2)
 
 
-def test_a_model_folder(tmp_path: Path, bpe: Tokenizer) -> None:
-    write_model(tmp_path / "llama", shape_folder("llama8b"), bpe)
+def test_a_model_folder(tmp_path: Path, generator: Tokenizer) -> None:
+    write_model(tmp_path / "llama", shape_folder("llama8b"), generator)
     config = read_json(tmp_path / "llama", "config.json")
     assert (config["bos_token_id"], config["eos_token_id"]) == (0, 1)
-    assert read_model_config(tmp_path / "llama").vocab_size == 32_768
-    assert Tokenizer.load(tmp_path / "llama").raw.get_vocab_size() == 32_768
+    size = generator.raw.get_vocab_size()
+    assert read_model_config(tmp_path / "llama").vocab_size == size
+    assert Tokenizer.load(tmp_path / "llama").raw.get_vocab_size() == size

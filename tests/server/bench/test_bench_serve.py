@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from server.bench.workloads import HTTPCase
 from server.daemon.run import running_daemons
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, running
-from tests.server.checkpoint_folders import BERT, LLAMA, write_json
+from tests.server.bench.conftest import ON_CPU, write_shape
+from tests.server.checkpoint_folders import BERT, LLAMA
 
 
 @pytest.fixture(scope="module")
@@ -22,52 +24,54 @@ def demo() -> Iterator[Daemon]:
         yield daemon
 
 
-def test_generation_of_a_daemon_that_runs(
+def measured(demo: Daemon, folder: Path, *arguments: str) -> dict[str, Any]:
+    """The report on the only case of these arguments."""
+    kept = folder / "out.json"
+    code = cli.main(["bench", "serve", "--url", demo.url, "--json", str(kept), *arguments])
+    (case,) = json.loads(kept.read_bytes())["cases"]
+    assert code == 0, case["error"]
+    return case
+
+
+GENERATION = ("--tokenizer", str(demo_models()[GENERATOR_NAME] / "tokenizer.json"))
+
+
+def test_generation_of_a_daemon_that_runs(demo: Daemon, tmp_path: Path) -> None:
+    arguments = ("--case", "http-gen-32x32", "--scale", "0.002", "--repeat", "2")
+    for run in measured(demo, tmp_path, *arguments, *GENERATION)["runs"]:
+        assert (run["requests"], run["errors"]) == (6, 0)
+        # The demo model's prompts begin with one special token.
+        assert (run["prompt_tokens"], run["output_tokens"]) == (6 * 33, 6 * 32)
+        assert 0 < run["ttft_p50_ms"] <= run["latency_p50_ms"]
+
+
+@pytest.mark.long
+def test_generation_at_a_rate(
     demo: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = tmp_path / "out.json"
-    tokenizer = demo_models()[GENERATOR_NAME] / "tokenizer.json"
-    code = cli.main(
-        [
-            *("bench", "serve", "--url", demo.url, "--scale", "0.005", "--repeat", "2"),
-            *("--case", "http-gen-32x32", "http-gen-16", "--tokenizer", str(tokenizer)),
-            *("--json", str(kept)),
-        ]
-    )
-    assert code == 0, capsys.readouterr()
-    many, paced = json.loads(kept.read_bytes())["cases"]
-    for run in many["runs"]:
-        assert (run["requests"], run["errors"]) == (15, 0)
-        # The demo model's prompts begin with one special token.
-        assert (run["prompt_tokens"], run["output_tokens"]) == (15 * 33, 15 * 32)
-        assert 0 < run["ttft_p50_ms"] <= run["latency_p50_ms"]
-    for run in paced["runs"]:
-        assert (run["requests"], run["output_tokens"]) == (3, 3 * 128)
-        # Arrivals take as long as so many do at 16 a second.
-        assert run["seconds"] >= 3 / 16
-    assert [row["figure"] for row in paced["rows"]] == [
-        "ttft_p50_ms",
-        "ttft_p99_ms",
-        "tpot_mean_ms",
-    ]
+    arguments = ("--case", "http-gen-16", "--scale", "0.005")
+    paced = measured(demo, tmp_path, *arguments, *GENERATION)
+    (run,) = paced["runs"]
+    assert (run["requests"], run["output_tokens"]) == (3, 3 * 128)
+    # Arrivals take as long as so many do at 16 a second.
+    assert run["seconds"] >= 3 / 16
+    figures = [row["figure"] for row in paced["rows"]]
+    assert figures == ["ttft_p50_ms", "ttft_p99_ms", "tpot_mean_ms"]
     assert "http-gen-16 tpot mean" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("case", "sequences", "tokens"),
+    [("1x32", 10, 32), pytest.param("32x128", 32, 128, marks=pytest.mark.long)],
+)
 def test_embeddings_of_a_daemon_that_runs(
-    demo: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    demo: Daemon, tmp_path: Path, case: str, sequences: int, tokens: int
 ) -> None:
-    kept = tmp_path / "out.json"
-    code = cli.main(
-        [
-            *("bench", "serve", "--url", demo.url, "--model", EMBEDDER_NAME, "--scale", "0.0005"),
-            *("--case", "http-emb-1x32", "http-emb-32x128", "--json", str(kept)),
-        ]
-    )
-    assert code == 0, capsys.readouterr()
-    one, many = json.loads(kept.read_bytes())["cases"]
+    arguments = ("--model", EMBEDDER_NAME, "--case", f"http-emb-{case}", "--scale", "0.0005")
+    figures = measured(demo, tmp_path, *arguments)["figures"]
     # A text begins with [CLS] and ends with [SEP].
-    assert (one["figures"]["requests"], one["figures"]["prompt_tokens"]) == (10, 10 * 34)
-    assert (many["figures"]["sequences"], many["figures"]["prompt_tokens"]) == (32, 32 * 130)
+    expected = (sequences, sequences * (tokens + 2))
+    assert (figures["sequences"], figures["prompt_tokens"]) == expected
 
 
 def test_a_model_of_another_kind_is_a_failure(
@@ -83,8 +87,8 @@ def test_a_model_of_another_kind_is_a_failure(
 @pytest.mark.parametrize(
     ("case", "config", "requests"),
     [
-        pytest.param("http-gen-32x32", LLAMA, 30, marks=pytest.mark.long),
-        ("http-emb-32x128", BERT, 20),
+        pytest.param("http-gen-32x32", LLAMA, 9, marks=pytest.mark.long),
+        ("http-emb-32x128", BERT, 6),
     ],
 )
 def test_a_daemon_of_its_own(
@@ -103,14 +107,12 @@ def test_a_daemon_of_its_own(
         await warm_up(runner, case)
 
     monkeypatch.setattr(HTTPRunner, "warm_up", warm_up_where_others_look)
-    shape, kept = tmp_path / "tiny", tmp_path / "out.json"
-    shape.mkdir()
-    write_json(shape / "config.json", config | {"max_position_embeddings": 256})
+    kept = tmp_path / "out.json"
+    shape = write_shape(tmp_path / "tiny", config | {"max_position_embeddings": 256})
     code = cli.main(
         [
-            *("bench", "serve", "--start", "--case", case, "--scale", "0.01"),
-            *("--shape", str(shape), "--device", "cpu", "--threads", "1", "--api-workers", "2"),
-            *("--clients", "2", "--pipeline-stages", "2"),
+            *("bench", "serve", "--start", "--case", case, "--scale", "0.003", *ON_CPU),
+            *("--shape", shape, "--api-workers", "2", "--clients", "2", "--pipeline-stages", "2"),
             *("--json", str(kept)),
         ]
     )

@@ -1,5 +1,6 @@
 """A supervisor over throw-away children instead of engines and servers."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -47,33 +48,40 @@ class FakeDaemon:
     def add(self, name: str, role: Role, on_terminate: str = "0", model: str = "the model") -> None:
         """A child that on its signal to stop works for so many seconds, or "never" ends what it
         does before a second one, or does "ignore" it. Engines and workers are of `model`."""
-        arguments = [str(self.folder), name, on_terminate]
-        self._add(name, role, ["-c", CHILD, *arguments], model)
+        self._add(name, role, CHILD, on_terminate, model=model)
 
     def add_failing(self, name: str, role: Role, status: int) -> None:
         """A child that exits at once."""
-        self._add(name, role, ["-c", f"raise SystemExit({status})"])
+        self._add(name, role, f"raise SystemExit({status})")
 
     def add_killed(self, name: str, role: Role) -> None:
         """A child that is killed at once."""
-        self._add(name, role, ["-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+        self._add(name, role, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
 
     def add_silent(self, name: str, role: Role) -> None:
         """A child that runs, and is never up."""
-        self._add(name, role, ["-c", "import sys; sys.stdin.read()"])
+        self._add(name, role, "import sys; sys.stdin.read()")
 
     def add_model(self, name: str) -> None:
         """An engine and its worker."""
         self.add(f"engine of {name}", "engine", model=name)
         self.add(f"worker of {name}", "worker", model=name)
 
-    def _add(self, name: str, role: Role, arguments: list[str], model: str = "the model") -> None:
+    def _add(
+        self,
+        name: str,
+        role: Role,
+        program: str,
+        *arguments: str,
+        model: str = "the model",
+    ) -> None:
+        command = [sys.executable, "-I", "-S", "-c", program, str(self.folder), name, *arguments]
         self.parts.append(
             Part(
                 title=name,
                 role=role,
                 model=None if role == "api" else model,
-                command=[sys.executable, "-I", "-S", *arguments],
+                command=command,
                 environment=dict(os.environ),
             )
         )
@@ -97,12 +105,13 @@ class FakeDaemon:
         drain: float = 30.0,
         stall: float = 0.0,
         on_started: Callable[[Sequence[RunningPart]], None] = lambda _: None,
-        on_hangup: Callable[[], None] = lambda: None,
     ) -> int:
         """One life of the supervisor; ready means that every child is up."""
 
-        async def is_ready() -> bool:
-            return all((self.folder / part.title).exists() for part in self.parts)
+        async def until_ready() -> None:
+            titles = [part.title for part in self.parts]
+            while not all((self.folder / title).exists() for title in titles):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
         supervisor = Supervisor(
             self.parts,
@@ -110,9 +119,9 @@ class FakeDaemon:
                 startup_timeout=startup, drain_timeout=drain, stall_timeout=stall, models=()
             ),
             Hangup(),
-            is_ready=is_ready,
+            until_ready=until_ready,
             on_started=on_started,
             on_ready=lambda _: when_ready(),
-            on_hangup=on_hangup,
+            on_hangup=lambda: None,
         )
         return await supervisor.run()

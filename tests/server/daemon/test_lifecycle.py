@@ -1,4 +1,4 @@
-"""Clients that leave, engines that die, builder that are full, daemons that stop."""
+"""Clients that leave, engines that die, deployments that are full, daemons that stop."""
 
 import json
 import socket
@@ -14,7 +14,7 @@ from server.service.ledger import REQUEST_BYTES
 from server.settings.settings import Limits
 from tests.patience import PATIENCE, wait_until
 from tests.server.api.test_ops import metric
-from tests.server.conftest import Deployment
+from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import server_config
 
 ENDLESS = {"prompt": "a", "max_tokens": 2000, "ignore_eos": True}
@@ -36,6 +36,20 @@ class Background:
         self._thread.join(PATIENCE)
         assert self._response is not None, "there was no answer"
         return self._response
+
+
+def two_models(builder: DeploymentBuilder, **config) -> Deployment:
+    """A generator and an embedder of one's own."""
+    models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
+    return builder.open(server_config(*models, **config))
+
+
+def writer_alone(builder: DeploymentBuilder, *, ready: bool = True, **config) -> Deployment:
+    return builder.open(server_config(builder.model("writer", "generate"), **config), ready=ready)
+
+
+def is_error(response: httpx.Response, status: int, code: str) -> bool:
+    return (response.status_code, response.json()["error"]["code"]) == (status, code)
 
 
 def slow(deployment: Deployment) -> None:
@@ -127,8 +141,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(deployment, say):
 
 def test_a_queue_that_is_too_long_says_how_long_it_is(builder):
     """On every endpoint; when it is shorter again, all are served."""
-    models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
-    deployment = builder.open(server_config(*models))
+    deployment = two_models(builder)
     text = "model m is overloaded: a request that comes now would wait about 612 s"
     for engine in deployment.engines.values():
         engine.script.refusal = Failed(0, "overloaded", text, None, 611.2)
@@ -139,7 +152,7 @@ def test_a_queue_that_is_too_long_says_how_long_it_is(builder):
         ("/v1/rerank", {"query": "a", "documents": ["b"]}),
         ("/embed", {"inputs": "a"}),
     ):
-        refused = [deployment.post(path, body) for _ in range(20)]
+        refused = [deployment.post(path, body) for _ in range(4)]
         assert {answer.status_code for answer in refused} == {429}
         assert {answer.headers["retry-after"] for answer in refused} == {"612"}
         if path.startswith("/v1/"):
@@ -155,7 +168,7 @@ def test_a_queue_that_is_too_long_says_how_long_it_is(builder):
 def test_many_clients_and_a_small_deployment(builder):
     """Everyone gets one answer, 200 or 429, and nothing is in flight afterwards."""
     limits = Limits(max_unread_size=4 * REQUEST_BYTES)
-    deployment = builder.open(server_config(builder.model("writer", "generate"), limits=limits))
+    deployment = writer_alone(builder, limits=limits)
     deployment.engines["writer"].script.step_seconds = 0.01
     scored = {"prompt": "a", "max_tokens": 20, "logprobs": 5}
     requests = [
@@ -178,19 +191,16 @@ def test_many_clients_and_a_small_deployment(builder):
 
 
 def test_an_engine_that_dies(builder):
-    models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
-    deployment = builder.open(server_config(*models))
+    deployment = two_models(builder)
     with running(deployment) as (completion, stream, embedding):
         deployment.engines["writer"].kill()
-        assert completion.result().status_code == 500
-        assert completion.result().json()["error"]["code"] == "engine_dead"
+        assert is_error(completion.result(), 500, "engine_dead")
         assert stream.result().status_code == 200
         assert last_event(stream.result())["error"]["code"] == "engine_dead"
-        live = deployment.http.get("/health/live")
-        assert (live.status_code, live.json()["error"]["code"]) == (503, "unhealthy")
+        assert is_error(deployment.http.get("/health/live"), 503, "unhealthy")
         assert health(deployment) == {"unhealthy"}
         refused = deployment.post("/v1/completions", {"prompt": "a"})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unhealthy")
+        assert is_error(refused, 503, "unhealthy")
         assert "writer" in refused.json()["error"]["message"]
         assert metric(deployment, "penstock_engine_up", model="writer") == 0
         deployment.engines["embedder"].script.held = False
@@ -198,10 +208,9 @@ def test_an_engine_that_dies(builder):
 
 
 def test_an_engine_that_is_still_loading(builder):
-    deployment = builder.open(server_config(builder.model("writer", "generate")), ready=False)
+    deployment = writer_alone(builder, ready=False)
     response = deployment.post("/v1/completions", {"prompt": "a"})
-    assert response.status_code == 503
-    assert response.json()["error"]["code"] == "not_ready"
+    assert is_error(response, 503, "not_ready")
     assert int(response.headers["retry-after"]) > 0
     assert health(deployment) == {"not_ready"}
     assert deployment.http.get("/health/live").status_code == 200
@@ -214,14 +223,12 @@ def test_an_engine_that_is_still_loading(builder):
 
 
 def test_a_drain_lets_what_runs_finish(builder):
-    models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
-    deployment = builder.open(server_config(*models, drain_timeout=20))
+    deployment = two_models(builder, drain_timeout=20)
     with running(deployment) as (completion, stream, embedding):
         deployment.api.drain()
         wait_until(lambda: deployment.http.get("/health/ready").status_code == 503)
         refused = deployment.post("/v1/completions", {"prompt": "a"})
-        assert refused.status_code == 503
-        assert refused.json()["error"]["code"] == "draining"
+        assert is_error(refused, 503, "draining")
         assert int(refused.headers["retry-after"]) > 0
         assert refused.headers["connection"] == "close"
         assert health(deployment) == {"draining"}
@@ -234,14 +241,17 @@ def test_a_drain_lets_what_runs_finish(builder):
     assert deployment.api.process.wait(PATIENCE) == 0
 
 
-def test_the_end_of_the_drain_tells_everyone_once(builder):
-    models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
-    deployment = builder.open(server_config(*models, drain_timeout=0.3))
+@pytest.mark.parametrize("drain_timeout", [0.3, 60])
+def test_the_end_of_the_drain_tells_everyone_once(builder, drain_timeout):
+    """After its time, or at once by a second signal."""
+    deployment = two_models(builder, drain_timeout=drain_timeout)
     with running(deployment) as (completion, stream, embedding):
         deployment.api.drain()
+        if drain_timeout == 60:
+            wait_until(lambda: deployment.http.get("/health/ready").status_code == 503)
+            deployment.api.drain()
         for request in (completion, embedding):
-            assert request.result().status_code == 503
-            assert request.result().json()["error"]["code"] == "draining"
+            assert is_error(request.result(), 503, "draining")
         assert stream.result().status_code == 200
         assert stream.result().text.count('"error"') == 1
         assert "[DONE]" not in stream.result().text
@@ -250,29 +260,8 @@ def test_the_end_of_the_drain_tells_everyone_once(builder):
     wait_until(lambda: len(deployment.engines["writer"].aborted) == 2)
 
 
-def test_a_second_sigterm_tells_everyone_and_ends_at_once(builder):
-    models = [builder.model("writer", "generate"), builder.model("embedder", "embed")]
-    deployment = builder.open(server_config(*models, drain_timeout=60))
-    with running(deployment) as (completion, stream, embedding):
-        deployment.api.drain()
-        wait_until(lambda: deployment.http.get("/health/ready").status_code == 503)
-        deployment.api.drain()
-        for request in (completion, embedding):
-            assert request.result().status_code == 503
-            assert request.result().json()["error"]["code"] == "draining"
-        assert last_event(stream.result())["error"]["code"] == "draining"
-    assert deployment.api.process.wait(PATIENCE) == 0
-
-
 def test_an_idle_daemon_stops_within_a_moment(builder):
-    deployment = builder.open(server_config(builder.model("writer", "generate"), drain_timeout=60))
+    deployment = writer_alone(builder, drain_timeout=60)
     deployment.http.get("/version")  # a connection that stays open
     deployment.api.drain()
     assert deployment.api.process.wait(PATIENCE) == 0
-
-
-def test_the_process_ends_with_its_parent(builder):
-    deployment = builder.open(server_config(builder.model("writer", "generate")))
-    assert deployment.api.process.stdin is not None
-    deployment.api.process.stdin.close()
-    assert deployment.api.process.wait(PATIENCE) == 1

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from engine_core.config import EngineConfig
-from server.daemon.parts import Part, RunningPart, daemon_parts
+from server.daemon.parts import Part, Role, RunningPart, daemon_parts
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.settings import Limits, ServerConfig
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
@@ -26,7 +26,9 @@ T = TypeVar("T")
 ON_CPUS = EngineOptions(device="cpu", pipeline_stages=2, threads=3)
 
 
-def write_config(folder: Path, api_workers: int, options: EngineOptions = ON_CPUS) -> ServerConfig:
+def write_config(
+    folder: Path, api_workers: int = 1, options: EngineOptions = ON_CPUS
+) -> ServerConfig:
     models = tuple(
         set_up_model(
             name,
@@ -37,43 +39,32 @@ def write_config(folder: Path, api_workers: int, options: EngineOptions = ON_CPU
         )
         for index, (name, config) in enumerate({"generator": LLAMA, "embedder": BERT}.items())
     )
-    return ServerConfig(
-        host="127.0.0.1",
-        port=8000,
-        api_workers=api_workers,
-        api_keys=api_keys("secret"),
-        drain_timeout=1.0,
-        log_level="info",
-        models=models,
-    )
+    return ServerConfig(api_workers=api_workers, api_keys=api_keys("secret"), models=models)
+
+
+def environments(folder: Path, *roles: Role) -> list[dict[str, str]]:
+    """Those of the processes of these roles."""
+    parts = daemon_parts(write_config(folder), FD, folder)
+    return [part.environment for part in parts if part.role in roles]
 
 
 def test_one_engine_a_model_one_worker_a_stage(tmp_path: Path) -> None:
-    config = write_config(tmp_path, api_workers=2)
-    parts = daemon_parts(config, FD, tmp_path)
+    parts = daemon_parts(write_config(tmp_path, api_workers=2), FD, tmp_path)
+    model = ("engine of {}", "worker 0 of {}", "worker 1 of {}")
     assert [part.title for part in parts] == [
-        "engine of generator",
-        "worker 0 of generator",
-        "worker 1 of generator",
-        "engine of embedder",
-        "worker 0 of embedder",
-        "worker 1 of embedder",
-        "api process 0",
-        "api process 1",
+        *[title.format(name) for name in ("generator", "embedder") for title in model],
+        *("api process 0", "api process 1"),
     ]
-    assert [part.command[:4] for part in parts] == [
-        [sys.executable, "-P", "-m", module]
-        for module in (
-            *["engine_core", "workers", "workers"] * 2,
-            *["server.daemon.api_process"] * 2,
-        )
-    ]
+    modules = ["engine_core", "workers", "workers"] * 2 + ["server.daemon.api_process"] * 2
+    commands = [part.command[:4] for part in parts]
+    assert commands == [[sys.executable, "-P", "-m", module] for module in modules]
     assert [part.inherited_fd for part in parts] == [None] * 6 + [FD] * 2
 
 
 def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
-    config = write_config(tmp_path, api_workers=1)
-    engine, first, second, *_, api = daemon_parts(config, FD, tmp_path)
+    config = write_config(tmp_path)
+    parts = daemon_parts(config, FD, tmp_path)
+    engine, first, second, *_, api = parts
     assert read(engine, EngineConfig) == config.models[0].engine
     workers = [read(worker, WorkerConfig) for worker in (first, second)]
     assert [worker.stage for worker in workers] == [0, 1]
@@ -84,19 +75,14 @@ def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
         batch_file=str(tmp_path / "batches.state"),
     )
     assert api.command[5:] == [str(FD), "0"]
-
-
-def test_configurations_are_for_this_user_only(tmp_path: Path) -> None:
-    """They hold the digests of API keys."""
-    for part in daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path):
-        assert Path(part.command[4]).stat().st_mode & 0o777 == 0o600
+    # They hold the digests of API keys: they are for this user only.
+    assert {Path(part.command[4]).stat().st_mode & 0o777 for part in parts} == {0o600}
 
 
 def test_environments(tmp_path: Path) -> None:
-    one = daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path)
-    assert one[0].environment["OMP_NUM_THREADS"] == "1"
-    assert one[1].environment["OMP_NUM_THREADS"] == "3"
-    assert one[1].environment["GLOO_SOCKET_IFNAME"] == "lo"
+    engine, worker, *_ = environments(tmp_path, "engine", "worker")
+    assert (engine["OMP_NUM_THREADS"], worker["OMP_NUM_THREADS"]) == ("1", "3")
+    assert worker["GLOO_SOCKET_IFNAME"] == "lo"
 
 
 def test_several_api_processes_know_each_others_counts(tmp_path: Path) -> None:
@@ -113,8 +99,7 @@ def test_workers_make_no_multicast_objects_whatever_the_daemon_was_told(
     """One can put all GPUs of a host out of service for a day."""
     monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "0")
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "2")
-    parts = daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path)
-    workers = [part.environment for part in parts if part.role == "worker"]
+    workers = environments(tmp_path, "worker")
     assert len(workers) == 4
     assert {worker["TORCH_SYMM_MEM_DISABLE_MULTICAST"] for worker in workers} == {"1"}
     assert {worker["NCCL_NVLS_ENABLE"] for worker in workers} == {"0"}
@@ -124,10 +109,9 @@ def test_workers_make_their_own_sockets_in_the_private_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", "/elsewhere")
-    parts = daemon_parts(write_config(tmp_path, api_workers=1), FD, tmp_path)
-    folders = {part.environment["TMPDIR"] for part in parts if part.role == "worker"}
-    assert folders == {str(tmp_path)}
-    assert {part.environment["TMPDIR"] for part in parts if part.role != "worker"} == {"/elsewhere"}
+    *others, api = environments(tmp_path, "worker", "api")
+    assert {worker["TMPDIR"] for worker in others} == {str(tmp_path)}
+    assert api["TMPDIR"] == "/elsewhere"
 
 
 @pytest.mark.parametrize(
@@ -152,9 +136,8 @@ def test_a_worker_sees_the_gpus_of_its_engine_and_no_other(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if inherited is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)
-    config = write_config(
-        tmp_path, 1, EngineOptions(device=device, load_format="dummy", pipeline_stages=2)
-    )
+    options = EngineOptions(device=device, load_format="dummy", pipeline_stages=2)
+    config = write_config(tmp_path, options=options)
     workers = [part for part in daemon_parts(config, FD, tmp_path) if part.role == "worker"]
     assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in workers] == [visible] * 4
     kind = device.partition(":")[0]

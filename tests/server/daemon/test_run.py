@@ -131,6 +131,7 @@ def test_what_is_no_daemon_of_this_user_is_passed_over(
     }
 
 
+@pytest.mark.long
 async def test_an_engine_without_http_is_found_and_traced() -> None:
     async with running_engine(demo_models()[EMBEDDER_NAME]) as engine:
         (daemon,) = [daemon for daemon in running_daemons() if engine.model in daemon.models]

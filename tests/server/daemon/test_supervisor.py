@@ -3,22 +3,25 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.patience import wait_until
+from tests.e2e.daemon import is_alive
 from tests.server.daemon.fake_daemon import FakeDaemon
 
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> FakeDaemon:
     return FakeDaemon(tmp_path)
+
+
+@pytest.fixture
+def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that work for a second have more time than they would if nobody else lived."""
+    monkeypatch.setattr("server.daemon.supervisor._ANSWER_S", 0.3)
 
 
 def later(seconds: float, call: Callable[..., object], *arguments: object) -> None:
@@ -29,16 +32,12 @@ def stop(number: signal.Signals = signal.SIGTERM) -> None:
     os.kill(os.getpid(), number)
 
 
+def kill(daemon: FakeDaemon, name: str) -> None:
+    os.kill(daemon.pid(name), signal.SIGKILL)
+
+
 def never_ready() -> None:
     pytest.fail("it was never ready")
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -61,7 +60,7 @@ async def test_a_server_that_does_not_finish_in_time_is_killed(
     daemon.add("api", "api", on_terminate="ignore")
     assert await daemon.run(stop, drain=0.1) == 0
     assert daemon.diary() == ["engine"]
-    assert is_gone(daemon.pid("api"))
+    assert not is_alive(daemon.pid("api"))
 
 
 async def test_a_second_signal_ends_everything_at_once(daemon: FakeDaemon) -> None:
@@ -75,8 +74,8 @@ async def test_a_second_signal_ends_everything_at_once(daemon: FakeDaemon) -> No
     started = time.monotonic()
     assert await daemon.run(stop_twice) == 128 + signal.SIGINT
     assert time.monotonic() - started < 25
-    assert is_gone(daemon.pid("engine"))
-    assert is_gone(daemon.pid("api"))
+    assert not is_alive(daemon.pid("engine"))
+    assert not is_alive(daemon.pid("api"))
 
 
 @pytest.mark.parametrize("victim", ["engine", "worker", "api"])
@@ -86,31 +85,22 @@ async def test_a_killed_part_ends_the_daemon(
     daemon.add("engine", "engine")
     daemon.add("worker", "worker", on_terminate="ignore")
     daemon.add("api", "api")
-    killed_at = 0.0
-
-    def kill() -> None:
-        nonlocal killed_at
-        killed_at = time.monotonic()
-        os.kill(daemon.pid(victim), signal.SIGKILL)
-
-    assert await daemon.run(kill) == 1
-    assert time.monotonic() - killed_at < 25
+    started = time.monotonic()
+    assert await daemon.run(lambda: kill(daemon, victim)) == 1
+    assert time.monotonic() - started < 25
     assert caplog.messages == [f"the {victim} was killed by SIGKILL; stopping"]
-    assert all(is_gone(daemon.pid(part.title)) for part in daemon.parts)
+    assert all(not is_alive(daemon.pid(part.title)) for part in daemon.parts)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_second_signal_lets_servers_say_so(
-    daemon: FakeDaemon, number: signal.Signals
-) -> None:
+async def test_a_second_signal_lets_servers_say_so(daemon: FakeDaemon) -> None:
     daemon.add("engine", "engine")
     daemon.add("api", "api", on_terminate="never")
 
     def stop_twice() -> None:
-        stop(number)
-        later(0.3, stop, number)
+        stop()
+        later(0.3, stop)
 
-    assert await daemon.run(stop_twice, drain=60) == 128 + number
+    assert await daemon.run(stop_twice, drain=60) == 128 + signal.SIGTERM
     assert daemon.diary() == ["api"]
 
 
@@ -118,49 +108,43 @@ async def test_servers_get_time_to_answer_after_a_death(daemon: FakeDaemon) -> N
     daemon.add("engine", "engine")
     daemon.add("worker", "worker")
     daemon.add("api", "api", on_terminate="0.5")
-    assert await daemon.run(lambda: os.kill(daemon.pid("engine"), signal.SIGKILL)) == 1
+    assert await daemon.run(lambda: kill(daemon, "engine")) == 1
     assert daemon.diary() == ["api"]
 
 
 async def test_when_nothing_else_lives_they_get_a_moment_only(daemon: FakeDaemon) -> None:
     daemon.add_model("a")
     daemon.add("api", "api", on_terminate="ignore")
-    started = 0.0
-
-    def kill() -> None:
-        nonlocal started
-        started = time.monotonic()
-        os.kill(daemon.pid("engine of a"), signal.SIGKILL)
-
-    assert await daemon.run(kill, drain=60) == 1
+    started = time.monotonic()
+    assert await daemon.run(lambda: kill(daemon, "engine of a"), drain=60) == 1
     assert time.monotonic() - started < 25
 
 
+@pytest.mark.usefixtures("short_answers")
 @pytest.mark.parametrize("victim", ["engine", "worker"])
 async def test_when_a_model_dies_the_others_finish(
     daemon: FakeDaemon, victim: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon.add_model("a")
     daemon.add_model("b")
-    daemon.add("api", "api", on_terminate="2")
-    assert await daemon.run(lambda: os.kill(daemon.pid(f"{victim} of a"), signal.SIGKILL)) == 1
+    daemon.add("api", "api", on_terminate="1")
+    assert await daemon.run(lambda: kill(daemon, f"{victim} of a")) == 1
     assert daemon.diary()[0] == "api"
     assert {"engine of b", "worker of b"} < set(daemon.diary())
     ((_, _, said),) = caplog.record_tuples
     assert said.startswith(f"the {victim} of a was killed by SIGKILL; ")
-    assert "30 s for the others to finish" in said
 
 
 async def test_a_worker_that_was_killed_is_the_cause_though_its_engine_is_seen_to_end_first(
     daemon: FakeDaemon, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.daemon.supervisor._CAUSE_S", 3.0)
+    monkeypatch.setattr("server.daemon.supervisor._CAUSE_S", 2.0)
     daemon.add_model("a")
     daemon.add("api", "api")
 
     def end() -> None:
         os.kill(daemon.pid("engine of a"), signal.SIGTERM)
-        later(0.5, os.kill, daemon.pid("worker of a"), signal.SIGKILL)
+        later(0.3, kill, daemon, "worker of a")
 
     assert await daemon.run(end) == 1
     assert caplog.messages == ["the worker of a was killed by SIGKILL; stopping"]
@@ -172,40 +156,12 @@ async def test_a_dead_engines_workers_end_with_it(daemon: FakeDaemon) -> None:
     daemon.add("api", "api", on_terminate="2")
     gone: list[list[bool]] = []
 
-    def kill() -> None:
-        os.kill(daemon.pid("engine of a"), signal.SIGKILL)
-        later(1.0, lambda: gone.append([is_gone(daemon.pid(f"worker of {m}")) for m in "ab"]))
+    def kill_one() -> None:
+        kill(daemon, "engine of a")
+        later(1.0, lambda: gone.append([not is_alive(daemon.pid(f"worker of {m}")) for m in "ab"]))
 
-    assert await daemon.run(kill) == 1
+    assert await daemon.run(kill_one) == 1
     assert gone == [[True, False]]
-
-
-async def test_a_signal_while_the_others_finish_counts_as_the_first(daemon: FakeDaemon) -> None:
-    daemon.add_model("a")
-    daemon.add_model("b")
-    daemon.add("api", "api", on_terminate="never")
-
-    def kill() -> None:
-        os.kill(daemon.pid("worker of a"), signal.SIGKILL)
-        later(0.5, stop)
-        later(1.0, lambda: diaries.append((daemon.folder / "diary").exists()))
-        later(1.5, stop)
-
-    diaries: list[bool] = []
-    assert await daemon.run(kill, drain=60) == 128 + signal.SIGTERM
-    assert diaries == [False]
-    assert daemon.diary() == ["api"]
-
-
-async def test_when_a_server_dies_the_others_finish(
-    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
-) -> None:
-    daemon.add_model("a")
-    daemon.add("api 0", "api", on_terminate="2")
-    daemon.add("api 1", "api", on_terminate="2")
-    assert await daemon.run(lambda: os.kill(daemon.pid("api 0"), signal.SIGKILL)) == 1
-    assert daemon.diary()[0] == "api 1"
-    assert [m.split(";")[0] for m in caplog.messages] == ["the api 0 was killed by SIGKILL"]
 
 
 async def test_a_death_while_starting_ends_the_start(
@@ -243,7 +199,7 @@ async def test_a_death_while_draining_is_a_failure(
 
     def stop_and_kill() -> None:
         stop()
-        os.kill(daemon.pid("engine"), signal.SIGKILL)
+        kill(daemon, "engine")
 
     assert await daemon.run(stop_and_kill) == 1
     assert "engine was killed by SIGKILL" in caplog.messages[0]
@@ -254,37 +210,3 @@ async def test_a_terminal_reaches_only_the_supervisor(daemon: FakeDaemon) -> Non
     assert await daemon.run(stop) == 0
     pid, session = (daemon.folder / "engine").read_text().split()
     assert session == pid
-
-
-def test_children_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:
-    child = f"""
-        import os, pathlib, time
-        from workers.contract.process import exit_with_parent
-        exit_with_parent()
-        new = pathlib.Path({str(tmp_path)!r}, "new")
-        new.write_text(str(os.getpid()))
-        new.rename(new.with_name("child"))
-        time.sleep(60)
-    """
-    supervisor = f"""
-        import asyncio, os, signal, sys
-        from server.daemon.parts import Part
-        from server.daemon.supervisor import Hangup
-        from server.daemon.supervisor import Supervisor
-        from server.settings.settings import ServerConfig
-        async def never(): return False
-        command = [sys.executable, "-c", {textwrap.dedent(child)!r}]
-        part = Part(title="child", role="engine", command=command, environment=dict(os.environ))
-        config = ServerConfig(startup_timeout=60, drain_timeout=1, stall_timeout=60, models=())
-        asyncio.run(Supervisor([part], config, Hangup(), is_ready=never,
-                               on_started=lambda _: None, on_ready=lambda _: None,
-                               on_hangup=lambda: None).run())
-    """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(supervisor)])
-    try:
-        wait_until((tmp_path / "child").exists)
-        pid = int((tmp_path / "child").read_text())
-    finally:
-        process.kill()
-        process.wait()
-    wait_until(lambda: is_gone(pid))

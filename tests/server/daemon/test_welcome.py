@@ -26,14 +26,7 @@ def config_of(folder: Path, **models: dict[str, Any]) -> ServerConfig:
         )
         for name, config in models.items()
     )
-    return ServerConfig(
-        host="127.0.0.1",
-        port=8000,
-        api_workers=1,
-        drain_timeout=1.0,
-        log_level="info",
-        models=served,
-    )
+    return ServerConfig(models=served)
 
 
 def commands(message: str) -> list[list[str]]:

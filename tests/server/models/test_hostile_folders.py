@@ -46,27 +46,36 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def check(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """The line with which `penstock config --check` refuses a folder."""
-    assert cli.main(["config", "--check", str(folder)]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    (line,) = said.err.splitlines()
-    return line
+class Penstock:
+    """What commands say of a folder."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def check(self, folder: Path) -> str:
+        """The line with which `penstock config --check` refuses it."""
+        assert cli.main(["config", "--check", str(folder)]) == 1
+        said = self._capsys.readouterr()
+        assert said.out == ""
+        (line,) = said.err.splitlines()
+        return line
+
+    def inspect(self, folder: Path) -> list[str]:
+        """The lines in which `penstock inspect` says what is wrong with it."""
+        (folder / "model.safetensors").unlink(missing_ok=True)  # comparing weights takes seconds
+        assert cli.main(["inspect", str(folder)]) == 1
+        lines = self._capsys.readouterr().out.splitlines()
+        return [line for line in lines if line.startswith("refused")]
+
+    def refuses(self, folder: Path, reason: str) -> None:
+        """Both say so."""
+        assert reason in self.check(folder)
+        assert len([line for line in self.inspect(folder) if reason in line]) == 1
 
 
-def inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines in which `penstock inspect` says what is wrong with a folder."""
-    (folder / "model.safetensors").unlink(missing_ok=True)  # it takes seconds to compare weights
-    assert cli.main(["inspect", str(folder)]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    return [line for line in lines if line.startswith("refused")]
-
-
-def refused(folder: Path, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both say so."""
-    assert reason in check(folder, capsys)
-    assert len([line for line in inspect(folder, capsys) if reason in line]) == 1
+@pytest.fixture
+def penstock(capsys: pytest.CaptureFixture[str]) -> Penstock:
+    return Penstock(capsys)
 
 
 def test_the_folder_that_is_spoilt_below(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,23 +84,21 @@ def test_the_folder_that_is_spoilt_below(folder: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("name", [*FILES, *TEMPLATES])
-def test_a_file_that_is_none(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_none(folder: Path, name: str, penstock: Penstock) -> None:
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
     reason = f"{folder / name} is not a regular file"
-    assert reason in check(folder, capsys)
+    assert reason in penstock.check(folder)
     if name != "model.safetensors":
-        assert any(reason in line for line in inspect(folder, capsys))
+        assert any(reason in line for line in penstock.inspect(folder))
 
 
 @pytest.mark.parametrize("name", [*FILES, *TEMPLATES])
-def test_a_file_that_is_elsewhere(
-    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_elsewhere(folder: Path, name: str, penstock: Penstock) -> None:
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to("/dev/zero")
     reason = f"{folder / name} leads to /dev/zero, out of the checkpoint's folder"
-    assert reason in check(folder, capsys)
+    assert reason in penstock.check(folder)
 
 
 LARGE = {
@@ -104,40 +111,32 @@ LARGE = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_a_file_that_is_too_large(
-    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_too_large(folder: Path, name: str, penstock: Penstock) -> None:
     (folder / name).touch()
     os.truncate(folder / name, 1 << 30)
     reason = f"{folder / name} has 1073741824 bytes; of such a file at most {LARGE[name]} are read"
-    refused(folder, reason, capsys)
+    penstock.refuses(folder, reason)
 
 
 @pytest.mark.parametrize("module", ["../other", "/etc", "link"])
-def test_a_module_that_is_elsewhere(
-    folder: Path, module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_module_that_is_elsewhere(folder: Path, module: str, penstock: Penstock) -> None:
     (folder / "link").symlink_to("/etc")
     modules = json.loads((folder / "modules.json").read_text())
     modules[1]["path"] = module
     write_json(folder / "modules.json", modules)
-    refused(folder, "out of the checkpoint's folder", capsys)
+    penstock.refuses(folder, "out of the checkpoint's folder")
 
 
 @pytest.mark.parametrize("part", ["../x.safetensors", "/dev/zero", "/etc/passwd", "a\0"])
-def test_an_index_that_leads_elsewhere(
-    folder: Path, part: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_index_that_leads_elsewhere(folder: Path, part: str, penstock: Penstock) -> None:
     write_json(folder / "model.safetensors.index.json", {"weight_map": {"weight": part}})
-    refused(folder, "cannot be read" if "\0" in part else "out of the checkpoint's", capsys)
+    penstock.refuses(folder, "cannot be read" if "\0" in part else "out of the checkpoint's")
 
 
 @pytest.mark.parametrize("part", [1, None, ["a"], {"a": "b"}])
-def test_an_index_of_something_else(
-    folder: Path, part: object, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_index_of_something_else(folder: Path, part: object, penstock: Penstock) -> None:
     write_json(folder / "model.safetensors.index.json", {"weight_map": {"weight": part}})
-    refused(folder, "index.json cannot be read: Expected `str`", capsys)
+    penstock.refuses(folder, "index.json cannot be read: Expected `str`")
 
 
 @pytest.mark.parametrize(
@@ -168,23 +167,23 @@ def test_a_configuration_of_too_much(
     key: str,
     value: object,
     reason: str,
-    capsys: pytest.CaptureFixture[str],
+    penstock: Penstock,
 ) -> None:
     folder = write_checkpoint(tmp_path / "model", config | {key: value})
-    line = check(folder, capsys)
+    line = penstock.check(folder)
     assert len(line) < 1100
     assert line.isprintable()
     assert reason in line
-    lines = inspect(folder, capsys)
+    lines = penstock.inspect(folder)
     assert all(each.isprintable() and len(each) < 1100 for each in lines)
 
 
 @pytest.mark.parametrize("arguments", [7, "x", [1]])
-def test_arguments_that_are_none(
-    folder: Path, arguments: object, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arguments_that_are_none(folder: Path, arguments: object, penstock: Penstock) -> None:
     write_json(folder / "sentence_bert_config.json", {"model_args": arguments})
-    refused(folder, "sentence_bert_config.json: model_args is not valid: Expected `object`", capsys)
+    penstock.refuses(
+        folder, "sentence_bert_config.json: model_args is not valid: Expected `object`"
+    )
 
 
 def multiply(folder: Path) -> None:
@@ -193,17 +192,17 @@ def multiply(folder: Path) -> None:
     write_json(folder / "tokenizer.json", tokenizer)
 
 
-def test_a_tokenizer_that_multiplies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tokenizer_that_multiplies(folder: Path, penstock: Penstock) -> None:
     multiply(folder)
-    refused(folder, "may make a text more than 1000 times longer", capsys)
+    penstock.refuses(folder, "may make a text more than 1000 times longer")
 
 
-def test_a_vocabulary_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vocabulary_that_is_none(tmp_path: Path, penstock: Penstock) -> None:
     """Before another process reads it to convert it."""
     folder = write_checkpoint(tmp_path / "model", BERT)
     (folder / "tokenizer.json").unlink()
     os.mkfifo(folder / "vocab.txt")
-    assert f"{folder / 'vocab.txt'} is not a regular file" in check(folder, capsys)
+    assert f"{folder / 'vocab.txt'} is not a regular file" in penstock.check(folder)
 
 
 @pytest.mark.parametrize(

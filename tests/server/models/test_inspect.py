@@ -12,6 +12,8 @@ from safetensors.torch import save_file
 from server import cli
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint, write_json
 from tests.server.models.fitting_weights import write_model
+from tests.workers.checkpoints import worker_config
+from workers.weights.loader import faults
 
 
 @pytest.fixture
@@ -136,11 +138,24 @@ def test_a_reranker_needs_a_template(tmp_path: Path, inspect: Any) -> None:
     assert inspect(known, "--task", "rerank")["refused"] == []
 
 
-def test_a_generation_file_that_is_refused(tmp_path: Path, inspect: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("generation_config.json", {"num_beams": 4}, "num_beams 4 is not supported"),
+        (
+            "tokenizer_config.json",
+            {"fold_case": True},
+            "fold_case true is not known",
+        ),
+    ],
+)
+def test_other_files_that_are_refused(
+    tmp_path: Path, inspect: Any, name: str, content: Any, reason: str
+) -> None:
     folder = write_model(tmp_path / "llama", LLAMA)
-    write_json(folder / "generation_config.json", {"num_beams": 4})
-    (reason,) = inspect(folder)["refused"]
-    assert reason == f"{folder}/generation_config.json: num_beams 4 is not supported"
+    write_json(folder / name, content)
+    (line,) = inspect(folder)["refused"]
+    assert line.startswith(f"{folder / name}: {reason}")
 
 
 def test_a_longer_sequence_than_the_models(tmp_path: Path, inspect: Any) -> None:
@@ -243,7 +258,7 @@ refused     model.safetensors is missing from {folder}
 
 
 def test_torch_is_not_imported(tmp_path: Path) -> None:
-    """Not even where weights are compared with their model, in a process that it starts."""
+    """Weights are compared with their model in a process of its own, which says the same."""
     folder = write_model(tmp_path / "llama", LLAMA)
     save_file({}, folder / "model.safetensors")
     program = (
@@ -254,7 +269,9 @@ def test_torch_is_not_imported(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     *table, imported = done.stdout.splitlines()
     assert imported == "[]"
-    assert "has no tensor " in table[-1]
+    refused = [line.removeprefix("refused     ") for line in table if line.startswith("refused")]
+    assert "has no tensor " in refused[-1]
+    assert refused == list(faults(worker_config(folder).execution))
 
 
 def test_code_of_its_own_is_told(tmp_path: Path, inspect: Any) -> None:

@@ -107,6 +107,7 @@ def test_an_unknown_key_of_the_module_stops_the_start(tmp_path: Path) -> None:
         ({"pieces": ("{document}",)}, "pieces do not hold {query}"),
         ({"instruction": "Judge."}, "an instruction and {instruction} in the pieces are given"),
         ({"pieces": ("{query} {instruction} {document}",)}, "are given together"),
+        ({"positive": None}, "--rerank: positive is missing"),
         ({"positive": "yes, indeed"}, "'yes, indeed' has to be one token of this model; it is"),
     ],
 )
@@ -141,11 +142,6 @@ def test_a_classifier_that_is_asked_to_rerank(tmp_path: Path) -> None:
     assert not model.reads_pairs
     with pytest.raises(SetupError, match=r"--task: how a is asked to .*: pieces, instruction$"):
         with_template(model, ("a",), None, "auto", "rerank")
-
-
-def test_a_generator_needs_an_answer(folder: Path) -> None:
-    with pytest.raises(SetupError, match="--rerank: positive is missing"):
-        complete(read_model_config(folder, "rerank"), msgspec.structs.replace(GIVEN, positive=None))
 
 
 def test_models_that_need_no_template(tmp_path: Path) -> None:

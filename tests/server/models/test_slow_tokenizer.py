@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +102,6 @@ def test_dummy_weights_need_no_tokenizer(bert: Path, cache: Path) -> None:
     options = EngineOptions(device="cpu", load_format="dummy")
     served = set_up_model("m", bert, options, Limits(), str(bert.parent / "0"))
     assert served.execution.model.tokenizer_file is None
-
-
-def test_without_the_extra_the_line_names_it(
-    bert: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slow_tokenizer, "find_spec", lambda _: None)
-    with pytest.raises(TokenizerError, match=r"vocab.txt\): pip install 'penstock\[convert\]'"):
-        model_of(bert)
 
 
 def trained_folder(parent: Path, family: str, tokenizer: str, **training: Any) -> Path:
@@ -226,15 +219,25 @@ def test_a_process_that_fails_leaves_nothing(
     assert list(cache.iterdir()) == []
 
 
-def test_tekken_is_refused_by_name(bert: Path) -> None:
-    (bert / "vocab.txt").rename(bert / "tekken.json")
-    with pytest.raises(TokenizerError, match=r"tekken\.json \(Tekken\), which is not supported"):
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda file: file.rename(file.with_name("tekken.json")), r"json \(Tekken\), which is not"),
+        (lambda file: file.unlink(), r"tokenizer\.json is missing from"),
+    ],
+    ids=["tekken", "none"],
+)
+def test_tokenizers_that_are_refused(
+    bert: Path, spoil: Callable[[Path], object], reason: str
+) -> None:
+    spoil(bert / "vocab.txt")
+    with pytest.raises(TokenizerError, match=reason):
         model_of(bert)
 
 
-def test_no_tokenizer_at_all(bert: Path) -> None:
-    (bert / "vocab.txt").unlink()
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json is missing from"):
+def test_without_the_extra_the_line_names_it(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_tokenizer, "find_spec", lambda _: None)
+    with pytest.raises(TokenizerError, match=r"vocab.txt\): pip install 'penstock\[convert\]'"):
         model_of(bert)
 
 

@@ -72,14 +72,6 @@ def test_the_first_stage_has_the_embedding_and_the_last_the_head(tmp_path: Path)
     )  # fmt: skip
 
 
-def test_a_tied_head_is_a_second_copy_on_another_stage(tmp_path: Path) -> None:
-    tied = LLAMA_8B | {"tie_word_embeddings": True}
-    (untied,) = weights(tmp_path, LLAMA_8B)
-    (whole,) = weights(tmp_path, tied)
-    assert untied - whole == 128_256 * 4096 * 2
-    assert sum(weights(tmp_path, tied, pipeline_stages=2)) == untied
-
-
 def test_an_embedders_last_stage_has_its_dense_modules(tmp_path: Path) -> None:
     bare = weights(tmp_path, BERT, pipeline_stages=2)
     folder = write_checkpoint(tmp_path / "dense", BERT)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from server.models.inspection import inspect, weight_faults
+from server.models.inspection import inspect
 from server.models.model_setup import EngineOptions
 from tests.server.checkpoint_folders import BERT, LLAMA, write_json
 from tests.server.models.fitting_weights import write_model
 from tests.workers.checkpoints import worker_config
 from workers.contract.share import shares_of
 from workers.weights.checkpoint import CheckpointError
-from workers.weights.loader import faults, load_model
+from workers.weights.loader import load_model
 
 Tensors = dict[str, torch.Tensor]
 WEIGHT = "model.layers.1.mlp.down_proj.weight"
@@ -72,17 +72,6 @@ def test_tensors_that_serve_would_refuse(
     with pytest.raises(CheckpointError) as error:
         load_model(config, share)
     assert str(error.value) == refused[0]
-
-
-def test_a_process_of_its_own_says_the_same(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "llama", LLAMA)
-    tensors = load_file(folder / "model.safetensors")
-    packed(tensors)
-    save_file(tensors, folder / "model.safetensors")
-    execution = worker_config(folder).execution
-    told = weight_faults(execution)
-    assert len(told) == 2
-    assert told == list(faults(execution))
 
 
 def test_the_matrices_behind_a_pooling(tmp_path: Path) -> None:

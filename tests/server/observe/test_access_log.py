@@ -56,11 +56,13 @@ class Log:
         return lines
 
 
+def connected(deployment: Deployment) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", deployment.api.port), timeout=PATIENCE)
+
+
 def send(deployment: Deployment, *parts: bytes) -> bytes:
     """What is answered to these bytes, until the connection ends."""
-    with socket.create_connection(
-        ("127.0.0.1", deployment.api.port), timeout=PATIENCE
-    ) as connection:
+    with connected(deployment) as connection:
         for part in parts:
             connection.sendall(part)
             time.sleep(0.1)
@@ -70,9 +72,8 @@ def send(deployment: Deployment, *parts: bytes) -> bytes:
         return answer
 
 
-def test_every_answer_has_one_line(builder: DeploymentBuilder) -> None:
-    deployment = opened(builder, "json")
-    log, http, path = Log(deployment), deployment.http, "/v1/completions"
+def test_every_answer_has_one_line(logged: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, http, path = Log(logged), logged.http, "/v1/completions"
     http.post(path, json=COMPLETION, headers={**KEY, "x-request-id": "mine"})
     http.post(path, json={**COMPLETION, "stream": True}, headers=KEY)
     http.post(path, json=COMPLETION, headers={"Authorization": "Bearer wrong"})
@@ -85,7 +86,8 @@ def test_every_answer_has_one_line(builder: DeploymentBuilder) -> None:
     http.options(path, headers=asks)
     http.options(path, headers=KEY)
     http.head("/health")
-    deployment.engines["writer"].script.refusal = Failed(0, "overloaded", "full", None, 9.0)
+    refusal = Failed(0, "overloaded", "full", None, 9.0)
+    monkeypatch.setattr(logged.engines["writer"].script, "refusal", refusal)
     http.post(path, json=COMPLETION, headers=KEY)
     lines = log.lines(12)
     assert [(line["status"], line["error"]) for line in lines] == [
@@ -115,6 +117,7 @@ def test_every_answer_has_one_line(builder: DeploymentBuilder) -> None:
         assert secret not in log.text()
 
 
+@pytest.mark.long
 def test_a_line_of_text(builder: DeploymentBuilder) -> None:
     deployment = opened(builder, "text")
     log = Log(deployment)
@@ -124,21 +127,21 @@ def test_a_line_of_text(builder: DeploymentBuilder) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_client_that_leaves(builder: DeploymentBuilder, streamed: bool) -> None:
-    deployment = opened(builder, "json")
-    deployment.engines["writer"].script.step_seconds = 0.05
-    log = Log(deployment)
+def test_a_client_that_leaves(
+    logged: Deployment, monkeypatch: pytest.MonkeyPatch, streamed: bool
+) -> None:
+    writer = logged.engines["writer"]
+    monkeypatch.setattr(writer.script, "step_seconds", 0.05)
+    log = Log(logged)
     body = {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "stream": streamed}
     content = json.dumps(body).encode()
     head = (
         b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer sesame\r\n"
         b"Content-Length: %d\r\n\r\n"
     )
-    with socket.create_connection(
-        ("127.0.0.1", deployment.api.port), timeout=PATIENCE
-    ) as connection:
+    with connected(logged) as connection:
         connection.sendall(head % len(content) + content)
-        wait_until(lambda: deployment.engines["writer"].running == 1)
+        wait_until(lambda: writer.running == 1)
         if streamed:
             assert connection.recv(1 << 16)
         time.sleep(0.2)

@@ -1,5 +1,10 @@
-"""Families and their series, as Prometheus sees them."""
+"""Families and their series, as Prometheus sees them; counts of several processes."""
 
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 from prometheus_client.core import Metric
 
 from server.observe.families import Family, SharedCells, place
@@ -9,29 +14,6 @@ MODELS = {"model": ("writer", "ranker")}
 
 def samples(metric: Metric) -> dict[tuple[str, ...], float]:
     return {(s.name, *s.labels.values()): s.value for s in metric.samples}
-
-
-def test_families_lie_side_by_side() -> None:
-    families = [
-        Family("counter", "rows", "Rows.", {**MODELS, "reason": ("stop", "length")}),
-        Family("histogram", "seconds", "Seconds.", MODELS, (0.1, 1)),
-        Family("gauge", "in_flight", "Requests.", {"what": ("requests",)}),
-    ]
-    assert place(families) == 4 + 2 * 4 + 1
-    assert [family.first for family in families] == [0, 4, 12]
-    cells = SharedCells(13, [], 0)
-    for number in range(13):
-        cells.own[number] = number
-    rows, seconds, in_flight = (samples(family.metric(cells.sums())) for family in families)
-    assert rows == {
-        ("rows_total", "writer", "stop"): 0,
-        ("rows_total", "writer", "length"): 1,
-        ("rows_total", "ranker", "stop"): 2,
-        ("rows_total", "ranker", "length"): 3,
-    }
-    assert seconds["seconds_bucket", "ranker", "1.0"] == 8 + 9
-    assert seconds["seconds_sum", "ranker"] == 11
-    assert in_flight == {("in_flight", "requests"): 12}
 
 
 def test_a_value_is_in_the_bucket_whose_bound_it_does_not_pass() -> None:
@@ -53,3 +35,48 @@ def test_a_large_family_is_shown_without_what_never_happened() -> None:
     cells = SharedCells(place([family]), [], 0)
     family.count(cells.own, "ranker").add(2)
     assert samples(family.metric(cells.sums())) == {("rows_total", "ranker"): 2}
+
+
+COUNT = """
+import os, sys
+from pathlib import Path
+from server.observe.families import SharedCells
+cells = SharedCells(3, [Path(file) for file in sys.argv[1:]], 1)
+cells.own[0], cells.own[2] = 5.0, 7.0
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    return [tmp_path / f"{number}.counts" for number in range(3)]
+
+
+def test_one_process_needs_no_file() -> None:
+    cells = SharedCells(2, [], 0)
+    cells.own[1] += 1.5
+    assert cells.sums() == cells.sums(alive=True) == [0.0, 1.5]
+
+
+def test_a_process_sums_up_those_that_have_begun(files: list[Path]) -> None:
+    files[2].write_bytes(b"\0" * 8)  # it is not whole yet
+    first = SharedCells(2, files, 0)
+    first.own[0] = 1.0
+    assert first.sums() == [1.0, 0.0]
+    second = SharedCells(2, files, 1)
+    second.own[0], second.own[1] = 2.0, 4.0
+    assert first.sums() == second.sums() == [3.0, 4.0]
+    second.own[1] += 1.0
+    assert first.sums() == [3.0, 5.0]
+    assert files[0].stat().st_mode & 0o777 == 0o600, "they are for this user only"
+
+
+def test_what_a_killed_process_counted_still_counts_but_nothing_is_in_flight_there(
+    files: list[Path],
+) -> None:
+    own = SharedCells(3, files, 0)
+    own.own[0] = 1.0
+    command = [sys.executable, "-c", COUNT, *map(str, files)]
+    assert subprocess.run(command, check=False).returncode == -9
+    assert own.sums() == [6.0, 0.0, 7.0]
+    assert own.sums(alive=True) == [1.0, 0.0, 0.0]

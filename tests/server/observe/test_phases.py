@@ -9,54 +9,39 @@ from server.observe.request_tracer import Phase, attributes, failed, phases
 TIMING = JobTiming(1, tokenize=0.5, queue=0.25, prefill=1.0, cached=0)
 
 
-def record(**known: object) -> RequestRecord:
+def record(jobs: int = 0, **known: object) -> RequestRecord:
     made = RequestRecord(request_id="req-1", started=0.0, endpoint="/v1/completions", status=200)
     for name, value in known.items():
         setattr(made, name, value)
+    for _ in range(jobs):
+        made.add_timing(TIMING)
     return made
 
 
-def test_parts_end_with_the_first_token() -> None:
-    made = record(total_s=4.0, first_token_s=2.0, decode_s=1.5)
-    made.add_timing(TIMING)
-    assert phases(made) == [
-        Phase("tokenize", 0.25, 0.75),
-        Phase("queue", 0.75, 1.0),
-        Phase("prefill", 1.0, 2.0),
-        Phase("decode", 2.0, 3.5),
-    ]
-
-
-def test_parts_of_an_encoded_request_end_with_its_answer() -> None:
-    made = record(total_s=2.0)
-    made.add_timing(TIMING)
-    assert [part.name for part in phases(made)] == ["tokenize", "queue", "prefill"]
-    assert phases(made)[-1] == Phase("prefill", 1.0, 2.0)
-
-
-def test_or_with_its_last_text_where_the_answer_took_longer() -> None:
-    made = record(total_s=3.0, encoded_s=2.0)
-    made.add_timing(TIMING)
-    assert phases(made)[-1] == Phase("prefill", 1.0, 2.0)
-
-
-def test_no_part_lies_outside_its_request() -> None:
-    made = record(total_s=1.0, first_token_s=0.9, decode_s=3.0)
-    made.add_timing(TIMING)
-    assert phases(made) == [
-        Phase("tokenize", 0.0, 0.0),
-        Phase("queue", 0.0, 0.0),
-        Phase("prefill", 0.0, 0.9),
-        Phase("decode", 0.9, 1.0),
-    ]
+@pytest.mark.parametrize(
+    ("known", "begins", "end"),
+    [
+        # They end with the first token, and decoding follows.
+        ({"total_s": 4.0, "first_token_s": 2.0, "decode_s": 1.5}, (0.25, 0.75, 1.0, 2.0), 3.5),
+        # Those of an encoded request end with its answer,
+        ({"total_s": 2.0}, (0.25, 0.75, 1.0), 2.0),
+        # or with its last text where the answer took longer.
+        ({"total_s": 3.0, "encoded_s": 2.0}, (0.25, 0.75, 1.0), 2.0),
+        # None lies outside its request.
+        ({"total_s": 1.0, "first_token_s": 0.9, "decode_s": 3.0}, (0.0, 0.0, 0.0, 0.9), 1.0),
+    ],
+)
+def test_parts_follow_each_other(
+    known: dict[str, float], begins: tuple[float, ...], end: float
+) -> None:
+    names = ("tokenize", "queue", "prefill", "decode")[: len(begins)]
+    expected = [*map(Phase, names, begins, (*begins[1:], end))]
+    assert phases(record(jobs=1, **known)) == expected
 
 
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_only_a_single_job_has_parts(jobs: int) -> None:
-    made = record(total_s=2.0)
-    for _ in range(jobs):
-        made.add_timing(TIMING)
-    assert phases(made) == []
+    assert phases(record(jobs=jobs, total_s=2.0)) == []
 
 
 def test_what_is_not_known_is_no_attribute() -> None:
@@ -72,9 +57,7 @@ def test_what_is_not_known_is_no_attribute() -> None:
 
 
 def test_sums_of_several_jobs_are_attributes() -> None:
-    made = record(model="writer", total_s=9.0, decode_s=4.0, endpoint="other")
-    for _ in range(2):
-        made.add_timing(TIMING)
+    made = record(jobs=2, model="writer", total_s=9.0, decode_s=4.0, endpoint="other")
     known = attributes(made, "POST", "/" + "a" * 5000)
     assert known["gen_ai.latency.time_in_queue"] == 0.5
     assert known["gen_ai.latency.time_in_model_prefill"] == 2.0

@@ -192,16 +192,20 @@ def test_a_client_that_leaves(
     assert decode.end_time_unix_nano - decode.start_time_unix_nano > 0.1e9
 
 
-def test_the_sdk_reads_its_variables(
+def test_the_sdk_reads_its_variables_and_sends_what_waits_at_the_end(
     builder: DeploymentBuilder, collector: CannedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "ours")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
     deployment = opened(builder, collector.url)
     deployment.http.get("/v1/models", headers=KEY)
     parent = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
     deployment.http.get("/v1/models", headers={**KEY, **parent})
-    (only,) = awaited(collector, 1)
+    assert not collector.requests
+    deployment.api.drain()
+    assert deployment.api.process.wait(PATIENCE) == 0
+    (only,) = spans(collector)
     assert only.trace_id.hex() == TRACE
     request = ExportTraceServiceRequest.FromString(collector.requests[0])
     resource = {each.key: each.value for each in request.resource_spans[0].resource.attributes}
@@ -215,18 +219,6 @@ def test_probes_have_none(traced: Deployment, shared_collector: CannedServer) ->
     traced.http.get("/v1/models", headers=KEY)
     (only,) = awaited(shared_collector, 1)
     assert only.name == "GET /v1/models"
-
-
-def test_what_waits_is_sent_at_the_end(
-    builder: DeploymentBuilder, collector: CannedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
-    deployment = opened(builder, collector.url)
-    deployment.http.post("/v1/completions", json=COMPLETION, headers=KEY)
-    assert not collector.requests
-    deployment.api.drain()
-    assert deployment.api.process.wait(PATIENCE) == 0
-    assert len(spans(collector)) == 5
 
 
 def test_a_collector_that_is_away(

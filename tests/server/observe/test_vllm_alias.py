@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,15 @@ TABLE: dict[str, dict[str, Any]] = tomllib.loads(
 PARTS = {"histogram": ("_bucket", "_count", "_sum"), "counter": ("",), "gauge": ("",)}
 
 
-@pytest.fixture
-def deployment(builder: DeploymentBuilder) -> Deployment:
+@pytest.fixture(scope="module")
+def aliased(module_builder: DeploymentBuilder) -> Deployment:
     """A generator and an embedder, with the alias."""
-    models = builder.model("writer", "generate"), builder.model("embedder", "embed")
+    models = [
+        module_builder.model("writer", "generate"),
+        module_builder.model("embedder", "embed"),
+    ]
     config: ServerConfig = msgspec.structs.replace(server_config(*models), metrics_alias="vllm")
-    return builder.open(config)
+    return module_builder.open(config)
 
 
 def page(deployment: Deployment) -> str:
@@ -37,18 +41,24 @@ def samples(text: str) -> list[Sample]:
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
-def value(deployment: Deployment, name: str, **labels: str) -> float:
-    (found,) = [
-        sample.value
-        for sample in samples(page(deployment))
-        if sample.name == name and labels.items() <= sample.labels.items()
-    ]
-    return found
+def values(deployment: Deployment) -> Callable[..., float]:
+    """The value of a sample by its name and some of its labels, on one page."""
+    on_page = samples(page(deployment))
+
+    def value(name: str, **labels: str) -> float:
+        (found,) = [
+            sample.value
+            for sample in on_page
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+        return found
+
+    return value
 
 
-def test_names_types_and_labels_are_vllms(deployment: Deployment) -> None:
-    wait_until(lambda: "vllm:num_requests_running{" in page(deployment))
-    text = page(deployment)
+def test_names_types_and_labels_are_vllms(aliased: Deployment) -> None:
+    wait_until(lambda: "vllm:num_requests_running{" in page(aliased))
+    text = page(aliased)
     types = dict(re.findall(r"(?m)^# TYPE vllm:(\S+) (\w+)$", text))
     assert types == {name: row["type"] for name, row in TABLE.items()}
     shown: dict[str, set[frozenset[str]]] = {}
@@ -60,37 +70,33 @@ def test_names_types_and_labels_are_vllms(deployment: Deployment) -> None:
             assert shown[f"vllm:{name}{part}"] == {labels}, name
 
 
-def test_they_say_what_our_own_say(deployment: Deployment, tokenizer) -> None:
-    deployment.engines["writer"].script.tokens = [40, 41, 1]
-    deployment.post("/v1/completions", {"prompt": "Hello", "n": 2})
-    deployment.post("/v1/completions", {"prompt": "Hello", "max_tokens": 1})
-    deployment.post("/v1/embeddings", {"input": ["a", "b"]})
+def test_they_say_what_our_own_say(aliased: Deployment) -> None:
+    aliased.engines["writer"].script.tokens = [40, 41, 1]
+    aliased.post("/v1/completions", {"prompt": "Hello", "n": 2})
+    aliased.post("/v1/completions", {"prompt": "Hello", "max_tokens": 1})
+    aliased.post("/v1/embeddings", {"input": ["a", "b"]})
+    aliased.engines["writer"].script.held = True
+    aliased.post("/v1/completions", {"prompt": "Hello", "timeout": 0.05})
     writer = {"model_name": "writer", "engine": "0"}
     embedder = {"model_name": "embedder", "engine": "1"}
-    done = "vllm:request_success_total"
-    wait_until(lambda: value(deployment, done, **embedder, finished_reason="stop") == 2)
-    assert value(deployment, done, **writer, finished_reason="stop") == 2
-    assert value(deployment, done, **writer, finished_reason="length") == 1
-    assert value(deployment, "vllm:prompt_tokens_total", **writer) == 10
-    assert value(deployment, "vllm:generation_tokens_total", **writer) == 2 * 3 + 1
-    assert value(deployment, "vllm:time_to_first_token_seconds_count", **writer) == 2
-    assert value(deployment, "vllm:request_queue_time_seconds_sum", **embedder) == 0.25
-    assert value(deployment, "vllm:request_inference_time_seconds_sum", **embedder) == 0.5
-    assert value(deployment, "vllm:request_prompt_tokens_count", **embedder) == 1
+    own, done = {"model": "writer", "reason": "timeout"}, "vllm:request_success_total"
+    wait_until(lambda: values(aliased)("penstock_rows_total", **own) == 1)
+    value = values(aliased)
+    assert value(done, **embedder, finished_reason="stop") == 2
+    assert value(done, **writer, finished_reason="stop") == 2
+    assert value(done, **writer, finished_reason="length") == 1
+    assert value(done, **writer, finished_reason="abort") == 1
+    assert value("vllm:prompt_tokens_total", **writer) == 15
+    assert value("vllm:generation_tokens_total", **writer) == 2 * 3 + 1
+    assert value("vllm:time_to_first_token_seconds_count", **writer) == 2
+    assert value("vllm:request_queue_time_seconds_sum", **embedder) == 0.25
+    assert value("vllm:request_inference_time_seconds_sum", **embedder) == 0.5
+    assert value("vllm:request_prompt_tokens_count", **embedder) == 1
     used, blocks = 1, 16  # of the fake engine's heartbeat
     for name in ("kv", "gpu"):
-        assert value(deployment, f"vllm:{name}_cache_usage_perc", **writer) == used / blocks
+        assert value(f"vllm:{name}_cache_usage_perc", **writer) == used / blocks
     config = {"block_size": "16", "num_gpu_blocks": str(blocks), "engine": "0"}
-    assert value(deployment, "vllm:cache_config_info", **config) == 1
-
-
-def test_a_request_that_timed_out_counts_as_aborted(deployment: Deployment) -> None:
-    deployment.engines["writer"].script.held = True
-    deployment.post("/v1/completions", {"prompt": "Hello", "timeout": 0.05})
-    own = {"model": "writer", "reason": "timeout"}
-    wait_until(lambda: value(deployment, "penstock_rows_total", **own) == 1)
-    theirs = {"model_name": "writer", "finished_reason": "abort"}
-    assert value(deployment, "vllm:request_success_total", **theirs) == 1
+    assert value("vllm:cache_config_info", **config) == 1
 
 
 def test_without_the_flag_there_is_none_of_them(shared_deployment: Deployment) -> None:

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from server.models.model_setup import read_generation_defaults
-from server.settings.settings import GenerationDefaults, Limits, api_key_from, child_environment
+from server.settings.settings import GenerationDefaults, api_key_from, child_environment
 from tests.server.checkpoint_folders import write_json
 from workers.contract.model_config import ModelConfigError
 from workers.contract.token_sampling import TokenSampling
@@ -101,9 +100,3 @@ def test_a_childs_thread_pools_are_sized() -> None:
         "RAYON_NUM_THREADS": "2",
         "TOKENIZERS_PARALLELISM": "true",
     }
-
-
-def test_configurations_are_frozen() -> None:
-    with pytest.raises(AttributeError):
-        Limits().max_n = 1  # pyright: ignore[reportAttributeAccessIssue]
-    assert msgspec.json.decode(msgspec.json.encode(Limits()), type=Limits) == Limits()

@@ -8,73 +8,7 @@ import pytest
 
 from server.settings.config_file import read_config_file
 from server.settings.settings import ModelSettings, Settings, SettingsError
-from workers.contract.attention_backends import AttentionBackendName
-from workers.contract.reranking import RerankTemplate
-
-EVERYTHING = """
-host: 0.0.0.0
-port: 9000
-api_workers: 2
-api_key_files: [keys, /run/keys]
-tls_cert: tls/server.crt
-tls_key: ~/server.key
-share_prefixes: [shop, all]
-cors_origins: [https://chat.example.org, "*"]
-strict_fields: true
-metrics_alias: vllm
-metrics_key: true
-access_log: json
-otlp_traces_endpoint: https://collector/v1/traces
-max_sequences: 20
-max_body_size: 2MiB
-max_unread_size: 6MiB
-max_unread_seconds: 9
-max_inputs: 30
-max_documents: 40
-max_n: 50
-max_queue_seconds: 60
-state_dir: ~/state
-max_file_size: 1GiB
-max_file_lines: 70
-max_stored_size: 2GiB
-priority_range: "-5:6"
-max_priority_wait: 4
-max_request_seconds: 80
-memory_share: 0.8
-startup_timeout: 60
-drain_timeout: 1.5
-stall_timeout: 45
-log_level: debug
-models:
-  - model: ./writer
-    names: [chat, gpt-4o]
-    device: cuda:1
-    dtype: bfloat16
-    task: embed
-    ignore_config_keys: [a, b.c]
-    load_format: dummy
-    attention_backend: triton
-    pipeline_stages: 2
-    stage_layers: [9, 8]
-    steps_ahead: 0
-    disable_cascade_attn: true
-    transport: peer-memory
-    max_model_len: 1000
-    max_running: 16
-    max_step_tokens: 512
-    block_size: 32
-    kv_cache_memory: 1.5 GiB
-    threads: 4
-    memory_share: 0.5
-    max_queue_seconds: 2.5
-    rerank:
-      pieces: ["A: {query}", "B: {document}", "Yes or No?"]
-      positive: "Yes"
-  - model: BAAI/bge-base-en-v1.5
-    stage_layers: 4, 8
-    kv_cache_memory: 1000
-    max_running:
-"""
+from tests.server.settings.everything import EVERYTHING, everything
 
 
 def write(folder: Path, text: str | bytes) -> Path:
@@ -92,77 +26,6 @@ def complaint(folder: Path, text: str | bytes) -> str:
     assert line.startswith(str(file))
     assert "\n" not in line
     return line.removeprefix(str(file)).removeprefix(": ").strip()
-
-
-def writer(folder: Path) -> ModelSettings:
-    """The first model of EVERYTHING."""
-    return ModelSettings(
-        model=str(folder / "writer"),
-        names=("chat", "gpt-4o"),
-        device="cuda:1",
-        dtype="bfloat16",
-        task="embed",
-        ignore_config_keys=("a", "b.c"),
-        load_format="dummy",
-        attention_backend=AttentionBackendName.TRITON,
-        pipeline_stages=2,
-        stage_layers=(9, 8),
-        steps_ahead=0,
-        disable_cascade_attn=True,
-        transport="peer-memory",
-        max_model_len=1000,
-        max_running=16,
-        max_step_tokens=512,
-        block_size=32,
-        kv_cache_memory=3 << 29,
-        threads=4,
-        memory_share=0.5,
-        max_queue_seconds=2.5,
-        rerank=RerankTemplate(pieces=("A: {query}", "B: {document}", "Yes or No?"), positive="Yes"),
-    )
-
-
-def everything(folder: Path) -> Settings:
-    """EVERYTHING, read from a file in `folder` by a user whose home is /home/me."""
-    return Settings(
-        host="0.0.0.0",
-        port=9000,
-        api_workers=2,
-        api_key_files=(str(folder / "keys"), "/run/keys"),
-        tls_cert=str(folder / "tls/server.crt"),
-        tls_key="/home/me/server.key",
-        share_prefixes=("shop", "all"),
-        cors_origins=("https://chat.example.org", "*"),
-        strict_fields=True,
-        metrics_alias="vllm",
-        metrics_key=True,
-        access_log="json",
-        otlp_traces_endpoint="https://collector/v1/traces",
-        max_sequences=20,
-        max_body_size=2 << 20,
-        max_unread_size=6 << 20,
-        max_unread_seconds=9.0,
-        max_inputs=30,
-        max_documents=40,
-        max_n=50,
-        max_queue_seconds=60.0,
-        state_dir="/home/me/state",
-        max_file_size=1 << 30,
-        max_file_lines=70,
-        max_stored_size=2 << 30,
-        priority_range=(-5, 6),
-        max_priority_wait=4.0,
-        max_request_seconds=80.0,
-        memory_share=0.8,
-        startup_timeout=60.0,
-        drain_timeout=1.5,
-        stall_timeout=45.0,
-        log_level="debug",
-        models=(
-            writer(folder),
-            ModelSettings(model="BAAI/bge-base-en-v1.5", stage_layers=(4, 8), kv_cache_memory=1000),
-        ),
-    )
 
 
 def test_everything_that_it_can_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,21 +53,15 @@ def test_models_alone_leave_the_rest_at_its_defaults(tmp_path: Path) -> None:
         ("zzz: 1", "zzz: unknown key"),
         ("max_requests: 1", "max_requests: is gone; max_sequences bounds what is in flight"),
         ("port: 65536", "port: expected `int` <= 65535"),
-        ("port: -1", "port: expected `int` >= 0"),
         ("port: '80'", "port: expected `int`, got `str`"),
-        ("port: 80.0", "port: expected `int`, got `float`"),
         ("port: true", "port: expected `int`, got `bool`"),
-        ("port:", "port: expected `int`, got `null`"),
         ("host: ''", "host: expected `str` of length >= 1"),
-        ("host: 1", "host: expected `str`, got `int`"),
         ("api_workers: 0", "api_workers: expected `int` >= 1"),
         ("max_sequences: 99999999999999999999999", "max_sequences: expected `int` <= 2147483647"),
         ("max_body_size: lots", "max_body_size: 'lots' is not a size, such as 2GiB or 512MB"),
-        ("max_body_size: 0", "max_body_size: expected `int` >= 1"),
         ("api_key_files: keys", "api_key_files: expected `array`, got `str`"),
         ("api_key_files: [a, 2]", "api_key_files[1]: expected `str`, got `int`"),
         ("cors_origins: [https://a, b]", "cors_origins[1]: 'b' is not an origin"),
-        ("strict_fields: maybe", "strict_fields: expected `bool`, got `str`"),
         ("log_level: loud", "log_level: invalid enum value 'loud'; one of debug, info"),
         (
             "otlp_traces_endpoint: http://name:password@collector/v1/traces",
@@ -218,11 +75,8 @@ def test_models_alone_leave_the_rest_at_its_defaults(tmp_path: Path) -> None:
         ("memory_share: 1.01", "memory_share: expected `float` <= 1.0"),
         ("memory_share: .nan", "memory_share: expected `float` > 0.0"),
         ("drain_timeout: .inf", "drain_timeout: expected `float` <= 1000000.0"),
-        ("drain_timeout: -1", "drain_timeout: expected `float` >= 0.0"),
-        ("1: 2", "a key is no text"),
         ("true: 2", "a key is no text"),
         ("? [a]\n: b", ":1:3: a key is text"),
-        ("? {a: 1}\n: b", ":1:3: a key is text"),
     ],
 )
 def test_a_wrong_line_is_named_by_its_key(tmp_path: Path, line: str, message: str) -> None:
@@ -234,12 +88,10 @@ def test_a_wrong_line_is_named_by_its_key(tmp_path: Path, line: str, message: st
     [
         ("", "models: expected `array`, got `null`"),
         ("[]", "models: expected `array` of length >= 1"),
-        ("a", "models: expected `array`, got `str`"),
         ("{model: a}", "models: expected `array`, got `object`"),
         ("[a]", "models[0]: expected `object`, got `str`"),
         ("[{model: a}, null]", "models[1]: expected `object`, got `null`"),
         ("[{model: a}, {}]", "models[1].model: is required"),
-        ("[{model: ''}]", "models[0].model: expected `str` of length >= 1"),
         ("[{model: [a]}]", "models[0].model: expected `str`, got `array`"),
         ("[{model: a}, {model: b, max_runing: 1}]",
          "models[1].max_runing: unknown key; did you mean max_running?"),
@@ -249,23 +101,16 @@ def test_a_wrong_line_is_named_by_its_key(tmp_path: Path, line: str, message: st
         ("[{model: a, names: b}]", "models[0].names: expected `array`, got `str`"),
         ("[{model: a, names: [b, null]}]", "models[0].names[1]: expected `str`, got `null`"),
         ("[{model: a, device: tpu}]", "models[0].device: 'tpu' is not auto, cpu, cuda or cuda:N"),
-        ("[{model: a, device: 0}]", "models[0].device: expected `str`, got `int`"),
         ("[{model: a, dtype: int3}]",
          "models[0].dtype: invalid enum value 'int3'; one of float32, bfloat16, float16, auto"),
-        ("[{model: a, dtype: 3}]", "models[0].dtype: expected `str`, got `int`"),
         ("[{model: a, attention_backend: x}]",
          "models[0].attention_backend: invalid enum value 'x'; one of auto, flash_attn"),
         ("[{model: a, kv_cache_memory: -1k}]", "models[0].kv_cache_memory: '-1k' is not a size"),
-        ("[{model: a, threads: 0}]", "models[0].threads: expected `int` >= 1"),
         ("[{model: a, stage_layers: [9, 0]}]", "models[0].stage_layers[1]: expected `int` >= 1"),
         ("[{model: a, stage_layers: 9}]",
          "models[0].stage_layers: expected `array`, got `int`; layers of each stage, such as [9,"),
         ("[{model: a, stage_layers: '9,-1'}]",
          "models[0].stage_layers: '9,-1' is not a number of layers above 0 for each stage"),
-        ("[{model: a, steps_ahead: 2}]", "models[0].steps_ahead: expected `int` <= 1"),
-        ("[{model: a, transport: tcp}]",
-         "models[0].transport: invalid enum value 'tcp'; one of auto, gloo, peer-memory, nccl"),
-        ("[{model: a, memory_share: 0}]", "models[0].memory_share: expected `float` > 0.0"),
         ("[{model: a, 3: x}]", "a key of models[0] is no text"),
     ],
 )  # fmt: skip
@@ -279,7 +124,6 @@ def test_a_wrong_model_is_named_by_its_path(tmp_path: Path, models: str, message
         ("", "is empty"),
         ("# nothing\n---\n", "is empty"),
         ("- a\n- b", "expected `object`, got `array`"),
-        ("penstock", "expected `object`, got `str`"),
         ("port: 1\nmodels: []\nport: 2", ":3:1: the key port is given twice"),
         ("models:\n - {model: a, threads: 1, threads: 1}", ":2:27: the key threads is given twice"),
         ("port: 1\n\tmodels: []", ":2:1: found character '\\t' that cannot start any token"),
@@ -293,9 +137,8 @@ def test_a_wrong_model_is_named_by_its_path(tmp_path: Path, models: str, message
         ("models: !!set {a}", ":1:9: tags are not read"),
         ("port: " + "9" * 5000, "Exceeds the limit"),
         ("a: \x00", "unacceptable character #x0000"),
-        ("[" * 100_000, "is nested too deeply"),
+        ("[" * 1000, "is nested too deeply"),
         (b"host: \xff", "is not UTF-8: invalid start byte at byte 6"),
-        ("a: 1".encode("utf-16"), "is not UTF-8"),
         ("#" * (1 << 20) + "\n", "is larger than 1 MiB"),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else None,

@@ -1,11 +1,59 @@
-"""A child process in an event loop: a socket to it, its signals and its exit."""
+"""Tasks and child processes of an event loop."""
 
 import asyncio
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from workers.contract.process import BEAT_SECONDS, Heartbeat, end_process
+
+
+def lasting_task(work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
+    """Start a task that only ends when it has done its work, or is cancelled.
+
+    An exception that ends it ends the process: nobody would see it, as nobody waits for the task.
+    """
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_end_process)
+    return task
+
+
+def _end_process(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        end_process(f"task {task.get_name()}", error)
+
+
+async def keep_beating() -> None:
+    """Send a heartbeat every BEAT_SECONDS, until cancelled."""
+    heartbeat = Heartbeat()
+    while True:
+        heartbeat.beat()
+        await asyncio.sleep(BEAT_SECONDS)
+
+
+@contextmanager
+def first_error(*kinds: type[Exception]) -> Generator[None]:
+    """Raise the first error alone where an `asyncio.TaskGroup` failed with these `kinds` only.
+
+    An error raised in an `except*` block is alone in some releases of Python, and in a group in
+    others (3.11.2).
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        matching, others = group.split(kinds)
+        if matching is None or others is not None:
+            raise
+        raise _first_of(matching) from None
+
+
+def _first_of(group: BaseExceptionGroup[Exception]) -> Exception:
+    """The first error of a group, at any depth."""
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 class ChildProcess:
@@ -63,7 +111,7 @@ class ChildProcess:
     def end(self) -> str:
         """How it ended, in words."""
         code = self.exit.result()
-        return f"exited with status {code}" if code >= 0 else f"was killed by {_name(-code)}"
+        return f"exited with status {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
 
     def _on_exit(self) -> None:
         self.exit.get_loop().remove_reader(self._pidfd)
@@ -71,7 +119,7 @@ class ChildProcess:
         self.exit.set_result(self._process.wait())
 
 
-def _name(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
