@@ -42,7 +42,7 @@ def test_ctrl_c_leaves_no_process() -> None:
     assert not any(map(is_alive, children))
 
 
-@pytest.mark.parametrize("part", ["engine_core", "workers"])
+@pytest.mark.parametrize("part", ["engine_core", pytest.param("workers", marks=pytest.mark.long)])
 def test_an_engine_that_dies_stops_the_job_with_what_is_done(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

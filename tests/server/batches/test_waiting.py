@@ -16,7 +16,6 @@ from server.batches import result_log
 from server.batches.batch_process import BatchHealth, BatchRunner
 from server.observe.processes import batches_run
 from tests.server.batches.requests_file import Echo, line
-from tests.server.batches.state.full_disk import fill, small_disk
 from tests.server.batches.state.opened import opened
 from tests.server.batches.test_batch_runner import ME, asked, begun, got, over, uploaded
 
@@ -33,10 +32,7 @@ class Waiting:
         self.state = opened(folder / "state")
         self.backend = Echo(pause=0.001)
         self.runner = BatchRunner(self.state, self.backend, 1 << 16, health=BatchHealth(self._said))
-        self.batch_id = self.begin()
-
-    def begin(self) -> str:
-        return begun(self.state, uploaded(self.state, *LINES))
+        self.batch_id = begun(self.state, uploaded(self.state, *LINES))
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -177,25 +173,6 @@ async def test_one_that_is_cancelled_as_the_disk_fills_up_fails(
     assert (batch.status, json.loads(batch.errors)[0]["code"]) == ("failed", "storage_full")
     assert not task.done()
     task.cancel()
-
-
-async def test_a_small_disk_that_another_program_fills(
-    tmp_path: Path, turns: list[None], caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "disk").mkdir()
-    with small_disk(tmp_path / "disk") as disk:
-        waiting = Waiting(disk, caplog)
-        batches = [waiting.batch_id, waiting.begin()]
-        async with waiting.running():
-            await waiting.until(runs=True)
-            filling = fill(disk)
-            await waiting.until(runs=False)
-            await more(turns)
-            assert len(waiting.lines()) == 1
-            filling.unlink()
-            for batch_id in batches:
-                batch = await over(waiting.state, batch_id)
-                assert (batch.status, batch.completed) == ("completed", len(LINES))
 
 
 async def test_a_lost_database_is_waited_for(

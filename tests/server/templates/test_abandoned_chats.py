@@ -109,6 +109,7 @@ def test_the_largest_of_too_many_that_wait_is_refused(tokenizer):
             error = refused.json()["error"]
             assert error["code"] == "overloaded"
             assert "for a conversation that waits for its template" in error["message"]
+            open_ones.close()
             assert other.result().status_code == 200
         assert chat(own, *empty).status_code == 200
 
