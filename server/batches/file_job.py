@@ -9,7 +9,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -51,6 +51,7 @@ class LineError(msgspec.Struct, frozen=True):
 
     code: str
     message: str
+    is_good: ClassVar[bool] = False
 
 
 class LineRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +183,7 @@ class FileJob:
                     if result is None and unfinished is not None:
                         result = self._output(index, self._custom_id(index), unfinished)
                     if result is not None:
-                        is_output = errors is None or _is_good(read_output(result))
+                        is_output = errors is None or read_output(result).is_good
                         files[0 if is_output else 1].write(result + b"\n")
                 for file in files:
                     file.flush()
@@ -261,13 +262,9 @@ class FileJob:
         self._count(read_output(output))
 
     def _count(self, outcome: Answer | LineError) -> None:
-        self.summary.count(failed=not _is_good(outcome))
+        self.summary.count(failed=not outcome.is_good)
         if isinstance(outcome, Answer) and outcome.is_good:
             self.summary.add_usage(outcome.body)
-
-
-def _is_good(outcome: Answer | LineError) -> bool:
-    return isinstance(outcome, Answer) and outcome.is_good
 
 
 def _windows(lines: Iterable[Line]) -> Iterator[list[Line]]:

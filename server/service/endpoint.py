@@ -89,8 +89,8 @@ class Endpoint:
     ) -> None:
         """Models of these `tasks` serve it, none if it is not about a model.
 
-        With `relevance`, their scores must be one (`ExecutionConfig.scores_relevance`). A variant is
-        the same service in another form; lists of a model's endpoints have only the original.
+        With `relevance`, their scores must be one (`ExecutionConfig.scores_relevance`). A variant
+        is the same service in another form; lists of a model's endpoints have only the original.
         `order` sorts those and the documentation. `needs_key`: clients need an API key always,
         never, or by the setting of that name.
         """
@@ -105,7 +105,7 @@ class Endpoint:
         self._handler: Handler | None = None
 
     def at(self, path: str, operation: Operation | None = None, *, order: int) -> "Endpoint":
-        """A variant at another path, with the same bodies and answers if there is no `operation`."""
+        """A variant at another path, with the same bodies and answers without an `operation`."""
         described, original = operation or self.operation, self.variant_of or self
         return Endpoint(self.method, path, described, variant_of=original, order=order)
 

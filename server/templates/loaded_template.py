@@ -38,8 +38,8 @@ class LoadedTemplate:
 
     def __init__(self, template: ChatTemplate) -> None:
         """Raises TemplateError. May take any time and memory, as prompts may."""
-        self._template = template
-        self._compiled = compile_template(template.source)
+        self._tokens = template.tokens
+        self._compiled = _compile(template.source)
         self.manners = self._probed({})
 
     def prompt(self, conversation: Conversation) -> str:
@@ -52,17 +52,56 @@ class LoadedTemplate:
                 raise
             # A variable may have the template write what it otherwise leaves out.
             messages = self._probed(conversation.variables).checked(conversation.messages)
-        return self._render(replace(conversation, messages=messages))
+        return self.render(replace(conversation, messages=messages))
 
     def _probed(self, variables: dict[str, Any]) -> ProbedManners:
         return ProbedManners(
-            lambda messages: self._render(Conversation(messages=messages, variables=variables))
+            lambda messages: self.render(Conversation(messages=messages, variables=variables))
         )
 
-    def _render(self, conversation: Conversation) -> str:
-        prompt = render(self._compiled, self._template, conversation)
+    def render(self, conversation: Conversation) -> str:
+        """The prompt of messages as they are. Raises whatever the template does: TemplateError
+        where it refuses."""
+        if conversation.continue_final_message:
+            prompt = self._open_ended(conversation)
+        else:
+            prompt = self._whole(conversation)
         prompt.encode()
         return prompt
+
+    def _whole(self, conversation: Conversation) -> str:
+        variables = {
+            **self._tokens,
+            **conversation.variables,
+            "messages": conversation.messages,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": conversation.add_generation_prompt,
+        }
+        pieces: list[str] = []
+        room = _MAX_CHARS
+        for piece in self._compiled.generate(variables):
+            room -= len(piece)
+            if room < 0:
+                raise TemplateError(f"it makes more than {_MAX_CHARS} characters of them")
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def _open_ended(self, conversation: Conversation) -> str:
+        """The prompt up to the end of the last message's text, found by a mark in it."""
+        *before, last = conversation.messages
+        # The blank behind the mark shows whether the template strips contents.
+        word = f"end-{secrets.token_hex(8)}"
+        marked = {**last, "content": _followed_by(f"{word} ", last["content"])}
+        closed = replace(conversation, messages=[*before, marked], add_generation_prompt=False)
+        text = self._whole(closed)
+        end = text.rfind(word)
+        if end < 0:
+            raise TemplateError(
+                "it leaves out the final message, which therefore cannot be continued"
+            )
+        stripped = not text.startswith(" ", end + len(word))
+        return text[:end].rstrip() if stripped else text[:end]
 
 
 class LeftOutError(Exception):
@@ -73,7 +112,7 @@ class LeftOutError(Exception):
         self.field = field
 
 
-def compile_template(source: str) -> Template:
+def _compile(source: str) -> Template:
     """Raises TemplateError. May take any time and memory, as rendering may."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
@@ -83,50 +122,6 @@ def compile_template(source: str) -> Template:
     environment.filters["tojson"] = _to_json  # pyright: ignore[reportUnknownMemberType]
     names = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
     return environment.from_string(source, globals=names)
-
-
-def render(compiled: Template, template: ChatTemplate, conversation: Conversation) -> str:
-    """The prompt. Raises whatever the template does: TemplateError where it refuses."""
-    if conversation.continue_final_message:
-        return _render_open_ended(compiled, template, conversation)
-    variables = {
-        **template.tokens,
-        **conversation.variables,
-        "messages": conversation.messages,
-        "tools": None,
-        "documents": None,
-        "add_generation_prompt": conversation.add_generation_prompt,
-    }
-    pieces: list[str] = []
-    room = _MAX_CHARS
-    for piece in compiled.generate(variables):
-        room -= len(piece)
-        if room < 0:
-            raise TemplateError(f"it makes more than {_MAX_CHARS} characters of them")
-        pieces.append(piece)
-    return "".join(pieces)
-
-
-def _render_open_ended(
-    compiled: Template, template: ChatTemplate, conversation: Conversation
-) -> str:
-    """The prompt up to the end of the last message's text, found by a mark in it."""
-    *before, last = conversation.messages
-    # The blank behind the mark shows whether the template strips contents.
-    word = f"end-{secrets.token_hex(8)}"
-    marked = {**last, "content": _followed_by(f"{word} ", last["content"])}
-    closed = replace(
-        conversation,
-        messages=[*before, marked],
-        add_generation_prompt=False,
-        continue_final_message=False,
-    )
-    text = render(compiled, template, closed)
-    end = text.rfind(word)
-    if end < 0:
-        raise TemplateError("it leaves out the final message, which therefore cannot be continued")
-    stripped = not text.startswith(" ", end + len(word))
-    return text[:end].rstrip() if stripped else text[:end]
 
 
 def _followed_by(text: str, content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:

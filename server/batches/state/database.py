@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import msgspec
+
 from server.batches.state.disk import Reserve
 
 _BUSY_SECONDS = 30.0
@@ -71,6 +73,12 @@ def prepare(file: Path, *, is_new: bool) -> int:
     except sqlite3.Error as error:
         raise StateFolderError(f"{file}: {error}") from None
     return token
+
+
+def insertion(table: str, row: msgspec.Struct) -> Change:
+    """The change that adds `row`, whose fields are the columns of its table."""
+    values = msgspec.structs.astuple(row)
+    return Change(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)  # noqa: S608 (names of ours)
 
 
 class Database:

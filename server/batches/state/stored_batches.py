@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from server.batches.state.database import Change, Database, Page
-from server.batches.state.stored_files import StoredFile, insertion
+from server.batches.state.database import Change, Database, Page, insertion
+from server.batches.state.stored_files import StoredFile
 
 Status = Literal[
     "validating",
@@ -77,9 +77,7 @@ class StoredBatches:
 
     def add(self, batch: StoredBatch) -> None:
         """Add a new batch, for the batch process to find."""
-        columns, marks = ", ".join(_FIELDS), ", ".join("?" * len(_FIELDS))
-        statement = f"INSERT INTO batches ({columns}) VALUES ({marks})"  # noqa: S608 (names of ours)
-        self._database.change(Change(statement, msgspec.structs.astuple(batch)))
+        self._database.change(insertion("batches", batch))
 
     def get(self, batch_id: str, owner: str) -> StoredBatch | None:
         """A batch of this owner."""
@@ -123,8 +121,8 @@ class StoredBatches:
         results in `jobs` may be deleted then."""
         fields = {"status": status, f"{status}_at": int(time.time()), **fields}
         update = f"UPDATE batches SET {_assigned(fields)} WHERE id = ?"  # noqa: S608
-        changes = *map(insertion, files), Change(update, (*fields.values(), batch_id))
-        self._database.free(*changes)
+        end = Change(update, (*fields.values(), batch_id))
+        self._database.free(*(insertion("files", file) for file in files), end)
 
     def _set(self, batch_id: str, *before: Status, **fields: object) -> bool:
         where = f" AND status IN ({', '.join('?' * len(before))})" if before else ""

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from engine_core.refusal import RefusalError
-from server.batches.state.database import Change, Database, Page
+from server.batches.state.database import Change, Database, Page, insertion
 from server.batches.state.disk import DRAFT, draft_of, sync_folder
 
 Purpose = Literal["batch", "batch_output"]
@@ -51,10 +51,10 @@ class StoredFiles:
         """The path of a file's contents."""
         return self.folder / file_id
 
-    def add(self, *files: StoredFile) -> None:
-        """Add files whose contents are on the disk, at their paths."""
+    def add(self, file: StoredFile) -> None:
+        """Add a file whose contents are on the disk, at its path."""
         sync_folder(self.folder)
-        self._database.change(*map(insertion, files))
+        self._database.change(insertion("files", file))
 
     def get(self, file_id: str, owner: str) -> StoredFile | None:
         """A file of this owner that has not expired."""
@@ -110,11 +110,6 @@ class StoredFiles:
         """Contents without a row, which nobody can fetch, and only a person may delete."""
         known = {file_id for (file_id,) in self._database.rows("SELECT id FROM files")}
         return {path for path in self.folder.iterdir() if path.name not in known}
-
-
-def insertion(file: StoredFile) -> Change:
-    """The change that adds a file."""
-    return Change("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(file))
 
 
 _CHUNK = 1 << 20

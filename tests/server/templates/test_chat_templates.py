@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine_core.messages import NO_KEY
 from engine_core.refusal import RefusalError
-from server.templates.loaded_template import compile_template, render
+from server.templates.loaded_template import LoadedTemplate
 from server.templates.protocol import ChatTemplate, Conversation, frame
 from server.templates.template_client import TemplateClient
 from server.templates.template_files import NoChatTemplateError, read_chat_template
@@ -39,7 +39,7 @@ def reference(folder) -> PreTrainedTokenizerFast:
 def prompt(source: str, messages: list, **fields) -> str:
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
     template = ChatTemplate(source=source, file="here", tokens=tokens)
-    return render(compile_template(source), template, Conversation(messages=messages, **fields))
+    return LoadedTemplate(template).render(Conversation(messages=messages, **fields))
 
 
 @pytest.mark.parametrize("source", [CHATML, LLAMA3, MISTRAL], ids=["chatml", "llama3", "mistral"])
