@@ -11,6 +11,7 @@ from server.templates.protocol import ChatTemplate
 from tests.server.chat_client import HELLO, PATH, chat, chunks_of, error, job_of, say_little
 from tests.server.chat_templates import CHATML, LLAMA3, chat_deployment
 from tests.server.conftest import Deployment
+from tests.server.generation.test_half_characters import TEXT, whole_characters
 
 REFUSAL = {"type": "refusal", "refusal": "I cannot."}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
@@ -214,3 +215,13 @@ def test_the_message_before_is_echoed_if_it_is_an_assistants(
             (choice,) = chunk["choices"]
             texts[choice["index"]] += choice["delta"].get("content", "")
     assert texts == [f"{echoed}, so"] * 2
+
+
+def test_chats_spell_parts_of_characters_without_a_mark(deployment, tokenizer):
+    ids = tokenizer.raw.encode(TEXT, add_special_tokens=False).ids
+    deployment.engines["writer"].script.tokens = ids
+    answer = chat(deployment, logprobs=True, max_tokens=len(ids) - 1)
+    assert answer["choices"][0]["message"]["content"] == whole_characters(tokenizer, len(ids) - 1)
+    entries = answer["choices"][0]["logprobs"]["content"]
+    assert b"".join(bytes(entry["bytes"]) for entry in entries) == TEXT.encode()[:-1]
+    assert {"token": r" \xf0\x9f", "bytes": [32, 240, 159]}.items() <= entries[3].items()

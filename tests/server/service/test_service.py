@@ -94,12 +94,8 @@ def test_a_priority_outside_the_range_is_refused(
     refused: list[int],
     named: str,
 ) -> None:
-    models = [
-        builder.model("writer", "generate"),
-        builder.model("embedder", "embed"),
-        builder.model("ranker", "classify"),
-    ]
-    deployment = builder.open(server_config(*models, limits=Limits(priority_range=allowed)))
+    limits = Limits(priority_range=allowed)
+    deployment = builder.open(server_config(*builder.models(), limits=limits))
     for path, body in REQUESTS.items():
         for priority in taken:
             assert deployment.post(path, {**body, "priority": priority}).status_code == 200, path

@@ -43,12 +43,8 @@ def limited(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> I
     write_tokenizer(folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     builder = DeploymentBuilder(folder, tokenizer)
-    models = [
-        builder.model("writer", "generate"),
-        builder.model("embedder", "embed"),
-        builder.model("ranker", "classify"),
-    ]
-    yield builder.open(server_config(*models, limits=Limits(max_request_seconds=LIMIT_S)))
+    limits = Limits(max_request_seconds=LIMIT_S)
+    yield builder.open(server_config(*builder.models(), limits=limits))
     builder.close()
 
 
