@@ -107,7 +107,6 @@ async def run_batches(config: ServerConfig) -> None:
 
 
 async def _opened(folder: Path, token: int, health: BatchHealth) -> StateFolder:
-    """Open the state folder as soon as it can be used."""
     while True:
         try:
             return StateFolder(folder, token)
@@ -321,7 +320,6 @@ def is_to_end(batch: StoredBatch) -> bool:
 
 
 def main() -> None:
-    """Run the process."""
     os.umask(0o077)
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)

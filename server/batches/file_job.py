@@ -211,7 +211,6 @@ class FileJob:
             await asyncio.to_thread(self._log.sync)
 
     def _lines(self) -> Iterator[Line]:
-        """The requests without a result, sorted."""
         for window in _windows(self._unanswered()):
             yield from sorted(window, key=prompt_of)
 
@@ -268,7 +267,6 @@ class FileJob:
 
 
 def _windows(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Cut lines into windows of bounded number and size."""
     window: list[Line] = []
     size = 0
     for line in lines:

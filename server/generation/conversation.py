@@ -85,7 +85,6 @@ async def conversation(
 
 
 def _num_characters(messages: Sequence[ChatMessage]) -> int:
-    """The number of characters of roles and contents."""
     characters = 0
     for message in messages:
         parts = message.content or ""

@@ -272,7 +272,6 @@ class TextForm(AnswerForm):
         """The chunks of a piece, without usage."""
 
     async def _scores_of_prompt(self, piece: TextPiece) -> PromptLogprobs | UnsetType:
-        """The field `prompt_logprobs` of a choice."""
         width = self._prompt_logprobs
         if width is None:
             return UNSET

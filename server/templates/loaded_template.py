@@ -235,7 +235,6 @@ def kinds_of(messages: Sequence[Message]) -> list[_Kind]:
 
 
 def _shaped_message(message: Message, manner: _Manner, calls: _CallManner) -> Message:
-    """A client's message in the form that a template takes."""
     shaped = {**message, "role": manner.role}
     if "content" in message:
         shaped["content"] = manner.content(message["content"])
@@ -264,7 +263,6 @@ def _word(number: int) -> str:
 
 
 def _words_in(text: str) -> set[str]:
-    """The marker words in a text."""
     return set(_WORD.findall(text.lower()))
 
 
@@ -292,7 +290,6 @@ def _calling(*names: str, arguments: str = "{}", number: int = 1) -> Message:
 
 
 def _result(content: str, number: int = 1) -> Message:
-    """A tool's answer to a call."""
     return {"role": "tool", "name": "f", "tool_call_id": _id(number), "content": content}
 
 

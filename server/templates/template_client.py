@@ -326,7 +326,6 @@ class _Process:
         await asyncio.wait([self._child.exit])
 
     async def _receive(self, size: int) -> bytearray:
-        """The next `size` bytes. Raises EOFError, ConnectionError."""
         loop = asyncio.get_running_loop()
         data = bytearray(size)
         rest = memoryview(data)
