@@ -43,7 +43,7 @@ class Disk:
 
 @pytest.fixture
 def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Disk:
-    """A disk that is full from the beginning, but for its reserve, if a test's parameter says so."""
+    """A disk that a test may fill from the beginning, but for its reserve (its parameter)."""
     made = Disk()
     made.is_full = made.has_reserve = getattr(request, "param", False)
     monkeypatch.setattr(result_log, "_write", partial(made.write, result_log._write))
