@@ -49,12 +49,6 @@ def test_parts_of_text_are_joined_by_line_breaks(deployment):
     assert "\n\nHello\nthere<|eot_id|>" in job_of(deployment).texts[0]
 
 
-def test_a_developer_is_a_system_where_the_template_knows_none(deployment):
-    talk = [{"role": "developer", "content": "Be brief."}, *HELLO]
-    chat(deployment, messages=talk)
-    assert "<|start_header_id|>system<|end_header_id|>\n\nBe brief." in job_of(deployment).texts[0]
-
-
 def test_what_an_sdk_sends_back(deployment):
     """An answer as the SDK dumps it, with tool calls of some other server."""
     talk = [
@@ -100,14 +94,6 @@ def test_a_role_that_the_template_leaves_out(deployment):
     refused = error(deployment, model="two roles", messages=talk)
     assert refused["param"] == "messages[1].role"
     assert "leaves out a later message of role 'critic'" in refused["message"]
-
-
-def test_a_string_is_not_lost_where_the_template_takes_parts(deployment):
-    talk = [{"role": "developer", "content": "Be <brief>."}, *HELLO]
-    chat(deployment, model="parts only", messages=talk)
-    (text,) = job_of(deployment, "parts only").texts
-    assert "system: BE &lt;BRIEF&gt;." in text
-    assert "user: HELLO" in text
 
 
 @pytest.mark.parametrize("path", [PATH, "/tokenize"])
