@@ -79,7 +79,7 @@ class ResultLog:
         result of every record.
 
         Raises JobFileError if the file cannot be written, is another job's, or exists without
-        `resumed`. Without room this and all that writes raises NoRoomError.
+        `resumed`. Without room, this and all other writes raise NoRoomError.
         """
         if resumed is None and path.exists():
             raise JobFileError(
