@@ -95,7 +95,7 @@ class Backend:
 
     def __init__(self, exchange: Exchange, *, at_once: int, sharing: Sharing) -> None:
         """At most `at_once` lines are asked together, by `exchange`."""
-        self.sharing = sharing
+        self.sharing: Sharing = sharing
         self._exchange, self._at_once = exchange, at_once
 
     async def answer(self, lines: Iterable[Line], put: Put) -> None:

@@ -389,7 +389,7 @@ class FakeEngine:
         texts = message.texts or ["" for _ in message.ids]
         return np.stack([logits_of(*pair, labels) for pair in zip(queries, texts, strict=True)])
 
-    def _send(self, client: bytes, message: FromCore) -> None:
+    def _send(self, client: bytes, message: FromCore | TracedSteps) -> None:
         self._socket.send_multipart([client, self._encoder.encode(message)], zmq.NOBLOCK)
 
 

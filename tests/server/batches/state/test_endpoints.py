@@ -182,7 +182,7 @@ async def test_a_wrong_upload_leaves_nothing(
 
 
 async def test_files_may_expire(http: httpx.AsyncClient) -> None:
-    kept = {ANCHOR: "created_at", SECONDS: "3600"}
+    kept: Any = {ANCHOR: "created_at", SECONDS: "3600"}
     file = (await upload(http, **kept)).json()
     assert file["expires_at"] == file["created_at"] + 3600
 
