@@ -21,6 +21,7 @@ from tests.server.support import served_model
         ("in.jsonl", ".", [], "is a folder"),
         ("in.jsonl", "in.jsonl", [], "is the input"),
         ("none", "out", [], "cannot be read: No such file"),
+        (".", "out", [], "cannot be read: Is a directory"),
         ("in.jsonl", "complete", ["--resume"], "is complete: there is no"),
         ("in.jsonl", "begun", [], "--resume"),
     ],

@@ -114,22 +114,6 @@ async def test_another_input_or_model_is_refused(tmp_path: Path) -> None:
         await job_of(source, model="one").open(resume=True)
 
 
-async def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JobFileError, match="cannot be read: No such file"):
-        await job_of(tmp_path / "none").open(resume=False)
-    with pytest.raises(JobFileError, match="cannot be read: Is a directory"):
-        await job_of(tmp_path).open(resume=False)
-
-
-async def test_an_empty_file_has_an_empty_output(tmp_path: Path) -> None:
-    job = job_of(write(tmp_path))
-    await job.open(resume=False)
-    await job.run(Echo())
-    job.assemble(tmp_path / "out")
-    assert (tmp_path / "out").read_bytes() == b""
-    job.remove()
-
-
 def test_a_request_is_read() -> None:
     read = read_line(4, 9, line("a", "text", max_tokens=3), RULES)
     assert isinstance(read, Line)
