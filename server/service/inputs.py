@@ -30,8 +30,8 @@ def parse_items(
 ) -> Items:
     """Parse a text, texts, one item's token ids, or items' token ids.
 
-    Raises RefusalError, with the index if there is one, for an empty or mixed list, too many items,
-    texts that are far too long, or unknown ids.
+    Raises RefusalError, with the index if there is one: an empty or mixed list, too many items, far
+    too long texts, unknown ids.
     """
     if isinstance(value, str):
         model.text_bound.check(value, field)
