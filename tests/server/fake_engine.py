@@ -25,17 +25,16 @@ from engine_core.messages import (
     Hello,
     JobTiming,
     Outputs,
+    ResetCache,
     RowOutput,
     StageTime,
     ToCore,
     Trace,
-    TracedStep,
-    TracedSteps,
     Usage,
 )
 from engine_core.tokenization.tokenizer import Tokenizer
 from workers.contract.config import Task
-from workers.contract.messages import Logprobs, StepTimes
+from workers.contract.messages import Logprobs
 
 STAGE_TIMES = [
     StageTime(busy_s=3.0, waiting_s=0.0, transfer_s=0.25, idle_s=0.5),
@@ -135,7 +134,6 @@ class FakeEngine:
         self.script = script or Script()
         self.aborted: list[int] = []
         self.ended_rows: list[tuple[int, int]] = []
-        self.traces: list[float] = []
         self.received: list[GenerateJob | EncodeJob] = []
         self._tokenizer = tokenizer
         self._task = task
@@ -205,7 +203,9 @@ class FakeEngine:
 
     def _beat(self) -> None:
         if self.script.ready:
-            self._greet_all()
+            for client in self._unready:
+                self._greet(client)
+            self._unready.clear()
         running = sum(len(job.open_rows) for job in self._jobs.values())
         beat = Beat(
             usage=Usage(running=running, waiting=0, kv_blocks_used=1, kv_blocks_total=16),
@@ -224,18 +224,17 @@ class FakeEngine:
         for client in self._greeted:
             self._send(client, beat)
 
-    def _greet_all(self) -> None:
-        while self._unready:
-            client = self._unready.pop()
-            self._greeted.add(client)
-            self._send(client, self._info)
+    def _greet(self, client: bytes) -> None:
+        self._greeted.add(client)
+        self._send(client, self._info)
 
     def _receive(self, client: bytes, message: ToCore) -> None:
         match message:
             case Hello():
-                self._unready.add(client)
                 if self.script.ready:
-                    self._greet_all()
+                    self._greet(client)
+                else:
+                    self._unready.add(client)
             case Abort():
                 # Of an earlier test's job it may come late.
                 known = {job.id for job in self.received}
@@ -247,38 +246,16 @@ class FakeEngine:
                 self.ended_rows.append((message.job, message.row))
                 if (job := self._jobs.get((client, message.job))) is not None:
                     self._close_row(job, message.row)
-            case Trace():
-                self.traces.append(message.seconds)
-                self._trace(client)
+            case ResetCache() | Trace():
+                pass  # there is no cache here, and no stage
             case GenerateJob() | EncodeJob():
                 self.received.append(message)
-                self._admit(client, message)
+                if not self.script.deaf:
+                    self._admit(client, message)
             case _:
-                pass  # there is no cache here
-
-    def _trace(self, client: bytes) -> None:
-        """Answer with step 0, of before, and steps 1 and 2."""
-        if self.script.deaf:
-            return
-        now = time.monotonic_ns() // 1000
-        steps = [
-            TracedStep(
-                step=number,
-                rows=1,
-                tokens=1,
-                prompt_tokens=0,
-                context_tokens=9,
-                continued=True,
-                times=[StepTimes(start_us=start_us, busy_us=5)],
-            )
-            for number, start_us in enumerate((now - 10_000_000, now, now + 10))
-        ]
-        self._send(client, TracedSteps(steps[:2], over=False))
-        self._send(client, TracedSteps(steps[2:], over=True))
+                pass
 
     def _admit(self, client: bytes, message: GenerateJob | EncodeJob) -> None:
-        if self.script.deaf:
-            return
         if (refusal := self.script.refusal) is not None:
             failed = msgspec.structs.replace(refusal, id=message.id)
             self._send(client, Outputs(failed=[failed]))
@@ -389,7 +366,7 @@ class FakeEngine:
         texts = message.texts or ["" for _ in message.ids]
         return np.stack([logits_of(*pair, labels) for pair in zip(queries, texts, strict=True)])
 
-    def _send(self, client: bytes, message: FromCore | TracedSteps) -> None:
+    def _send(self, client: bytes, message: FromCore) -> None:
         self._socket.send_multipart([client, self._encoder.encode(message)], zmq.NOBLOCK)
 
 

@@ -18,6 +18,7 @@ from server import __version__, cli
 from server.daemon.supervisor import Hangup
 from server.settings.settings import (
     EngineSettings,
+    Limits,
     ModelSettings,
     ServeCommand,
     Settings,
@@ -146,6 +147,23 @@ def test_every_flag_arrives(commands: list[ServeCommand]) -> None:
     (command,) = commands
     assert command.api_key == "k"
     assert command.settings == EVERY_SETTING
+    limits = {key: getattr(command.settings, key) for key in Limits.__struct_fields__}
+    assert Limits(**limits) == Limits(
+        max_sequences=8,
+        max_body_size=8000,
+        max_inputs=9,
+        max_documents=10,
+        max_n=11,
+        max_queue_seconds=12.0,
+        max_file_size=10**6,
+        max_file_lines=13,
+        max_stored_size=2 * 10**6,
+        priority_range=(-2, 3),
+        max_priority_wait=1.5,
+        max_request_seconds=14.0,
+        max_unread_size=4 * 10**6,
+        max_unread_seconds=15.0,
+    )
 
 
 def test_every_setting_has_its_flag(capsys: pytest.CaptureFixture[str]) -> None:

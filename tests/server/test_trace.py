@@ -1,6 +1,8 @@
 """`penstock trace`: which daemon and models it means, and how it fails."""
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -8,25 +10,73 @@ from typing import Any
 
 import msgspec
 import pytest
+import zmq
 
 from engine_core.client import trace_client
-from engine_core.messages import TracedStep
-from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.messages import ToCore, Trace, TracedStep, TracedSteps
 from server import cli, trace
 from server.daemon.run import RunningDaemon
 from server.trace import chrome_trace
-from tests.server.fake_engine import FakeEngine
 from tests.server.support import served_model
 from workers.contract.messages import StepTimes
+
+
+def traced_steps(number: int, start_us: int) -> TracedStep:
+    return TracedStep(
+        step=number,
+        rows=1,
+        tokens=1,
+        prompt_tokens=0,
+        context_tokens=9,
+        continued=True,
+        times=[StepTimes(start_us=start_us, busy_us=5)],
+    )
+
+
+class Engine:
+    """An engine core in a thread, which answers traces with step 0, of before, and steps 1 and 2;
+    a silent one with nothing."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.asked: list[float] = []
+        self.silent = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.bind(endpoint)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._socket.close(0)
+        self._context.term()
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            if self._socket.poll(10):
+                client, frame = self._socket.recv_multipart()
+                message = msgspec.msgpack.decode(frame, type=ToCore)
+                assert isinstance(message, Trace)
+                self.asked.append(message.seconds)
+                if not self.silent:
+                    self._answer(client)
+
+    def _answer(self, client: bytes) -> None:
+        now = time.monotonic_ns() // 1000
+        steps = [traced_steps(0, now - 10_000_000), traced_steps(1, now), traced_steps(2, now + 10)]
+        for message in (TracedSteps(steps[:2], over=False), TracedSteps(steps[2:], over=True)):
+            self._socket.send_multipart([client, msgspec.msgpack.encode(message)])
 
 
 class Machine:
     """The daemons that run: each serves `writer`, which is also called `chat`, and `ranker`."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+    def __init__(self, folder: Path) -> None:
         self.daemons: list[RunningDaemon] = []
-        self.engines: dict[str, FakeEngine] = {}
-        self._folder, self._tokenizer = folder, tokenizer
+        self.engines: dict[str, Engine] = {}
+        self._folder = folder
 
     def start(self, pid: int) -> None:
         models = [
@@ -37,22 +87,20 @@ class Machine:
         self.daemons.append(RunningDaemon(pid, tuple(models)))
         for model in models:
             endpoint = model.engine.client_endpoint
-            self.engines[f"{pid}.{model.name}"] = FakeEngine(endpoint, self._tokenizer).__enter__()
+            self.engines[f"{pid}.{model.name}"] = Engine(endpoint)
 
     def _endpoint(self, pid: int, name: str) -> str:
         return f"ipc://{self._folder}/{pid}.{name}"
 
 
 @pytest.fixture
-def machine(
-    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Machine]:
-    machine = Machine(tmp_path, tokenizer)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
     monkeypatch.setattr(trace, "running_daemons", lambda: machine.daemons)
     monkeypatch.chdir(tmp_path)
     yield machine
     for engine in machine.engines.values():
-        engine.kill()
+        engine.close()
 
 
 def steps_of(file: Path) -> dict[str, list[int]]:
@@ -76,7 +124,7 @@ def test_all_models_of_the_only_daemon(machine: Machine, capsys) -> None:
     assert cli.main(["trace"]) == 0
     assert steps_of(Path("trace.json")) == {"writer": [1, 2], "ranker": [1, 2]}
     assert capsys.readouterr().err == "wrote trace.json: 2 steps of writer, 2 steps of ranker\n"
-    assert [engine.traces for engine in machine.engines.values()] == [[5.0], [5.0]]
+    assert [engine.asked for engine in machine.engines.values()] == [[5.0], [5.0]]
 
 
 def test_one_model_by_any_of_its_names_of_one_daemon_of_two(machine: Machine) -> None:
@@ -85,7 +133,7 @@ def test_one_model_by_any_of_its_names_of_one_daemon_of_two(machine: Machine) ->
     arguments = "--pid 12 --seconds 0.5 --model chat -o chat.json"
     assert cli.main(["trace", *arguments.split()]) == 0
     assert steps_of(Path("chat.json")) == {"writer": [1, 2]}
-    asked = {name: engine.traces for name, engine in machine.engines.items()}
+    asked = {name: engine.asked for name, engine in machine.engines.items()}
     assert asked == {"11.writer": [], "11.ranker": [], "12.writer": [0.5], "12.ranker": []}
 
 
@@ -121,7 +169,7 @@ def test_a_file_that_cannot_be_written_is_known_before_the_trace(machine: Machin
     assert "cannot write no/t.json: No such file or directory" in error_of(
         capsys, "-o", "no/t.json"
     )
-    assert all(engine.traces == [] for engine in machine.engines.values())
+    assert all(engine.asked == [] for engine in machine.engines.values())
 
 
 @pytest.mark.parametrize("before", [None, "an older trace"])
@@ -130,7 +178,7 @@ def test_an_engine_that_does_not_answer_leaves_the_file_as_it_was(
 ) -> None:
     monkeypatch.setattr(trace_client, "_ANSWER_SECONDS", 0.2)
     machine.start(11)
-    machine.engines["11.ranker"].script.deaf = True
+    machine.engines["11.ranker"].silent = True
     if before is not None:
         Path("trace.json").write_text(before)
     assert "the engine of ranker does not answer" in error_of(capsys)
