@@ -1,4 +1,4 @@
-"""Endpoints of the HTTP API, declared and described by the modules that serve them."""
+"""An endpoint of the HTTP API, declared and described by the module that serves it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
@@ -22,7 +22,7 @@ REF: Final = "#/components/schemas/{name}"
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """The OpenAPI description of an endpoint: keyword arguments of FastAPI's routes, and the types
-    that they name."""
+    to which they refer by name."""
 
     arguments: dict[str, Any]
     types: tuple[Any, ...] = ()
@@ -36,11 +36,8 @@ def operation(
     form: type[msgspec.Struct] | None = None,
     query: type[msgspec.Struct] | None = None,
 ) -> Operation:
-    """Describe an endpoint by the types of its answer and body, or `form`.
-
-    The `answer` is None for a file's contents, a `chunk` one of a streamed answer. `query` has the
-    parameters of the URL.
-    """
+    """An endpoint's answer, None for whatever a file holds, and body, which may be a `form`. A
+    streamed answer consists of `chunk`s; `query` holds the parameters of the URL."""
     content: dict[str, Any] = (
         {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         if answer is None
@@ -71,8 +68,8 @@ class Endpoint:
         @CLASSIFY.answered_by
         async def create_classifications(request: Request) -> Response: ...
 
-    The application finds all that modules of `server.api` declare. `known_options.toml` in
-    `server/schemas` also lists the fields of its request.
+    The application finds each that a module of `server.api` declares. The fields of its request are
+    also listed in `server/schemas/known_options.toml`.
     """
 
     def __init__(
@@ -87,13 +84,11 @@ class Endpoint:
         order: int = _LAST,
         needs_key: bool | Literal["metrics_key"] = True,
     ) -> None:
-        """Models of these `tasks` serve it, none if it is not about a model.
-
-        With `relevance`, their scores must be one (`ExecutionConfig.scores_relevance`). A variant
-        is the same service in another form; lists of a model's endpoints have only the original.
-        `order` sorts those and the documentation. `needs_key`: clients need an API key always,
-        never, or by the setting of that name.
-        """
+        """Models of these `tasks` serve it. There are none if it is not about a model. With
+        `relevance` only those serve it whose scores are one (`ExecutionConfig.scores_relevance`). A
+        variant is the same service in another form: the list of a model's endpoints has only the
+        original. `order` sorts the documentation and that list. With `needs_key` only clients with
+        an API key are answered: always, never, or if the setting of that name says so."""
         self.method: Method = method
         self.path = path
         self.operation = operation
@@ -105,13 +100,13 @@ class Endpoint:
         self._handler: Handler | None = None
 
     def at(self, path: str, operation: Operation | None = None, *, order: int) -> "Endpoint":
-        """A variant at another path, with the same bodies and answers without an `operation`."""
+        """A variant at another path: with the same bodies and answers, or with an `operation`."""
         described, original = operation or self.operation, self.variant_of or self
         return Endpoint(self.method, path, described, variant_of=original, order=order)
 
     @property
     def path_format(self) -> str:
-        """The path with its parameters as `{name}`, without their kinds."""
+        """The path with its parameters written `{name}`, whatever their kind."""
         return compile_path(self.path)[1]
 
     @property
@@ -123,23 +118,23 @@ class Endpoint:
         return self._handler
 
     def requires_key(self, config: ServerConfig) -> bool:
-        """True if a daemon with API keys answers only clients that send one."""
+        """Whether a daemon that has API keys answers only those who send one."""
         if self._needs_key == "metrics_key":
             return config.metrics_key
         return self._needs_key
 
     def answered_by(self, handler: Handler) -> Handler:
-        """Decorate the handler."""
+        """Decorates the handler."""
         self._handler = handler
         return handler
 
     def is_served_by(self, execution: ExecutionConfig) -> bool:
-        """True if a model with this configuration serves it."""
+        """Whether a model that is run this way serves it."""
         return execution.task in self.tasks and (execution.scores_relevance or not self.relevance)
 
 
 def ref(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """A reference to a struct's schema in the description."""
+    """The schema of a struct that the description holds."""
     return {"$ref": REF.format(name=struct.__name__)}
 
 
@@ -161,7 +156,7 @@ def _query(query: type[msgspec.Struct] | None) -> dict[str, Any]:
 
 
 def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
-    """One event of a stream: a chunk, an error, or `[DONE]` at a good end."""
+    """One event of a stream: a chunk or an error. `[DONE]` at the end of a stream without error."""
     json = {
         "type": "string",
         "contentMediaType": "application/json",
