@@ -42,8 +42,8 @@ _LINES, _BYTES = 1024, 32 << 20
 _BUFFER = 1 << 20
 
 _RawLine = tuple[int, int, int, bytes]
-"""A line of the file: number from 1, offset and size in bytes, text. Of a line that is too long the
-text is only the beginning."""
+"""A line of the file: number from 1, offset and size in bytes, text. The text of
+a line that is too long is only its beginning."""
 
 
 class LineError(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from server.schemas.common import PromptLogprob, PromptLogprobs
 from server.service.ledger import Account
 from server.service.token_text import TokenText
 
-# Of a token of probability 0: JSON has no infinity.
+# The log-probability for probability 0: JSON has no infinity.
 LOWEST = -9999.0
 # Log-probabilities of generated tokens in an answer that is not streamed.
 _MOST = 1 << 22

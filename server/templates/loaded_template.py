@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from server.errors import quoted
 from server.templates.protocol import ChatTemplate, Conversation, Message, has_text, text_part
 
-# Of a prompt. A longer one would be refused for `MAX_PENDING_TOKENS` all the same.
+# A prompt's most. A longer one would be refused for `MAX_PENDING_TOKENS` all the same.
 _MAX_CHARS = 16 * 1024 * 1024
 
 # All names under which published templates look for earlier reasoning.

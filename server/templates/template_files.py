@@ -35,8 +35,8 @@ class NoChatTemplateError(ValueError):
 
 
 def read_chat_template(folder: Path) -> ChatTemplate:
-    """The chat template of the model in `folder`, from a file of its own or else from JSON. Of
-    several by name it is `default`.
+    """The chat template of the model in `folder`, from a file of its own or else from JSON. The
+    one called `default` counts if there are several.
 
     Raises NoChatTemplateError: none, none of that name, a file that cannot be read.
     """
@@ -57,7 +57,7 @@ def read_chat_template(folder: Path) -> ChatTemplate:
 
 
 def check_template_files(folder: Path) -> None:
-    """Raises UnsafeFileError for a file of templates. Other faults are told to those who chat."""
+    """Raises UnsafeFileError for a file of templates. Chats are refused for other faults."""
     try:
         list(_candidates(folder))
     except UnsafeFileError:
