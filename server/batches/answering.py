@@ -1,4 +1,4 @@
-"""Lines, as many requests come, to answers: so many at once, asked again where there is no room."""
+"""From lines to answers: a bounded number at once, each asked again where there is no room."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,10 +21,8 @@ class Room:
         self._changed = asyncio.Event()
 
     async def take(self, first: int, second: int) -> Callable[[int, int], None]:
-        """Wait in turn for so much, or for all of the room where that is less.
-
-        Call what is returned with how much of it is kept from then on, at last nothing.
-        """
+        """Wait in turn for this much, or for the whole room where that is less. Returns a function
+        to call with how much is kept from then on, and with zeros at the end."""
         taken = [min(pair) for pair in zip((first, second), self._most, strict=True)]
         async with self._turn:
             while any(own > left for own, left in zip(taken, self._left, strict=True)):
@@ -46,9 +44,9 @@ class Room:
 
 
 MAX_ANSWER_BYTES = 256 << 20
-"""Answers are taken whole: the longest."""
+"""The longest answer that is taken."""
 NOT_OURS = "internal_error"
-"""The code of what is no error of this API."""
+"""The code of an answer that is no error of this API."""
 
 _OPEN_BYTES = 256 << 20
 _TOO_MANY = 429
@@ -60,10 +58,8 @@ _OK = 200
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A request: the `index` of its line, its endpoint, its body as JSON.
-
-    `custom_id` and `model` are what a line of a file says beside and in its body.
-    """
+    """A request: its index in the job, its endpoint, its body as JSON. `custom_id` and `model` are
+    those that a line of a file names."""
 
     index: int
     custom_id: str
@@ -73,9 +69,8 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An endpoint's answer: HTTP status, request id, JSON in one line.
-
-    A full server wants to be asked again after `retry_after` seconds."""
+    """An endpoint's answer, with a body of JSON in one line. A full server names `retry_after`, in
+    seconds."""
 
     status: int
     request_id: str
@@ -92,11 +87,11 @@ Put = Callable[[Line, Answer], None]
 """Takes the answer to a line. Raises JobStoppedError where no other line would get a result."""
 
 Exchange = Callable[[str, bytes], Awaitable[Answer]]
-"""Posts JSON to a path. The answer in place of one of more than MAX_ANSWER_BYTES is `too_long`."""
+"""Posts JSON to a path. `too_long` takes the place of an answer beyond MAX_ANSWER_BYTES."""
 
 
 class Backend:
-    """Where lines go: an engine here, or a daemon there."""
+    """Answers lines, by an engine of this process' own or by a daemon."""
 
     def __init__(self, exchange: Exchange, *, at_once: int, sharing: Sharing) -> None:
         """At most `at_once` lines are asked together, by `exchange`."""
@@ -104,11 +99,8 @@ class Backend:
         self._exchange, self._at_once = exchange, at_once
 
     async def answer(self, lines: Iterable[Line], put: Put) -> None:
-        """Answer every line, errors included, begun in order: lines that begin alike follow each
-        other.
-
-        Raises the first JobStoppedError, which ends the rest.
-        """
+        """Answer every line, if only by an error, and begin them in order: neighbours share
+        prefixes. Raises the first JobStoppedError, which ends the rest."""
         room = Room(self._at_once, _OPEN_BYTES)
 
         async def answer(line: Line, keep: Callable[[int, int], None]) -> None:
@@ -122,16 +114,13 @@ class Backend:
                 for line in lines:
                     keep = await room.take(1, len(line.body))
                     tasks.create_task(answer(line, keep))
-                    # Those that have begun come to their engine before more are read.
+                    # Send what has begun before more lines are read.
                     await asyncio.sleep(0)
 
 
 async def answered(exchange: Exchange, line: Line) -> Answer:
-    """Get the server's answer to `line`, be it an error. A server that is full, or still loads, is
-    asked again.
-
-    Raises JobStoppedError where every other line would get the same error.
-    """
+    """Get the server's answer to `line`, or its error. A server that is full or loading is asked
+    again. Raises JobStoppedError for an error that every other line would get."""
     while True:
         answer = await exchange(line.url, line.body)
         if answer.is_good:

@@ -1,4 +1,4 @@
-"""`penstock batch`: one job, from its flags to an exit code."""
+"""Run `penstock batch`: one job, to an exit code."""
 
 import asyncio
 import hashlib
@@ -43,7 +43,7 @@ _FLOPS = {"H200": 650e12}
 
 
 class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the flags say. `command` are the models, or None with a daemon at `url`."""
+    """The parsed flags. `command` names the models; it is None with a daemon at `url`."""
 
     source: Path
     output: Path
@@ -53,7 +53,7 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_batch(options: BatchOptions) -> int:
-    """The command: its exit code. Raises one of `server.daemon.daemon.START_ERRORS`."""
+    """Run the command. Returns its exit code; raises one of `server.daemon.daemon.START_ERRORS`."""
     try:
         return uvloop.run(_run(options, _job_of(options)))
     except (JobFileError, JobStoppedError) as error:
@@ -64,7 +64,7 @@ def run_batch(options: BatchOptions) -> int:
 
 
 def _job_of(options: BatchOptions) -> FileJob:
-    """Raises JobFileError for what would only be found at the end."""
+    """Make the job. Raises JobFileError for faults that would otherwise show at the end."""
     output, command = options.output, options.command
     log = output.with_name(f"{output.name}.part")
     if output.is_dir():
@@ -104,7 +104,7 @@ async def _run(options: BatchOptions, job: FileJob) -> int:
 
 
 def _cancelled_by_signals() -> list[int]:
-    """SIGINT and SIGTERM cancel the running task from now on; the list gets their numbers."""
+    """Have SIGINT and SIGTERM cancel the running task. Returns a list that gets their numbers."""
     stopped: list[int] = []
     main = asyncio.current_task()
     assert main is not None, "a task runs the command"
@@ -119,8 +119,8 @@ def _cancelled_by_signals() -> list[int]:
 
 
 async def _answer(options: BatchOptions, job: FileJob) -> str:
-    """Answer what is left, with a line that shows how far it is. What the summary ends with: how
-    much of the time the matrix products alone would take, where that is known."""
+    """Answer the lines that are left and show the progress. Returns the end of the summary: which
+    part of the time the matrix products alone would take, where that is known."""
     summary, before = job.summary, msgspec.structs.replace(job.summary)
     progress = Progress(
         options.source.name,
@@ -150,7 +150,7 @@ async def _answer(options: BatchOptions, job: FileJob) -> str:
 
 
 def _keep(options: BatchOptions, job: FileJob) -> None:
-    """The job ends early: what is done is in the output, and in the log for another time."""
+    """End the job early. Its results are in the output, and in the log for `--resume`."""
     job.assemble(options.output)
     job.close()
     print(
@@ -162,11 +162,9 @@ def _keep(options: BatchOptions, job: FileJob) -> None:
 
 @asynccontextmanager
 async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
-    """An engine for each model of `command`, until the block ends.
-
-    Raises one of `server.daemon.daemon.START_ERRORS`.
-    """
-    # Whoever submits all work at once expects it to wait.
+    """Run an engine for each model of `command` within the block. Raises one of
+    `server.daemon.daemon.START_ERRORS`."""
+    # All work is submitted at once, and expected to wait.
     settings = msgspec.structs.replace(command.settings, max_queue_seconds=0, log_level="warning")
     with private_folder() as (folder, announcement):
         models = build_served_models(settings, command.setting_names, folder)
@@ -179,8 +177,8 @@ async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
 
 
 def result_options(command: ServeCommand) -> dict[str, str]:
-    """What results depend on besides the requests: the models, and those of their settings that
-    change results. Models of the hub are downloaded. Raises ModelSourceError."""
+    """The models and their settings that change results. Models of the hub are downloaded. Raises
+    ModelSourceError."""
     options: dict[str, str] = {}
     for index, model in enumerate(command.settings.models):
         suffix = f" of model {index + 1}" if index else ""
@@ -203,10 +201,9 @@ def _contents(model: ModelSettings) -> str:
 
 
 def floor_seconds(models: Sequence[ServedModel], computed: int, sampled: int) -> float | None:
-    """The time of the matrix products of so many tokens on the GPUs of their engine: `computed`
-    are those of prompts that were not saved, and the `sampled` ones. Attention comes on top.
+    """The seconds that the matrix products of these tokens alone take on the engine's GPUs.
 
-    None where it is not known: no generator alone, on GPUs that have been measured, in 16 bits.
+    Known for a single generator in 16 bits on measured GPUs, otherwise None.
     """
     if len(models) != 1:
         return None
@@ -222,8 +219,8 @@ def floor_seconds(models: Sequence[ServedModel], computed: int, sampled: int) ->
 
 
 def products(model: ModelConfig, computed: int, sampled: int) -> float:
-    """Multiplications of the layers for each token that is computed, of the head for each that is
-    sampled."""
+    """Multiplications: those of the layers for each computed token, of the LM head for each sampled
+    one."""
     heads = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
     layers = model.num_layers * model.hidden_size * (heads + 3 * model.intermediate_size)
     return layers * computed + model.vocab_size * model.hidden_size * sampled

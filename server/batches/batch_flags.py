@@ -1,4 +1,4 @@
-"""`penstock batch`: its flags. What they start is imported with the command alone."""
+"""The flags of `penstock batch`. The command itself is imported when it runs."""
 
 import argparse
 from collections.abc import Callable
@@ -25,7 +25,7 @@ MakeCommand = Callable[[argparse.Namespace], ServeCommand]
 
 
 def add_batch(parser: argparse.ArgumentParser, make_command: MakeCommand) -> None:
-    """Give `penstock batch` its own flags; `make_command` reads those of models."""
+    """Add the flags of `penstock batch`. `make_command` reads those of models."""
     parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     parser.usage = "penstock batch [MODEL ...] -i FILE -o FILE [options]"
     parser.set_defaults(run=partial(_run, make_command), parser=parser)

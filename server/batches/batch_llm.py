@@ -1,4 +1,4 @@
-"""Jobs of many requests from Python, on an engine of one's own or a running daemon."""
+"""Jobs of many requests from Python, on an own engine or a running daemon."""
 
 import argparse
 import asyncio
@@ -66,7 +66,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Job(ABC, Generic[ResultT]):
-    """`count` requests, each of which gets one result or one error."""
+    """`count` requests. Each gets one result or one error."""
 
     def __init__(self, title: str, count: int) -> None:
         self._title = title
@@ -75,18 +75,18 @@ class Job(ABC, Generic[ResultT]):
 
     @abstractmethod
     def rounds(self) -> Iterator[Iterable[Line]]:
-        """The lines, round by round. A round may depend on the answers to the one before."""
+        """The lines by rounds. A round may depend on the answers to the one before."""
 
     @abstractmethod
     def read(self, line: Line, body: bytes) -> None:
-        """Put the result in a good answer. Raises JobStoppedError where no other would get one."""
+        """Put the result of a good answer. Raises JobStoppedError if no line can get one."""
 
     def refuse(self, line: Line, error: RequestError) -> None:
-        """Put why a line was refused."""
+        """Put the error of a line that was refused."""
         self.put(line.index, error)
 
     def take(self, line: Line, answer: Answer) -> None:
-        """As `base.Put` says."""
+        """Take an answer (an `answering.Put`)."""
         if answer.is_good:
             self.summary.add_usage(answer.body)
             self.read(line, answer.body)
@@ -94,15 +94,13 @@ class Job(ABC, Generic[ResultT]):
             self.refuse(line, refusal(answer))
 
     def put(self, index: int, result: ResultT | RequestError) -> None:
-        """The result of a request, given its number."""
+        """Put the result of request number `index`."""
         self.results[index] = result
         self.summary.count(failed=isinstance(result, RequestError))
 
     async def run(self, backend: Backend, *, shown: bool) -> list[ResultT | RequestError]:
-        """Get all results, in order. If it is `shown`, a line on standard error tells the progress.
-
-        Raises JobStoppedError, with the results so far.
-        """
+        """Get all results in order, with the progress on standard error if it is `shown`. Raises
+        JobStoppedError, with the results so far."""
         summary, started = self.summary, time.perf_counter()
         summary.sharing = backend.sharing
         progress = Progress(self._title, "requests", summary.requests, lambda: summary.done)
@@ -119,7 +117,7 @@ class Job(ABC, Generic[ResultT]):
 
 
 class Completions(Job[Generated]):
-    """A completion for each prompt. One that is no request has its error at once."""
+    """A completion for each prompt. A prompt that makes no request has its error at once."""
 
     def __init__(
         self,
@@ -128,10 +126,10 @@ class Completions(Job[Generated]):
         sampling: Options | Sequence[Options],
         common: Options,
     ) -> None:
-        """Make a line of each prompt, with the fields `named`, and those of `common` and
-        `sampling`, which may be one for all prompts, or one for each.
+        """Make a line of each prompt, with the fields of `named`, `common` and `sampling`.
 
-        Raises ValueError for options that are wrong for all, before any work.
+        `sampling` is one for all prompts, or one for each. Raises ValueError for options that are
+        wrong for all.
         """
         super().__init__("generate", len(prompts))
         if isinstance(sampling, Mapping):
@@ -146,7 +144,7 @@ class Completions(Job[Generated]):
         for index, (prompt, own) in enumerate(zip(prompts, each, strict=True)):
             options = {**of_all, **own}
             try:
-                if own:  # those of all have been checked
+                if own:  # the common ones have been checked
                     _check(_COMPLETIONS, options)
                 fields = {**named, "prompt": plain("prompt", prompt), **options}
                 fields["return_token_ids"] = True
@@ -155,7 +153,7 @@ class Completions(Job[Generated]):
                 self.put(index, error)
 
     def rounds(self) -> Iterator[Iterable[Line]]:
-        # Bodies begin with the prompts: those that begin alike follow each other.
+        # Bodies begin with the prompts: sorting puts common prefixes together.
         yield sorted(self.lines, key=attrgetter("body"))
 
     def read(self, line: Line, body: bytes) -> None:
@@ -168,8 +166,8 @@ class Completions(Job[Generated]):
 
 
 class Embeddings(Job[FloatArray]):
-    """A vector for each text, float32[D]. Neighbouring texts share a line. Where that is refused,
-    each of its texts gets a line of its own."""
+    """A vector for each text, float32[D]. Neighbouring texts share a line. If that is refused, each
+    of its texts is asked for alone."""
 
     def __init__(self, named: Options, texts: Sequence[Prompt], options: Options) -> None:
         """Raises ValueError."""
@@ -190,34 +188,34 @@ class Embeddings(Job[FloatArray]):
             self.put(number, np.frombuffer(vector, np.float32))
 
     def refuse(self, line: Line, error: RequestError) -> None:
-        part = self._numbers[line.index]
-        if len(part) == 1:
-            self.put(part[0], error)
+        numbers = self._numbers[line.index]
+        if len(numbers) == 1:
+            self.put(numbers[0], error)
         else:
-            self._alone += part
+            self._alone += numbers
 
-    def _lines(self, parts: Iterable[list[int]]) -> Iterator[Line]:
-        for part in parts:
-            self._numbers.append(part)
-            items = [plain("input", self._texts[number]) for number in part]
+    def _lines(self, chunks: Iterable[list[int]]) -> Iterator[Line]:
+        for numbers in chunks:
+            self._numbers.append(numbers)
+            items = [plain("input", self._texts[number]) for number in numbers]
             yield line_of(len(self._numbers) - 1, _EMBEDDINGS, {**self._fields, "input": items})
 
     def _neighbours(self) -> Iterator[list[int]]:
-        """Numbers of neighbouring texts, or of neighbouring token ids."""
-        part: list[int] = []
+        """Yield the numbers of neighbours that are all texts, or all token ids."""
+        chunk: list[int] = []
         for number, text in enumerate(self._texts):
             try:
                 plain("input", text)
             except RequestError as error:
                 self.put(number, error)
                 continue
-            alike = not part or isinstance(text, str) == isinstance(self._texts[part[0]], str)
-            if len(part) == _TEXTS_A_LINE or not alike:
-                yield part
-                part = []
-            part.append(number)
-        if part:
-            yield part
+            alike = not chunk or isinstance(text, str) == isinstance(self._texts[chunk[0]], str)
+            if len(chunk) == _TEXTS_A_LINE or not alike:
+                yield chunk
+                chunk = []
+            chunk.append(number)
+        if chunk:
+            yield chunk
 
 
 class Rerankings(Job[list[RerankResult]]):
@@ -253,9 +251,9 @@ class BatchLLM:
             results = llm.generate(prompts, max_tokens=64)
             print(llm.summary)
 
-    Results are in the order of what was asked. A request that is refused stops no other one: it is
-    in `errors`, by its number. `errors` and `summary` are those of the last job that ran to its
-    end. Use it from one thread; Ctrl-C ends the job, and leaving the block the engine.
+    Results are in the order of the requests. A refused request stops no other: `errors` has it by
+    its number. `errors` and `summary` are those of the last job that ran to its end. Use it from
+    one thread. Ctrl-C ends the job, leaving the block the engine.
     """
 
     summary: Summary
@@ -270,9 +268,11 @@ class BatchLLM:
         progress: bool = True,
         **settings: object,
     ) -> None:
-        """Without `url`, `model` is a folder or a hub id, and `settings` are those of a model in
-        `penstock.yaml`; with `url` it is the name of a model of that daemon. With `progress` a line
-        on standard error tells how far a job is. Raises ValueError."""
+        """Open an own engine, or with `url` a client of that daemon. Raises ValueError.
+
+        `model` is a folder or a hub id, and `settings` are a model's in `penstock.yaml`. With `url`
+        it is the name of a model there. `progress` shows a job's on standard error.
+        """
         if url is None and model is None:
             raise ValueError("model: name a folder or a hub id, or the url of a daemon")
         if url is not None and settings:
@@ -287,10 +287,8 @@ class BatchLLM:
         self._backend: Backend | None = None
 
     def __enter__(self) -> Self:
-        """Wait until the engine is ready.
-
-        Raises one of `server.daemon.daemon.START_ERRORS`; ValueError for a bad `url`.
-        """
+        """Wait until the engine is ready. Raises one of `server.daemon.daemon.START_ERRORS`, and
+        ValueError for a bad `url`."""
         loop = LoopThread()
         try:
             self._backend = loop.run(self._stack.enter_async_context(self._opened()))
@@ -319,19 +317,19 @@ class BatchLLM:
         sampling: Options | Sequence[Options] = _NONE,
         **options: object,
     ) -> list[GenerateResult]:
-        """Continue each prompt, a text or its token ids. `options` are fields of `/v1/completions`
-        for all prompts; `sampling` are more of them, or some for each. A prompt that is refused has
-        its RequestError for a result.
+        """Continue each prompt, a text or its token ids. Results are in order; a refused prompt has
+        a RequestError.
 
-        Raises ValueError for options that are wrong for all, or without any prompt;
+        `options` are fields of `/v1/completions`, `sampling` more of them, for all prompts or one
+        for each. Raises ValueError for options that are wrong for all, or without prompts, and
         JobStoppedError if the engine is lost.
         """
         _check_any("prompts", prompts)
         return self._run(Completions(self._named, prompts, sampling, options))
 
     def embed(self, texts: Sequence[Prompt], **options: object) -> FloatArray:
-        """The vector of each text (or of token ids), float32[N, D]; `options` are fields of
-        `/v1/embeddings`. One that is refused is NaN, and in `errors`. Raises like `generate`."""
+        """The vector of each text (or of token ids), float32[N, D]. `options` are fields of
+        `/v1/embeddings`. A refused text is NaN, and in `errors`. Raises like `generate`."""
         _check_any("texts", texts)
         vectors = self._run(Embeddings(self._named, texts, options))
         width = max(0 if isinstance(row, RequestError) else len(row) for row in vectors)
@@ -342,7 +340,7 @@ class BatchLLM:
         return whole
 
     def rerank(self, query: str, documents: Sequence[str], **options: object) -> list[RerankResult]:
-        """The documents by their relevance to `query`, the best first; `options` are fields of
+        """The documents by their relevance to `query`, the best first. `options` are fields of
         `/v1/rerank`. Raises like `generate`, and RequestError if the query is refused."""
         (ranking,) = self.rerank_each([query], [documents], **options)
         if isinstance(ranking, RequestError):
@@ -352,8 +350,8 @@ class BatchLLM:
     def rerank_each(
         self, queries: Sequence[str], documents: Sequence[Sequence[str]], **options: object
     ) -> list[list[RerankResult] | RequestError]:
-        """The same for many queries, each with documents of its own. A query that is refused has
-        its RequestError for a result. Raises like `generate`."""
+        """Rerank each query's documents. A refused query has a RequestError. Raises like
+        `generate`."""
         _check_any("queries", queries)
         if len(queries) != len(documents):
             raise ValueError(f"documents: {len(documents)} lists for {len(queries)} queries")
@@ -382,7 +380,7 @@ class BatchLLM:
 
 
 def _check_any(name: str, given: Sequence[object]) -> None:
-    """Raises ValueError for an empty job, and for one text in place of many."""
+    """Raises ValueError for an empty job, and for a text in place of a list."""
     if isinstance(given, str):
         raise ValueError(f"{name}: a list, not one text")
     if not len(given):
@@ -390,8 +388,8 @@ def _check_any(name: str, given: Sequence[object]) -> None:
 
 
 def check_options(url: str, options: Options) -> Options:
-    """The options of a job for `url`. Raises ValueError for one that is unknown or no JSON, and for
-    a wrong one of completions."""
+    """Check the options of a job for `url`. Raises ValueError for one that is unknown, no JSON, or
+    wrong for completions."""
     try:
         _check(url, options)
     except RequestError as error:
@@ -400,8 +398,8 @@ def check_options(url: str, options: Options) -> Options:
 
 
 def _check(url: str, options: Options) -> None:
-    """Raises RequestError as `check_options` raises ValueError. The prompt, which may be long, is
-    checked by whoever answers."""
+    """Raises RequestError as `check_options` raises ValueError. The prompt is checked where the
+    line is answered."""
     known = _OPTIONS[url]
     if unknown := sorted(options.keys() - known):
         names = ", ".join(sorted(known))
@@ -416,7 +414,7 @@ def _check(url: str, options: Options) -> None:
 
 
 def line_of(index: int, url: str, fields: Options) -> Line:
-    """A line with this body. Raises RequestError for what is no JSON."""
+    """A line with these fields for its body. Raises RequestError for what is no JSON."""
     try:
         return Line(index, "", url, json.dumps(fields, allow_nan=False).encode())
     except (TypeError, ValueError) as error:
@@ -424,8 +422,7 @@ def line_of(index: int, url: str, fields: Options) -> Line:
 
 
 def plain(field: str, prompt: Prompt) -> str | list[int]:
-    """A text, or token ids, which may come in an array, as Python's numbers. Raises
-    RequestError."""
+    """A text, or token ids of any sequence or array as a list. Raises RequestError."""
     if isinstance(prompt, str):
         return prompt
     try:
@@ -437,8 +434,7 @@ def plain(field: str, prompt: Prompt) -> str | list[int]:
 
 
 def refusal(answer: Answer) -> RequestError:
-    """The error in an answer that is not good. Raises JobStoppedError for what every other request
-    for this model would get, too."""
+    """The error of a bad answer. Raises JobStoppedError for one that all requests would get."""
     error = error_of(answer)
     if error.code in _OF_ALL:
         raise JobStoppedError(f"{error.message} ({error.code})")
@@ -446,7 +442,7 @@ def refusal(answer: Answer) -> RequestError:
 
 
 def engine_options(settings: Mapping[str, object]) -> EngineOptions:
-    """Raises ValueError, naming the setting."""
+    """Convert the settings of a model. Raises ValueError, naming the setting."""
     for key in settings:
         if key not in _KEYS:
             raise ValueError(f"{key}: there is no such setting; there are {', '.join(_KEYS)}")
@@ -466,8 +462,8 @@ def engine_options(settings: Mapping[str, object]) -> EngineOptions:
 
 
 class LoopThread:
-    """Runs coroutines for threads that wait for them. Child processes that a coroutine starts end
-    with the thread: it lives until `close`."""
+    """Runs coroutines for threads that wait for them. It lives until `close`: child processes end
+    with the thread that started them."""
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
@@ -475,7 +471,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[object, object, ResultT]) -> ResultT:
-        """Wait for its result. Ctrl-C cancels it, waits for its end, and is raised again."""
+        """Run `work` to its result. Ctrl-C cancels it, waits for its end, and is raised again."""
         ended = threading.Event()
         tasks: list[asyncio.Task[ResultT]] = []
 

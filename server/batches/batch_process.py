@@ -45,22 +45,22 @@ _MOST_ROOM = 16 << 20
 RETRY_S = 5.0
 
 STORAGE_FAULTS = (StateFolderError, sqlite3.OperationalError, NoRoomError, OSError)
-"""What makes batches wait: the disk is full, or fails; the database is gone, or another one."""
+"""Faults that make batches wait: a full or failing disk, a database that is gone or replaced."""
 _SHARE = 0.5
-"""The part of what an engine takes at once that is for batches: others find room beside them."""
+"""The part of an engine's room that batches may take, beside online requests."""
 
 
 class BatchHealth:
-    """Batches wait until they are said to run. The log has why they wait, if there is a reason."""
+    """Whether batches run or wait, at first the latter. The log has the reason for waiting."""
 
     def __init__(self, file: Path | None = None) -> None:
-        """`file` is that of `BatchState`. Raises OSError."""
+        """`file` is `BatchState`'s. Raises OSError."""
         self._state = None if file is None else BatchState(file)
         self._reason = ""
         self.runs = False
 
     def wait(self, reason: object) -> None:
-        """Note that batches wait, for this reason. The first one is logged."""
+        """Note that batches wait. The first reason is logged."""
         if not self._reason:
             self._reason = str(reason)
             _log.warning("files and batches wait (--state-dir): %s", reason)
@@ -80,7 +80,7 @@ class BatchHealth:
 
 
 async def run_batches(config: ServerConfig) -> None:
-    """Until SIGTERM, which also comes when an engine is lost."""
+    """Run until SIGTERM, which also comes when an engine is lost."""
     running = asyncio.current_task()
     assert running is not None, "a task runs this"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
@@ -88,8 +88,7 @@ async def run_batches(config: ServerConfig) -> None:
     beating = lasting_task(keep_beating(), "heartbeat")
     health = BatchHealth(Path(config.batch_file) if config.batch_file is not None else None)
     state = await _opened(Path(config.state.folder), config.state.token, health)
-    # Lines are checked and counted where they were uploaded: here nobody asks for a key, and
-    # metrics, logs and traces of requests are not those of the API processes.
+    # Uploads have been authorized. Lines need no key, and are in no metrics, logs or traces.
     try:
         async with engine_backend(unattended(config, config.models), _SHARE) as backend:
             keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
@@ -108,7 +107,6 @@ async def run_batches(config: ServerConfig) -> None:
 
 
 async def _opened(folder: Path, token: int, health: BatchHealth) -> StateFolder:
-    """The state folder, as soon as it can be used."""
     while True:
         try:
             return StateFolder(folder, token)
@@ -118,8 +116,8 @@ async def _opened(folder: Path, token: int, health: BatchHealth) -> StateFolder:
 
 
 class BatchRunner:
-    """`run` takes batches in the order in which they were made. One that a killed daemon has begun
-    goes on: what had been written of its results is kept."""
+    """Runs stored batches, the oldest first. One that a killed process has begun goes on with the
+    results that are on the disk."""
 
     def __init__(
         self,
@@ -129,7 +127,7 @@ class BatchRunner:
         on_owner: Callable[[str], None] = lambda _: None,
         health: BatchHealth | None = None,
     ) -> None:
-        """`on_owner` hears whose batch comes next."""
+        """`on_owner` is called with the owner of each batch before it runs."""
         self._state, self._on_owner = state, on_owner
         self._backend = backend
         self._max_line_bytes = max_body_size + BESIDE_BODY
@@ -138,7 +136,7 @@ class BatchRunner:
         self._needed = 0
 
     async def run(self) -> None:
-        """Until cancelled. Raises JobStoppedError if the engines are lost."""
+        """Run until cancelled. Raises JobStoppedError if the engines are lost."""
         while True:
             try:
                 await self._turn()
@@ -149,8 +147,8 @@ class BatchRunner:
                 await asyncio.sleep(RETRY_S)
 
     async def _turn(self) -> None:
-        """Run the next batch, if there is one and the disk is well. One that is to end may give
-        the disk what it lacks. Raises as `run` does, and one of STORAGE_FAULTS."""
+        """Run the next batch, if there is one and the disk can be written. A batch that is to end
+        runs all the same: its end may free room. Raises as `run`, and one of STORAGE_FAULTS."""
         await self._drop_expired()
         batch = await asyncio.to_thread(self._state.batches.next_open)
         if not self._health.runs and not (batch is not None and is_to_end(batch)):
@@ -171,7 +169,7 @@ class BatchRunner:
 
 
 class _BatchRun:
-    """One batch, from wherever it is to its end."""
+    """One batch, from its present state to its end."""
 
     def __init__(
         self,
@@ -187,8 +185,8 @@ class _BatchRun:
         self._job = FileJob(source, self._log, rules=rules, options={})
 
     async def run(self, backend: Backend) -> None:
-        """Raises as `BatchRunner.run` does, one of STORAGE_FAULTS where the batch is to wait, and
-        CancelledError: it goes on another time."""
+        """Run the batch to its end. Raises as `BatchRunner.run`, one of STORAGE_FAULTS if it is to
+        wait, and CancelledError: it goes on at the next start."""
         try:
             await self._job.open(resume=True)
         except NoRoomError as error:
@@ -207,7 +205,7 @@ class _BatchRun:
             self._job.close()
 
     async def _wait_for_room(self, error: Exception) -> None:
-        """Raise `error`; but a batch that is to end fails of it, and frees what it has."""
+        """Raise `error`, unless the batch is to end: then it fails, which frees its room."""
         batch = await asyncio.to_thread(self._state.batches.get, self._batch.id, self._batch.owner)
         if batch is None or not is_to_end(batch):
             raise error
@@ -232,7 +230,7 @@ class _BatchRun:
         await asyncio.to_thread(self._finish, ended)
 
     async def _watch(self, work: asyncio.Task[None]) -> Status:
-        """Tell how far it is, until it is done, cancelled or too late: the status that follows."""
+        """Store the progress until the batch is done, cancelled or late: its next status."""
         batches, batch = self._state.batches, self._batch
         while True:
             await asyncio.wait([work], timeout=_POLL_S)
@@ -256,7 +254,7 @@ class _BatchRun:
         )
 
     def _finish(self, status: Status) -> None:
-        """Give the client what there is. Raises JobFileError."""
+        """Give the client the results. Raises JobFileError."""
         batches, batch, files = self._state.batches, self._batch, self._state.files
         batches.enter(batch.id, "finalizing", "in_progress")
         output, errors = self._output_ids
@@ -265,21 +263,21 @@ class _BatchRun:
             files.path(errors),
             unfinished=_EXPIRED if status == "expired" else None,
         )
-        made = tuple(filter(None, (self._made(output, "output"), self._made(errors, "error"))))
-        known, done = {file.id for file in made}, self._job.summary
+        done = self._job.summary
+        good, bad = self._made(output, "output"), self._made(errors, "error")
         batches.end(
             batch.id,
             status,
-            made,
-            output_file_id=output if output in known else None,
-            error_file_id=errors if errors in known else None,
+            [file for file in (good, bad) if file],
+            output_file_id=good and good.id,
+            error_file_id=bad and bad.id,
             completed=done.completed,
             failed=done.failed,
         )
         self._job.remove()
 
     def _made(self, file_id: str, what: str) -> StoredFile | None:
-        """A file for the client; an empty one is removed."""
+        """Make a file of the client's from results. An empty one is removed."""
         batch, path = self._batch, self._state.files.path(file_id)
         size = path.stat().st_size
         if not size:
@@ -298,7 +296,7 @@ class _BatchRun:
 
     @property
     def _output_ids(self) -> tuple[str, str]:
-        """Those of the output and of the errors. A second attempt writes the same files."""
+        """The ids of the output and of the errors, the same in every attempt."""
         output, errors = (
             hashlib.blake2b(f"{self._batch.id} {what}".encode(), digest_size=12).hexdigest()
             for what in ("output", "errors")
@@ -306,23 +304,22 @@ class _BatchRun:
         return f"file-{output}", f"file-{errors}"
 
     async def _fail(self, code: str, message: str, reason: object) -> None:
-        """End the batch without results. What it takes of the disk goes first."""
+        """End the batch without results, after freeing its room on the disk."""
         _log.warning("batch %s: %s", self._batch.id, reason)
         for path in (self._log, *map(self._state.files.path, self._output_ids)):
             path.unlink(missing_ok=True)
         errors = msgspec.json.encode([BatchError(code, message)]).decode()
         await asyncio.to_thread(
-            self._state.batches.end, self._batch.id, "failed", (), errors=errors
+            self._state.batches.end, self._batch.id, "failed", [], errors=errors
         )
 
 
 def is_to_end(batch: StoredBatch) -> bool:
-    """Whether its client has cancelled it, or its time is over."""
+    """True if its client has cancelled it, or its time is over."""
     return batch.status == "cancelling" or time.time() >= batch.expires_at
 
 
 def main() -> None:
-    """The process."""
     os.umask(0o077)
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)

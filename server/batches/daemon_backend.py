@@ -1,4 +1,4 @@
-"""A daemon that runs elsewhere, over HTTP."""
+"""Lines answered by a running daemon, over HTTP."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,8 +17,8 @@ _NO_ANSWER = 500
 
 @asynccontextmanager
 async def daemon_backend(url: str, api_key: str | None) -> AsyncGenerator[Backend]:
-    """The daemon at `url`, for which lines are ordinary requests: its prefix cache shares the whole
-    blocks of what they begin with. Raises ValueError for what is no address."""
+    """Answer lines by the daemon at `url`, to which they are online requests: its prefix cache
+    shares whole blocks. Raises ValueError for a wrong address."""
     try:
         client = HTTPClient(Address.of(url, api_key), MAX_ANSWER_BYTES)
     except ValueError as error:
@@ -30,7 +30,7 @@ async def daemon_backend(url: str, api_key: str | None) -> AsyncGenerator[Backen
 
 
 async def _exchange(client: HTTPClient, path: str, data: bytes) -> Answer:
-    """As `answering.Exchange` says. Raises JobStoppedError if there is no answer."""
+    """An `answering.Exchange`. Raises JobStoppedError if there is no answer."""
     address = client.address
     try:
         given = await client.exchange(address.request("POST", path, msgspec.Raw(data)))
@@ -43,8 +43,8 @@ async def _exchange(client: HTTPClient, path: str, data: bytes) -> Answer:
 
 
 def in_one_line(answer: Answer) -> Answer:
-    """The answer with its JSON in one line. Other bodies, of a gateway, give way to an error of
-    this API, so that files of results can have it."""
+    """Put the answer's JSON in one line. Another body, such as a gateway's, becomes an error of
+    this API."""
     try:
         body = msgspec.json.format(answer.body, indent=-1)
     except (msgspec.DecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Engines within reach: lines are answered by the HTTP API's own handlers, without a socket."""
+"""Lines answered by engines of this machine, through the HTTP API's handlers without a socket."""
 
 import asyncio
 import math
@@ -15,23 +15,22 @@ from engine_core.client.pending_jobs import EncodeCall, GenerateStream
 from engine_core.config import EngineConfig
 from engine_core.loop.admission import job_size
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
-from engine_core.tokenization.tokenizer import Tokenizer
 from server.batches.answering import MAX_ANSWER_BYTES, Answer, Backend, Room, too_long
 from server.daemon.application import all_endpoints, create_app
-from server.service.service import Model, Registry, Service
+from server.service.service import Registry, Service
 from server.settings.api_keys import ClientKey
 from server.settings.settings import ServerConfig
 
 
 async def exchange(app: ASGIApp, path: str, data: bytes) -> Answer:
-    """Post to an application, as `answering.Exchange` says."""
+    """Post to an application (an `answering.Exchange`)."""
     to_read: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]
     answer: list[Message] = []
 
     async def receive() -> Message:
         if to_read:
             return to_read.pop()
-        # The client stays: who cancels the request cancels this task.
+        # The client never leaves: a cancelled request cancels this task.
         return await asyncio.get_running_loop().create_future()
 
     async def send(message: Message) -> None:
@@ -67,10 +66,10 @@ def _scope(path: str, size: int) -> dict[str, object]:
 
 
 class BatchClient(EngineClient):
-    """Sends a line's first job once there is room for it, which is held until the line is over."""
+    """Sends a line's first job once there is room. The line holds that room until its end."""
 
     def __init__(self, engine: EngineConfig, share: float) -> None:
-        """Uses at most this `share` of what the engine takes at once."""
+        """Takes at most `share` of the engine's room, a fraction."""
         super().__init__(engine.client_endpoint)
         self.batch = True
         self._room = Room(
@@ -101,7 +100,7 @@ _UNLIMITED = 1 << 62
 
 
 class EngineBackend(Backend):
-    """Lines whose jobs wait in the engines' clients."""
+    """Answers lines whose jobs wait in the engines' clients."""
 
     def __init__(self, service: Service) -> None:
         app = create_app(service)
@@ -110,29 +109,27 @@ class EngineBackend(Backend):
         self._keys = service.keys
 
     def act_for(self, client: ClientKey) -> None:
-        """Lines are this client's from now on."""
+        """Answer lines for this client from now on."""
         self._keys.anybody = client
 
 
 @asynccontextmanager
 async def engine_backend(config: ServerConfig, share: float = 1.0) -> AsyncGenerator[EngineBackend]:
-    """Answers lines with the engines of `config`, which run or are about to, until the block ends.
-    They have at most this `share` of what an engine takes at once; the rest is for other clients.
+    """Answer lines with the engines of `config`, which run or start, until the block ends.
 
-    Raises RefusalError if an engine dies before it is ready.
+    Lines take at most `share` of an engine's room. Raises RefusalError if an engine dies before it
+    is ready.
     """
-    models: list[Model] = []
-    for served in config.models:
-        execution = served.execution
-        tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
-        models.append(Model(served, tokenizer, BatchClient(served.engine, share)))
+    registry = Registry.load(
+        config.models, all_endpoints(), lambda engine: BatchClient(engine, share)
+    )
     # The clients keep to the engines' bounds, and lines wait: nothing is to be refused here.
     unlimited = msgspec.structs.replace(config, max_unread_size=_UNLIMITED, max_request_seconds=0.0)
-    registry = Registry(models, all_endpoints())
     service = Service(unlimited, registry)
+    clients = [model.client for model in registry.models]
     try:
-        await asyncio.gather(*[model.client.start() for model in models])
-        await asyncio.gather(*[model.client.wait_ready() for model in models])
+        await asyncio.gather(*[client.start() for client in clients])
+        await asyncio.gather(*[client.wait_ready() for client in clients])
         yield EngineBackend(service)
     finally:
         await registry.close()

@@ -1,7 +1,4 @@
-"""A job from a file of requests to a file of their results, in the same order.
-
-Both have lines in OpenAI's batch format.
-"""
+"""A job from a file of requests to one of results in the same order, in OpenAI's batch format."""
 
 import asyncio
 import hashlib
@@ -12,7 +9,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -26,27 +23,27 @@ from server.batches.state.disk import draft_of, sync_folder
 from server.errors import fault_of, quoted
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank")
-"""What a line may ask for."""
+"""The endpoints of lines."""
 
 BESIDE_BODY = 1 << 16
-"""Bytes of a line that are not its body."""
+"""Bytes of a line around its body, at most."""
 
 _ONLINE_FIELDS = ("stream", "timeout", "priority")
 
 _FIRST_DEPTH, _DEPTHS, _GROWTH = 64, 40, 1.2
 DEPTHS = tuple(round(_FIRST_DEPTH * _GROWTH**i) for i in range(_DEPTHS))
-"""Where the beginnings of a prompt are hashed, in bytes of its JSON: up to 78,000, in steps that
-are a fifth of the depth. Prompts that share a beginning differ at most so much deeper."""
+"""Lengths of the hashed prefixes of a prompt, in bytes of its JSON. Each is a fifth longer than the
+one before; the last is 78,000."""
 
 _SKIPPED_AT_ONCE = 1 << 20
 SYNC_SECONDS = 1.0
 _LINES, _BYTES = 1024, 32 << 20
-"""Lines that are sorted together."""
+"""The most lines, and bytes, that are sorted together."""
 _BUFFER = 1 << 20
 
 _RawLine = tuple[int, int, int, bytes]
-"""A line as it stands in the file: its number from 1, where it begins and its size in bytes, and
-its text, of a line that is too long only the beginning."""
+"""A line of the file: number from 1, offset and size in bytes, text. The text of
+a line that is too long is only its beginning."""
 
 
 class LineError(msgspec.Struct, frozen=True):
@@ -54,10 +51,11 @@ class LineError(msgspec.Struct, frozen=True):
 
     code: str
     message: str
+    is_good: ClassVar[bool] = False
 
 
 class LineRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What lines must keep to. With `endpoint` all have that `url`."""
+    """The rules for lines. With `endpoint`, no other `url` is allowed."""
 
     max_line_bytes: int
     endpoint: str | None = None
@@ -111,25 +109,23 @@ _encode = msgspec.json.Encoder().encode
 class FileJob:
     """One job. Lines are read twice: once to find those that begin alike, then in that order.
 
-    `open` it, `run` it, then `assemble` the output and `remove` the log; or `close` it, and go on
-    another time. `summary` is kept up to date meanwhile; `model` is that of the first request.
+    `open` and `run` it, then `assemble` the output and `remove` the log; or `close` it, to go on
+    later. `summary` is kept up to date; `model` is the first request's.
     """
 
     def __init__(
         self, source: Path, log: Path, *, rules: LineRules, options: Mapping[str, str]
     ) -> None:
-        """`source` are the requests; `log` takes the results as they come. `options` are what the
-        results depend on besides, such as the model: a job goes on only with the same."""
+        """`log` takes the results as they come. `options` name what results depend on besides the
+        requests in `source`, such as the model: a job goes on only with equal ones."""
         self._source, self._log_path = source, log
         self._rules, self._options = rules, dict(options)
         self.summary = Summary()
         self.model: str | None = None
 
     async def open(self, *, resume: bool) -> None:
-        """Read all of the source, and begin the log, or go on with one if there is one (`resume`).
-
-        Raises JobFileError.
-        """
+        """Read the source and begin the log, or with `resume` go on with an old one. Raises
+        JobFileError."""
         await asyncio.to_thread(self._open, resume)
 
     def _open(self, resume: bool) -> None:
@@ -153,8 +149,8 @@ class FileJob:
             opened.pop_all()
 
     async def run(self, backend: Backend) -> None:
-        """Answer every line that has no result yet. Cancelled or not, what is done is on the disk
-        at the end.
+        """Answer every line without a result. Results are on the disk at the end, also if it is
+        cancelled.
 
         Raises JobStoppedError if `backend` is lost, JobFileError if the log cannot be written.
         """
@@ -172,10 +168,10 @@ class FileJob:
     def assemble(
         self, output: Path, errors: Path | None = None, unfinished: LineError | None = None
     ) -> None:
-        """Write the results to `output` in the order of the lines; with `errors` those which failed
-        go there instead. Lines without a result have `unfinished` for one, or are left out.
+        """Write the results in the order of the lines. With `errors`, failures go to that file.
 
-        Each file is there as a whole or not at all. Raises JobFileError.
+        Lines without a result get `unfinished`, or are left out. Each file is written as a whole or
+        not at all. Raises JobFileError.
         """
         paths = [output] if errors is None else [output, errors]
         drafts = [draft_of(path) for path in paths]
@@ -187,7 +183,7 @@ class FileJob:
                     if result is None and unfinished is not None:
                         result = self._output(index, self._custom_id(index), unfinished)
                     if result is not None:
-                        is_output = errors is None or _is_good(read_output(result))
+                        is_output = errors is None or read_output(result).is_good
                         files[0 if is_output else 1].write(result + b"\n")
                 for file in files:
                     file.flush()
@@ -200,12 +196,12 @@ class FileJob:
                 draft.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Forget the log: the results are elsewhere."""
+        """Close the job and delete the log."""
         self._file.close()
         self._log.remove()
 
     def close(self) -> None:
-        """Leave the log for another time."""
+        """Close the job and keep the log."""
         self._file.close()
         self._log.close()
 
@@ -215,13 +211,12 @@ class FileJob:
             await asyncio.to_thread(self._log.sync)
 
     def _lines(self) -> Iterator[Line]:
-        """The requests without a result, sorted."""
         for window in _windows(self._unanswered()):
             yield from sorted(window, key=prompt_of)
 
     def _unanswered(self) -> Iterator[Line]:
-        """The requests without a result, those that begin alike about together. A line that is no
-        request gets its error on the way."""
+        """Yield the requests without a result, those that begin alike near each other. Lines that
+        are no request get an error."""
         for index in self._order.tolist():
             if self._log.has(index):
                 continue
@@ -245,7 +240,7 @@ class FileJob:
         return read_line(index, number, text, self._rules)
 
     def _text(self, index: int) -> bytes:
-        """A line, or the beginning of one that is too long."""
+        """The line, or the beginning of one that is too long."""
         size = min(int(self._index.sizes[index]), self._rules.max_line_bytes)
         return os.pread(self._file.fileno(), size, int(self._index.offsets[index]))
 
@@ -266,17 +261,12 @@ class FileJob:
         self._count(read_output(output))
 
     def _count(self, outcome: Answer | LineError) -> None:
-        self.summary.count(failed=not _is_good(outcome))
+        self.summary.count(failed=not outcome.is_good)
         if isinstance(outcome, Answer) and outcome.is_good:
             self.summary.add_usage(outcome.body)
 
 
-def _is_good(outcome: Answer | LineError) -> bool:
-    return isinstance(outcome, Answer) and outcome.is_good
-
-
 def _windows(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Neighbouring lines: so many of them, or bytes."""
     window: list[Line] = []
     size = 0
     for line in lines:
@@ -291,18 +281,14 @@ def _windows(lines: Iterable[Line]) -> Iterator[list[Line]]:
 class LineIndex:
     """All lines of a file but the blank ones, at 188 bytes each.
 
-    numbers    int64[L], from 1
-    offsets    int64[L], in bytes
-    sizes      int64[L], in bytes
-    repeated   bool[L], its `custom_id` is that of an earlier request
-    model      of the first request that names one
-    digest     of the whole file
-    num_bytes  of the whole file
+    `numbers` (from 1), `offsets` and `sizes` (in bytes) are int64[L]. `repeated`, bool[L], marks a
+    `custom_id` that an earlier request has. `model` is that of the first request that names one;
+    `digest` and `num_bytes` are of the whole file.
     """
 
     def __init__(self, file: BinaryIO, rules: LineRules) -> None:
-        """Reads all of `file`, of which one line at a time is in memory. A line that is no request
-        takes its `custom_id` from no other. Raises OSError."""
+        """Reads `file` line by line. The `custom_id` of a line that is no request does not count.
+        Raises OSError."""
         hashed = hashlib.blake2b(digest_size=16)
         self.numbers, self.offsets, self.sizes = array("q"), array("q"), array("q")
         self.model: str | None = None
@@ -326,8 +312,8 @@ class LineIndex:
         return len(self.offsets)
 
     def order(self) -> npt.NDArray[np.int64]:
-        """The indices of all lines, int64[L]: those that begin alike, one after another. The hashes
-        are forgotten."""
+        """The indices of all lines, int64[L], grouped by how they begin. Call it once: it drops the
+        hashes."""
         hashes = np.frombuffer(self._hashes, np.uint32).reshape(-1, _DEPTHS)
         self._hashes = array("I")
         used = hashes[:, hashes.any(axis=0)]
@@ -335,20 +321,19 @@ class LineIndex:
 
 
 def _hash_of(custom_id: str) -> int:
-    """Not 0, which is for none."""
+    """A hash other than 0, which stands for no id."""
     digest = hashlib.blake2b(custom_id.encode(), digest_size=8).digest()
     return int.from_bytes(digest) or 1
 
 
 def prompt_of(request: Line) -> bytes:
-    """What lines are sorted by: the text of its prompt, in JSON."""
+    """The text of a line's prompt, in JSON: the key by which lines are sorted."""
     given = _prompts.decode(request.body)
     return bytes(given.messages or given.prompt or given.query)
 
 
 def _hashes(request: Line) -> list[int]:
-    """Hashes of what its prompt begins with, each of everything up to its depth. Two that are equal
-    by chance only put lines side by side."""
+    """Hashes of the prompt's prefixes, one for each of DEPTHS. Equal ones by chance do no harm."""
     prompt = memoryview(prompt_of(request))
     hashed = zlib.crc32(request.url.encode())
     hashes: list[int] = []
@@ -363,7 +348,7 @@ def _hashes(request: Line) -> list[int]:
 
 
 def _repeated(ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Which of `ids` are there before, bool[L]; 0 is none."""
+    """Mark the ids that stand in `ids` before, bool[L]. 0 is no id."""
     _, first = np.unique(ids, return_index=True)
     repeated = ids != 0
     repeated[first] = False
@@ -371,7 +356,7 @@ def _repeated(ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
 
 
 def _lines(file: BinaryIO, most: int, seen: Callable[[bytes], object]) -> Iterator[_RawLine]:
-    """The lines that are not blank, without a byte order mark; `seen` gets every byte."""
+    """Yield the lines that are not blank, without a byte order mark. `seen` gets every byte."""
     number = offset = 0
     while text := file.readline(most + 1):
         seen(text)
@@ -414,7 +399,7 @@ def read_line(index: int, number: int, text: bytes, rules: LineRules) -> Line | 
 
 
 def custom_id_of(text: bytes) -> str | None:
-    """The `custom_id` in a line, as far as it can be read."""
+    """The `custom_id` of a line, None if it cannot be read."""
     try:
         return _named.decode(text).custom_id
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -430,7 +415,7 @@ def output_line(batch_id: str, custom_id: str | None, outcome: Answer | LineErro
 
 
 def read_output(line: bytes) -> Answer | LineError:
-    """What came of the request of a line that `output_line` has made."""
+    """The outcome in a line that `output_line` has made."""
     output = _output.decode(line)
     if output.error is not None:
         return output.error

@@ -16,15 +16,13 @@ import msgspec
 from server.event_loop import first_error
 
 _IDLE_SECONDS = 2.0
-"""Servers close a connection that has been idle for a while (uvicorn: 5 s): one that might be
-closing just now is not used again."""
+"""Connections idle for longer are not used again: servers close them (uvicorn: after 5 s)."""
 _MAX_WAIT_SECONDS = 600.0
 
 
 class Answer(msgspec.Struct):
-    """A complete answer. `pieces` are the parts of its body as they arrived; times in seconds.
-    `retry_after` is what a server that refuses asks to wait; `request_id` its name of the
-    request."""
+    """A complete answer. `pieces` are the parts of its body with their times of arrival; times and
+    `retry_after` are in seconds."""
 
     sent: float
     status: int = 0
@@ -40,7 +38,7 @@ class Answer(msgspec.Struct):
 
 
 class AnswerTooLongError(Exception):
-    """More bytes than the client takes; the connection has been closed."""
+    """The answer has more bytes than the client takes. The connection has been closed."""
 
     def __init__(self, size: int, request_id: str) -> None:
         super().__init__(f"an answer of {size} bytes")
@@ -48,7 +46,7 @@ class AnswerTooLongError(Exception):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a server listens, and what every request to it carries."""
+    """A server's address, and the API key of requests to it."""
 
     host: str
     port: int
@@ -93,8 +91,7 @@ class _Connection(asyncio.Protocol):
         self._now = 0.0
 
     async def exchange(self, request: bytes) -> Answer:
-        """Raises OSError if the connection is lost before the answer is complete,
-        AnswerTooLongError."""
+        """Raises AnswerTooLongError, and OSError if the connection is lost before the end."""
         self._complete = asyncio.get_running_loop().create_future()
         self._answer, self._length = Answer(time.perf_counter()), 0
         self._transport.write(request)

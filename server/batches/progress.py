@@ -1,4 +1,4 @@
-"""The progress of a job: a line on a terminal, or one now and then in a log."""
+"""A line with the progress of a job, on a terminal or now and then in a log."""
 
 import asyncio
 import sys
@@ -13,8 +13,8 @@ _TERMINAL_SECONDS, _LOG_SECONDS = 1.0, 10.0
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """A line with the rate and the time to go; `done` returns how many of `total` are done now,
-    `note` what else there is to say."""
+    """A line with the rate and the time to go. `done` returns how many of `total` are done by now,
+    `note` the end of the line."""
 
     title: str
     unit: str
@@ -23,7 +23,7 @@ class Progress(msgspec.Struct, frozen=True):
     note: Callable[[], str] = str
 
     def line(self, elapsed: float) -> str:
-        """The state `elapsed` seconds after the start."""
+        """The line `elapsed` seconds after the start."""
         done = self.done()
         rate = done / elapsed if elapsed else 0.0
         left = f"{(self.total - done) / rate:,.0f} s to go" if rate else "no estimate yet"
@@ -35,8 +35,8 @@ class Progress(msgspec.Struct, frozen=True):
 
     @asynccontextmanager
     async def shown(self, to: TextIO | None = None) -> AsyncGenerator[None]:
-        """Show the line on `to` (default: standard error) until the block ends: on a terminal every
-        second, over the one before; elsewhere a new one every ten seconds."""
+        """Show the line on `to` (default: standard error) until the block ends. A terminal's is
+        overwritten every second, others get a new one every ten."""
         stream = to or sys.stderr
         task = asyncio.create_task(self._show(stream, time.perf_counter()))
         try:

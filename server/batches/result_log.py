@@ -1,4 +1,4 @@
-"""The results of a job as they come, in a file that a killed job goes on from."""
+"""A file of a job's results as they come, from which a killed job goes on."""
 
 import hashlib
 import os
@@ -18,11 +18,11 @@ _NONE = -1
 
 
 class JobFileError(Exception):
-    """A file of the job cannot be used; one line says which, and why."""
+    """A file of the job cannot be used. The message is one line with the reason."""
 
 
 class NoRoomError(JobFileError):
-    """A file of the job needs `num_bytes` more, about, and there is no room for them."""
+    """There is no room for the `num_bytes`, about, that a file of the job still needs."""
 
     def __init__(self, message: str, num_bytes: int) -> None:
         super().__init__(message)
@@ -30,8 +30,7 @@ class NoRoomError(JobFileError):
 
 
 class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What results belong to: the input's digest, size in bytes and lines, and whatever else they
-    depend on, such as the model."""
+    """The input that results belong to, and the other `options` that they depend on."""
 
     input_digest: str
     input_bytes: int
@@ -39,7 +38,7 @@ class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str]
 
     def difference(self, other: "JobIdentity") -> str | None:
-        """How an earlier job, `other`, was another one than this. None: it was the same."""
+        """How the earlier job `other` differs from this one, None if it does not."""
         if self.input_digest != other.input_digest:
             return (
                 f"the input has changed: it has {self.lines:,} lines ({self.input_bytes:,} bytes), "
@@ -64,11 +63,10 @@ _record = msgspec.json.Decoder(_Record)
 
 
 class ResultLog:
-    """A line with the job's identity, and then one for each result, with the index of its request
-    and a digest of both and of the identity.
+    """A line with the job's identity, then a record for each result: its index and a digest.
 
-    Records are kept in memory until `sync`, so that a job that is killed loses what came since the
-    last one. A record that is torn ends what is read back.
+    The digest covers the identity, too. Records stay in memory until `sync`: a killed job loses
+    those since the last one. Reading back ends at a torn record.
     """
 
     def __init__(
@@ -77,11 +75,11 @@ class ResultLog:
         identity: JobIdentity,
         resumed: Callable[[int, bytes], None] | None = None,
     ) -> None:
-        """Begin a file; with `resumed` go on with it if it is there: that gets the index and the
-        result of every record in it.
+        """Begin a file. With `resumed`, go on with one that exists: it gets the index and the
+        result of every record.
 
-        Raises JobFileError if it cannot be written, or is another job's, or there and not to be
-        resumed; where there is no room NoRoomError, as everything here that writes.
+        Raises JobFileError if the file cannot be written, is another job's, or exists without
+        `resumed`. Without room, this and all other writes raise NoRoomError.
         """
         if resumed is None and path.exists():
             raise JobFileError(
@@ -103,7 +101,7 @@ class ResultLog:
             raise
 
     def add(self, index: int, result: bytes) -> None:
-        """The result of a request (JSON in one line), which has none yet."""
+        """Add the first result of a request, JSON in one line."""
         prefix = b'{"index":%d,"digest":"%s","result":' % (index, self._digest(index, result))
         self._note(index, len(prefix), result)
         record = prefix + result + b"}\n"
@@ -111,12 +109,11 @@ class ResultLog:
         self._end += len(record)
 
     def has(self, index: int) -> bool:
-        """Whether the request has its result."""
+        """True if the request has a result."""
         return bool(self._offsets[index] != _NONE)
 
     def sync(self) -> None:
-        """Write what has come to the disk; may run in a thread beside `add`. Raises JobFileError if
-        there is no room."""
+        """Write new records to the disk. May run in a thread beside `add`. Raises JobFileError."""
         with self._syncing:
             count = len(self._unsynced)
             data = b"".join(self._unsynced[:count])
@@ -132,8 +129,7 @@ class ResultLog:
             del self._unsynced[:count]
 
     def results(self) -> Iterator[tuple[int, bytes | None]]:
-        """The index and the result of every request, in order; None where there is none. All must
-        have been synced."""
+        """Yield each request's index and result, or None, in order. Call `sync` before."""
         descriptor = self._file.fileno()
         for index, (offset, size) in enumerate(zip(self._offsets, self._sizes, strict=True)):
             if offset == _NONE:
@@ -142,27 +138,27 @@ class ResultLog:
                 yield index, os.pread(descriptor, int(size), int(offset))
 
     def remove(self) -> None:
-        """The results are elsewhere now."""
+        """Close and delete the file."""
         self.close()
         self.path.unlink()
 
     def close(self) -> None:
-        """Leave the file for later."""
+        """Close the file and keep it."""
         self._file.close()
 
     @property
     def num_bytes(self) -> int:
-        """The results so far."""
+        """The size of the results so far."""
         return int(self._sizes.sum())
 
     def _expected_bytes(self) -> int:
-        """The results that have not come, if they are like those that have."""
+        """The expected size of the missing results: the mean size of the others, each."""
         done = int(np.count_nonzero(self._sizes))
         left = len(self._sizes) - done
         return self.num_bytes // done * left if done else 0
 
     def _note(self, index: int, prefix: int, result: bytes | Raw) -> None:
-        """The result will be `prefix` bytes behind the present end."""
+        """Note where the result will be: `prefix` bytes behind the present end."""
         self._offsets[index], self._sizes[index] = self._end + prefix, len(memoryview(result))
 
     def _digest(self, index: int, result: bytes | Raw) -> bytes:
@@ -198,7 +194,7 @@ class ResultLog:
             raise JobFileError(f"{self.path} is of another job: {difference}")
 
     def _records(self, reading: Iterable[bytes]) -> Iterator[_Record]:
-        """Up to the first that is torn; a request has one result, the first."""
+        """Yield the first record of each request, up to one that is torn."""
         for text in reading:
             try:
                 record = _record.decode(text)
@@ -216,7 +212,7 @@ class ResultLog:
 
 @contextmanager
 def explained(path: Path, num_bytes: int) -> Generator[None]:
-    """Failures to write so many bytes to `path` become JobFileError, or NoRoomError of these."""
+    """Turn failures to write `path`, or `num_bytes` to it, into JobFileError or NoRoomError."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a job gives: a result or an error for each of its requests, and a summary."""
+"""A result or an error for each request of a job, and the job's summary."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -14,7 +14,7 @@ Sharing = Literal["by token", "by whole blocks"]
 
 
 class RequestError(Exception):
-    """Why one request of a job was refused or failed. It stands in the place of its result."""
+    """One request of a job was refused or failed. The error stands in place of its result."""
 
     def __init__(self, code: ErrorCode | str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -27,15 +27,15 @@ class RequestError(Exception):
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
-    """What a prompt is continued by: `n` choices as `/v1/completions` has them, with their token
-    ids. The properties are those of the first."""
+    """A prompt's `n` choices as `/v1/completions` returns them, with their token ids. The
+    properties are the first choice's."""
 
     choices: list[CompletionChoice]
     usage: CompletionUsage
 
     @property
     def text(self) -> str:
-        """As it is returned: without a stop string."""
+        """The text as it is returned, without a stop string."""
         return self.choices[0].text
 
     @property
@@ -46,17 +46,17 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Why it ended."""
+        """The reason for its end."""
         return self.choices[0].finish_reason
 
     @property
     def logprobs(self) -> CompletionLogprobs | None:
-        """Its tokens' log-probabilities, if they were requested."""
+        """The tokens' log-probabilities, if they were requested."""
         return self.choices[0].logprobs
 
     @property
     def cached_tokens(self) -> int:
-        """How many of the prompt's tokens had been computed before."""
+        """The number of the prompt's tokens that had been computed before."""
         return self.usage.prompt_tokens_details.cached_tokens
 
 
@@ -64,10 +64,8 @@ GenerateResult = Generated | RequestError
 
 
 class JobStoppedError(RuntimeError):
-    """The engine or the daemon of a job is gone, or refuses everything.
-
-    `results` has what was done until then, in the order of the requests: None where nothing was.
-    """
+    """The engine or the daemon of a job is gone, or refuses everything. `results` has the results
+    so far in the order of the requests, None where there is none."""
 
     def __init__(self, message: str, results: Sequence[object] = ()) -> None:
         super().__init__(message)
@@ -94,9 +92,8 @@ _answered = msgspec.json.Decoder(_Answered)
 class Summary(msgspec.Struct, kw_only=True):
     """One job in numbers, kept up to date while it runs.
 
-    `done` of the `requests` have a result or, `failed` of them, an error; `earlier` ones were done
-    by other runs. `saved_tokens` of the `prompt_tokens` were not computed again, as the engine
-    counted them.
+    `done` requests have a result, or an error (`failed`); `earlier` of them are of other runs.
+    `saved_tokens` of the `prompt_tokens` were not computed again.
     """
 
     requests: int = 0
@@ -111,31 +108,31 @@ class Summary(msgspec.Struct, kw_only=True):
 
     @property
     def completed(self) -> int:
-        """Requests that have a result."""
+        """Requests with a result."""
         return self.done - self.failed
 
     @property
     def computed_tokens(self) -> int:
-        """Those of prompts that were not saved, and the generated ones."""
+        """Generated tokens, and those of prompts that were not saved."""
         return self.prompt_tokens - self.saved_tokens + self.output_tokens
 
     @property
     def saved_share(self) -> float:
-        """Between 0 and 1."""
+        """The part of the prompts' tokens that was saved, a fraction."""
         return self.saved_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
     def requests_per_s(self) -> float:
-        """Failed ones included."""
+        """The rate of this run, failed requests included."""
         return (self.done - self.earlier) / self.seconds
 
     def count(self, *, failed: bool = False) -> None:
-        """One more is done."""
+        """Count one more request as done."""
         self.done += 1
         self.failed += failed
 
     def add_usage(self, body: bytes) -> None:
-        """The tokens of a good answer, if it says how many."""
+        """Add the tokens that a good answer reports, if it does."""
         try:
             usage = _answered.decode(body).usage
         except msgspec.ValidationError:

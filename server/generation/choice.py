@@ -1,4 +1,4 @@
-"""One row of a generate job on its way to the client."""
+"""One choice of a generate job, from its row's tokens to pieces of text."""
 
 import codecs
 import functools
@@ -17,16 +17,16 @@ from server.generation.scores import LOWEST, ScoredToken, ScoredTokens
 from server.schemas.common import FinishReason
 from server.service.service import Model
 
-# Enough of the prompt to know whether a text has begun, and with it a character.
+# Enough of a prompt's tail to know if a text, or a character, has begun.
 CONTEXT_TOKENS = 8
 
 
 class Detokenizer:
-    """Incremental text of one row: its parts together are what decoding all ids would add.
+    """Incremental text of one row: its pieces together are what decoding all ids would add.
 
-    `context` is the tail of the prompt. A part is empty while a character is incomplete; a
-    character that is incomplete at the end is left out. Bytes that are not UTF-8 become U+FFFD, as
-    many as Python's decoder writes, and the text goes on behind them.
+    `context` is the tail of the prompt. A piece is empty while a character is incomplete; one that
+    is incomplete at the end is left out. Bytes that are not UTF-8 become U+FFFD, as by Python's
+    decoder.
     """
 
     def __init__(
@@ -57,13 +57,12 @@ def finished_text(tokenizer: Tokenizer, ids: list[int], *, skip_special_tokens: 
 
 
 class StopStrings:
-    """Finds the first stop string in a text that comes in parts, however it is split.
+    """Finds the first stop string in a text that comes in pieces, however it is split.
 
-    The first is the one that ends first; if two end at the same character, the longer. Text that
-    may yet become a stop string is held back, unless stop strings are `included` in the text. One
-    Knuth-Morris-Pratt automaton a stop string (SIAM J. Comput. 6(2), 1977): its state is the length
-    of its longest prefix that ends the text, so a character costs constant amortised time, whatever
-    the lengths.
+    The first is the one that ends first, of two the longer. Text that may yet become a stop string
+    is held back, unless stop strings are `included` in the text. One Knuth-Morris-Pratt automaton a
+    stop string (SIAM J. Comput. 6(2), 1977) keeps the length of its longest prefix that ends the
+    text. A character costs constant amortised time.
     """
 
     def __init__(self, stops: tuple[str, ...], *, included: bool = False) -> None:
@@ -75,7 +74,7 @@ class StopStrings:
         self.found = False
 
     def push(self, added: str, *, may_end: bool = True) -> str:
-        """The text that is now certain to come before any stop string. With `may_end` False, a stop
+        """The text that is now certain to come before any stop string. Without `may_end`, a stop
         string completed in `added` is ordinary text."""
         text = self._held + added
         for end, char in enumerate(added, start=len(self._held) + 1):
@@ -93,7 +92,7 @@ class StopStrings:
         return held
 
     def _advance(self, char: str) -> int:
-        """Take one character; the length of the longest stop string that it completes, or 0."""
+        """Take one character. Returns the length of the longest stop string completed, or 0."""
         matched = 0
         for index, (stop, links) in enumerate(self._stops):
             state = self._states[index]
@@ -121,11 +120,11 @@ def _failure_links(pattern: str) -> tuple[int, ...]:
 
 
 class TextPiece(msgspec.Struct, frozen=True):
-    """A part of a choice's text that has become certain, with the tokens since the last piece.
+    """A piece of a choice's text that has become certain, with the tokens since the last piece.
 
-    `finish_reason` comes with the last piece; the prompt's text and ids, `echo` and `prompt_ids`,
-    with the first. `tokens` are the sampled tokens and `prompt_tokens` the prompt's. What is of the
-    prompt, and tokens and ids, are there only if they are requested: ids are UNSET otherwise.
+    The last piece has the `finish_reason`, the first the prompt's text (`echo`) and `prompt_ids`.
+    `tokens` are the sampled tokens, `prompt_tokens` the prompt's, both with scores. All of these
+    are present only if requested; ids are UNSET otherwise.
     """
 
     index: int
@@ -139,8 +138,11 @@ class TextPiece(msgspec.Struct, frozen=True):
 
 
 class Prompt:
-    """One prompt as the engine understood it; `echo` is its text if the choices repeat it, else
-    empty; `scores` are those of its tokens if the request wants them, as far as they have come."""
+    """One prompt as the engine understood it.
+
+    `echo` is its text, empty if choices do not repeat it. `scores` are its tokens' so far, None if
+    they are not requested.
+    """
 
     def __init__(self, model: Model, plan: GenerationPlan, position: int, ids: bytes) -> None:
         self._tokenizer = model.tokenizer
@@ -157,7 +159,7 @@ class Prompt:
         return array("i", self._ids).tolist()
 
     def add_scores(self, scored: Logprobs) -> None:
-        """Those of the next tokens, which the row of its first choice brings."""
+        """Add the scores of the next tokens. They come with the row of the first choice."""
         if self.scores is None:
             return
         begin = len(self.scores)
@@ -165,19 +167,19 @@ class Prompt:
         self.scores.add(self.ids[some], scored, self._offsets[some] if self._is_placed else ())
 
     def detokenizer(self) -> Detokenizer:
-        """For a text that continues this prompt."""
+        """A detokenizer for text that continues this prompt."""
         context = array("i", self._ids[-4 * CONTEXT_TOKENS :]).tolist()
         return Detokenizer(self._tokenizer, context, skip_special_tokens=self._skips)
 
     @cached_property
     def _offsets(self) -> list[int]:
-        """Where each token begins in the prompt's text, in characters."""
+        """The offset of each token in the prompt's text, in characters."""
         detokenizer = Detokenizer(self._tokenizer, [], skip_special_tokens=self._skips)
         lengths = [len(detokenizer.step(token)) for token in self.ids]
         return list(accumulate(lengths[:-1], initial=0))
 
     def _echo(self, plan: GenerationPlan, position: int) -> str:
-        """The text as it was sent, or the text of its ids if the model saw something else."""
+        """The text as it was sent, or that of the ids if the model saw another."""
         is_whole = plan.options.tokenization.truncate_to is None
         if plan.prompts.texts and self._skips and is_whole:
             return plan.prompts.texts[position]
@@ -185,19 +187,17 @@ class Prompt:
 
 
 class Choice:
-    """The certain part of one row: text, log-probabilities, how it ended.
+    """The certain text of one row, with its log-probabilities and its end.
 
-    Text that may yet become a stop string is held back until `end` releases it. An engine that
-    fails does not end its rows: that text is lost.
+    Text that may yet become a stop string is held back until `end` releases it; it is lost if the
+    engine fails. The first choice of a scored prompt brings the scores before the others begin.
 
-    Where the prompt is scored, its first choice brings the scores before the others begin.
-
-    `tokens` counts every generated token, also a stop token and the tokens whose text a stop string
-    has cut off. `cached` counts the tokens of its prompt that the engine had computed before.
+    `tokens` counts every generated token, a stop token and those cut off included. `cached` counts
+    the prompt's tokens that had been computed before.
     """
 
     def __init__(self, index: int, prompt: Prompt, model: Model, plan: GenerationPlan) -> None:
-        """`index` is its row."""
+        """`index` is the row."""
         self.index = index
         self.tokens = 0
         self.cached = 0
@@ -216,7 +216,7 @@ class Choice:
 
     @property
     def met_stop_string(self) -> bool:
-        """One of the request's stop strings has ended it."""
+        """True if a stop string of the request has ended it."""
         return self._stops is not None and self._stops.found
 
     @property
@@ -225,8 +225,8 @@ class Choice:
         return self._likelihood / max(self.tokens, 1)
 
     def apply(self, output: RowOutput) -> None:
-        """Apply one update of the engine; afterwards `finish_reason` is set if the choice has
-        ended. What the engine sends after a stop string is ignored."""
+        """Apply one update of the engine, and set `finish_reason` if it ends the choice. Updates
+        after the end are ignored."""
         if self.finish_reason is not None:
             return
         self.cached += output.cached
@@ -238,7 +238,7 @@ class Choice:
             self.end("length" if output.finish == "length" else "stop")
 
     def end(self, reason: FinishReason) -> None:
-        """Nothing follows: release the text that was held back for the sake of a stop string."""
+        """End the choice, and release the text that was held back for a stop string."""
         if self.finish_reason is not None:
             return
         self.finish_reason = reason
@@ -246,7 +246,7 @@ class Choice:
             self._text += self._stops.flush()
 
     def next_piece(self) -> TextPiece | None:
-        """The part that has become certain since the last call, None if there is none."""
+        """The piece that has become certain since the last call, None if there is none."""
         plan = self._plan
         echo = "" if self._begun else self._prompt.echo
         if not (self._text or echo or self.finish_reason is not None):
@@ -270,8 +270,8 @@ class Choice:
         return piece
 
     def _new_scores(self) -> Sequence[ScoredToken]:
-        """Those of the prompt that no piece has had: all choices whose first piece has them share
-        one object."""
+        """The prompt's scores that no piece has had. First pieces with all of them share one
+        object."""
         scores = self._prompt.scores
         if scores is None:
             return []
@@ -279,7 +279,7 @@ class Choice:
         return scores[begin:] if begin else scores
 
     def _apply_token(self, output: RowOutput) -> None:
-        # The token that comes with "stop" is the stop token: no text, unless it is requested.
+        # The token that comes with "stop" is the stop token, whose text must be requested.
         silent = output.finish == "stop" and not self._plan.include_stop
         text = "" if silent else self._detokenizer.step(output.token)
         if output.sampled is not None:

@@ -1,4 +1,4 @@
-"""From a request's messages to the prompt that the model's template makes of them."""
+"""From a request's messages to the prompt, by the model's chat template."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -23,12 +23,12 @@ _OWN_NAMES = {
     "continue_final_message",
 }
 _AT_ONCE = 1024
-"""Messages to parse, of hundreds of thousands that a body may hold, in half a millisecond."""
+"""Messages to parse before others have a turn: half a millisecond's. A body may hold 100,000s."""
 _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a conversation becomes a prompt. `variables` are the request's own for the template."""
+    """Options of a conversation's prompt. `variables` are the request's own for the template."""
 
     add_generation_prompt: bool | None
     continue_final_message: bool | None
@@ -40,11 +40,11 @@ async def chat_prompt(
 ) -> str:
     """The text for the model to continue, special tokens written out.
 
-    The whole conversation is held until its prompt is known. Raises RefusalError: a message at
-    fault, texts far beyond what the model takes, no room, a template that refuses, no time.
+    The ledger holds the conversation meanwhile. Raises RefusalError: a message at fault, texts far
+    beyond the model's length, no room, a template that refuses, no time.
     """
     model.text_bound.check_length(_num_characters(messages), "messages")
-    # What waits is the frame alone: messages without any text are many times its size in memory.
+    # Only the frame waits: messages without text are many times its size in memory.
     parsed = await conversation(messages, options, model.chat.template)
     question = frame(parsed)
     del parsed
@@ -64,8 +64,8 @@ async def chat_prompt(
 async def conversation(
     messages: Sequence[ChatMessage], options: ChatOptions, template: ChatTemplate
 ) -> Conversation:
-    """Raises RefusalError, naming the message, its part, or the variable at fault. Others have
-    their turns meanwhile, where there are many messages."""
+    """Parse the messages, with other requests in between. Raises RefusalError, naming the message,
+    its part, or the variable at fault."""
     _check_variables(options.variables, template)
     parsed: list[dict[str, Any]] = []
     for number, message in enumerate(messages):
@@ -85,7 +85,6 @@ async def conversation(
 
 
 def _num_characters(messages: Sequence[ChatMessage]) -> int:
-    """Those of roles and contents, which a template writes out."""
     characters = 0
     for message in messages:
         parts = message.content or ""
@@ -95,7 +94,7 @@ def _num_characters(messages: Sequence[ChatMessage]) -> int:
 
 
 def last_answer(messages: Sequence[ChatMessage]) -> str:
-    """The text of the last message if it is an assistant's, or else none. Raises RefusalError, as
+    """The text of the last message if it is an assistant's, else none. Raises RefusalError as
     `conversation` does."""
     *others, last = messages
     if last.role != "assistant" or last.content is None:
@@ -121,7 +120,7 @@ def _check_continued(options: ChatOptions, messages: list[dict[str, Any]]) -> No
 
 
 def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
-    """One message as its client wrote it, without what is null."""
+    """One message as its client wrote it, without null fields."""
     is_assistant = message.role == "assistant"
     found: dict[str, Any] = {"role": message.role}
     if message.content is not None:
@@ -163,7 +162,7 @@ def _with_refusal(
 
 
 def _reasoning(message: ChatMessage, field: str) -> dict[str, str]:
-    """What led to an answer, by the name that the request has for it. Raises RefusalError."""
+    """The reasoning, by the name that the request uses. Raises RefusalError."""
     name, value = name_and_value(
         (f"{field}.reasoning_content", message.reasoning_content),
         (f"{field}.reasoning", message.reasoning),
@@ -193,7 +192,7 @@ def _only_an_assistant(field: str, does: str) -> RefusalError:
 
 
 def _call(call: ToolCall, field: str) -> dict[str, Any]:
-    """A tool call. Raises RefusalError for arguments that are no object."""
+    """Convert a tool call. Raises RefusalError for arguments that are no object."""
     name, arguments = f"{field}.function.arguments", call.function.arguments or "{}"
     try:
         _ARGUMENTS.decode(arguments)

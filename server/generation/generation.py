@@ -25,7 +25,7 @@ from server.schemas.completions import Completion
 from server.schemas.sampling import SamplingOptions, StreamOptions
 from server.service.service import Model, json_answer, record_of, service_of, time_left
 
-# Updates pile up behind a client that reads slowly: other tasks run after so many of them.
+# Updates after which other tasks run. They pile up behind a client that reads slowly.
 _AT_ONCE = 512
 _encode = msgspec.json.Encoder().encode
 
@@ -42,8 +42,8 @@ class Generation:
         scores: HeldScores,
         started: float,
     ) -> None:
-        """`stream` has ended, without any prompt, if the deadline came before the engine accepted
-        the job; `started` is when the request came, by time.perf_counter()."""
+        """`stream` has no prompts if the deadline came before the engine accepted the job.
+        `started` is the time of the request by time.perf_counter()."""
         service, record = service_of(request), record_of(request)
         self._record, self._scores = record, scores
         self._metrics = service.metrics.of_model(model.name)
@@ -66,11 +66,8 @@ class Generation:
         record.rows = len(self.choices)
 
     async def advance(self) -> Collection[Choice]:
-        """Wait for the engine's updates, or the deadline, and apply them. Returns the choices that
-        have changed, none once all have ended.
-
-        Raises RefusalError if the job failed.
-        """
+        """Wait for the engine's updates, or the deadline, and apply them. Returns the changed
+        choices, none once all have ended. Raises RefusalError if the job failed."""
         outputs = list(itertools.islice(self._unread, _AT_ONCE))
         if not outputs:
             self._unread = iter(await self._stream.next())
@@ -96,10 +93,8 @@ class Generation:
         return updated.values()
 
     async def final_pieces(self) -> list[TextPiece]:
-        """Wait until all choices have ended. Returns each choice of the answer as one piece.
-
-        Raises RefusalError if the job failed, or the answer has become too large.
-        """
+        """Wait until all choices have ended. Returns each choice of the answer as one piece. Raises
+        RefusalError if the job failed, or the answer has become too large."""
         self._scores.streamed = False
         while await self.advance():
             pass
@@ -107,25 +102,25 @@ class Generation:
         return [piece for piece in pieces if piece is not None]
 
     def encoding(self) -> AbstractAsyncContextManager[None]:
-        """The whole answer is encoded within the block: large ones one after the other."""
+        """A block in which to encode a whole answer: large ones one at a time."""
         return self._encoding if self._scores.are_many else nullcontext()
 
     def usage(self) -> CompletionUsage:
         """Exact counts, so far."""
         prompt = sum(self._prompt_tokens)
         completion = sum(choice.tokens for choice in self.choices)
-        # A prompt's later rows may find in the cache what its first row has computed.
+        # A prompt's later rows may find its first row's blocks in the cache.
         cached = sum(choice.cached for choice in self.choices[:: self._plan.width])
         details = PromptTokensDetails(cached)
         return CompletionUsage(prompt, completion, prompt + completion, details)
 
     def expire(self) -> None:
-        """The deadline has come: the engine stops, and `advance` ends the choices still open."""
+        """Stop the engine at the deadline. `advance` then ends the choices still open."""
         self._expired = True
         self._stream.abort()
 
     def record(self) -> None:
-        """Write down what has come of it, whether it is complete or not."""
+        """Fill the request's record, also of a job that is not complete."""
         record, width = self._record, self._plan.width
         record.prompt_tokens = sum(self._prompt_tokens)
         for row, choice in enumerate(self.choices):
@@ -139,8 +134,8 @@ class Generation:
             record.decode_s = self._stream.decode_s
 
     def _best(self) -> list[Choice]:
-        """The `n` likeliest choices of each prompt, the best first, numbered anew; all choices
-        unchanged if no more were generated."""
+        """The `n` likeliest choices of each prompt, the best first, numbered anew. Without more
+        than `n`, all choices unchanged."""
         n, width = self._plan.n, self._plan.width
         if n == width:
             return self.choices
@@ -174,10 +169,10 @@ class Generation:
 async def generate(
     request: Request, model: Model, plan: GenerationPlan
 ) -> AsyncGenerator[Generation]:
-    """Submit a job; entered once the engine has accepted it or its deadline, by the plan or the
-    server's limit, has come, aborted on the way out, when the request's record gets its numbers.
+    """Submit a job. The block begins once the engine has accepted it, or at the plan's or the
+    server's deadline. Its end aborts the job, and fills the request's record.
 
-    Raises RefusalError if the engine refuses it, or there is no room for what is held.
+    Raises RefusalError if the engine refuses the job, or the ledger has no room.
     """
     service, record, started = service_of(request), record_of(request), time.perf_counter()
     key = record.client.share.number
@@ -212,11 +207,11 @@ async def generate(
 
 
 class AnswerForm(ABC):
-    """One answer in the shapes of an API, with the parts that its request selects."""
+    """One answer in the form of an API, with the fields that its request selects."""
 
     @abstractmethod
     async def whole(self, pieces: Sequence[TextPiece], generation: Generation) -> Struct:
-        """The answer, of one piece for each choice."""
+        """The answer from one piece for each choice."""
 
     def begin(self) -> bytes:
         """The events before the first text."""
@@ -224,7 +219,7 @@ class AnswerForm(ABC):
 
     @abstractmethod
     async def events(self, pieces: Sequence[TextPiece], generation: Generation) -> bytes:
-        """The events of the pieces that have come at once."""
+        """The events of pieces that came together."""
 
     @abstractmethod
     def end(self, generation: Generation) -> bytes:
@@ -232,10 +227,10 @@ class AnswerForm(ABC):
 
 
 class TextForm(AnswerForm):
-    """What the forms of completions and chat have in common.
+    """The common base of completions and chat.
 
-    With `include_usage` one more chunk at the end carries the whole usage; with
-    `continuous_usage_stats` all chunks before that carry the usage so far.
+    With `include_usage` a last chunk carries the whole usage. With `continuous_usage_stats` the
+    chunks before it carry the usage so far.
     """
 
     def __init__(
@@ -274,18 +269,17 @@ class TextForm(AnswerForm):
 
     @abstractmethod
     async def _chunks(self, piece: TextPiece) -> Sequence[Struct]:
-        """A piece of a choice, without the usage."""
+        """The chunks of a piece, without usage."""
 
     async def _scores_of_prompt(self, piece: TextPiece) -> PromptLogprobs | UnsetType:
-        """What a request for `prompt_logprobs` gets."""
         width = self._prompt_logprobs
         if width is None:
             return UNSET
         return await prompt_logprobs(piece.prompt_tokens, width, self._prompt_text)
 
     async def _choices(self, pieces: Sequence[TextPiece]) -> list[Any]:
-        """The choices of a whole answer as JSON, with other requests in between: each repeats what
-        it has of its prompt."""
+        """The choices of a whole answer as JSON, with other requests in between. Each repeats its
+        prompt's fields."""
         choices: list[Any] = []
         for piece in pieces:
             if choices:
@@ -310,10 +304,10 @@ async def answer(
 async def _events(
     generating: AbstractAsyncContextManager[Generation], form: AnswerForm
 ) -> AsyncGenerator[bytes]:
-    """An empty item once the engine has accepted the job, then the text of each step in one item.
+    """Yield an empty item once the engine has accepted the job, then the events of each step.
 
-    If the engine fails, everything that was certain by then has been sent. Text that was held back,
-    because it might have become a stop string or because a character was incomplete, is lost.
+    If the engine fails, all certain text has been sent. Text held back for a stop string or an
+    incomplete character is lost.
     """
     async with generating as generation:
         yield b""

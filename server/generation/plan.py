@@ -1,4 +1,4 @@
-"""A request for text, once it has been checked."""
+"""The plan of a checked request for text."""
 
 from array import array
 from collections.abc import Iterator
@@ -33,12 +33,12 @@ _ANY_OBJECT = '{"type": "object"}'
 
 
 class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is generated for a request, and how much of it is returned.
+    """The generation for a request, and the part of it that is returned.
 
-    `width` choices of each prompt are generated, and the best `n` of them returned. `logprobs`
-    counts the alternatives returned with each sampled token, None for no log-probabilities at all;
-    `params` may request more from the engine. With `echo` a choice's text begins with its prompt.
-    `timeout` is in seconds from the moment when it is submitted.
+    `width` choices of each prompt are generated, the best `n` returned. `logprobs` counts the
+    alternatives returned with each sampled token, None for no log-probabilities; `params` may ask
+    the engine for more. `echo` begins a choice's text with its prompt. `timeout` is in seconds from
+    the submission.
     """
 
     prompts: Items
@@ -66,8 +66,9 @@ def generation_plan(
     add_special_tokens: bool,
     echo: bool = False,
 ) -> GenerationPlan:
-    """Check the options that completions and chat share, and make the plan, still without prompts.
-    Without `max_tokens` there are `default_max_tokens`, or as many as fit. Raises RefusalError."""
+    """Check the common options of completions and chat, and make the plan, still without prompts.
+    `default_max_tokens` stands for a missing `max_tokens`; None is all that fit. Raises
+    RefusalError."""
     params = _sampling_params(body, model, default_max_tokens if max_tokens is None else max_tokens)
     n = body.n or 1
     # More choices are ranked by their tokens' log-probabilities, which the engine then reports.
@@ -103,7 +104,7 @@ def generation_plan(
 
 
 def _prompt_limit(body: SamplingOptions, model_len: int, max_tokens: int | None) -> int | None:
-    """The tokens to which a prompt is truncated: at least `max_tokens` of `model_len` stay free."""
+    """The tokens to which a prompt is truncated, so that `max_tokens` of `model_len` stay free."""
     longest = max(model_len - (1 if max_tokens is None else max_tokens), 1)
     return truncation_limit(body.truncate_prompt_tokens, model_len, longest=longest)
 
@@ -122,8 +123,8 @@ def check_choices(count: int, field: str, limits: Limits) -> None:
 
 
 def _sampling_params(body: SamplingOptions, model: Model, most: int | None) -> SamplingParams:
-    """The engine's parameters for at most so many tokens: `body` over the model's own defaults.
-    Raises RefusalError."""
+    """The engine's parameters for `most` tokens: `body` over the model's defaults. Raises
+    RefusalError."""
     _check_stream(body)
     defaults = model.served.generation
     return SamplingParams(
@@ -149,7 +150,7 @@ def _check_stream(body: SamplingOptions) -> None:
 
 
 def _sampling(body: SamplingOptions, defaults: GenerationDefaults) -> TokenSampling:
-    """The request's parameters over the model's own, in the ranges that workers know."""
+    """The request's parameters over the model's own, in the workers' ranges."""
     sampling = defaults.sampling.overridden_by(body)
     if sampling.top_k < 0:  # as clients switch it off
         sampling = msgspec.structs.replace(sampling, top_k=0)
@@ -164,7 +165,7 @@ def _checked_ids(ids: list[int] | None, field: str, model: Model) -> frozenset[i
 
 
 def _bad_words(body: SamplingOptions, model: Model) -> tuple[tuple[int, ...], ...]:
-    """Each word as it begins a text, and as it follows a space."""
+    """The ids of each word at the beginning of a text, and behind a space."""
     if not body.bad_words:
         return ()
     words = [word.lstrip() or word for word in body.bad_words]
@@ -184,10 +185,10 @@ def _min_tokens(body: SamplingOptions, max_tokens: int | None) -> int:
 
 
 def grammar_of(body: SamplingOptions) -> Grammar | None:
-    """None if the request does not restrict its text.
+    """The grammar of a request, None if it has none.
 
-    Raises RefusalError, naming the field: different grammars, a schema that is not an object, or
-    one that is too large.
+    Raises RefusalError, naming the field: different grammars, a schema that is no object, one that
+    is too large.
     """
     requested = list(_requested(body))
     for grammar in requested:
@@ -204,7 +205,7 @@ def grammar_of(body: SamplingOptions) -> Grammar | None:
 
 
 def _requested(body: SamplingOptions) -> Iterator[Grammar]:
-    """The grammars in the request's fields, under all names of each."""
+    """Yield the grammars of the request's fields, under all their names."""
     yield from _from_format(body.response_format)
     outputs = body.structured_outputs or StructuredOutputs()
     yield from _from_schema(body.json_schema, "json_schema")
@@ -256,7 +257,7 @@ def _from_named(named: NamedSchema | None, param: str) -> Iterator[Grammar]:
 
 
 def _from_schema(raw: SchemaText | UnsetType, param: str) -> Iterator[Grammar]:
-    """A schema that may be in a string, or not there. Raises RefusalError."""
+    """Yield a schema that may be in a string, or absent. Raises RefusalError."""
     text = "null" if raw is UNSET else bytes(raw).decode()
     is_string = text.startswith('"')
     if is_string:

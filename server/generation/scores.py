@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens: as the engine sends them, how many are held, and as JSON."""
+"""Log-probabilities of tokens: the engine's arrays, their bound, their JSON."""
 
 import asyncio
 from array import array
@@ -16,23 +16,23 @@ from server.schemas.common import PromptLogprob, PromptLogprobs
 from server.service.ledger import Account
 from server.service.token_text import TokenText
 
-# The log-probability of a token of probability 0: JSON, the form of answers, has no infinity.
+# The log-probability for probability 0: JSON has no infinity.
 LOWEST = -9999.0
-# Of generated tokens in an answer that is not streamed: as many as of prompts.
+# Log-probabilities of generated tokens in an answer that is not streamed.
 _MOST = 1 << 22
 # An answer with more of them, about 4 MB, is large.
 _LARGE = 1 << 16
 _NUMBER_BYTES = 8  # with its token's id
 _NUMBERS_AT_ONCE = 1 << 14
-"""So many log-probabilities are encoded in 5 to 10 ms."""
+"""Log-probabilities to encode before others have a turn: 5 to 10 ms."""
 
 
 class ScoredToken(msgspec.Struct, frozen=True):
-    """A token with its log-probability, None for a prompt's first token, which follows nothing.
+    """A token with its log-probability, None for a prompt's first token.
 
-    `top` holds the likeliest tokens at its position with theirs, best first. `rank` is the position
-    of a prompt's token among all by likelihood, from 1; a sampled token's is 0. `offset` is where
-    its text begins in the choice's text, in characters; 0 for a prompt that is not part of it.
+    `top` has the likeliest tokens at its position with theirs, best first. `rank` is a prompt
+    token's by likelihood, from 1; a sampled token's is 0. `offset` is that of its text in the
+    choice's, in characters; 0 for a prompt that is not in there.
     """
 
     id: int
@@ -43,24 +43,24 @@ class ScoredToken(msgspec.Struct, frozen=True):
 
 
 class ScoredTokens(Sequence[ScoredToken]):
-    """Tokens with their log-probabilities in arrays. They become objects, which are ten times as
-    large, where some are taken."""
+    """Tokens with their log-probabilities in arrays. Access makes objects, which are ten times as
+    large."""
 
     def __init__(self, width: int, first: int | None = None) -> None:
-        """With `width` alternatives each, or as many as the engine sends, behind the `first` token
-        of a prompt, which nothing scores."""
+        """`width` alternatives each, or as many as the engine sends. `first` is a prompt's first
+        token, which has no score."""
         self._first = [] if first is None else [ScoredToken(first, None, [])]
         self._width = self._columns = width
         self._ids, self._ranks, self._offsets = array("i"), array("i"), array("q")
         self._chosen, self._top, self._top_ids = array("f"), array("f"), array("i")
 
     def add(self, ids: Iterable[int], scored: Logprobs, offsets: Iterable[int] = ()) -> None:
-        """The next ones, and where they begin in the choice's text if they are part of it."""
+        """Add the next tokens, with their offsets if they are in the choice's text."""
         self._ids.extend(ids)
         self._offsets.extend(offsets)
         self._chosen.frombytes(scored.chosen)
         self._ranks.frombytes(scored.ranks)
-        # As many for each: there are fewer than are wanted only if no more tokens exist.
+        # The same for all tokens: fewer than wanted only if the vocabulary has no more.
         self._columns = min(self._width, scored.width)
         self._top.frombytes(_narrowed(scored.top, scored.width, self._columns))
         self._top_ids.frombytes(_narrowed(scored.top_ids, scored.width, self._columns))
@@ -73,7 +73,7 @@ class ScoredTokens(Sequence[ScoredToken]):
     @overload
     def __getitem__(self, index: slice) -> list[ScoredToken]: ...
     def __getitem__(self, index: int | slice) -> ScoredToken | list[ScoredToken]:
-        """Slices are of consecutive tokens."""
+        """Slices have step 1."""
         if isinstance(index, slice):
             begin, end, _ = index.indices(len(self))
             scored = range(begin, end)[len(self._first[begin:end]) :]
@@ -96,8 +96,8 @@ class ScoredTokens(Sequence[ScoredToken]):
 
 
 def _narrowed(rows: bytes, width: int, columns: int) -> bytes:
-    """The first `columns` of each row of `width` numbers, of four bytes each: another request of
-    the same step may have asked for more."""
+    """The first `columns` of each row of `width` numbers of 4 bytes. Another request of the step
+    may have asked for more."""
     if columns == width:
         return rows
     begins = range(0, len(rows), 4 * width)
@@ -105,11 +105,11 @@ def _narrowed(rows: bytes, width: int, columns: int) -> bytes:
 
 
 class HeldScores:
-    """Scores of prompts are held until the answer has ended. So are those of generated tokens,
+    """Counts the scores held until the answer ends: the prompts', and those of generated tokens
     unless they are streamed."""
 
     def __init__(self, plan: GenerationPlan, account: Account | None) -> None:
-        """`account` is None for who counts no bytes, or asks for no log-probabilities."""
+        """`account` is None if no bytes are counted, or no log-probabilities requested."""
         self._account, self._n = account, plan.n
         self._width, self._prompt_width = (
             0 if alternatives is None else alternatives + 1
@@ -120,13 +120,13 @@ class HeldScores:
 
     @property
     def are_many(self) -> bool:
-        """The answer, in which each choice repeats those of its prompt, is large."""
+        """True if the answer is large. Each choice repeats its prompt's scores."""
         of_prompts = self._of_prompts * self._prompt_width * self._n
         return of_prompts + self._generated * self._width > _LARGE
 
     def add(self, generated: int, of_prompts: int) -> None:
-        """Count tokens that have come. Raises RefusalError: `too_large` if there are too many,
-        `overloaded` if there is no room for them."""
+        """Count tokens that have come. Raises RefusalError: `too_large` for too many, `overloaded`
+        for no room."""
         self._generated += generated
         self._of_prompts += of_prompts
         if not self.streamed and (numbers := self._generated * self._width) > _MOST:
@@ -139,7 +139,7 @@ class HeldScores:
             self._account.hold(_NUMBER_BYTES * self._num_held())
 
     def _num_held(self) -> int:
-        # A token has its own id, or its place in the text, beside its log-probabilities.
+        # A token has its id, or its offset, beside its log-probabilities.
         held = self._of_prompts * (self._prompt_width + 1)
         if self._width and not self.streamed:
             held += self._generated * (self._width + 1)
@@ -153,8 +153,8 @@ async def score_columns(
 ) -> Sequence[Any]:
     """The `columns` of all these tokens one behind the other, with `width` alternatives each.
 
-    Long columns are JSON (`Raw`): other requests run between their parts, for a long prompt has
-    200 MB of scores.
+    Long columns are JSON (`Raw`), encoded with other requests in between: a prompt may have 200 MB
+    of scores.
     """
     count = max(1, _NUMBERS_AT_ONCE // (width + 1))
     if sum(map(len, tokens)) <= count:
@@ -171,8 +171,8 @@ async def score_columns(
 async def prompt_logprobs(
     tokens: Sequence[ScoredToken], width: int, text: TokenText
 ) -> PromptLogprobs:
-    """A prompt's, in vLLM's form: an entry for each token, with that and the `width` likeliest. The
-    first one's is None, also where the engine has not computed any in time."""
+    """A prompt's scores in vLLM's form: an entry for each token, with that and the `width`
+    likeliest. The first entry is None, and the only one if the time was over."""
     if not tokens:
         return [None]
     (entries,) = await score_columns(

@@ -1,4 +1,4 @@
-"""Large bodies are decoded one after the other: small requests have the event loop between them."""
+"""Turns in which large bodies are decoded, with the event loop free for small requests between."""
 
 import asyncio
 import time
@@ -8,19 +8,19 @@ from engine_core.loop.fair_queue import FairQueue
 from engine_core.messages import KeyShare
 
 LARGE_BYTES = 256 << 10
-"""Bodies of more take turns. Of one full of small objects that is 8 ms; 8 MiB are 0.2 s."""
+"""Bodies of more take turns. One full of small objects takes 8 ms; 8 MiB take 0.2 s."""
 
 
 class DecodingTurns:
-    """One turn at a time. After it nobody has one for as long as it took. API keys take turns."""
+    """One turn at a time, then a pause of the same length. API keys take turns."""
 
     def __init__(self) -> None:
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._taken = False
 
     async def begin(self, key: KeyShare, has_left: Callable[[], Awaitable[bool]]) -> bool:
-        """Returns once it is the caller's turn, which lasts until it next gives way to others.
-        False: it has none, as its client `has_left` meanwhile."""
+        """Wait for the caller's turn, which lasts until its next `await`. False if its client
+        `has_left` meanwhile."""
         if self._taken and not await self._wait(key, has_left):
             self._next()
             return False
@@ -29,7 +29,7 @@ class DecodingTurns:
         return True
 
     async def _wait(self, key: KeyShare, has_left: Callable[[], Awaitable[bool]]) -> bool:
-        """Whether the client is still there when its turn comes."""
+        """Wait for the turn. False if the client has left by then."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.put(turn, key)
         try:
@@ -41,7 +41,7 @@ class DecodingTurns:
             raise
 
     def _rest(self, started: float) -> None:
-        """The turn that began then is over."""
+        """End the turn that began then, and pause as long."""
         asyncio.get_running_loop().call_later(time.perf_counter() - started, self._next)
 
     def _next(self) -> None:

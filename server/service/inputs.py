@@ -1,4 +1,4 @@
-"""The items of a `prompt` or `input` field, texts or token ids, and where they are cut."""
+"""The items of a `prompt` or `input` field, texts or token ids, and their truncation."""
 
 from array import array
 from collections.abc import Callable
@@ -8,13 +8,14 @@ import msgspec
 
 from engine_core.messages import Tokenization
 from engine_core.refusal import RefusalError
+from server.schemas.common import invalid
 from server.service.service import Model
 
 _FIELD = "truncate_prompt_tokens"
 
 
 class Items(msgspec.Struct, frozen=True):
-    """`texts`, or `ids` (int32 bytes each). `name` returns the request's field of an index."""
+    """Items as `texts`, or as `ids` (int32 bytes each). `name` returns an index' field."""
 
     texts: list[str]
     ids: list[bytes]
@@ -27,17 +28,17 @@ class Items(msgspec.Struct, frozen=True):
 def parse_items(
     value: str | list[str | int | list[int]], field: str, model: Model, max_items: int
 ) -> Items:
-    """A text, texts, one item's token ids, or items' token ids.
+    """Parse a text, texts, one item's token ids, or items' token ids.
 
-    Raises RefusalError, with the index where there is one, for an empty list, a mixed one, too many
-    items, texts that are far too long, ids outside the vocabulary.
+    Raises RefusalError, with the index if there is one: an empty or mixed list, too many items, far
+    too long texts, unknown ids.
     """
     if isinstance(value, str):
         model.text_bound.check(value, field)
         return text_items(value, field)
     kinds = set(map(type, value))
     if not kinds:
-        raise RefusalError("invalid_request", f"{field}: must not be empty", field)
+        raise invalid(field, "must not be empty")
     if len(kinds) > 1:
         first = type(value[0])
         odd = next(i for i, item in enumerate(value) if type(item) is not first)
@@ -58,14 +59,14 @@ def parse_items(
 
 
 def text_items(texts: str | list[str], field: str) -> Items:
-    """The text in a field, or the texts in a list there."""
+    """The text of a field, or the texts of its list."""
     if isinstance(texts, str):
         return Items([texts], [], lambda _: field)
     return Items(texts, [], lambda index: f"{field}[{index}]")
 
 
 def check_count(count: int, field: str, limit: int) -> None:
-    """Raises RefusalError if a request holds more items than one request may."""
+    """Raises RefusalError if a request has more than `limit` items."""
     if count > limit:
         raise RefusalError(
             "too_large", f"{field}: {count} items; a request takes at most {limit}", field
@@ -85,25 +86,23 @@ def check_ids(ids: list[int], field: str, vocab_size: int) -> None:
 
 def _checked(ids: list[int], field: str, model: Model) -> bytes:
     if not ids:
-        raise RefusalError("invalid_request", f"{field}: must not be empty", field)
+        raise invalid(field, "must not be empty")
     check_ids(ids, field, model.vocab_size)
     return array("i", ids).tobytes()
 
 
 def truncation_limit(limit: int | None, model_len: int, *, longest: int) -> int | None:
-    """Tokens, None for no cut. -1 means `longest`. Raises RefusalError for 0, and
-    for more than the model's context length."""
+    """The number of tokens to which to truncate, None for all. -1 means `longest`. Raises
+    RefusalError for 0, and for more than the model's context length."""
     if limit == -1:
         return longest
     if limit == 0:
-        raise RefusalError("invalid_request", f"{_FIELD}: -1, or 1 and more", _FIELD)
+        raise invalid(_FIELD, "-1, or 1 and more")
     if limit is not None and limit > model_len:
-        message = f"{_FIELD}: {limit} is more than this model's context length, {model_len}"
-        raise RefusalError("invalid_request", message, _FIELD)
+        raise invalid(_FIELD, f"{limit} is more than this model's context length, {model_len}")
     return limit
 
 
 def items_cut_to(limit: int | None, model_len: int) -> Tokenization:
-    """The tokenization that cuts each text to `limit` tokens, special tokens included. Raises
-    RefusalError."""
+    """Truncate each text to `limit` tokens, special tokens included. Raises RefusalError."""
     return Tokenization(truncate_to=truncation_limit(limit, model_len, longest=model_len))

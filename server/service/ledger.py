@@ -1,12 +1,11 @@
-"""The bytes that one API process holds for its clients: one bound for all of them together.
+"""The bytes that one API process holds for its clients, under one bound.
 
-A request opens an account wherever it holds much: its body on the way and until it is decoded, a
-conversation that waits for its chat template, texts that are tokenized, log-probabilities. Answers
-that have been sent and not read count beside them (`server/http/wire.py`).
+A request opens an account wherever it holds much: its undecoded body, a conversation that waits for
+its chat template, texts to tokenize, log-probabilities. Answers that are sent and not read count
+beside them (`server/http/wire.py`).
 
-Beyond the bound the side that has more gives way. Of requests the largest is refused, of the API
-key that holds most; of unread answers the one that is read most slowly is cut off. So nobody who
-asks for little is refused because others ask for much.
+Beyond the bound the larger side gives way. Of requests that is the largest one of the API key that
+holds most: it is refused. Of unread answers it is the one that is read most slowly: it is cut off.
 """
 
 import asyncio
@@ -18,12 +17,12 @@ from typing import Self
 from engine_core.refusal import RefusalError
 
 REQUEST_BYTES = 16 << 10
-"""What a request takes besides: its task, its headers, its connection."""
+"""The size of a request's task, headers and connection."""
 
 
 class Ledger:
-    """Bytes of open accounts, and of unread answers. One account alone may have more than the
-    bound, and so may one answer that is read steadily."""
+    """Bytes of open accounts and of unread answers. A lone account may exceed the bound, and so may
+    an answer that is read steadily."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -31,22 +30,22 @@ class Ledger:
         self._of_keys: Counter[int] = Counter()
         self._held = 0
         self.unread = 0
-        """Bytes of answers that are not read."""
+        """Bytes of unread answers."""
         self.cut_unread: Callable[[int], None] = lambda _: None
-        """Cuts answers off that have so many bytes, the slowest first."""
+        """Cuts off answers of this many bytes, the slowest first."""
 
     @property
     def num_bytes(self) -> int:
-        """All that is held."""
+        """All held bytes."""
         return self._held + self.unread
 
     def account(self, key: int, purpose: str) -> "Account":
-        """An account for a request of an API key (0 where there are no others). Its refusal names
-        the `purpose`."""
+        """Make an account for a request of an API key (0 without keys). Refusals name the
+        `purpose`."""
         return Account(self, key, purpose)
 
     def move(self, account: "Account", more: int) -> None:
-        """Called by accounts: one holds so much more, or less. Raises RefusalError `overloaded` if
+        """Note that `account` holds `more` (possibly negative). Raises RefusalError `overloaded` if
         it is refused for that."""
         self._held += more
         self._of_keys[account.key] += more
@@ -58,7 +57,7 @@ class Ledger:
             self.make_room()
 
     def make_room(self) -> None:
-        """Have others give way while more is held than may be."""
+        """Have clients give way until the bound is kept."""
         while (excess := self.num_bytes - self._max_bytes) > 0:
             if self.unread > self._held:
                 self.cut_unread(excess)
@@ -68,14 +67,14 @@ class Ledger:
             self._largest().refuse(self._max_bytes)
 
     def _largest(self) -> "Account":
-        """The newest, where several are."""
+        """The largest account of the key that holds most, of several the newest."""
         of_keys = self._of_keys
         return max(reversed(self._accounts), key=lambda each: (of_keys[each.key], each.num_bytes))
 
 
 class Account:
-    """Bytes that one request holds within its block, given back on the way out. Leaving
-    a block that was cancelled because the request was refused raises RefusalError `overloaded`."""
+    """Bytes that one request holds within its block. A block that is cancelled for a refusal raises
+    RefusalError `overloaded`."""
 
     def __init__(self, ledger: Ledger, key: int, purpose: str) -> None:
         self._ledger, self.key, self._purpose = ledger, key, purpose
@@ -83,15 +82,14 @@ class Account:
         self.num_bytes = 0
 
     def hold(self, num_bytes: int) -> None:
-        """The request holds so much from now on, and what a request takes besides.
-
-        Raises RefusalError `overloaded` if there is no room and it is the largest."""
+        """Hold this much from now on, beside REQUEST_BYTES. Raises RefusalError `overloaded` if it
+        is refused for that."""
         self._move(REQUEST_BYTES + num_bytes)
 
     def refuse(self, max_bytes: int) -> None:
         """Hold nothing any more, and end the block with a refusal.
 
-        The refusal is raised here in the block's own task, which is cancelled from any other."""
+        It is raised here in the block's own task, which any other task cancels."""
         self._refusal = (
             f"this server holds as much as it may (--max-unread-size), {max_bytes} bytes, "
             f"{self.num_bytes} of them for {self._purpose}; try again later"

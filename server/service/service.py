@@ -1,7 +1,4 @@
-"""The state that the handlers of one API process share, and how it stops.
-
-It has the models and their engines by name, the keys, the ledger, metrics, requests in flight.
-"""
+"""The state that the handlers of one API process share, and its drain."""
 
 import asyncio
 import hashlib
@@ -19,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from engine_core.client.engine_client import EngineClient
+from engine_core.config import EngineConfig
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import __version__
@@ -28,6 +26,7 @@ from server.models.text_bound import TextBound
 from server.observe.access_log import AccessLog
 from server.observe.metrics import Metrics
 from server.observe.request_record import RequestRecord
+from server.schemas.common import invalid
 from server.service.decoding_turns import DecodingTurns
 from server.service.endpoint import Endpoint
 from server.service.ledger import Ledger
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# Requests that are ended at the drain's deadline need a moment to answer their clients.
+# For the last answers of requests that are ended at the drain's deadline.
 _LAST_ANSWERS_S = 1.0
 
 _DIGITS = 10
@@ -75,16 +74,16 @@ class Model:
 
 
 def system_fingerprint(execution: ExecutionConfig) -> str:
-    """Digits that are the same for the same release, model, devices and settings, at any start."""
+    """Digits for the release, model, devices and settings, the same at every start."""
     lasting = msgspec.structs.replace(
         execution,
         worker_endpoint="",
         token_endpoint="",
         rendezvous="",
-        # What is free when the daemon starts.
+        # Depends on the memory that is free at the start.
         kv_cache_bytes=0,
         memory_shares=(),
-        # What changes no text.
+        # Changes no text.
         log_level="",
         setting_names={},
     )
@@ -102,19 +101,21 @@ class Registry:
         self._by_name = {name: model for model in models for name in model.names}
 
     @classmethod
-    def load(cls, served: Sequence[ServedModel], endpoints: Sequence[Endpoint]) -> Self:
+    def load(
+        cls,
+        served: Sequence[ServedModel],
+        endpoints: Sequence[Endpoint],
+        client: Callable[[EngineConfig], EngineClient] = lambda engine: EngineClient(
+            engine.client_endpoint
+        ),
+    ) -> Self:
         """Read every tokenizer. Raises TokenizerError, naming the file that is missing."""
-        return cls(
-            [
-                Model(
-                    model,
-                    Tokenizer.for_model(model.execution.model, model.execution.load_format),
-                    EngineClient(model.engine.client_endpoint),
-                )
-                for model in served
-            ],
-            endpoints,
-        )
+        models: list[Model] = []
+        for model in served:
+            execution = model.execution
+            tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
+            models.append(Model(model, tokenizer, client(model.engine)))
+        return cls(models, endpoints)
 
     async def start(self) -> None:
         """Connect to every engine, which need not be up yet. Compile the chat templates."""
@@ -134,11 +135,8 @@ class Registry:
             model.client.abort_all(error)
 
     def find(self, name: str | None, endpoint: Endpoint) -> Model:
-        """The model that a request means.
-
-        Raises RefusalError: unknown name, a model that does not serve the endpoint, no name where
-        several serve it.
-        """
+        """The model that a request means. Raises RefusalError: unknown name, a model that does not
+        serve the endpoint, no name although several serve it."""
         model = self._only(endpoint) if name is None else self.named(name)
         if not endpoint.is_served_by(model.served.execution):
             served = ", ".join(self.paths_of(model))
@@ -157,11 +155,11 @@ class Registry:
         ]
 
     def has_task(self, task: Task) -> bool:
-        """Whether some model does this."""
+        """True if some model has this task."""
         return any(model.served.execution.task == task for model in self.models)
 
     def named(self, name: str) -> Model:
-        """The model of that name, whatever its state. Raises RefusalError for an unknown one."""
+        """The model of this name, in any state. Raises RefusalError for an unknown one."""
         model = self._by_name.get(name)
         if model is None:
             known = ", ".join(self._by_name)
@@ -182,8 +180,7 @@ class Registry:
 
 
 class Service:
-    """The state behind the routes: keys, models, the ledger, metrics, and whether the doors are
-    open."""
+    """The state behind the routes: keys, models, ledger, metrics, drain."""
 
     def __init__(self, config: ServerConfig, registry: Registry, *, index: int = 0) -> None:
         """`index` is the number of this API process. Raises OSError, StateFolderError."""
@@ -205,13 +202,13 @@ class Service:
         self.ledger = Ledger(self.limits.max_unread_size)
         self.decoding = DecodingTurns()
         self.encoding = asyncio.Lock()
-        """Held while a large answer is encoded: there is never more than one beside the ledger."""
+        """Held while a large answer is encoded, which the ledger does not count."""
         self.draining = False
         self._id_prefix = secrets.token_hex(8)
         self._ids = itertools.count(1)
 
     def new_id(self, kind: str) -> str:
-        """An id that no other answer of any API process has."""
+        """An id that is unique among all API processes."""
         return f"{kind}-{self._id_prefix}{next(self._ids):012x}"
 
     def find(
@@ -221,10 +218,10 @@ class Service:
         endpoint: Endpoint,
         priority: int | None = None,
     ) -> Model:
-        """The model that the request of `record` means. `priority` is that of a job for its engine.
+        """The model that the request of `record` means. `priority` is its job's.
 
-        Raises RefusalError where it cannot be served now, or not with that priority, or where the
-        engine's queue is known to be full: before any more is done for the request.
+        Raises RefusalError if it cannot be served now, or not with that priority, or if the
+        engine's queue is known to be full.
         """
         found = self.registry.find(model, endpoint)
         record.model = found.name
@@ -238,16 +235,16 @@ class Service:
     def _check_priority(self, priority: int) -> None:
         allowed = self.limits.priority_range
         if allowed is None and priority != 0:
-            message = "priority: only 0 is served, as this server has no --priority-range LOW:HIGH"
-            raise RefusalError("invalid_request", message, "priority")
+            reason = "only 0 is served, as this server has no --priority-range LOW:HIGH"
+            raise invalid("priority", reason)
         if allowed is not None and not allowed[0] <= priority <= allowed[1]:
             low, high = allowed
-            message = f"priority: {priority} is not from {low} to {high}, this server's range"
-            raise RefusalError("invalid_request", message, "priority")
+            reason = f"{priority} is not from {low} to {high}, this server's range"
+            raise invalid("priority", reason)
 
     def check(self, models: Sequence[Model]) -> None:
-        """Raises RefusalError unless new requests for each of `models` are taken: `unhealthy`,
-        `draining`, `not_ready`."""
+        """Raises RefusalError unless all of `models` take new requests: `unhealthy`, `draining`,
+        `not_ready`."""
         for model in models:
             model.check_alive()
         if self.draining:
@@ -257,16 +254,15 @@ class Service:
                 raise RefusalError("not_ready", f"model {model.name} is still loading")
 
     def note(self, scope: Scope, record: RequestRecord) -> None:
-        """Count a request that is over, and write its line into the access log."""
+        """Count a request that is over, and log its access."""
         record.close()
         self.metrics.answered(record)
         if self.access_log is not None:
             self.access_log.add(scope, record)
 
     def note_unread(self, scope: Scope, error: RefusalError) -> bytes:
-        """Note a request that could not be read, and so never comes to the application.
-
-        It was answered with `error`. `scope` has what is known of it. Returns its id."""
+        """Note a request that could not be read, and was answered with `error`. `scope` has what is
+        known of it. Returns its id."""
         request_id = self.new_id("req")
         record = RequestRecord(
             request_id=request_id,
@@ -278,14 +274,14 @@ class Service:
         return request_id.encode()
 
     async def drain(self) -> None:
-        """Refuse new requests, let running ones finish, end the rest at the deadline."""
+        """Refuse new requests, let running ones finish, and end the rest at the deadline."""
         self.draining = self.metrics.draining = True
         if not await self.in_flight.empty(self.config.drain_timeout):
             self.cut()
             await self.in_flight.empty(_LAST_ANSWERS_S)
 
     def cut(self) -> None:
-        """End all running requests, each with an answer or a last event. This ends a drain."""
+        """End all running requests, each with an answer or a last event."""
         self.registry.abort_all(RefusalError("draining", "the server is shutting down"))
 
 
@@ -299,13 +295,10 @@ def _request_tracer(endpoint: str | None) -> "RequestTracer | None":
 
 
 class InFlight:
-    """The requests that models work for in one API process. Counts each while it is in the context.
-
-    A drain waits for them.
-    """
+    """Counts the requests within its blocks, for which models work. A drain waits for them."""
 
     def __init__(self, on_change: Callable[[int], None]) -> None:
-        """`on_change` is called with the number whenever that changes."""
+        """`on_change` is called with each new number."""
         self._on_change = on_change
         self._requests = 0
         self._ended = asyncio.Event()
@@ -320,7 +313,7 @@ class InFlight:
         self._ended.set()
 
     async def empty(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds until nothing is in flight. Tells if that came about."""
+        """Wait at most `timeout` seconds until nothing is in flight. Returns if it is so."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self._requests:
@@ -330,7 +323,7 @@ class InFlight:
 
 
 def service_of(request: Request) -> Service:
-    """The service of the application that `request` came to."""
+    """The service of the request's application."""
     return cast("Service", request.scope["service"])
 
 
@@ -340,12 +333,12 @@ def record_of(request: Request) -> RequestRecord:
 
 
 def json_answer(answer: object) -> Response:
-    """A 200 with `answer` as JSON."""
+    """A good answer with `answer` as JSON."""
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 def time_left(limits: Limits, record: RequestRecord) -> float | None:
-    """In seconds, below 0 if there is none left. None without a limit."""
+    """The seconds left of the request's time, possibly negative. None without a limit."""
     if not limits.max_request_seconds:
         return None
     begun = record.started if record.begun is None else record.begun
@@ -353,10 +346,7 @@ def time_left(limits: Limits, record: RequestRecord) -> float | None:
 
 
 async def within_limit(limits: Limits, record: RequestRecord, work: Awaitable[Result]) -> Result:
-    """The result of `work`, which is cancelled when the request's time is over.
-
-    Raises RefusalError `request_timeout`, or what `work` raises.
-    """
+    """The result of `work`, or RefusalError `request_timeout` when the request's time is over."""
     seconds = time_left(limits, record)
     if seconds is None:
         return await work

@@ -1,4 +1,4 @@
-"""The daemon's state as `GET /status` tells it, from the metrics that `/metrics` shows."""
+"""The daemon's state for `GET /status`, from the metrics that `/metrics` shows."""
 
 import time
 from collections import defaultdict
@@ -16,7 +16,7 @@ _ENGINE: Final = "penstock_engine_"
 
 
 def status_of(service: Service) -> Status:
-    """The state now, with what all API processes have counted."""
+    """The present state, with the counts of all API processes."""
     samples = _Samples(service.metrics.own())
     up = samples.all("penstock_batch_process_up")
     return Status(
@@ -48,7 +48,7 @@ def status_of(service: Service) -> Status:
 
 
 class _Samples:
-    """The values of metrics, by their names and labels."""
+    """Values of metrics by name and labels."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._by_name: defaultdict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
@@ -57,7 +57,7 @@ class _Samples:
                 self._by_name[sample.name].append((sample.labels, sample.value))
 
     def all(self, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
-        """The labels and values of a metric's samples that carry `labels`."""
+        """Labels and values of a metric's samples that carry `labels`."""
         found = self._by_name.get(name, [])
         return [entry for entry in found if labels.items() <= entry[0].items()]
 

@@ -1,4 +1,4 @@
-"""Requests and the state folder: whose a request is, what fails there, a list's part."""
+"""The state folder for requests: their owner, its failures, pages of lists."""
 
 import asyncio
 import sqlite3
@@ -12,6 +12,7 @@ from engine_core.refusal import RefusalError
 from server.batches.state.database import Page, StateFolderError, UnknownItemError
 from server.batches.state.state_folder import StateFolder
 from server.errors import quoted
+from server.schemas.common import invalid
 from server.service.service import record_of, service_of
 
 Item = TypeVar("Item")
@@ -20,14 +21,14 @@ _ResultT = TypeVar("_ResultT")
 
 
 class Stored(NamedTuple):
-    """The state folder, and the `owner` whose things in it a request may see."""
+    """The state folder, and the `owner` whose items a request may see."""
 
     state: StateFolder
     owner: str
 
 
 def stored_of(request: Request) -> Stored:
-    """Raises RefusalError `state_unavailable` where clients can store nothing."""
+    """The state of a request. Raises RefusalError `state_unavailable` if nothing can be stored."""
     service = service_of(request)
     if service.state is None:
         raise RefusalError("state_unavailable", service.config.state.fault)
@@ -36,8 +37,7 @@ def stored_of(request: Request) -> Stored:
 
 @contextmanager
 def storing() -> Generator[None]:
-    """Turn what fails in the state folder into a RefusalError: `state_unavailable`,
-    `storage_full`."""
+    """Turn failures of the state folder into RefusalError: `state_unavailable`, `storage_full`."""
     try:
         yield
     except StateFolderError:
@@ -52,7 +52,7 @@ def storing() -> Generator[None]:
 async def in_state(
     work: Callable[_P, _ResultT], *arguments: _P.args, **named: _P.kwargs
 ) -> _ResultT:
-    """Do `work` on the state folder in a thread. Raises RefusalError as `storing` does."""
+    """Do `work` in a thread. Raises RefusalError as `storing` does."""
     with storing():
         return await asyncio.to_thread(work, *arguments, **named)
 
@@ -60,13 +60,12 @@ async def in_state(
 async def page_of(
     page: Page, find: Callable[[Page], list[Item]], shown: Callable[[Item], Any]
 ) -> dict[str, Any]:
-    """The fields of a list of what `find` finds, in a thread. `shown` makes what clients see of an
-    item. Raises RefusalError, also for an `after` that is not there."""
+    """The fields of a list of the items that `find` finds in a thread, each `shown` to clients.
+    Raises RefusalError, also for an unknown `after`."""
     try:
         found = await in_state(find, page)
     except UnknownItemError:
-        message = f"after: there is no {quoted(page.after)}"
-        raise RefusalError("invalid_request", message, "after") from None
+        raise invalid("after", f"there is no {quoted(page.after)}") from None
     data = [shown(item) for item in found[: page.limit]]
     return {
         "data": data,

@@ -6,11 +6,10 @@ _PRINTABLE = range(0x20, 0x7F)
 
 
 class TokenText:
-    r"""The text of single tokens, as they read inside a text: " the", "</s>", "ing".
+    r"""The text of single tokens as they read inside a text: " the", "</s>", "ing".
 
-    A token that is only a part of a character is written as its bytes, as OpenAI does it:
-    "bytes:\xf0\x9f" in completions, without the `mark` in chats. Where they are unknown, or
-    a token has no text, the vocabulary's own entry is used.
+    A part of a character is written as its bytes, as OpenAI does: "bytes:\xf0\x9f" in completions,
+    without the `mark` in chats. A token without text has the vocabulary's own entry.
     """
 
     def __init__(self, tokens: TokenBytes, mark: str = "bytes:") -> None:
@@ -35,8 +34,7 @@ class TokenText:
 
 
 class TokenIds:
-    """Tokens by their ids, as vLLM writes them where texts would be ambiguous:
-    "token_id:17"."""
+    """Tokens by their ids as vLLM writes them, "token_id:17"."""
 
     def __getitem__(self, token: int) -> str:
         return f"token_id:{token}"

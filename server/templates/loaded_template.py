@@ -1,5 +1,7 @@
-"""A chat template as transformers understands it, compiled and probed. Small conversations with
-words in the probed place show what it writes, and in which forms it takes messages."""
+"""A chat template as transformers understands it, compiled and probed.
+
+Small conversations with marker words show what it writes, and which forms of messages it takes.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +26,25 @@ from msgspec.structs import replace
 from server.errors import quoted
 from server.templates.protocol import ChatTemplate, Conversation, Message, has_text, text_part
 
-# In a rendered prompt. Its bytes count against `MAX_PENDING_TOKENS`, so a longer one would be
-# refused all the same.
+# A prompt's most. A longer one would be refused for `MAX_PENDING_TOKENS` all the same.
 _MAX_CHARS = 16 * 1024 * 1024
 
-# Earlier reasoning, by each name under which published templates look for it.
+# All names under which published templates look for earlier reasoning.
 _REASONING_NAMES = ("reasoning_content", "reasoning", "thinking", "thought", "tool_plan")
 
 
 class LoadedTemplate:
-    """Writes prompts of which every message is a part."""
+    """Renders prompts, and refuses messages that the template would leave out."""
 
     def __init__(self, template: ChatTemplate) -> None:
         """Raises TemplateError. May take any time and memory, as prompts may."""
-        self._template = template
-        self._compiled = compile_template(template.source)
+        self._tokens = template.tokens
+        self._compiled = _compile(template.source)
         self.manners = self._probed({})
 
     def prompt(self, conversation: Conversation) -> str:
-        """The prompt of a client's messages. Raises LeftOutError, and whatever the template does:
-        TemplateError where it refuses."""
+        """The prompt of a client's messages. Raises LeftOutError, TemplateError if the template
+        refuses them, and whatever else it raises."""
         try:
             messages = self.manners.checked(conversation.messages)
         except LeftOutError:
@@ -51,28 +52,67 @@ class LoadedTemplate:
                 raise
             # A variable may have the template write what it otherwise leaves out.
             messages = self._probed(conversation.variables).checked(conversation.messages)
-        return self._render(replace(conversation, messages=messages))
+        return self.render(replace(conversation, messages=messages))
 
     def _probed(self, variables: dict[str, Any]) -> ProbedManners:
         return ProbedManners(
-            lambda messages: self._render(Conversation(messages=messages, variables=variables))
+            lambda messages: self.render(Conversation(messages=messages, variables=variables))
         )
 
-    def _render(self, conversation: Conversation) -> str:
-        prompt = render(self._compiled, self._template, conversation)
+    def render(self, conversation: Conversation) -> str:
+        """The prompt of messages as they are. Raises whatever the template does: TemplateError
+        where it refuses."""
+        if conversation.continue_final_message:
+            prompt = self._open_ended(conversation)
+        else:
+            prompt = self._whole(conversation)
         prompt.encode()
         return prompt
 
+    def _whole(self, conversation: Conversation) -> str:
+        variables = {
+            **self._tokens,
+            **conversation.variables,
+            "messages": conversation.messages,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": conversation.add_generation_prompt,
+        }
+        pieces: list[str] = []
+        room = _MAX_CHARS
+        for piece in self._compiled.generate(variables):
+            room -= len(piece)
+            if room < 0:
+                raise TemplateError(f"it makes more than {_MAX_CHARS} characters of them")
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def _open_ended(self, conversation: Conversation) -> str:
+        """The prompt up to the end of the last message's text, found by a mark in it."""
+        *before, last = conversation.messages
+        # The blank behind the mark shows whether the template strips contents.
+        word = f"end-{secrets.token_hex(8)}"
+        marked = {**last, "content": _followed_by(f"{word} ", last["content"])}
+        closed = replace(conversation, messages=[*before, marked], add_generation_prompt=False)
+        text = self._whole(closed)
+        end = text.rfind(word)
+        if end < 0:
+            raise TemplateError(
+                "it leaves out the final message, which therefore cannot be continued"
+            )
+        stripped = not text.startswith(" ", end + len(word))
+        return text[:end].rstrip() if stripped else text[:end]
+
 
 class LeftOutError(Exception):
-    """A template leaves out something of a message: `field` names it."""
+    """The template leaves out `field` of a message."""
 
     def __init__(self, field: str, what: str) -> None:
         super().__init__(f"this model's chat template leaves out {what}")
         self.field = field
 
 
-def compile_template(source: str) -> Template:
+def _compile(source: str) -> Template:
     """Raises TemplateError. May take any time and memory, as rendering may."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
@@ -82,50 +122,6 @@ def compile_template(source: str) -> Template:
     environment.filters["tojson"] = _to_json  # pyright: ignore[reportUnknownMemberType]
     names = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
     return environment.from_string(source, globals=names)
-
-
-def render(compiled: Template, template: ChatTemplate, conversation: Conversation) -> str:
-    """The prompt. Raises whatever the template does, TemplateError where it refuses."""
-    if conversation.continue_final_message:
-        return _render_open_ended(compiled, template, conversation)
-    variables = {
-        **template.tokens,
-        **conversation.variables,
-        "messages": conversation.messages,
-        "tools": None,
-        "documents": None,
-        "add_generation_prompt": conversation.add_generation_prompt,
-    }
-    pieces: list[str] = []
-    room = _MAX_CHARS
-    for piece in compiled.generate(variables):
-        room -= len(piece)
-        if room < 0:
-            raise TemplateError(f"it makes more than {_MAX_CHARS} characters of them")
-        pieces.append(piece)
-    return "".join(pieces)
-
-
-def _render_open_ended(
-    compiled: Template, template: ChatTemplate, conversation: Conversation
-) -> str:
-    """The prompt up to the end of the last message's text, found by a mark in it."""
-    *before, last = conversation.messages
-    # The blank shows whether the template strips contents.
-    word = f"end-{secrets.token_hex(8)}"
-    marked = {**last, "content": _followed_by(f"{word} ", last["content"])}
-    closed = replace(
-        conversation,
-        messages=[*before, marked],
-        add_generation_prompt=False,
-        continue_final_message=False,
-    )
-    text = render(compiled, template, closed)
-    end = text.rfind(word)
-    if end < 0:
-        raise TemplateError("it leaves out the final message, which therefore cannot be continued")
-    stripped = not text.startswith(" ", end + len(word))
-    return text[:end].rstrip() if stripped else text[:end]
 
 
 def _followed_by(text: str, content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
@@ -169,7 +165,7 @@ def _strftime_now(form: str) -> str:
 
 
 class _Kind(NamedTuple):
-    """A kind of messages that are written alike: their role, place, and whether they call tools."""
+    """Messages that are written alike: by role, first or later place, and calls of tools."""
 
     role: str
     is_first: bool
@@ -177,10 +173,10 @@ class _Kind(NamedTuple):
 
 
 class _Manner(NamedTuple):
-    """How a template writes a kind of message: as which role, in which forms of content.
+    """The way in which a template writes a kind of message: its role, the forms of its content.
 
     A template that takes neither strings nor several parts takes one part. `is_written` is None if
-    the template refuses the kind, and False if it leaves it out in every form.
+    the template refuses the kind, False if it leaves it out in every form.
     """
 
     role: str
@@ -199,7 +195,8 @@ class _Manner(NamedTuple):
 
 
 class _CallManner(NamedTuple):
-    """How a template writes tool calls. `no_content` is what an assistant without text has."""
+    """The way in which a template writes tool calls. `no_content` stands for an assistant's
+    missing text."""
 
     arguments_are_text: bool = False
     no_content: Message = {}  # noqa: RUF012 -- nothing changes it
@@ -238,7 +235,6 @@ def kinds_of(messages: Sequence[Message]) -> list[_Kind]:
 
 
 def _shaped_message(message: Message, manner: _Manner, calls: _CallManner) -> Message:
-    """A client's message in the form that a template takes."""
     shaped = {**message, "role": manner.role}
     if "content" in message:
         shaped["content"] = manner.content(message["content"])
@@ -250,7 +246,7 @@ def _shaped_message(message: Message, manner: _Manner, calls: _CallManner) -> Me
 
 
 def _reasoning_name(message: Message) -> str | None:
-    """The name under which a client's message has reasoning, if it has any."""
+    """The field in which a client's message has reasoning, if it has any."""
     if "reasoning_content" in message:
         return "reasoning_content"
     return "reasoning" if "reasoning" in message else None
@@ -262,12 +258,11 @@ _LETTERS = str.maketrans("0123456789", "abcdefghij")
 
 
 def _word(number: int) -> str:
-    """A word that no template has of its own, by its number."""
+    """The marker word of this number, which no template contains."""
     return f"zq{str(number).translate(_LETTERS)}vx"
 
 
 def _words_in(text: str) -> set[str]:
-    """The words of this kind in a text."""
     return set(_WORD.findall(text.lower()))
 
 
@@ -281,12 +276,12 @@ _ASSISTANT: Message = {"role": "assistant", "content": "Hi"}
 
 
 def _parts(*texts: str) -> list[dict[str, str]]:
-    """A content of text parts, with a key in each that only a template shows which prints lists."""
+    """Text parts with a spare key each. Only templates that print lists as such show it."""
     return [{**text_part(text), _SPARE: _SPARE} for text in texts]
 
 
 def _calling(*names: str, arguments: str = "{}", number: int = 1) -> Message:
-    """An assistant's message with calls. `number` is in the first one's id."""
+    """An assistant's message with calls, whose ids count from `number`."""
     calls = [
         {"id": _id(at), "type": "function", "function": {"name": name, "arguments": arguments}}
         for at, name in enumerate(names, number)
@@ -295,12 +290,11 @@ def _calling(*names: str, arguments: str = "{}", number: int = 1) -> Message:
 
 
 def _result(content: str, number: int = 1) -> Message:
-    """A tool's answer to a call."""
     return {"role": "tool", "name": "f", "tool_call_id": _id(number), "content": content}
 
 
 def _id(number: int) -> str:
-    """Some templates take no id but one of nine letters and digits."""
+    """An id of nine letters and digits, which all templates take."""
     return f"call{number:05}"
 
 
@@ -310,14 +304,14 @@ _TELLING_CALLS = _calling(_TOOL, _MORE)
 
 
 def _message_of(kind: _Kind, text: str, number: int = 1) -> Message:
-    """A message of a kind that tells `text`. Calls and results have the id of this number."""
+    """A message of this kind with `text`. A call or result has the id of `number`."""
     if kind.has_calls:
         return _calling(text, number=number)
     return _result(text, number) if kind.role == "tool" else {"role": kind.role, "content": text}
 
 
 class _Place(NamedTuple):
-    """The messages around the probed one."""
+    """Messages before and after the probed one."""
 
     before: Sequence[Message]
     after: Sequence[Message]
@@ -335,10 +329,10 @@ _OF_CALLS = [
     for after in ([], [_result("1")], _BOTH_RESULTS, [_result("1"), _ASSISTANT, _USER], [_USER])
 ]
 
-# Of processor time. What has not been probed by then counts as written.
+# Of processor time for probing. Anything later counts as written.
 _SECONDS = 1.0
 _UNUSUAL_KINDS = 64
-"""Kinds of messages with a template's own roles that are remembered."""
+"""The most kinds with a template's own roles that are remembered, and that one talk may have."""
 _NAMED_BY_THEIR_CALLS = ("tool", "function")
 _REMEMBERED_ORDERS = 64
 _ROLE_LETTERS = {"system": "s", "developer": "s", "user": "u", "assistant": "a", "tool": "t"}
@@ -359,7 +353,8 @@ _USUAL = [
 
 
 class _Trial(NamedTuple):
-    """Whether a template writes a message, None if it refuses it, and a place where it does."""
+    """The outcome for a message: written, left out (False) or refused (None), and a place where it
+    is written."""
 
     message: Message
     written: bool | None
@@ -367,11 +362,11 @@ class _Trial(NamedTuple):
 
 
 class ProbedManners:
-    """A template's manners, probed when it has been compiled. Those of an unusual role, and of an
-    unusual order of messages, when that first comes."""
+    """A template's manners. The usual ones are probed at once; unusual roles and orders of messages
+    when they first come."""
 
     def __init__(self, render: Callable[[list[Message]], str]) -> None:
-        """`render` writes messages as they are, and may raise anything."""
+        """`render` renders messages as they are, and may raise anything."""
         self._render = render
         self._until = time.process_time() + _SECONDS
         self._usual = {kind: _Manner(kind.role) for kind in _USUAL}
@@ -387,7 +382,7 @@ class ProbedManners:
 
     def checked(self, messages: Sequence[Message]) -> list[Message]:
         """Clients' messages in the forms that the template takes. Raises LeftOutError, and
-        TemplateError for more kinds of messages than are probed for one conversation."""
+        TemplateError for too many kinds of messages."""
         kinds = kinds_of(messages)
         if len(set(kinds)) > _UNUSUAL_KINDS:
             raise TemplateError(f"they have more than {_UNUSUAL_KINDS} roles")
@@ -402,7 +397,7 @@ class ProbedManners:
         return self.shaped(messages, kinds)
 
     def shaped(self, messages: Sequence[Message], kinds: Sequence[_Kind]) -> list[Message]:
-        """Clients' messages, which are of these kinds, in the forms that the template takes."""
+        """Messages of these kinds in the forms that the template takes."""
         return [
             _shaped_message(message, self._manner(kind), self._calls)
             for message, kind in zip(messages, kinds, strict=True)
@@ -412,7 +407,7 @@ class ProbedManners:
         return self._usual.get(kind) or self._unusual(kind)
 
     def _left_out(self, message: Message, kind: _Kind) -> tuple[str, str] | None:
-        """The field that a template leaves out in every message of a kind, and a word for it."""
+        """The field that is left out of all messages of this kind, and its description."""
         manner = self._manner(kind)
         if kind.has_calls and (lost := self._left_out_of_calls(message, manner)):
             return lost
@@ -435,9 +430,8 @@ class ProbedManners:
         return None
 
     def _lost_places(self, kinds: Sequence[_Kind]) -> Sequence[int]:
-        """The messages that a template leaves out of a conversation of these kinds because of
-        others. Such are a second system message, a system message without a user's behind it, and
-        a tool's result without a call."""
+        """The places of messages that the template leaves out because of others. Examples are a
+        second system message, and a tool's result without a call."""
         letters = ["c" if kind.has_calls else _ROLE_LETTERS.get(kind.role, "x") for kind in kinds]
         common = _COMMON_ORDER.fullmatch("".join(letters))
         return () if common else self._lost_by_order(tuple(kinds))
@@ -455,7 +449,7 @@ class ProbedManners:
         return [place for place in range(len(kinds)) if _word(place) not in written]
 
     def _probed_usual(self, kind: _Kind) -> _Manner:
-        """A developer's is that of a system where the template knows no developer."""
+        """The manner of a usual kind. An unknown developer gets the system's."""
         manner = self._probed(kind)
         if kind.role == "developer" and not (manner.is_written and self._knows(kind)):
             system = self._usual[kind._replace(role="system")]
@@ -463,7 +457,7 @@ class ProbedManners:
         return manner
 
     def _knows(self, kind: _Kind) -> bool:
-        """Whether the template writes a role otherwise than one that nobody has."""
+        """True if the template writes this role otherwise than an invented one."""
         role, other = kind.role, kind._replace(role=_NO_ROLE)
         for place in _places(kind):
             prompt = self._prompt(_message_of(kind, _TEXT), place)
@@ -497,7 +491,7 @@ class ProbedManners:
         return False
 
     def _probed_calls(self) -> _CallManner:
-        """The first manner in which a template writes a call. Without one, as most take calls."""
+        """The first manner in which the template writes calls, else the most common one."""
         trials: list[_Trial] = []
         for arguments_are_text in (False, True):
             for no_content in ({}, {"content": ""}, {"content": None}):
@@ -509,7 +503,7 @@ class ProbedManners:
         return _CallManner(is_written=_summary(trials))
 
     def _writes_reasoning(self) -> bool | None:
-        """Whether a template writes reasoning anywhere: many leave out that of earlier turns."""
+        """True if the template writes reasoning anywhere. Many leave out that of earlier turns."""
         reasoning = dict.fromkeys(_REASONING_NAMES, _THOUGHT)
         messages = [{"role": "assistant", "content": _TEXT}, _TELLING_CALL]
         answer, call = self.shaped(messages, kinds_of(messages))
@@ -517,7 +511,7 @@ class ProbedManners:
         return _summary(trials)
 
     def _trial(self, message: Message, places: Sequence[_Place]) -> _Trial:
-        """Look for a place in which a template writes all that `message` tells."""
+        """Look for a place in which the template writes all of `message`."""
         written = None
         for place in places:
             outcome = self._writes(message, place)
@@ -534,7 +528,7 @@ class ProbedManners:
         return _words_in(str(message)) <= _words_in(prompt) and not is_mistaken
 
     def _prompt(self, message: Message, place: _Place) -> str | None:
-        """The prompt of `message` as it is. None if the template refuses it."""
+        """The prompt with `message` as it is. None if the template refuses it."""
         if time.process_time() > self._until:
             return None
         around = [*place.before, _USER, *place.after]

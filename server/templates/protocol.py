@@ -1,4 +1,4 @@
-"""Messages between the API process and a template's process: frames of JSON over a socket."""
+"""Messages between an API process and a template's process: frames of JSON over a socket."""
 
 import signal
 from typing import Any
@@ -7,20 +7,19 @@ import msgspec
 
 LENGTH_BYTES = 4
 INTERRUPT = signal.SIGUSR1
-"""Has a process give up the conversation that it renders."""
+"""Makes a process give up the conversation that it renders."""
 
-# The limits of one conversation: processor time, and time by the clock, which also passes while
-# other processes run.
+# Limits of one conversation: processor time, and time by the clock.
 CPU_SECONDS = 2.0
 WALL_SECONDS = 6.0
 
 Message = dict[str, Any]
-"""A message as templates see it; its `content` is a string or a list of text parts, and a client's
-tool calls have their arguments as text."""
+"""A message for a template. Its `content` is a string or a list of text parts. Arguments of a
+client's tool calls are text."""
 
 
 class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """A Jinja template, the file that it is from, and the special tokens that it may name."""
+    """A Jinja template, its file, and the special tokens that it may name."""
 
     source: str
     file: str
@@ -28,10 +27,7 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"):
-    """The variables of a template. `variables` are the request's own, by any other name.
-
-    Contents are strings or text parts as the client wrote them, arguments of tool calls are text.
-    """
+    """The input of a template. `variables` are the request's own."""
 
     messages: list[Message]
     add_generation_prompt: bool = True
@@ -40,21 +36,21 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """A check that the process is alive, answered by an empty `Rendered`."""
+    """A check that the process lives, answered by an empty `Rendered`."""
 
 
 Question = Conversation | Ping
 
 
 class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
-    """The prompt. Empty after compiling the template."""
+    """The prompt, empty for a compiled template."""
 
     text: str
 
 
 class NotRendered(msgspec.Struct, frozen=True, tag="not_rendered"):
-    """The reason for no prompt: the template's own message, its fault, or what it leaves out. Then
-    `field` is that of the request which has it."""
+    """The reason for no prompt: the template's own message, or its fault. A `field` is one of the
+    request that the template leaves out."""
 
     reason: str
     field: str = ""
@@ -64,13 +60,13 @@ Answer = Rendered | NotRendered
 
 
 def frame(message: ChatTemplate | Question | Answer) -> bytes:
-    """A message with its length before it, little-endian."""
+    """Encode a message behind its length, little-endian."""
     body = msgspec.json.encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
 
 def frame_size(length: bytes | bytearray) -> int:
-    """The bytes that follow the first LENGTH_BYTES of a frame."""
+    """The size of the body behind the first LENGTH_BYTES of a frame."""
     return int.from_bytes(length, "little")
 
 
@@ -80,6 +76,6 @@ def text_part(text: str) -> dict[str, str]:
 
 
 def has_text(message: Message) -> bool:
-    """Whether its content has any character."""
+    """True if the content has any character."""
     content: str | list[dict[str, str]] = message.get("content") or ""
     return bool(content) if isinstance(content, str) else any(part["text"] for part in content)

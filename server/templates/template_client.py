@@ -1,4 +1,4 @@
-"""From conversations to prompts: the process that renders one model's template, kept alive."""
+"""The process that renders one model's template, as its API process holds it, kept alive."""
 
 from __future__ import annotations
 
@@ -30,32 +30,31 @@ _LIMITS = {
 }
 _FAULTS = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL)
 
-# To start and to compile the template, while all of the daemon starts.
+# To start and compile the template, beside all of the daemon.
 _START_S = 30.0
 _RENDER_S = protocol.CPU_SECONDS + 5.0
 
-# An idle process that hangs is noticed within their sum: at the next ping, by its missing answer.
+# An idle process that hangs is noticed within their sum.
 _PING_EVERY_S = 3.0
 _PING_S = 4.0
 _PING = protocol.frame(protocol.Ping())
 
-# A process that has lived so long has started well: failures are counted from 0 again.
+# Failures are counted from 0 again after a process that lived this long.
 _STEADY_S = 10.0
-# Failures in a row after which conversations are refused, until a process has started.
+# After this many failures in a row conversations are refused, until a process has started.
 _MAX_FAILURES = 3
-# Between two starts after failures in a row; doubled each time up to the maximum.
+# Between two starts, doubled with each failure in a row.
 _FIRST_DELAY_S = 0.25
 _MAX_DELAY_S = 5.0
 
-# An interrupt is lost on a process that has not come to the conversation yet.
+# Repeated, because it is lost on a process that has not begun to render.
 _INTERRUPT_EVERY_S = 0.05
 
 _log = logging.getLogger(__name__)
 
 
 class _PendingRender:
-    """A conversation that waits for its prompt: the frame to send, and the answer to come. That is
-    cancelled when the client leaves."""
+    """A conversation that waits for its prompt. `answer` is cancelled when the client leaves."""
 
     def __init__(self, frame: bytes) -> None:
         self.frame = frame
@@ -65,12 +64,12 @@ class _PendingRender:
 class TemplateClient:
     """The process of a template, started with the server and again whenever it ends.
 
-    A task owns the process and sends it one conversation at a time; API keys take turns. It also
-    reads answers that nobody waits for any more, so that no request gets the answer of another.
+    A task owns the process and sends it one conversation at a time; API keys take turns. It reads
+    every answer, wanted or not, so that no request gets another's.
     """
 
     def __init__(self, model: str, folder: Path) -> None:
-        """Reads the template. A model without a working template is served all the same."""
+        """Reads the template. A model without a working one is served all the same."""
         self._model = model
         self._queue: FairQueue[_PendingRender] = FairQueue()
         self._current: _PendingRender | None = None
@@ -90,21 +89,21 @@ class TemplateClient:
 
     @property
     def template(self) -> protocol.ChatTemplate:
-        """Raises RefusalError, naming `model`, if there is none that can be used."""
+        """The template. Raises RefusalError, naming `model`, if there is none that works."""
         if self._template is None:
             raise self._no_template()
         return self._template
 
     def start(self) -> None:
-        """Start the process, if there is a template. The log gets what is wrong with it."""
+        """Start the process, if there is a template. Its faults are logged."""
         if self._template is not None:
             self._keeper = lasting_task(self._keep(), f"chat template of {self._model}")
 
     async def prompt_of(self, conversation: bytes, key: KeyShare) -> str:
-        """The prompt of a Conversation's frame, which came with an API key. Cancelled, it is given
-        up, waiting or rendered. The first one starts the process where nothing has.
+        """The prompt of a Conversation's frame. Cancelling gives it up. Starts a missing process.
 
-        Raises RefusalError: no template, one that refuses these messages, or no running process."""
+        Raises RefusalError: no template, one that refuses the messages, no running process.
+        """
         _ = self.template
         if self._keeper is None:
             self.start()
@@ -173,7 +172,7 @@ class TemplateClient:
                 await self._back_off()
 
     async def _run(self, template: protocol.ChatTemplate) -> None:
-        """Run one process, until a conversation ends it. Raises ProcessEndedError otherwise."""
+        """Run one process until a conversation ends it. Raises ProcessEndedError otherwise."""
         self._process = process = _Process(on_exit=self._wake.set)
         try:
             try:
@@ -201,8 +200,8 @@ class TemplateClient:
         self._fail_all(self._no_template())
 
     async def _serves_next(self, process: _Process) -> bool:
-        """Render one conversation, or check that the process is alive. False if a conversation has
-        ended it. Raises ProcessEndedError for any other end."""
+        """Render one conversation, or ping the process. False if a conversation has ended it.
+        Raises ProcessEndedError for another end."""
         pending = self._current = await self._next(process)
         if pending is None:
             await process.ask(_PING, _PING_S)
@@ -219,8 +218,8 @@ class TemplateClient:
         return survives
 
     async def _next(self, process: _Process) -> _PendingRender | None:
-        """The conversation that the last process has left, or the next one in turn. None after a
-        while without one, or at once if the process has ended."""
+        """The conversation that the last process left, or the next in turn. None if none comes for
+        a while, or the process has ended."""
         if self._current is not None and not self._current.answer.done():
             return self._current
         if not self._queue and process.alive:
@@ -231,7 +230,7 @@ class TemplateClient:
         return self._queue.take() if self._queue else None
 
     def _interrupt(self, pending: _PendingRender) -> None:
-        """Have the process give `pending` up, if that is what it renders."""
+        """Have the process give up `pending`, if it renders that."""
         if self._is_up and self._process is not None and self._current is pending:
             self._process.interrupt()
             loop = asyncio.get_running_loop()
@@ -265,10 +264,8 @@ def _refusal(answer: protocol.NotRendered) -> RefusalError:
 
 
 class ProcessEndedError(Exception):
-    """The process has ended. The message says why: "its process was killed ...".
-
-    `status` is None for one that could not be started, or that was killed because it hung.
-    """
+    """The process has ended, for the reason in the message. `status` is None if it could not be
+    started, or was killed because it hung."""
 
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
@@ -276,7 +273,7 @@ class ProcessEndedError(Exception):
 
     @property
     def is_own_doing(self) -> bool:
-        """Whether its question has ended it, by a limit or a crash, and not another process."""
+        """True if the process died of its question, by a limit or a crash."""
         status = self.status
         return status is not None and (status >= 0 or status in _LIMITS or status in _FAULTS)
 
@@ -285,8 +282,7 @@ class _Process:
     """A running process of a template, with one question at a time on its socket."""
 
     def __init__(self, on_exit: Callable[[], object]) -> None:
-        """Start it. `on_exit` is called when it ends. Raises ProcessEndedError if it cannot be
-        started."""
+        """Start it, and call `on_exit` at its end. Raises ProcessEndedError if it cannot start."""
         try:
             self._child = ChildProcess(_COMMAND, child_environment(), answers=True)
         except OSError as error:
@@ -295,12 +291,12 @@ class _Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended yet."""
+        """True until it has ended."""
         return not self._child.exit.done()
 
     async def ask(self, question: bytes, seconds: float) -> protocol.Answer:
-        """The answer to a frame. Raises ProcessEndedError, also for a process that has not answered
-        after `seconds`: it is killed."""
+        """The answer to a frame. Raises ProcessEndedError. A process that has not answered after
+        `seconds` is killed."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
@@ -318,18 +314,17 @@ class _Process:
             raise ProcessEndedError(reason, status) from None
 
     def interrupt(self) -> None:
-        """Have it give up the conversation that it renders, if it has come to rendering it. Then
-        `ask` has a NotRendered soon. Only for a process that has compiled its template."""
+        """Have it give up the conversation that it renders, if any: `ask` returns NotRendered. The
+        template must have been compiled."""
         self._child.signal(protocol.INTERRUPT)
 
     async def close(self) -> None:
-        """Kill it, unless it has ended, and wait until it is gone. Idempotent."""
+        """Kill it and wait until it is gone. Idempotent."""
         self._child.socket.close()
         self._child.signal(signal.SIGKILL)
         await asyncio.wait([self._child.exit])
 
     async def _receive(self, size: int) -> bytearray:
-        """The next `size` bytes. Raises EOFError, ConnectionError."""
         loop = asyncio.get_running_loop()
         data = bytearray(size)
         rest = memoryview(data)

@@ -1,4 +1,4 @@
-"""Where a checkpoint keeps its chat template, and the special tokens that templates name."""
+"""Reading a checkpoint's chat template, and the special tokens that templates name."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,12 +31,12 @@ _Written = str | list[_NamedTemplate] | dict[str, str] | None
 
 
 class NoChatTemplateError(ValueError):
-    """A model has no usable chat template. The message says why, in one line."""
+    """A model has no usable chat template. The message is one line with the reason."""
 
 
 def read_chat_template(folder: Path) -> ChatTemplate:
-    """The template of a folder's model: a file of its own before one inside JSON. If there are
-    several by name, `default`.
+    """The chat template of the model in `folder`, from a file of its own or else from JSON. The
+    one called `default` counts if there are several.
 
     Raises NoChatTemplateError: none, none of that name, a file that cannot be read.
     """
@@ -57,8 +57,7 @@ def read_chat_template(folder: Path) -> ChatTemplate:
 
 
 def check_template_files(folder: Path) -> None:
-    """Raises UnsafeFileError for a file of templates. What else is wrong with one is said to those
-    who want to chat."""
+    """Raises UnsafeFileError for a file of templates. Chats are refused for other faults."""
     try:
         list(_candidates(folder))
     except UnsafeFileError:
@@ -68,7 +67,7 @@ def check_template_files(folder: Path) -> None:
 
 
 def _candidates(folder: Path) -> Iterator[tuple[str, object]]:
-    """The files that may hold templates with their templates, in order of precedence."""
+    """Yield the files that may hold templates, and their contents, in order of precedence."""
     own = "chat_template.jinja"
     if find_file(folder, own):
         yield own, read_text(folder, own)
@@ -84,11 +83,11 @@ def _text_of_named(folder: Path, path: Path) -> str:
     if path.stem == _DEFAULT:
         return read_text(folder, name)
     find_file(folder, name, CONFIG_BYTES)
-    return path.stem  # nobody reads the text of another
+    return path.stem  # only the default's text is read
 
 
 def _by_name(found: object) -> dict[str, str]:
-    """Templates by name, in whichever form the file has them."""
+    """The templates by name, in whichever form the file has them."""
     written: _Written = msgspec.convert(found, _Written)
     if isinstance(written, str):
         written = {_DEFAULT: written}

@@ -1,10 +1,10 @@
-"""The program of a template's process, `python -P -m server.templates.template_main`: frames in and
-out. `template_client.py` is its other side.
+"""A template's process, `python -P -m server.templates.template_main`, frames in and out.
+`template_client.py` is its other side.
 
-Templates are programs: one expression may run for ever or take all memory, and nothing inside
-Python stops it. So the kernel does. A conversation that takes too long ends the process, by timers
-of the processor's time and of the clock; memory is bounded as a whole; the process dies with its
-parent. A conversation whose client has left is given up at the next step of the template.
+Templates are programs: an expression may run for ever or take all memory, and nothing inside Python
+stops it. So the kernel does. Timers of processor time and of the clock end the process with a
+conversation that takes too long. Its memory is bounded, and it dies with its parent. A conversation
+whose client has left is given up at the next step of the template.
 """
 
 import ctypes
@@ -32,27 +32,26 @@ _STDIN = 0
 
 
 def main() -> None:
-    """The process: its limits, and `_serve` within them."""
+    """Set the limits of the process, and serve within them."""
     _die_with_parent()
     # Ctrl-C is for the daemon to answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Where the API process has gone there is nobody to answer, and nothing to say. If it had not
-    # read an answer, the kernel says so with an error.
+    # Without the API process there is nobody to answer: end quietly, also with an unread answer.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     with suppress(ConnectionResetError):
         _serve(sys.stdin.buffer, sys.stdout.buffer)
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends. In an API process
-    that is the one of its event loop. Raises OSError."""
+    """Have the kernel kill this process when the thread that started it ends: an API process' event
+    loop. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    # A parent that had ended before sends no signal any more, but it has closed our input.
+    # A parent that has ended before sends no signal, but has closed our input.
     poll = select.poll()
     poll.register(_STDIN, 0)
     if poll.poll(0):
@@ -60,8 +59,7 @@ def _die_with_parent() -> None:
 
 
 def _serve(source: BinaryIO, sink: BinaryIO) -> None:
-    """A ChatTemplate first, then Questions, each of which gets its answer, until the API process
-    has gone."""
+    """Answer a ChatTemplate, then Questions, until the API process has gone."""
     loaded: list[LoadedTemplate] = []
     decoder = msgspec.json.Decoder(protocol.Question)
 
@@ -82,20 +80,18 @@ def _serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def _set_timers(*, cpu: float, wall: float) -> None:
-    """SIGPROF or SIGALRM ends this process after so many seconds. 0 is never."""
+    """Have SIGPROF or SIGALRM end this process after these seconds, 0 for never."""
     signal.setitimer(signal.ITIMER_PROF, cpu)
     signal.setitimer(signal.ITIMER_REAL, wall)
 
 
 class _RenderInterrupted(BaseException):
-    """The API process no longer wants the prompt. No Exception: nothing in Jinja catches it."""
+    """The API process no longer wants the prompt. No Exception, so that Jinja does not catch it."""
 
 
 class _Interruptible:
-    """INTERRUPT raises _RenderInterrupted within its `with` block, and is ignored outside.
-
-    One that comes before the block is lost, so its sender repeats it.
-    """
+    """INTERRUPT raises _RenderInterrupted within the block, and is ignored outside: senders repeat
+    it."""
 
     def __init__(self) -> None:
         self._inside = False

@@ -122,6 +122,11 @@ class DeploymentBuilder:
             name, task, self._folder, endpoint, vocab_size=vocab_size, labels=labels
         )
 
+    def models(self) -> list[ServedModel]:
+        """A generator, an embedder and a reranker."""
+        tasks: dict[str, Task] = {"writer": "generate", "embedder": "embed", "ranker": "classify"}
+        return [self.model(name, task) for name, task in tasks.items()]
+
     def open(self, config: ServerConfig, *, ready: bool = True) -> Deployment:
         """Start the engines of `config`, then the API process."""
         engines = {
@@ -173,12 +178,7 @@ def module_builder(tokenizer: Tokenizer) -> Iterator[DeploymentBuilder]:
 @pytest.fixture(scope="session")
 def shared_deployment(folder: Path, tokenizer: Tokenizer) -> Iterator[Deployment]:
     builder = DeploymentBuilder(folder, tokenizer)
-    models = [
-        builder.model("writer", "generate"),
-        builder.model("embedder", "embed"),
-        builder.model("ranker", "classify"),
-    ]
-    yield builder.open(server_config(*models, limits=ANY_PRIORITY))
+    yield builder.open(server_config(*builder.models(), limits=ANY_PRIORITY))
     builder.close()
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from engine_core.config import EngineConfig
 from server.settings.api_keys import APIKey, GivenKey, hashed
 from server.settings.settings import GenerationDefaults, Limits, ServedModel, ServerConfig
+from tests.engine_core.configs import ENCODER, MODEL, engine_config
 from workers.contract.attention_backends import AttentionBackendName
-from workers.contract.config import ExecutionConfig, Task
-from workers.contract.model_config import AttentionKind, DecoderConfig, ModelConfig, NormalizeConfig
+from workers.contract.config import Task
+from workers.contract.model_config import NormalizeConfig
 
 WORDS = [
     "The quick brown fox jumps over the lazy dog.",
@@ -50,13 +50,37 @@ def served_model(
     labels: tuple[str, ...] = ("relevant",),
     generation: GenerationDefaults | None = None,
 ) -> ServedModel:
-    """A model whose engine listens on `endpoint`."""
-    return ServedModel(
-        name=name,
+    """A model whose engine listens on `endpoint`: a causal one, unless it classifies."""
+    model = msgspec.structs.replace(
+        ENCODER if task == "classify" else MODEL,
         path=str(folder),
-        engine=_engine(name, task, folder, endpoint, vocab_size, labels),
-        generation=generation or GenerationDefaults(eos_token_ids=(1,)),
+        vocab_size=vocab_size,
+        hidden_size=8,
+        max_position=2048,
+        max_model_len=2048,
+        num_labels=len(labels),
+        labels=labels,
+        modules=(NormalizeConfig(),),
     )
+    engine = engine_config(
+        name=name,
+        model=model,
+        task=task,
+        attention_backend=AttentionBackendName.SDPA,
+        max_model_len=2048,
+        max_running=64,
+        max_step_tokens=512,
+        block_size=16,
+        kv_cache_bytes=1 << 20,
+        max_pending_rows=1024,
+        max_pending_tokens=1 << 20,
+        client_endpoint=endpoint,
+        worker_endpoint=endpoint + "-workers",
+        token_endpoint=endpoint + "-tokens",
+        rendezvous=str(folder / "rendezvous"),
+    )
+    generation = generation or GenerationDefaults(eos_token_ids=(1,))
+    return ServedModel(name=name, path=str(folder), engine=engine, generation=generation)
 
 
 def with_model(served: ServedModel, **fields: Any) -> ServedModel:
@@ -89,62 +113,4 @@ def server_config(
         log_level="warning",
         models=models,
         **msgspec.structs.asdict(limits or Limits()),
-    )
-
-
-def _engine(
-    name: str, task: Task, folder: Path, endpoint: str, vocab_size: int, labels: tuple[str, ...]
-) -> EngineConfig:
-    execution = ExecutionConfig(
-        name=name,
-        model=_model(folder, task, vocab_size, labels),
-        task=task,
-        devices=("cpu",),
-        stage_layers=(),
-        steps_ahead=1,
-        transport="auto",
-        dtype="float32",
-        load_format="auto",
-        attention_backend=AttentionBackendName.SDPA,
-        threads=1,
-        max_model_len=2048,
-        max_running=64,
-        max_step_tokens=512,
-        block_size=16,
-        kv_cache_bytes=1 << 20,
-        worker_endpoint=endpoint + "-workers",
-        token_endpoint=endpoint + "-tokens",
-        rendezvous=str(folder / "rendezvous"),
-    )
-    return EngineConfig(
-        execution=execution,
-        max_pending_rows=1024,
-        max_pending_tokens=1 << 20,
-        client_endpoint=endpoint,
-    )
-
-
-def _model(folder: Path, task: Task, vocab_size: int, labels: tuple[str, ...]) -> ModelConfig:
-    """A causal one, unless it classifies."""
-    return ModelConfig(
-        path=str(folder),
-        architecture="LlamaForCausalLM",
-        vocab_size=vocab_size,
-        hidden_size=8,
-        intermediate_size=16,
-        num_layers=1,
-        num_heads=1,
-        num_kv_heads=1,
-        head_dim=8,
-        max_position=2048,
-        max_model_len=2048,
-        checkpoint_dtype="float32",
-        tie_word_embeddings=True,
-        attention=(AttentionKind(causal=task != "classify", scale=1.0),),
-        layer_kinds=(0,) * 1,
-        family=DecoderConfig(hidden_act="silu", norm_eps=1e-5),
-        num_labels=len(labels),
-        labels=labels,
-        sigmoid_scores=False,
-        modules=(NormalizeConfig(),),
     )

@@ -1,1 +1,1 @@
-"""What outlives the daemon: the files that clients upload and the batches that answer them."""
+"""The state that outlives the daemon: clients' files, and the batches that answer them."""

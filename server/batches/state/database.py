@@ -1,4 +1,4 @@
-"""The database of the state folder: SQLite, used by all processes of one daemon."""
+"""The SQLite database of the state folder, used by all processes of one daemon."""
 
 import os
 import secrets
@@ -9,6 +9,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
+
+import msgspec
 
 from server.batches.state.disk import Reserve
 
@@ -41,21 +43,21 @@ Row = Sequence[Any]
 
 
 class StateFolderError(Exception):
-    """The state folder cannot be used; one line says why."""
+    """The state folder cannot be used. The message is one line with the reason."""
 
 
 class Change(NamedTuple):
-    """A statement that changes something, and its parameters."""
+    """A statement that changes rows, and its parameters."""
 
     statement: str
     values: Sequence[object] = ()
 
 
 def prepare(file: Path, *, is_new: bool) -> int:
-    """Check a database, which gets its tables if it is a new one, and mark it: its token.
+    """Check a database, give a new one its tables, and mark it. Returns the mark, its token.
 
-    The reserve of a full disk is given up. Raises OSError, and StateFolderError, also for one
-    without tables that is not new.
+    Releases the reserve. Raises OSError, and StateFolderError, also for an old database without
+    tables.
     """
     token = 1 + secrets.randbelow(0x7FFF_FFFF)
     _reserve_of(file).release()
@@ -73,19 +75,23 @@ def prepare(file: Path, *, is_new: bool) -> int:
     return token
 
 
+def insertion(table: str, row: msgspec.Struct) -> Change:
+    """The change that adds `row`, whose fields are the columns of its table."""
+    values = msgspec.structs.astuple(row)
+    return Change(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)  # noqa: S608 (names of ours)
+
+
 class Database:
-    """One connection, which threads take in turn; other processes have their own.
+    """A process' only connection, which its threads take in turn.
 
-    Its methods block, for as long as a disk takes: call them in threads. They raise
-    StateFolderError once the file is damaged or another one, sqlite3.Error where the disk fails.
+    Methods block on the disk: call them in threads. They raise StateFolderError once the file is
+    damaged or replaced, sqlite3.Error where the disk fails.
 
-    A process has one of a file at most: to close a descriptor takes away SQLite's locks on the same
-    file.
+    Open one a process: closing a second descriptor would drop SQLite's locks on the file.
     """
 
     def __init__(self, file: Path, token: int) -> None:
-        """Open one that `prepare` has marked with `token`: a backup has another mark. Raises
-        StateFolderError."""
+        """Open a file that `prepare` has marked with `token`. Raises StateFolderError."""
         self.reserve = _reserve_of(file)
         self._turn = threading.Lock()
         self._path, self._token, self._size = file, token, 0
@@ -100,12 +106,12 @@ class Database:
             raise StateFolderError(f"{file}: {error}") from None
 
     def rows(self, query: str, *values: object) -> list[Row]:
-        """What a query finds."""
+        """Find the rows of a query."""
         with self._in_turn():
             return self._connection.execute(query, values).fetchall()
 
     def change(self, *changes: Change) -> list[Row]:
-        """Make changes in a transaction: all of them happen, or none. What the last one finds."""
+        """Make changes in one transaction. Returns the rows that the last one finds."""
         found: list[Row] = []
         with self._in_turn():
             self._connection.execute("BEGIN IMMEDIATE")
@@ -120,7 +126,7 @@ class Database:
         return found
 
     def free(self, *changes: Change) -> list[Row]:
-        """As `change`, where that lets something be freed: a full disk's reserve is for it."""
+        """Make changes that free room, on a full disk with the room of the reserve."""
         try:
             return self.change(*changes)
         except sqlite3.OperationalError as error:
@@ -134,15 +140,13 @@ class Database:
                 self.reserve.keep()
 
     def probe(self, num_bytes: int) -> None:
-        """Find out whether so many bytes can be written, and a page, which changes nothing.
-
-        Raises OSError, or what all methods raise.
-        """
+        """Check that the reserve, `num_bytes` and a page can be written. Raises OSError, or as all
+        methods do."""
         self.reserve.keep(num_bytes)
         self.change(Change(f"PRAGMA user_version = {_VERSION}"))
 
     def close(self) -> None:
-        """No thread may use it any more."""
+        """Close the connection. No thread may use it any more."""
         with self._turn:
             self._connection.close()
             os.close(self._descriptor)  # only now: see the class
@@ -160,7 +164,7 @@ class Database:
                 raise
 
     def _check_file(self) -> None:
-        """Look whether the file is still there, the same and whole. Raises StateFolderError."""
+        """Raises StateFolderError if the file is gone, replaced or shorter."""
         try:
             found = self._path.stat()
         except OSError as error:
@@ -174,7 +178,7 @@ class Database:
 
 
 def _connected(file: Path) -> sqlite3.Connection:
-    """To a file that is there. Raises sqlite3.Error."""
+    """Connect to an existing file. Raises sqlite3.Error."""
     # Autocommit: transactions begin where `changes` says so.
     connection = sqlite3.connect(
         f"file:{quote(str(file))}?mode=rw",
@@ -197,7 +201,7 @@ def _reserve_of(database: Path) -> Reserve:
 
 
 def _fill(connection: sqlite3.Connection, *, is_new: bool) -> None:
-    """Give a new one its tables. Raises sqlite3.Error."""
+    """Give a new database its tables. Raises sqlite3.Error."""
     ((version,),) = connection.execute("PRAGMA user_version")
     if version > _VERSION:
         raise sqlite3.DatabaseError(f"it is of a newer release (version {version})")
@@ -208,19 +212,20 @@ def _fill(connection: sqlite3.Connection, *, is_new: bool) -> None:
 
 
 class UnknownItemError(LookupError):
-    """A page is to begin behind an item that its owner does not have."""
+    """The item behind which a page is to begin is none of its owner's."""
 
 
-class Page:
-    """Which part of a list a client asks for: `limit` items behind that with the id `after`."""
+class Page(NamedTuple):
+    """The part of a list that a client asks for: `limit` items behind the one with id `after`."""
 
-    def __init__(self, limit: int, after: str | None = None, *, newest_first: bool = True) -> None:
-        self.limit, self.after, self.newest_first = limit, after, newest_first
+    limit: int
+    after: str | None = None
+    newest_first: bool = True
 
     def rows(
         self, database: Database, table: str, owner: str, also: str = "TRUE", *values: object
     ) -> list[Row]:
-        """The page's items of those of `owner` that `also` finds, and the one behind it, if there
+        """Find the page among the owner's items that satisfy `also`, and one item more, if there
         is one. Raises UnknownItemError."""
         sign, order = ("<", "DESC") if self.newest_first else (">", "ASC")
         where, values = f"owner = ? AND {also}", (owner, *values)

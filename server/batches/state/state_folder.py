@@ -1,4 +1,4 @@
-"""The state folder: what the daemon keeps for its clients from one start to the next."""
+"""The state folder, which the daemon keeps for its clients from one start to the next."""
 
 import fcntl
 import logging
@@ -20,19 +20,19 @@ _log = logging.getLogger("penstock")
 
 
 class StateFolder:
-    """An open state folder: `files` and `batches`, and the `jobs` in which a batch's results are
-    while it runs. Each process opens its own, and has one; the supervisor has prepared it."""
+    """An open state folder: `files`, `batches`, and `jobs`, the folder of running batches' results.
+    Each process opens it once, after the supervisor has prepared it."""
 
     def __init__(self, folder: Path, token: int) -> None:
-        """`token` is that of the `StateLock`. Raises StateFolderError."""
+        """`token` is the `StateLock`'s. Raises StateFolderError."""
         self.database = Database(folder / DATABASE, token)
         self.jobs = folder / "jobs"
         self.files = StoredFiles(self.database, folder / "files")
         self.batches = StoredBatches(self.database)
 
     def tidy(self) -> None:
-        """Remove what has expired, and what a killed daemon has left half done. Only while nobody
-        else uses the folder."""
+        """Remove what has expired, and what a killed daemon left unfinished. Nobody else may use
+        the folder."""
         self.files.drop_expired()
         self.files.drop_drafts()
         unknown = self.files.unknown()
@@ -51,21 +51,21 @@ class StateFolder:
             self.database.reserve.keep()
 
     def close(self) -> None:
-        """Nobody may use it any more."""
+        """Close the database. Nobody may use the folder any more."""
         self.database.close()
 
 
 class NoStateFolderError(StateFolderError):
-    """The folder cannot be made or written, as in a container that may not write."""
+    """The folder cannot be made or written, as in a read-only container."""
 
 
 class StateLock:
-    """Holds the folder for one daemon, for as long as its process lives. Its processes open the
+    """Holds the folder for one daemon while its process lives. The daemon's processes open the
     database with `token`."""
 
     def __init__(self, folder: Path, owners: Iterable[tuple[str, str]] = ()) -> None:
-        """Make what is missing of the folder, for this user only, and tidy it. What was the first
-        one's of two `owners` is the second one's. Raises StateFolderError."""
+        """Make and tidy the folder, for this user only. In each pair of `owners` the first one's
+        items become the second one's. Raises StateFolderError."""
         try:
             _make_private(folder)
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, _FILE_MODE)
@@ -79,7 +79,7 @@ class StateLock:
                 raise StateFolderError(f"{folder} is another daemon's, which runs") from None
             try:
                 self.token = prepare(folder / DATABASE, is_new=_is_new(folder))
-                # Kept open: other processes need no room on a full disk to begin, then.
+                # Kept open, so that other processes need no room on a full disk to begin.
                 state = StateFolder(folder, self.token)
                 opened.callback(state.close)
                 moves = [
@@ -95,15 +95,13 @@ class StateLock:
             self._opened = opened.pop_all()
 
     def release(self) -> None:
-        """Another daemon may have it."""
+        """Let another daemon have the folder."""
         self._opened.close()
 
 
 def _make_private(folder: Path) -> None:
-    """Make what is missing of the folder, and keep others out of all that is ours in it.
-
-    Raises StateFolderError for a folder such as /tmp, and OSError.
-    """
+    """Make the folder, and keep other users out of the daemon's files in it. Raises
+    StateFolderError for a folder such as /tmp, and OSError."""
     folders = (folder, folder / "files", folder / "jobs")
     for each in folders:
         each.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
@@ -119,7 +117,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _is_new(folder: Path) -> bool:
-    """Whether there is nothing in the folder yet. A database that is missing is made then.
+    """True if the folder is empty so far. Makes the database's file if it is missing.
 
     Raises StateFolderError if only the database is missing or empty, and OSError.
     """

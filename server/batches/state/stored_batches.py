@@ -1,12 +1,13 @@
-"""Batches: what a client has asked for, and how far the batch process is."""
+"""Stored batches, their status and their progress."""
 
 import time
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from server.batches.state.database import Change, Database, Page
-from server.batches.state.stored_files import StoredFile, insertion
+from server.batches.state.database import Change, Database, Page, insertion
+from server.batches.state.stored_files import StoredFile
 
 Status = Literal[
     "validating",
@@ -23,7 +24,7 @@ _OPEN = f"status NOT IN {OVER}"
 
 
 class BatchError(msgspec.Struct, frozen=True):
-    """Why a batch failed; `line` of its input, if one is to blame."""
+    """The reason why a batch failed, and the `line` of its input if one is at fault."""
 
     code: str
     """The error's code."""
@@ -36,10 +37,12 @@ class BatchError(msgspec.Struct, frozen=True):
 
 
 class StoredBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch of `owner` (that of an API key). Times are in seconds since 1970, `NAME_at` when
-    it took that status; `expires_at` is when what is not done will not be. `output_seconds` is how
-    long its output is kept (None: until deleted). `metadata` and `errors` are JSON. The fields are
-    the columns of its table."""
+    """A batch of `owner` (that of an API key). The fields are the columns of its table.
+
+    Times are in seconds since 1970, `NAME_at` that of a status; lines left at `expires_at` are not
+    answered. The output is kept for `output_seconds` (None: until deleted). `metadata` and `errors`
+    are JSON.
+    """
 
     id: str
     owner: str
@@ -71,37 +74,34 @@ _FIELDS = StoredBatch.__struct_fields__
 
 
 class StoredBatches:
-    """The batches of the database. Methods block, and raise what `Database` says."""
+    """The batches of the database. Methods block, and raise as `Database`'s do."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add(self, batch: StoredBatch) -> None:
-        """A new one, for the batch process to find."""
-        columns, marks = ", ".join(_FIELDS), ", ".join("?" * len(_FIELDS))
-        statement = f"INSERT INTO batches ({columns}) VALUES ({marks})"  # noqa: S608 (names of ours)
-        self._database.change(Change(statement, msgspec.structs.astuple(batch)))
+        """Add a new batch, for the batch process to find."""
+        self._database.change(insertion("batches", batch))
 
     def get(self, batch_id: str, owner: str) -> StoredBatch | None:
         """A batch of this owner."""
         return self._found("id = ? AND owner = ?", batch_id, owner)
 
     def list(self, owner: str, page: Page) -> list[StoredBatch]:
-        """A page of the owner's batches, and the one behind it, if there is one. Raises
-        UnknownItemError."""
+        """Find a page of the owner's batches, and one more. Raises UnknownItemError."""
         return [_batch(row) for row in page.rows(self._database, "batches", owner)]
 
     def next_open(self) -> StoredBatch | None:
-        """The oldest that is not over."""
+        """The oldest batch that is not over."""
         return self._found(f"{_OPEN} ORDER BY created_at, rowid LIMIT 1")
 
     def status(self, batch_id: str) -> Status | None:
-        """The status of any owner's batch; None if there is no such batch."""
+        """The status of a batch of any owner, None if there is no such batch."""
         found = self._database.rows("SELECT status FROM batches WHERE id = ?", batch_id)
         return found[0][0] if found else None
 
     def cancel(self, batch_id: str, owner: str) -> StoredBatch | None:
-        """A batch of this owner, which the batch process ends soon if it was not over."""
+        """Have the batch process end this owner's batch, if it is not over. Returns the batch."""
         statement = (
             "UPDATE batches SET status = 'cancelling', cancelling_at = ? WHERE id = ? "
             "AND owner = ? AND status IN ('validating', 'in_progress')"
@@ -110,23 +110,23 @@ class StoredBatches:
         return self.get(batch_id, owner)
 
     def count(self, batch_id: str, *, total: int, completed: int, failed: int) -> None:
-        """How far it is, in lines."""
+        """Set the progress, in lines."""
         self._set(batch_id, total=total, completed=completed, failed=failed)
 
     def enter(self, batch_id: str, status: Status, *before: Status, **fields: object) -> bool:
-        """Give it a status and other fields, if it has a status of `before`. Whether it had."""
+        """Set the status and other fields if the status is one of `before`. Returns if it was."""
         fields = {"status": status, f"{status}_at": int(time.time()), **fields}
         return self._set(batch_id, *before, **fields)
 
     def end(
-        self, batch_id: str, status: Status, files: tuple[StoredFile, ...], **fields: object
+        self, batch_id: str, status: Status, files: Sequence[StoredFile], **fields: object
     ) -> None:
-        """It is over: at once with this status, and with `files` for its owner. What it has in
-        `jobs` may be deleted then."""
+        """End the batch with this status, and give `files` to its owner, in one transaction. Its
+        results in `jobs` may be deleted then."""
         fields = {"status": status, f"{status}_at": int(time.time()), **fields}
         update = f"UPDATE batches SET {_assigned(fields)} WHERE id = ?"  # noqa: S608
-        changes = *map(insertion, files), Change(update, (*fields.values(), batch_id))
-        self._database.free(*changes)
+        end = Change(update, (*fields.values(), batch_id))
+        self._database.free(*(insertion("files", file) for file in files), end)
 
     def _set(self, batch_id: str, *before: Status, **fields: object) -> bool:
         where = f" AND status IN ({', '.join('?' * len(before))})" if before else ""

@@ -1,4 +1,4 @@
-"""Files that clients have uploaded, and those that batches have written for them."""
+"""Files that clients upload, and those that batches write for them."""
 
 import os
 import secrets
@@ -9,19 +9,21 @@ from typing import Literal
 import msgspec
 
 from engine_core.refusal import RefusalError
-from server.batches.state.database import Change, Database, Page
+from server.batches.state.database import Change, Database, Page, insertion
 from server.batches.state.disk import DRAFT, draft_of, sync_folder
 
 Purpose = Literal["batch", "batch_output"]
-"""What a file is for: the requests of a batch, or what came of them."""
+"""The use of a file: requests of a batch, or their results."""
 
 _LIVE = "(expires_at IS NULL OR expires_at > ?)"
 _ID_BYTES = 12
 
 
 class StoredFile(msgspec.Struct, frozen=True):
-    """A file of `owner` (that of an API key). Times are in seconds since 1970; without
-    `expires_at` it stays until it is deleted. The fields are the columns of its table."""
+    """A file of `owner` (that of an API key). The fields are the columns of its table.
+
+    Times are in seconds since 1970. Without `expires_at` it stays until it is deleted.
+    """
 
     id: str
     owner: str
@@ -38,21 +40,21 @@ def new_id(kind: str) -> str:
 
 
 class StoredFiles:
-    """Their contents are in a folder, all else in the database. A file is there once it has its
-    row. Methods block; they raise OSError, or what `Database` says, where the disk fails."""
+    """Files with their contents in a folder and all else in the database. A file exists once it
+    has its row. Methods block, and raise OSError or as `Database`'s do."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self._database = database
         self.folder = folder
 
     def path(self, file_id: str) -> Path:
-        """Where its contents are."""
+        """The path of a file's contents."""
         return self.folder / file_id
 
-    def add(self, *files: StoredFile) -> None:
-        """Files whose contents are at their paths, and on the disk."""
+    def add(self, file: StoredFile) -> None:
+        """Add a file whose contents are on the disk, at its path."""
         sync_folder(self.folder)
-        self._database.change(*map(insertion, files))
+        self._database.change(insertion("files", file))
 
     def get(self, file_id: str, owner: str) -> StoredFile | None:
         """A file of this owner that has not expired."""
@@ -63,8 +65,7 @@ class StoredFiles:
         return StoredFile(*found[0]) if found else None
 
     def list(self, owner: str, page: Page, purpose: str | None = None) -> list[StoredFile]:
-        """A page of the owner's files, and the one behind it, if there is one. Raises
-        UnknownItemError."""
+        """Find a page of the owner's files, and one more. Raises UnknownItemError."""
         also, values = _LIVE, [time.time()]
         if purpose is not None:
             also, values = f"{also} AND purpose = ?", [*values, purpose]
@@ -72,7 +73,8 @@ class StoredFiles:
         return [StoredFile(*row) for row in rows]
 
     def delete(self, file_id: str, owner: str) -> bool:
-        """Whether there was such a file. Its contents go first: a full disk has room then."""
+        """Delete a file, the contents first: that makes room on a full disk. Returns if it was
+        there."""
         if not self._database.rows(
             "SELECT id FROM files WHERE id = ? AND owner = ?", file_id, owner
         ):
@@ -82,7 +84,7 @@ class StoredFiles:
         return bool(self._database.free(gone))
 
     def used_bytes(self, owner: str) -> int:
-        """What the owner's files take."""
+        """The size of all files of the owner."""
         ((total,),) = self._database.rows(
             f"SELECT COALESCE(SUM(bytes), 0) FROM files WHERE owner = ? AND {_LIVE}",  # noqa: S608
             *(owner, time.time()),
@@ -90,7 +92,7 @@ class StoredFiles:
         return total
 
     def drop_expired(self) -> None:
-        """Delete what has expired."""
+        """Delete expired files."""
         now = time.time()
         gone = self._database.rows("SELECT id FROM files WHERE expires_at <= ?", now)
         for (file_id,) in gone:
@@ -99,31 +101,26 @@ class StoredFiles:
             self._database.free(Change("DELETE FROM files WHERE expires_at <= ?", (now,)))
 
     def drop_drafts(self) -> None:
-        """Delete what is not whole, of uploads that a killed daemon did not finish. Only while
-        nobody else uses the folder."""
+        """Delete the drafts of uploads that a killed daemon did not finish. Nobody else may use the
+        folder."""
         for draft in self.folder.glob(f"*{DRAFT}"):
             draft.unlink()
 
     def unknown(self) -> set[Path]:
-        """Contents without a row: nobody can fetch them, and only a person may delete them."""
+        """Contents without a row, which nobody can fetch, and only a person may delete."""
         known = {file_id for (file_id,) in self._database.rows("SELECT id FROM files")}
         return {path for path in self.folder.iterdir() if path.name not in known}
-
-
-def insertion(file: StoredFile) -> Change:
-    """The change that adds a file."""
-    return Change("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(file))
 
 
 _CHUNK = 1 << 20
 
 
 class Upload:
-    """Takes the contents of a file as they come. `commit` or `discard` it. Its methods block, and
-    raise OSError where the disk fails."""
+    """Writes a file as its contents come, until `commit` or `discard`. Methods block, and raise
+    OSError."""
 
     def __init__(self, path: Path, *, max_bytes: int, max_lines: int, left_bytes: int) -> None:
-        """`left_bytes` are left of what its owner may store."""
+        """`left_bytes` is the rest of the owner's quota."""
         self._path, self._draft = path, draft_of(path)
         self._max_bytes, self._max_lines, self._left_bytes = max_bytes, max_lines, left_bytes
         descriptor = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -131,7 +128,7 @@ class Upload:
         self.num_bytes = self._num_lines = 0
 
     def write(self, data: bytes) -> None:
-        """Raises RefusalError where there is too much."""
+        """Raises RefusalError beyond a limit."""
         self.num_bytes += len(data)
         self._num_lines += data.count(b"\n")
         self.check(self.num_bytes)
@@ -141,7 +138,7 @@ class Upload:
         self._file.write(data)
 
     def check(self, num_bytes: int) -> None:
-        """Raises RefusalError if so many are too many."""
+        """Raises RefusalError if a file of `num_bytes` is too large."""
         if num_bytes > self._max_bytes:
             message = f"file: a file has at most {self._max_bytes:,} bytes"
             raise RefusalError("body_too_large", message, "file")
@@ -150,14 +147,14 @@ class Upload:
             raise RefusalError("quota_exceeded", f"file: {left}; delete files", "file")
 
     def commit(self) -> None:
-        """The contents are on the disk, under their name, when this returns."""
+        """Have the contents on the disk, under their name."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         self._draft.replace(self._path)
 
     def discard(self) -> None:
-        """Nothing is left of it."""
+        """Delete the file, written or not."""
         for path in (self._draft, self._path):
             path.unlink(missing_ok=True)
         self._file.close()

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME
 from tests.e2e.batch_files.batch_command import (
     completion,
@@ -45,13 +43,8 @@ def outcome(line: dict[str, Any]) -> object:
     return response["status_code"] if error is None else (response["status_code"], error["code"])
 
 
-@pytest.mark.parametrize("where", ["own", "daemon"])
-def test_every_line_has_its_answer_in_its_place(where: str, tmp_path: Path, demo: Daemon) -> None:
-    source, output = write_lines(tmp_path / "in.jsonl", *LINES), tmp_path / "out.jsonl"
-    flags = ["--threads", "1"] if where == "own" else ["--url", demo.url]
-    code, said, complained = finished(source, output, *flags)
-    assert code == 0, complained
-    found = read_lines(output)
+def check(found: list[dict[str, Any]]) -> None:
+    """Every line has its answer in its place."""
     given = [line["custom_id"] if isinstance(line, dict) else None for line in LINES]
     assert [line["custom_id"] for line in found] == given
     assert list(map(outcome, found)) == [
@@ -75,17 +68,21 @@ def test_every_line_has_its_answer_in_its_place(where: str, tmp_path: Path, demo
     assert by_id["cut"]["body"]["usage"]["prompt_tokens"] == 9
     assert by_id["echo"]["body"]["choices"][0]["text"] == "The dam"
     assert by_id["choice"]["body"]["choices"][0]["message"]["content"] in ("yes", "no")
-    assert f"{len(LINES)} requests (7 failed) in " in said
-    assert ("by token" if where == "own" else "by whole blocks") in said
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
-def test_texts_are_those_of_the_daemon(tmp_path: Path, demo: Daemon) -> None:
-    source = write_lines(tmp_path / "in.jsonl", *LINES[:31])
+def test_answers_of_own_engines_are_those_of_a_daemon(tmp_path: Path, demo: Daemon) -> None:
+    source, output = write_lines(tmp_path / "in.jsonl", *LINES), tmp_path / "out.jsonl"
     texts: list[list[object]] = []
-    for name, flags in (("own", ["--threads", "1"]), ("url", ["--url", demo.url])):
-        code, _, complained = finished(source, tmp_path / name, *flags)
+    for flags, sharing in (
+        (["--threads", "1"], "by token"),
+        (["--url", demo.url], "by whole blocks"),
+    ):
+        code, said, complained = finished(source, output, *flags)
         assert code == 0, complained
-        bodies: list[Any] = [line["response"] for line in read_lines(tmp_path / name)]
-        texts.append([body["body"]["choices"][0] for body in bodies[:30]])
+        assert f"{len(LINES)} requests (7 failed) in " in said
+        assert sharing in said
+        found: list[dict[str, Any]] = read_lines(output)
+        check(found)
+        texts.append([line["response"]["body"]["choices"][0] for line in found[:30]])
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
     assert texts[0] == texts[1]

@@ -59,7 +59,18 @@ def test_the_way_of_openais_client(here: Path, demo: Daemon) -> None:
     assert failed["response"]["body"]["error"]["param"] == "n"
 
 
-@pytest.mark.parametrize("command", "".join(COMMANDS).splitlines())
+def is_long(command: str) -> bool:
+    """A command of the same engines, or of both models, beside those that are tried always."""
+    return not ("--url" in command or "--max-model-len" in command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=[pytest.mark.long] * is_long(command))
+        for command in "".join(COMMANDS).splitlines()
+    ],
+)
 def test_a_command_that_is_shown_answers(command: str, here: Path, demo: Daemon) -> None:
     own = command.replace("http://127.0.0.1:8000", demo.url)
     run = subprocess.run(

@@ -7,10 +7,14 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.daemon import Daemon, metric, running
-from tests.e2e.stored.test_batches import begin, client_of, ended, is_under_way, lines
+from server.batches.state.state_folder import StateLock
+from tests.e2e.daemon import Daemon, metric
+from tests.e2e.stored.generator import begin, client_of, ended, lines, storing
 from tests.patience import wait_until
 from tests.server.batches.state.full_disk import fill, small_disk
+from tests.server.batches.state.opened import opened
+from tests.server.batches.state.test_state_folder import stored
+from tests.server.support import api_keys
 
 CONNECTIONS = 8
 """Fresh ones, so that every API process answers some of them."""
@@ -31,28 +35,35 @@ def batches(daemon: Daemon) -> tuple[str, float]:
 
 
 def test_a_start_without_the_database_keeps_every_file(tmp_path: Path) -> None:
-    arguments = ("--threads", "1", "--state-dir", str(tmp_path))
-    with running(*arguments) as daemon:
-        file = client_of(daemon).files.create(file=("in.jsonl", lines(2)), purpose="batch")
-        assert batches(daemon) == ("running", 1.0)
-        daemon.process.send_signal(signal.SIGTERM)
-        assert daemon.exit_code() == 0
+    state = opened(tmp_path)
+    file = stored(state)
+    state.close()
     (tmp_path / "penstock.db").rename(tmp_path / "elsewhere")
-    with running(*arguments) as daemon:
+    with storing(tmp_path) as daemon:
         assert statuses(daemon) == {501}
         (line,) = warnings(daemon)
         assert "penstock.db is missing or empty" in line
         assert batches(daemon) == ("waiting", 0.0)
-    assert (tmp_path / "files" / file.id).read_bytes() == lines(2)
-    (tmp_path / "elsewhere").rename(tmp_path / "penstock.db")
-    with running(*arguments) as daemon:
-        assert client_of(daemon).files.content(file.id).content == lines(2)
+    (tmp_path / "elsewhere").replace(tmp_path / "penstock.db")
+    state = opened(tmp_path)
+    assert state.files.get(file.id, "me") == file
+    assert state.files.path(file.id).read_bytes() == b"abc"
+    state.close()
+
+
+@pytest.mark.long
+def test_a_second_daemon_on_a_folder_has_none(tmp_path: Path) -> None:
+    lock = StateLock(tmp_path)
+    with storing(tmp_path) as second:
+        assert statuses(second) == {501}
+        assert any("another daemon's" in line for line in second.log)
+    lock.release()
 
 
 def test_a_database_that_is_replaced_is_noticed(tmp_path: Path) -> None:
-    arguments = ("--threads", "1", "--api-workers", "2", "--state-dir", str(tmp_path))
-    with running(*arguments) as daemon:
+    with storing(tmp_path, "--api-workers", "2") as daemon:
         file = client_of(daemon).files.create(file=("in.jsonl", lines(2)), purpose="batch")
+        assert batches(daemon) == ("running", 1.0)
         (tmp_path / "penstock.db").write_bytes(bytes(8192))
         wait_until(lambda: warnings(daemon))
         assert statuses(daemon) == {501}
@@ -66,13 +77,9 @@ def test_a_database_that_is_replaced_is_noticed(tmp_path: Path) -> None:
 
 
 def test_batches_wait_for_a_full_disk(tmp_path: Path) -> None:
-    with (
-        small_disk(tmp_path) as disk,
-        running("--threads", "1", "--state-dir", str(disk / "state")) as daemon,
-    ):
+    with small_disk(tmp_path) as disk, storing(disk / "state") as daemon:
         client = client_of(daemon)
         batch_id = begin(client, lines(400))
-        wait_until(lambda: is_under_way(client, batch_id))
         pids = daemon.children()
         filling = fill(disk)
         wait_until(lambda: batches(daemon) == ("waiting", 0.0))
@@ -89,14 +96,12 @@ def test_batches_wait_for_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_rotated_keeps_its_files(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    arguments = ("--threads", "1", "--state-dir", str(tmp_path / "state"))
-    arguments = (*arguments, "--api-key-file", str(keys))
-    keys.write_text("sk-old\n")
-    with running(*arguments) as daemon:
-        file = client_of(daemon, "sk-old").files.create(file=("in", b"{}"), purpose="batch")
+    """A file that a key stored before it had a name is for all keys of that name."""
+    state, keys = opened(tmp_path / "state"), tmp_path / "keys"
+    file = stored(state, api_keys("sk-old")[0].owner)
+    state.close()
     keys.write_text("name=shop sk-old\n")
-    with running(*arguments) as daemon:
+    with storing(tmp_path / "state", "--api-key-file", str(keys)) as daemon:
         keys.write_text("name=shop sk-new\nsk-other\n")
         daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda: any("read again" in line for line in daemon.log))

@@ -3,18 +3,22 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from engine_core.messages import Failed
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.batches.answering import Answer, Line
-from server.batches.engine_backend import EngineBackend, engine_backend
+from server.batches.answering import MAX_ANSWER_BYTES, Answer, Line
+from server.batches.engine_backend import EngineBackend, engine_backend, exchange
 from server.batches.results import JobStoppedError
+from server.errors import ErrorBody
 from server.settings.settings import ServerConfig
 from tests.patience import PATIENCE
 from tests.server.conftest import DeploymentBuilder
@@ -66,14 +70,23 @@ async def rig(
             yield Rig(backend, writer, embedder)
 
 
+Open = Callable[..., AbstractAsyncContextManager[Rig]]
+
+
+@pytest.fixture
+def opened(folder: Path, tokenizer: Tokenizer) -> Open:
+    """`rig`, which takes bounds alone."""
+    return partial(rig, folder, tokenizer)
+
+
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not holds():  # noqa: ASYNC110 (another thread changes it)
             await asyncio.sleep(0.005)
 
 
-async def test_each_line_has_its_answer(folder: Path, tokenizer: Tokenizer) -> None:
-    async with rig(folder, tokenizer) as here:
+async def test_each_line_has_its_answer(opened: Open) -> None:
+    async with opened() as here:
         await here.answer({"prompt": "a", "max_tokens": 3}, {"prompt": "", "n": 0}, {"model": "x"})
         assert here.statuses() == [200, 400, 400]
         assert json.loads(here.answers[0].body)["usage"]["completion_tokens"] == 3
@@ -82,10 +95,8 @@ async def test_each_line_has_its_answer(folder: Path, tokenizer: Tokenizer) -> N
         assert here.statuses()[:2] == [200, 400]
 
 
-async def test_lines_come_in_their_order_and_are_of_the_batch_band(
-    folder: Path, tokenizer: Tokenizer
-) -> None:
-    async with rig(folder, tokenizer) as here:
+async def test_lines_come_in_their_order_and_are_of_the_batch_band(opened: Open) -> None:
+    async with opened() as here:
         texts = [f"{number:03}" for number in range(300)]
         await here.answer(*[{"prompt": text, "max_tokens": 1} for text in texts])
         assert [job.texts for job in here.writer.received] == [[text] for text in texts]
@@ -94,12 +105,12 @@ async def test_lines_come_in_their_order_and_are_of_the_batch_band(
 
 
 async def test_a_text_counts_its_tokens_once_they_are_known(
-    folder: Path, tokenizer: Tokenizer
+    opened: Open, tokenizer: Tokenizer
 ) -> None:
     body = {"prompt": PREFIX * 4, "max_tokens": 1}
     tokens = len(tokenizer.encode([PREFIX * 4], add_special_tokens=True)[0]) // 4
     assert 2 * tokens < len(PREFIX * 4)
-    async with rig(folder, tokenizer, tokens=4 * len(PREFIX * 4)) as here:
+    async with opened(tokens=4 * len(PREFIX * 4)) as here:
         here.writer.script.held = True
         answering = asyncio.create_task(here.answer(*[body] * 20))
         await until(lambda: here.writer.running >= 3)
@@ -118,9 +129,9 @@ async def test_a_text_counts_its_tokens_once_they_are_known(
     ids=["prompt", "prompts", "vectors"],
 )
 async def test_lines_leave_room_in_the_engine(
-    folder: Path, tokenizer: Tokenizer, url: str, body: dict[str, Any], rows: int
+    opened: Open, url: str, body: dict[str, Any], rows: int
 ) -> None:
-    async with rig(folder, tokenizer, rows=16) as here:
+    async with opened(rows=16) as here:
         engines = here.writer, here.embedder
         for engine in engines:
             engine.script.held = True
@@ -134,10 +145,8 @@ async def test_lines_leave_room_in_the_engine(
         assert here.statuses() == [200] * 20
 
 
-async def test_a_line_that_is_larger_than_the_room_is_answered(
-    folder: Path, tokenizer: Tokenizer
-) -> None:
-    async with rig(folder, tokenizer, rows=4) as here:
+async def test_a_line_that_is_larger_than_the_room_is_answered(opened: Open) -> None:
+    async with opened(rows=4) as here:
         await here.answer(
             {"prompt": ["a"] * 9, "max_tokens": 1},
             {"prompt": "a", "n": 5, "max_tokens": 1},
@@ -146,8 +155,8 @@ async def test_a_line_that_is_larger_than_the_room_is_answered(
         assert here.statuses() == [200] * 3
 
 
-async def test_an_engine_that_is_full_is_asked_again(folder: Path, tokenizer: Tokenizer) -> None:
-    async with rig(folder, tokenizer) as here:
+async def test_an_engine_that_is_full_is_asked_again(opened: Open) -> None:
+    async with opened() as here:
         here.writer.script.refusal = Failed(0, "overloaded", "full", None, 0.01)
         answering = asyncio.create_task(here.answer({"prompt": "a"}, {"prompt": "b"}))
         await until(lambda: len(here.writer.received) >= 2)
@@ -156,8 +165,8 @@ async def test_an_engine_that_is_full_is_asked_again(folder: Path, tokenizer: To
         assert here.statuses() == [200, 200]
 
 
-async def test_a_lost_engine_stops_the_job(folder: Path, tokenizer: Tokenizer) -> None:
-    async with rig(folder, tokenizer, rows=16) as here:
+async def test_a_lost_engine_stops_the_job(opened: Open) -> None:
+    async with opened(rows=16) as here:
         here.writer.script.held = True
         answering = asyncio.create_task(here.answer(*[{"prompt": "a"}] * 20))
         await until(lambda: here.writer.running == 8)
@@ -168,9 +177,9 @@ async def test_a_lost_engine_stops_the_job(folder: Path, tokenizer: Tokenizer) -
             await here.answer({"prompt": "a"})
 
 
-async def test_who_leaves_takes_nothing_along(folder: Path, tokenizer: Tokenizer) -> None:
+async def test_who_leaves_takes_nothing_along(opened: Open) -> None:
     """Those that wait for room, and those at the engine."""
-    async with rig(folder, tokenizer, rows=16) as here:
+    async with opened(rows=16) as here:
         here.writer.script.held = True
         answering = asyncio.create_task(
             here.backend.answer(
@@ -185,3 +194,42 @@ async def test_who_leaves_takes_nothing_along(folder: Path, tokenizer: Tokenizer
         here.writer.script.held = False
         await here.answer(*[{"prompt": "b", "max_tokens": 1}] * 20)
         assert here.statuses() == [200] * 20
+
+
+ID = "request-7"
+
+
+class Application:
+    """Answers everything with `response`."""
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
+        response.headers["x-request-id"] = ID
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["body"] == b"{}"
+        await self.response(scope, receive, send)
+
+
+def in_parts(*parts: bytes) -> StreamingResponse:
+    async def one_by_one() -> AsyncGenerator[bytes]:
+        for part in parts:
+            yield part
+
+    return StreamingResponse(one_by_one(), media_type="application/json")
+
+
+@pytest.mark.parametrize(
+    "response", [JSONResponse("a" * 10), in_parts(b'"', *[b"a"] * 10, b'"')], ids=["one", "parts"]
+)
+async def test_an_answer_is_taken_whole(response: Response) -> None:
+    reply = await exchange(Application(response), "/v1/completions", b"{}")
+    assert reply == Answer(200, ID, b'"aaaaaaaaaa"')
+
+
+async def test_an_answer_that_is_too_long_is_not_written() -> None:
+    part = b"a" * (MAX_ANSWER_BYTES >> 8)
+    reply = await exchange(Application(in_parts(*[part] * 257)), "/", b"{}")
+    error = msgspec.json.decode(reply.body, type=ErrorBody).error
+    assert (reply.status, reply.request_id, error.code) == (400, ID, "too_large")
+    assert f"has {257 * len(part)} bytes" in error.message

@@ -1,42 +1,30 @@
 """A file system without room. A limit on the size of files fails writes where a full disk does."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from server.batches.file_job import FileJob
+from server.batches.result_log import NoRoomError
 from tests.server.batches.requests_file import RULES, Echo, line, outputs, write
+from tests.server.batches.state.full_disk import no_file_grows
 
 LINES = 100
-JOB = """
-import asyncio, resource, sys
-from pathlib import Path
-from server.batches.file_job import FileJob
-from server.batches.result_log import JobFileError
-from tests.server.batches.requests_file import RULES, Echo
-
-async def main(source, log, most, output):
-    job = FileJob(source, log, rules=RULES, options={})
-    await job.open(resume=True)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(most), int(most)))
-    try:
-        await job.run(Echo())
-        job.assemble(output)
-    except JobFileError as error:
-        print(error)
-
-source, log, most, output = sys.argv[1:]
-asyncio.run(main(Path(source), Path(log), most, Path(output)))
-"""
 
 
-def limited(source: Path, most: int) -> str:
+async def limited(source: Path, most: int) -> str:
     """What a job says whose files may have `most` bytes."""
-    log, output = source.with_name("log"), source.with_name("out")
-    words = [sys.executable, "-c", JOB, str(source), str(log), str(most), str(output)]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    job = FileJob(source, source.with_name("log"), rules=RULES, options={})
+    await job.open(resume=True)
+    try:
+        with no_file_grows(most):
+            await job.run(Echo())
+            job.assemble(source.with_name("out"))
+    except NoRoomError as error:
+        return str(error)
+    finally:
+        job.close()
+    raise AssertionError("a file without room is refused")
 
 
 async def rest_of(source: Path) -> int:
@@ -52,7 +40,7 @@ async def rest_of(source: Path) -> int:
 @pytest.mark.parametrize("most", [1, 700, 5_000])
 async def test_a_log_without_room_says_what_it_needs(tmp_path: Path, most: int) -> None:
     source = write(tmp_path, *[line(str(number), "x" * 100) for number in range(LINES)])
-    said = limited(source, most)
+    said = await limited(source, most)
     assert said.startswith(f"{tmp_path / 'log'}: File too large: about ")
     needed = int(said.split("about ")[1].split(" more bytes")[0].replace(",", ""))
     assert 20_000 < needed < 60_000
@@ -67,7 +55,7 @@ async def test_an_output_without_room_leaves_no_part_of_it(tmp_path: Path) -> No
     await job.run(Echo())
     job.close()
     (tmp_path / "out").write_text("of another time\n")
-    said = limited(source, 5_000)
+    said = await limited(source, 5_000)
     assert said.startswith(f"{tmp_path / 'out'}.new: File too large: about ")
     assert (tmp_path / "out").read_text() == "of another time\n"
     assert not (tmp_path / "out.new").exists()

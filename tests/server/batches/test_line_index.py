@@ -33,12 +33,6 @@ def test_what_cannot_be_read_is_a_line_all_the_same() -> None:
     assert not index.repeated.any()
 
 
-def test_an_empty_file_has_no_lines() -> None:
-    index = index_of()
-    assert len(index) == 0
-    assert index.order().tolist() == []
-
-
 def test_a_long_line_is_passed_over() -> None:
     index = index_of(line("a"), b"x" * (3 << 20) + b"\n", line("b"), most=100)
     assert index.numbers.tolist() == [1, 2, 3]

@@ -108,8 +108,3 @@ def test_a_log_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     path.write_bytes(b"something else\n")
     with pytest.raises(JobFileError, match="no file of results"):
         resumed(path)
-
-
-def test_a_folder_that_cannot_be_written_is_found_at_once(tmp_path: Path) -> None:
-    with pytest.raises(JobFileError, match="cannot be written: No such file"):
-        ResultLog(tmp_path / "none" / "log", IDENTITY)

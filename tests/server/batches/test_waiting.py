@@ -5,84 +5,22 @@ import errno
 import json
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from server.batches import result_log
 from server.batches.batch_process import BatchHealth, BatchRunner
 from server.observe.processes import batches_run
 from tests.server.batches.requests_file import Echo, line
-from tests.server.batches.state.full_disk import fill, small_disk
 from tests.server.batches.state.opened import opened
 from tests.server.batches.test_batch_runner import ME, asked, begun, got, over, uploaded
 
 LINES = [line(str(number), "x" * 200) for number in range(400)]
 RETRIES = 5
-
-
-class Waiting:
-    """A runner with one batch, and what it says."""
-
-    def __init__(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO)
-        self._caplog, self._said = caplog, folder / "said"
-        self.state = opened(folder / "state")
-        self.backend = Echo(pause=0.001)
-        self.runner = BatchRunner(self.state, self.backend, 1 << 16, health=BatchHealth(self._said))
-        self.batch_id = self.begin()
-
-    def begin(self) -> str:
-        return begun(self.state, uploaded(self.state, *LINES))
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        task = asyncio.create_task(self.runner.run())
-        yield
-        task.cancel()
-
-    def runs(self) -> bool:
-        return batches_run(self._said)
-
-    def lines(self) -> list[str]:
-        return [line for line in self._caplog.messages if line.startswith("files and batches")]
-
-    async def until(self, *, runs: bool) -> None:
-        async with asyncio.timeout(30):
-            while self.runs() != runs:  # noqa: ASYNC110 (a file says so)
-                await asyncio.sleep(0.01)
-
-    async def until_full(self, disk: "Disk") -> None:
-        """Until it waits for a disk that is full after some requests."""
-        await asked(self.backend, 20)
-        disk.is_full = True
-        await self.until(runs=False)
-
-
-@pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Grows with each attempt; those of a process that waits follow each other at once."""
-    attempts: list[None] = []
-    turn = BatchRunner._turn
-
-    async def counted(self: BatchRunner) -> None:
-        attempts.append(None)
-        await turn(self)
-
-    monkeypatch.setattr(BatchRunner, "_turn", counted)
-    monkeypatch.setattr("server.batches.batch_process.RETRY_S", 0.01)
-    return attempts
-
-
-async def more(turns: list[None]) -> None:
-    """Until it has tried again, several times."""
-    seen = len(turns)
-    async with asyncio.timeout(30):
-        while len(turns) < seen + RETRIES:  # noqa: ASYNC110 (there is no event)
-            await asyncio.sleep(0.01)
 
 
 class Disk:
@@ -104,61 +42,117 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """A disk that a test may fill from the beginning, but for its reserve (its parameter)."""
     made = Disk()
+    made.is_full = made.has_reserve = getattr(request, "param", False)
     monkeypatch.setattr(result_log, "_write", partial(made.write, result_log._write))
     monkeypatch.setattr(os, "posix_fallocate", partial(made.reserve, os.posix_fallocate))
     monkeypatch.setattr("server.batches.file_job.SYNC_SECONDS", 0.02)
     return made
 
 
-async def test_a_full_disk_is_waited_for(
-    tmp_path: Path, disk: Disk, turns: list[None], caplog: pytest.LogCaptureFixture
-) -> None:
-    waiting = Waiting(tmp_path, caplog)
-    async with waiting.running():
-        await waiting.until_full(disk)
-        await more(turns)
-        assert got(waiting.state, waiting.batch_id).status == "in_progress"
-        (line,) = waiting.lines()
-        assert "No space left on device: about" in line
-        disk.is_full = False
-        batch = await over(waiting.state, waiting.batch_id)
-        assert (batch.status, batch.completed, batch.failed) == ("completed", len(LINES), 0)
-        assert waiting.runs()
-        assert waiting.lines() == [line, "files and batches go on"]
+class Waiting:
+    """A runner with one batch on a disk, and what it says."""
+
+    def __init__(self, folder: Path, disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        self._caplog, self._said = caplog, folder / "said"
+        self.state, self.disk = opened(folder / "state"), disk
+        self.backend, self.turns = Echo(pause=0.001), 0
+        health = BatchHealth(self._said)
+        self.runner = BatchRunner(self.state, self.backend, 1 << 16, health=health)
+        self.batch_id = begun(self.state, uploaded(self.state, *LINES))
+
+    def runs(self) -> bool:
+        return batches_run(self._said)
+
+    def lines(self) -> list[str]:
+        return [line for line in self._caplog.messages if line.startswith("files and batches")]
+
+    async def until(self, *, runs: bool) -> None:
+        async with asyncio.timeout(30):
+            while self.runs() != runs:  # noqa: ASYNC110 (a file says so)
+                await asyncio.sleep(0.01)
+
+    async def until_full(self) -> None:
+        """Until it waits for a disk that is full after some requests."""
+        await asked(self.backend, 20)
+        self.disk.is_full = True
+        await self.until(runs=False)
+
+    async def more(self) -> None:
+        """Until it has tried again, several times."""
+        seen = self.turns
+        async with asyncio.timeout(30):
+            while self.turns < seen + RETRIES:  # noqa: ASYNC110 (there is no event)
+                await asyncio.sleep(0.01)
+
+
+@pytest_asyncio.fixture
+async def waiting(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> AsyncIterator[Waiting]:
+    """One that runs, and tries again at once."""
+    made, turn = Waiting(tmp_path, disk, caplog), BatchRunner._turn
+
+    async def counted(self: BatchRunner) -> None:
+        made.turns += 1
+        await turn(self)
+
+    monkeypatch.setattr(BatchRunner, "_turn", counted)
+    monkeypatch.setattr("server.batches.batch_process.RETRY_S", 0.01)
+    task = asyncio.create_task(made.runner.run())
+    yield made
+    task.cancel()
+
+
+async def test_a_full_disk_is_waited_for(waiting: Waiting) -> None:
+    await waiting.until_full()
+    await waiting.more()
+    assert got(waiting.state, waiting.batch_id).status == "in_progress"
+    (line,) = waiting.lines()
+    assert "No space left on device: about" in line
+    waiting.disk.is_full = False
+    batch = await over(waiting.state, waiting.batch_id)
+    assert (batch.status, batch.completed, batch.failed) == ("completed", len(LINES), 0)
+    assert waiting.runs()
+    assert waiting.lines() == [line, "files and batches go on"]
     text = waiting.state.files.path(batch.output_file_id or "").read_text()
     assert [json.loads(each)["custom_id"] for each in text.splitlines()] == [
         str(number) for number in range(len(LINES))
     ]
 
 
-async def test_a_batch_that_is_cancelled_gives_room(
-    tmp_path: Path, disk: Disk, turns: list[None], caplog: pytest.LogCaptureFixture
-) -> None:
-    waiting = Waiting(tmp_path, caplog)
+async def test_a_batch_that_is_cancelled_gives_room(waiting: Waiting) -> None:
     results = waiting.state.jobs / waiting.batch_id
-    async with waiting.running():
-        await waiting.until_full(disk)
-        assert results.exists()
-        waiting.state.batches.cancel(waiting.batch_id, ME)
-        batch = await over(waiting.state, waiting.batch_id)
-        assert (batch.status, json.loads(batch.errors)[0]["code"]) == ("failed", "storage_full")
-        assert not results.exists()
-        await more(turns)
-        assert len(waiting.lines()) == 1
+    await waiting.until_full()
+    assert results.exists()
+    waiting.state.batches.cancel(waiting.batch_id, ME)
+    batch = await over(waiting.state, waiting.batch_id)
+    assert (batch.status, json.loads(batch.errors)[0]["code"]) == ("failed", "storage_full")
+    assert not results.exists()
+    await waiting.more()
+    assert len(waiting.lines()) == 1
 
 
-async def test_results_that_cannot_be_begun_are_no_fault_of_the_input(
-    tmp_path: Path, disk: Disk, turns: list[None], caplog: pytest.LogCaptureFixture
-) -> None:
-    waiting = Waiting(tmp_path, caplog)
-    disk.is_full = disk.has_reserve = True
-    async with waiting.running():
-        await more(turns)
-        assert got(waiting.state, waiting.batch_id).status == "validating"
-        disk.is_full = False
-        assert (await over(waiting.state, waiting.batch_id)).completed == len(LINES)
+@pytest.mark.parametrize("disk", [True], indirect=True)
+async def test_results_that_cannot_be_begun_are_no_fault_of_the_input(waiting: Waiting) -> None:
+    await waiting.more()
+    assert got(waiting.state, waiting.batch_id).status == "validating"
+    waiting.disk.is_full = False
+    assert (await over(waiting.state, waiting.batch_id)).completed == len(LINES)
+
+
+async def test_a_lost_database_is_waited_for(tmp_path: Path, waiting: Waiting) -> None:
+    await waiting.until(runs=True)
+    (tmp_path / "state" / "penstock.db").rename(tmp_path / "elsewhere")
+    await waiting.until(runs=False)
+    await waiting.more()
+    (line,) = waiting.lines()
+    assert "penstock.db cannot be found" in line
+    (tmp_path / "elsewhere").rename(tmp_path / "state" / "penstock.db")
+    assert (await over(waiting.state, waiting.batch_id)).completed == len(LINES)
 
 
 async def test_one_that_is_cancelled_as_the_disk_fills_up_fails(
@@ -177,37 +171,3 @@ async def test_one_that_is_cancelled_as_the_disk_fills_up_fails(
     assert (batch.status, json.loads(batch.errors)[0]["code"]) == ("failed", "storage_full")
     assert not task.done()
     task.cancel()
-
-
-async def test_a_small_disk_that_another_program_fills(
-    tmp_path: Path, turns: list[None], caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "disk").mkdir()
-    with small_disk(tmp_path / "disk") as disk:
-        waiting = Waiting(disk, caplog)
-        batches = [waiting.batch_id, waiting.begin()]
-        async with waiting.running():
-            await waiting.until(runs=True)
-            filling = fill(disk)
-            await waiting.until(runs=False)
-            await more(turns)
-            assert len(waiting.lines()) == 1
-            filling.unlink()
-            for batch_id in batches:
-                batch = await over(waiting.state, batch_id)
-                assert (batch.status, batch.completed) == ("completed", len(LINES))
-
-
-async def test_a_lost_database_is_waited_for(
-    tmp_path: Path, turns: list[None], caplog: pytest.LogCaptureFixture
-) -> None:
-    waiting = Waiting(tmp_path, caplog)
-    async with waiting.running():
-        await waiting.until(runs=True)
-        (tmp_path / "state" / "penstock.db").rename(tmp_path / "elsewhere")
-        await waiting.until(runs=False)
-        await more(turns)
-        (line,) = waiting.lines()
-        assert "penstock.db cannot be found" in line
-        (tmp_path / "elsewhere").rename(tmp_path / "state" / "penstock.db")
-        assert (await over(waiting.state, waiting.batch_id)).completed == len(LINES)

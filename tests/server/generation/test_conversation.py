@@ -8,9 +8,10 @@ import pytest
 from server.generation.conversation import ChatOptions, conversation
 from server.schemas.chat import ChatMessage
 from server.templates.protocol import ChatTemplate
-from tests.server.chat_client import HELLO, PATH, chat, error, job_of, say_little
+from tests.server.chat_client import HELLO, PATH, chat, chunks_of, error, job_of, say_little
 from tests.server.chat_templates import CHATML, LLAMA3, chat_deployment
 from tests.server.conftest import Deployment
+from tests.server.generation.test_half_characters import TEXT, whole_characters
 
 REFUSAL = {"type": "refusal", "refusal": "I cannot."}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
@@ -46,12 +47,6 @@ def test_parts_of_text_are_joined_by_line_breaks(deployment):
     parts = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]
     chat(deployment, messages=[{"role": "user", "content": parts}])
     assert "\n\nHello\nthere<|eot_id|>" in job_of(deployment).texts[0]
-
-
-def test_a_developer_is_a_system_where_the_template_knows_none(deployment):
-    talk = [{"role": "developer", "content": "Be brief."}, *HELLO]
-    chat(deployment, messages=talk)
-    assert "<|start_header_id|>system<|end_header_id|>\n\nBe brief." in job_of(deployment).texts[0]
 
 
 def test_what_an_sdk_sends_back(deployment):
@@ -101,14 +96,6 @@ def test_a_role_that_the_template_leaves_out(deployment):
     assert "leaves out a later message of role 'critic'" in refused["message"]
 
 
-def test_a_string_is_not_lost_where_the_template_takes_parts(deployment):
-    talk = [{"role": "developer", "content": "Be <brief>."}, *HELLO]
-    chat(deployment, model="parts only", messages=talk)
-    (text,) = job_of(deployment, "parts only").texts
-    assert "system: BE &lt;BRIEF&gt;." in text
-    assert "user: HELLO" in text
-
-
 @pytest.mark.parametrize("path", [PATH, "/tokenize"])
 @pytest.mark.parametrize(
     ("message", "param"),
@@ -144,3 +131,83 @@ async def test_others_have_their_turns_while_many_messages_are_parsed() -> None:
         turns += 1
     assert len(parsing.result().messages) == 10_000
     assert turns >= 9
+
+
+BEGUN = [*HELLO, {"role": "assistant", "content": [{"type": "text", "text": "Well"}]}]
+
+
+def prompt_ids(deployment, tokenizer) -> list[int]:
+    job = deployment.engines["writer"].received[0]
+    return tokenizer.raw.encode(job.texts[0], add_special_tokens=False).ids
+
+
+def test_the_ids_of_an_answer_and_its_prompt(deployment, say, tokenizer):
+    ids = say("naïve cafés")
+    body = chat(deployment, return_token_ids=True, n=2)
+    assert [choice["token_ids"] for choice in body["choices"]] == [[*ids, 1]] * 2
+    assert body["prompt_token_ids"] == prompt_ids(deployment, tokenizer)
+    plain = chat(deployment, return_token_ids=False)
+    assert "prompt_token_ids" not in plain
+    assert "token_ids" not in plain["choices"][0]
+
+
+def test_the_ids_in_a_stream(deployment, say, tokenizer):
+    ids = say("naïve cafés, a b c")
+    deployment.engines["writer"].script.step_seconds = 0.005
+    first, *others = chunks_of(deployment, return_token_ids=True)
+    assert first["choices"][0]["delta"]["role"] == "assistant"
+    assert first["prompt_token_ids"] == prompt_ids(deployment, tokenizer)
+    assert not [chunk for chunk in others if "prompt_token_ids" in chunk]
+    told = [chunk["choices"][0].get("token_ids", []) for chunk in [first, *others]]
+    assert [token for tokens in told for token in tokens] == [*ids, 1]
+    for chunk in chunks_of(deployment):
+        assert "prompt_token_ids" not in chunk
+        assert "token_ids" not in chunk["choices"][0]
+
+
+@pytest.mark.parametrize("width", [0, 2])
+def test_the_scores_of_a_prompt(deployment, tokenizer, width):
+    body = chat(deployment, prompt_logprobs=width, n=2)
+    (job,) = deployment.engines["writer"].received
+    assert (job.params.prompt_logprobs, job.params.logprobs) == (width, None)
+    ids = prompt_ids(deployment, tokenizer)
+    first, *entries = body["prompt_logprobs"]
+    assert first is None
+    for id_, entry in zip(ids[1:], entries, strict=True):
+        assert entry[str(id_)]["logprob"] == -0.5
+        assert len(entry) <= width + 1
+    assert "prompt_logprobs" not in chat(deployment)
+
+
+def test_a_prompt_is_not_scored_in_a_stream(deployment):
+    assert error(deployment, prompt_logprobs=0, stream=True)["param"] == "prompt_logprobs"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("messages", "echoed"),
+    [(BEGUN, "Well"), (HELLO, ""), ([*BEGUN, *HELLO], ""), ([{"role": "assistant"}], "")],
+)
+def test_the_message_before_is_echoed_if_it_is_an_assistants(
+    deployment, say, streamed, messages, echoed
+):
+    say(", so")
+    fields = {"messages": messages, "echo": True, "n": 2}
+    if not streamed:
+        texts = [choice["message"]["content"] for choice in chat(deployment, **fields)["choices"]]
+    else:
+        texts = ["", ""]
+        for chunk in chunks_of(deployment, **fields):
+            (choice,) = chunk["choices"]
+            texts[choice["index"]] += choice["delta"].get("content", "")
+    assert texts == [f"{echoed}, so"] * 2
+
+
+def test_chats_spell_parts_of_characters_without_a_mark(deployment, tokenizer):
+    ids = tokenizer.raw.encode(TEXT, add_special_tokens=False).ids
+    deployment.engines["writer"].script.tokens = ids
+    answer = chat(deployment, logprobs=True, max_tokens=len(ids) - 1)
+    assert answer["choices"][0]["message"]["content"] == whole_characters(tokenizer, len(ids) - 1)
+    entries = answer["choices"][0]["logprobs"]["content"]
+    assert b"".join(bytes(entry["bytes"]) for entry in entries) == TEXT.encode()[:-1]
+    assert {"token": r" \xf0\x9f", "bytes": [32, 240, 159]}.items() <= entries[3].items()

@@ -120,31 +120,16 @@ def test_good_text_beside_bad_bytes(family, noise, told):
     assert tokenizer.decode(ids) == f"a lazy dog.{told}{second}"
 
 
-@given(text=st.text(alphabet="aü漢🎉 \n", max_size=20))
-def test_characters_split_over_tokens_come_whole(any_tokenizer, text):
-    ids = any_tokenizer.raw.encode(text, add_special_tokens=False).ids
-    pieces = detokenize(any_tokenizer, [], ids)
-    assert "".join(pieces) == any_tokenizer.decode(ids)
-    assert "\N{REPLACEMENT CHARACTER}" not in "".join(pieces)
-
-
-@given(text=st.text(alphabet="aü漢🎉\ufffd\0 ", max_size=12))
+@given(text=st.text(alphabet="aü漢🎉\ufffd\0 \n", max_size=12))
 def test_wherever_a_text_is_cut_half_a_character_belongs_to_the_second_part(any_tokenizer, text):
     text = "a" + text  # the space of Metaspace
     encoded = any_tokenizer.raw.encode(text, add_special_tokens=False)
+    assert "".join(detokenize(any_tokenizer, [], encoded.ids)) == text
     for place, (begin, _) in enumerate(encoded.offsets):
         before, after = encoded.ids[:place], encoded.ids[place:]
         assert "".join(detokenize(any_tokenizer, [], before)) == text[:begin]
         if place > 0:
             assert "".join(detokenize(any_tokenizer, before, after)) == text[begin:]
-
-
-def test_the_space_between_prompt_and_continuation_is_kept(any_tokenizer):
-    ids = any_tokenizer.raw.encode("The quick brown fox", add_special_tokens=False).ids
-    for cut in range(1, len(ids)):
-        before, after = ids[:cut], ids[cut:]
-        added = "".join(detokenize(any_tokenizer, before, after))
-        assert any_tokenizer.decode(before) + added == "The quick brown fox"
 
 
 def test_half_a_character_behind_a_space_in_one_token(tokenizer):

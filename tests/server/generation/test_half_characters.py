@@ -2,22 +2,12 @@
 log-probabilities."""
 
 import ast
-from collections.abc import Iterator
 
 import pytest
 
 from tests.server.api.test_completions import complete, stream
-from tests.server.chat_templates import CHATML, chat_deployment
-from tests.server.conftest import Deployment
 
 TEXT = "漢 😀 \ufffd größer 漢"
-MESSAGES = [{"role": "user", "content": "Hello"}]
-
-
-@pytest.fixture(scope="module")
-def talking_deployment(tokenizer) -> Iterator[Deployment]:
-    with chat_deployment(tokenizer, {"writer": CHATML}) as deployment:
-        yield deployment
 
 
 def whole_characters(tokenizer, count: int) -> str:
@@ -109,14 +99,3 @@ def test_a_prompts_parts_of_characters(deployment):
     assert b"".join(map(as_bytes, spelled)) == f"a{TEXT}".encode()
     echoed = complete(deployment, prompt=f"a{TEXT}", echo=True, logprobs=0, max_tokens=0)
     assert echoed["choices"][0]["logprobs"]["tokens"][1:] == spelled
-
-
-def test_chats_spell_parts_of_characters_without_a_mark(talking_deployment, tokenizer):
-    ids = tokenizer.raw.encode(TEXT, add_special_tokens=False).ids
-    talking_deployment.engines["writer"].script.tokens = ids
-    fields = {"messages": MESSAGES, "logprobs": True, "max_tokens": len(ids) - 1}
-    answer = talking_deployment.post("/v1/chat/completions", fields).json()
-    assert answer["choices"][0]["message"]["content"] == whole_characters(tokenizer, len(ids) - 1)
-    entries = answer["choices"][0]["logprobs"]["content"]
-    assert b"".join(bytes(entry["bytes"]) for entry in entries) == TEXT.encode()[:-1]
-    assert {"token": r" \xf0\x9f", "bytes": [32, 240, 159]}.items() <= entries[3].items()

@@ -51,7 +51,10 @@ def test_an_answer_in_parts_is_what_it_would_be_whole(deployment: Deployment, sa
     assert parted["usage"]["completion_tokens"] == CHOICES * tokens
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/completions", pytest.param("/v1/chat/completions", marks=pytest.mark.long)],
+)
 def test_too_many_are_refused_and_others_are_served(deployment: Deployment, path: str) -> None:
     deployment.engines["writer"].script.tokens = [7] * 2000
     deployment.engines["writer"].script.step_seconds = 0.001

@@ -90,21 +90,24 @@ def test_what_is_in_flight(deployment) -> None:
     wait_until(lambda: status(deployment).in_flight.requests == 0)
 
 
-def test_a_model_that_loads_and_one_that_has_died(builder) -> None:
+def test_models_load_and_die_and_a_daemon_drains(builder) -> None:
     models = [builder.model(name, "generate") for name in ("early", "late")]
-    deployment = builder.open(server_config(*models), ready=False)
-    found = status(deployment)
-    assert [(model.state, model.engine) for model in found.models] == [("loading", None)] * 2
-    deployment.engines["early"].script.ready = True
-    wait_until(lambda: [m.state for m in status(deployment).models] == ["ready", "loading"])
-    deployment.engines["early"].kill()
-    wait_until(lambda: status(deployment).models[0].state == "stopped")
+    deployment = builder.open(server_config(*models, drain_timeout=20), ready=False)
+    early, late = deployment.engines.values()
 
+    def states() -> list[str]:
+        return [model.state for model in status(deployment).models]
 
-def test_a_daemon_that_drains_says_so(builder) -> None:
-    deployment = builder.open(server_config(builder.model("writer", "generate"), drain_timeout=20))
-    deployment.engines["writer"].script.held = True
-    with deployment.http.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}):
+    assert [(model.state, model.engine) for model in status(deployment).models] == [
+        ("loading", None)
+    ] * 2
+    early.script.ready = True
+    wait_until(lambda: states() == ["ready", "loading"])
+    early.kill()
+    late.script.ready = late.script.held = True
+    wait_until(lambda: states() == ["stopped", "ready"])
+    body = {"model": "late", "prompt": "a", "stream": True}
+    with deployment.http.stream("POST", "/v1/completions", json=body):
         deployment.api.drain()
         wait_until(lambda: status(deployment).draining)
 
@@ -135,15 +138,6 @@ def test_it_says_whether_batches_run(builder, tmp_path: Path) -> None:
 def test_where_there_are_to_be_no_batches_nothing_is_said_of_them(deployment) -> None:
     assert status(deployment).batches is None
     assert "batch_process_up" not in deployment.http.get("/metrics").text
-
-
-def test_the_status_needs_the_key(builder) -> None:
-    deployment = builder.open(server_config(builder.model("secret", "generate"), api_key="sesame"))
-    for method in ("GET", "HEAD"):
-        answer = deployment.http.request(method, "/status")
-        assert answer.status_code == 401
-        assert "secret" not in answer.text
-    assert deployment.http.get("/status", headers={"Authorization": "Bearer sesame"}).is_success
 
 
 def test_it_is_documented(deployment) -> None:

@@ -6,7 +6,7 @@ import pytest
 from jinja2.exceptions import TemplateError
 
 from server.templates import loaded_template
-from server.templates.loaded_template import LeftOutError, LoadedTemplate, render
+from server.templates.loaded_template import LeftOutError, LoadedTemplate
 from server.templates.protocol import ChatTemplate, Conversation
 
 Message = dict[str, Any]
@@ -270,12 +270,13 @@ def test_reasoning_is_refused_only_where_no_place_has_it():
 
 def test_an_unusual_role_and_an_unusual_order_are_probed_once(monkeypatch):
     template, renders = loaded(CHATML), []
+    render = template.render
 
-    def counted(*arguments: Any) -> str:
-        renders.append(arguments)
-        return render(*arguments)
+    def counted(conversation: Conversation) -> str:
+        renders.append(conversation)
+        return render(conversation)
 
-    monkeypatch.setattr(loaded_template, "render", counted)
+    monkeypatch.setattr(template, "render", counted)
     for number in range(3):
         renders.clear()
         template.prompt(Conversation(messages=[USER, said("critic", str(number)), USER]))

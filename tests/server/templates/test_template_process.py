@@ -1,6 +1,7 @@
-"""What becomes of chats when the process of their template is killed, stopped, or cannot start."""
+"""Chats whose template process is killed, stopped or cannot start, or whose clients leave it."""
 
 import asyncio
+import json
 import os
 import resource
 import select
@@ -10,19 +11,24 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from benchmarks.daemon.process_stats import cpu_seconds
 from engine_core.messages import NO_KEY, KeyShare
 from engine_core.refusal import RefusalError
+from server.service.ledger import REQUEST_BYTES
+from server.settings.settings import Limits
 from server.templates import template_client
 from server.templates.protocol import ChatTemplate, Conversation, frame
 from server.templates.template_client import TemplateClient
 from tests.e2e.daemon import children_of, is_alive
 from tests.patience import PATIENCE, wait_until
+from tests.server.api.test_ops import metric
 from tests.server.chat_templates import ENDLESS, chat_deployment
 from tests.server.conftest import Deployment
 
@@ -88,10 +94,13 @@ async def test_killed_while_idle_it_is_started_again_at_once(tmp_path, caplog):
     ("number", "logged"),
     [
         (signal.SIGKILL, "its process was killed by SIGKILL; starting"),
-        (signal.SIGSTOP, "its process hung for 7 s, and was killed; starting"),
+        (signal.SIGSTOP, "its process hung for 3 s, and was killed; starting"),
     ],
 )
-async def test_ended_during_a_render_the_next_process_renders(tmp_path, caplog, number, logged):
+async def test_ended_during_a_render_the_next_process_renders(
+    tmp_path, monkeypatch, caplog, number, logged
+):
+    monkeypatch.setattr(template_client, "_RENDER_S", 3.0)
     async with started(tmp_path, SLOW) as chat:
         assert await ask(chat, "one") == "one"
         slow, after = ask(chat, "slow"), ask(chat, "after")
@@ -103,7 +112,7 @@ async def test_ended_during_a_render_the_next_process_renders(tmp_path, caplog, 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_killed_or_stopped_while_it_starts(tmp_path, monkeypatch, number):
-    monkeypatch.setattr(template_client, "_START_S", 5.0)
+    monkeypatch.setattr(template_client, "_START_S", 3.0)
     async with started(tmp_path) as chat:
         first = await pid()
         os.kill(first, number)
@@ -115,14 +124,17 @@ async def test_killed_or_stopped_while_it_starts(tmp_path, monkeypatch, number):
         chat.check()
 
 
-async def test_stopped_while_idle_it_is_noticed_within_10_s(tmp_path, caplog):
+async def test_stopped_while_idle_it_is_noticed(tmp_path, monkeypatch, caplog):
+    assert template_client._PING_EVERY_S + template_client._PING_S < 10
+    monkeypatch.setattr(template_client, "_PING_EVERY_S", 0.2)
+    monkeypatch.setattr(template_client, "_PING_S", 2.0)
     async with started(tmp_path) as chat:
         assert await ask(chat, "one") == "one"
         first = await pid()
         os.kill(first, signal.SIGSTOP)
         await gone(first, 10)
         assert await ask(chat, "two") == "two"
-    assert "its process hung for 4 s, and was killed; starting" in caplog.text
+    assert "its process hung for 2 s, and was killed; starting" in caplog.text
 
 
 async def test_who_leaves_before_his_turn_is_not_rendered(tmp_path):
@@ -135,16 +147,16 @@ async def test_who_leaves_before_his_turn_is_not_rendered(tmp_path):
             assert await ask(chat, "honest") == "honest"
 
 
-async def test_killed_20_times_in_a_row_it_is_started_ever_later(tmp_path, monkeypatch, caplog):
+async def test_killed_again_and_again_it_is_started_ever_later(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(template_client, "_FIRST_DELAY_S", 0.05)
     monkeypatch.setattr(template_client, "_MAX_DELAY_S", 0.2)
     async with started(tmp_path) as chat:
         begun = time.monotonic()
-        for _ in range(20):
+        for _ in range(8):
             killed = await pid()
             os.kill(killed, signal.SIGKILL)
             await gone(killed, 10)
-        assert time.monotonic() - begun > 0.05 + 0.1 + 16 * 0.2
+        assert time.monotonic() - begun > 0.05 + 0.1 + 4 * 0.2
         with pytest.raises(RefusalError, match="was killed by SIGKILL") as caught:
             await ask(chat, "one")
         assert caught.value.code == "template_unavailable"
@@ -234,13 +246,6 @@ def test_readiness_follows_a_process_that_cannot_be_started(deployment):
     assert chat_status(deployment) == (200, "")
 
 
-def test_the_process_goes_with_the_api_process(builder, tokenizer):
-    with chat_deployment(tokenizer, {"writer": ENDLESS}) as own:
-        (running,) = pids(own.api.process.pid)
-        own.api.process.kill()
-        wait_until(lambda: not is_alive(running))
-
-
 TEMPLATE = ChatTemplate(source="{{ 1 }}", file="chat_template.jinja", tokens={})
 
 
@@ -278,3 +283,110 @@ def test_a_stopped_process_goes_with_the_api_process(tokenizer):
         assert not is_alive(stopped)
         with pytest.raises(httpx.ConnectError):
             own.http.get("/health")
+
+
+# Of processor time that "hang" may take.
+_RENDER_S = 2.0
+
+
+async def test_one_that_leaves_while_it_is_rendered_is_given_up(tmp_path):
+    async with started(tmp_path) as chat:
+        assert await ask(chat, "one") == "one"
+        first = await pid()
+        begun = cpu_seconds(first)
+        for _ in range(5):
+            left = ask(chat, "hang")
+            await asyncio.sleep(0.1)
+            left.cancel()
+            assert await ask(chat, "honest") == "honest"
+        assert await pid() == first, "nobody waits for a new process"
+        assert cpu_seconds(first) - begun < _RENDER_S
+
+
+async def test_interrupts_outside_of_a_render_change_nothing(tmp_path):
+    async with started(tmp_path) as chat:
+        assert await ask(chat, "one") == "one"
+        for number in range(50):
+            os.kill(await pid(), signal.SIGUSR1)
+            assert await ask(chat, str(number)) == str(number)
+
+
+async def test_api_keys_take_turns(tmp_path):
+    greedy, honest = KeyShare(1), KeyShare(2)
+    async with started(tmp_path) as chat:
+        ended: list[str] = []
+        # The process is not up yet: all of them wait.
+        waiting = [ask(chat, text, greedy) for text in ("a", "b", "c")]
+        await asyncio.sleep(0)
+        waiting.append(ask(chat, "honest", honest))
+        for each in waiting:
+            each.add_done_callback(lambda done: ended.append(done.result()))
+        await asyncio.gather(*waiting)
+        assert ended == ["a", "honest", "b", "c"]
+
+
+def chat(deployment: Deployment, *messages: dict[str, str]) -> httpx.Response:
+    body = {"messages": messages, "max_tokens": 1}
+    return deployment.post("/v1/chat/completions", body)
+
+
+def leave(deployment: Deployment, path: str, open_ones: ExitStack) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "hang"}]}).encode()
+    url = httpx.URL(deployment.api.url)
+    client = open_ones.enter_context(socket.create_connection((url.host, url.port or 80)))
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    client.sendall(head.encode() + body)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+def test_twenty_that_left_hold_up_nobody(deployment, path):
+    (running,) = children_of(deployment.api.process.pid)["server.templates.template_main"]
+    begun = cpu_seconds(running)
+    with ExitStack() as open_ones:
+        for _ in range(20):
+            leave(deployment, path, open_ones)
+        wait_until(lambda: cpu_seconds(running) > begun)
+    assert chat(deployment, {"role": "user", "content": "honest"}).status_code == 200
+    assert cpu_seconds(running) - begun < 5 * _RENDER_S
+
+
+def test_the_largest_of_too_many_that_wait_is_refused(tokenizer):
+    limits = Limits(max_unread_size=10 * REQUEST_BYTES)
+    with chat_deployment(tokenizer, {"writer": ENDLESS}, limits) as own, ExitStack() as open_ones:
+        leave(own, "/v1/chat/completions", open_ones)
+        with ThreadPoolExecutor(2) as pool:
+            empty = [{"role": "assistant", "content": ""}] * 2000
+            large = pool.submit(chat, own, *empty)
+            wait_until(lambda: metric(own, "penstock_in_flight", what="requests") == 2)
+            other = pool.submit(chat, own, *empty[:1800])
+            refused = large.result()
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            error = refused.json()["error"]
+            assert error["code"] == "overloaded"
+            assert "for a conversation that waits for its template" in error["message"]
+            open_ones.close()
+            assert other.result().status_code == 200
+        assert chat(own, *empty).status_code == 200
+
+
+def test_the_process_has_no_socket_but_its_own(deployment):
+    (running,) = children_of(deployment.api.process.pid)["server.templates.template_main"]
+    files = {int(file.name): str(file.readlink()) for file in Path(f"/proc/{running}/fd").iterdir()}
+    assert files.keys() == {0, 1, 2}
+    assert files[0] == files[1]
+    assert files[0].startswith("socket:")
+    assert not files[2].startswith("socket:")
+
+
+def test_it_is_killed_with_the_api_process_while_it_renders(tokenizer):
+    with chat_deployment(tokenizer, {"writer": ENDLESS}) as own, ExitStack() as open_ones:
+        (running,) = children_of(own.api.process.pid)["server.templates.template_main"]
+        idle = cpu_seconds(running)
+        leave(own, "/v1/chat/completions", open_ones)
+        wait_until(lambda: cpu_seconds(running) > idle + 0.1)
+        used = [cpu_seconds(running)]
+        own.api.process.kill()
+        with suppress(OSError):  # until it has gone
+            while is_alive(running):
+                used.append(cpu_seconds(running))
+        assert used[-1] - used[0] < 1

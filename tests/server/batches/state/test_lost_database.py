@@ -18,10 +18,6 @@ from tests.server.batches.state.test_state_folder import batch, stored
 DATABASE = "penstock.db"
 
 
-def remove(database: Path) -> None:
-    database.unlink()
-
-
 def empty(database: Path) -> None:
     os.truncate(database, 0)
 
@@ -54,7 +50,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("lose", [remove, empty, cut, without_tables, damage, write_nonsense])
+@pytest.mark.parametrize("lose", [Path.unlink, empty, cut, without_tables, damage, write_nonsense])
 def test_a_start_without_the_database_deletes_nothing(
     tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
@@ -128,7 +124,7 @@ def copy_over(database: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "lose", [remove, empty, cut, write_nonsense, move_another, move_a_copy, copy_over]
+    "lose", [Path.unlink, empty, cut, write_nonsense, move_another, move_a_copy, copy_over]
 )
 def test_a_database_is_watched_while_it_is_in_use(
     tmp_path: Path, lose: Callable[[Path], None]

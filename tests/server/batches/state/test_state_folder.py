@@ -31,19 +31,6 @@ def batch(owner: str = "me", **fields: object) -> StoredBatch:
     return StoredBatch(id=new_id("batch"), owner=owner, **given)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_file_is_its_owners(tmp_path: Path) -> None:
-    state = opened(tmp_path / "state")
-    file = stored(state)
-    assert state.files.get(file.id, "me") == file
-    assert state.files.get(file.id, "you") is None
-    assert not state.files.delete(file.id, "you")
-    assert state.files.used_bytes("me") == 3
-    assert state.files.used_bytes("you") == 0
-    assert state.files.delete(file.id, "me")
-    assert not state.files.path(file.id).exists()
-    assert not state.files.delete(file.id, "me")
-
-
 def test_lists_come_in_pages(tmp_path: Path) -> None:
     state = opened(tmp_path / "state")
     files = [stored(state, created_at=at) for at in (3, 1, 2)]

@@ -1,0 +1,359 @@
+"""Jobs from Python: their options, their lines, and their results before a scripted backend."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine_core.refusal import RefusalError
+from server.batches.answering import Answer, Backend, Line, Put
+from server.batches.batch_llm import (
+    BatchLLM,
+    Completions,
+    Embeddings,
+    LoopThread,
+    Options,
+    Prompt,
+    Rerankings,
+    check_options,
+    engine_options,
+)
+from server.batches.results import Generated, JobStoppedError, RequestError, Sharing
+from server.errors import ERRORS, error_body
+from server.generation.plan import grammar_of
+from server.http.body import Body
+from server.schemas.completions import CompletionRequest
+
+USAGE = {
+    "prompt_tokens": 7,
+    "completion_tokens": 2,
+    "total_tokens": 9,
+    "prompt_tokens_details": {"cached_tokens": 3},
+}
+
+
+class Scripted(Backend):
+    """Answers the body of each line with what `reply` makes of it, in the order of lines."""
+
+    sharing: Sharing = "by whole blocks"
+
+    def __init__(self, reply: Callable[[dict[str, Any]], object]) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self._reply = reply
+
+    async def answer(self, lines: Iterable[Line], put: Put) -> None:
+        for line in lines:
+            body = json.loads(line.body)
+            self.asked.append(body)
+            reply = self._reply(body)
+            if isinstance(reply, RefusalError):
+                put(line, Answer(ERRORS[reply.code].status, "r", error_body(reply)))
+            else:
+                put(line, Answer(200, "r", json.dumps(reply).encode()))
+
+
+def completion(body: dict[str, Any]) -> object:
+    if body["prompt"] == "bad":
+        return RefusalError("too_large", "no", "prompt")
+    choice = {"index": 0, "text": body["prompt"] + "!", "logprobs": None, "finish_reason": "stop"}
+    names = {"id": "", "created": 0, "model": "m", "system_fingerprint": "f"}
+    return {**names, "choices": [{**choice, "prompt_token_ids": [1]}], "usage": USAGE}
+
+
+async def test_prompts_go_in_order_and_results_come_in_the_callers() -> None:
+    odd: Any = [{}]
+    prompts = ["dam", odd, "bad", "a", "b"]
+    backend, job = Scripted(completion), Completions({}, prompts, {}, {})
+    results = await job.run(backend, shown=False)
+    assert [body["prompt"] for body in backend.asked] == ["a", "b", "bad", "dam"]
+    good = [each.text if isinstance(each, Generated) else each.code for each in results]
+    assert good == ["dam!", "invalid_request", "too_large", "a!", "b!"]
+    assert all(
+        each.choices[0].prompt_token_ids != [1] for each in results if isinstance(each, Generated)
+    )
+    summary = job.summary
+    assert (summary.requests, summary.done, summary.failed) == (5, 5, 2)
+    assert (summary.prompt_tokens, summary.output_tokens, summary.saved_tokens) == (21, 6, 9)
+    assert summary.sharing == "by whole blocks"
+    assert summary.requests_per_s > 0
+
+
+async def test_a_stop_leaves_what_is_done() -> None:
+    def reply(body: dict[str, Any]) -> object:
+        if body["prompt"] == "c":
+            return RefusalError("model_not_found", "there is no model m")
+        return completion(body)
+
+    job = Completions({}, ["c", "a", "bad"], {}, {})
+    with pytest.raises(JobStoppedError, match="there is no model m") as raised:
+        await job.run(Scripted(reply), shown=False)
+    lost, done, refused = raised.value.results
+    assert lost is None
+    assert isinstance(done, Generated)
+    assert isinstance(refused, RequestError)
+
+
+async def test_an_answer_without_usage_is_no_penstocks() -> None:
+    def reply(body: dict[str, Any]) -> object:
+        return {**completion({"prompt": ""}), "usage": None}  # pyright: ignore[reportGeneralTypeIssues]
+
+    with pytest.raises(JobStoppedError, match="no penstock"):
+        await Completions({}, ["a"], {}, {}).run(Scripted(reply), shown=False)
+
+
+def vectors(body: dict[str, Any]) -> object:
+    if "bad" in body["input"]:
+        return RefusalError("context_length_exceeded", "too long", "input")
+    data = [np.full(2, len(item), np.float32).tobytes() for item in body["input"]]
+    entries = [
+        {"index": index, "object": "embedding", "embedding": base64.b64encode(each).decode()}
+        for index, each in enumerate(data)
+    ]
+    usage = {"prompt_tokens": len(entries), "total_tokens": len(entries)}
+    return {"object": "list", "model": "m", "data": entries, "usage": usage}
+
+
+async def test_the_texts_of_a_refused_line_are_asked_for_alone() -> None:
+    odd: Any = 5
+    texts: list[Any] = [f"{'x' * (number % 5)}" for number in range(70)]
+    texts[3:5] = ["bad", odd]
+    backend, job = Scripted(vectors), Embeddings({"model": "m"}, texts, {"normalize": False})
+    results = await job.run(backend, shown=False)
+    sizes = [len(body["input"]) for body in backend.asked]
+    assert sizes == [64, 5, *[1] * 64], "whole lines first"
+    assert {body["model"] for body in backend.asked} == {"m"}
+    assert not any(body["normalize"] for body in backend.asked)
+    codes = [each.code if isinstance(each, RequestError) else None for each in results]
+    assert codes[3:5] == ["context_length_exceeded", "invalid_request"]
+    assert codes.count(None) == 68
+    for text, vector in zip(texts, results, strict=True):
+        assert isinstance(vector, RequestError) or vector.tolist() == [len(text)] * 2
+    assert (job.summary.failed, job.summary.prompt_tokens) == (2, 68)
+
+
+async def test_texts_and_token_ids_are_not_in_one_line() -> None:
+    texts: list[Any] = ["a", [1, 2], np.array([3], np.int32), "b"]
+    backend = Scripted(vectors)
+    await Embeddings({}, texts, {}).run(backend, shown=False)
+    assert [body["input"] for body in backend.asked] == [["a"], [[1, 2], [3]], ["b"]]
+
+
+async def test_each_query_has_its_ranking_or_its_error() -> None:
+    def reply(body: dict[str, Any]) -> object:
+        if not body["query"]:
+            return RefusalError("invalid_request", "no", "query")
+        scores = [{"index": 0, "relevance_score": 0.5}]
+        return {
+            "id": "",
+            "model": "m",
+            "results": scores,
+            "data": [],
+            "meta": {
+                "api_version": {"version": "1"},
+                "billed_units": {"search_units": 1},
+                "tokens": {"input_tokens": 7},
+            },
+            "usage": USAGE,
+        }
+
+    odd: Any = object()
+    pairs = [("q", ["a"]), ("", ["b"]), ("q", [odd])]
+    job = Rerankings({}, pairs, {"top_n": 1})
+    good, *refused = await job.run(Scripted(reply), shown=False)
+    assert isinstance(good, list)
+    assert (good[0].index, good[0].relevance_score) == (0, 0.5)
+    assert all(isinstance(each, RequestError) for each in refused)
+    assert (job.summary.requests, job.summary.failed) == (3, 2)
+
+
+def completion_lines(
+    named: Options,
+    prompts: Sequence[Prompt],
+    sampling: Options | Sequence[Options],
+    common: Options,
+) -> list[Line | RequestError]:
+    """The line of each prompt, or why there is none."""
+    job = Completions(named, prompts, sampling, common)
+    lines = {line.index: line for line in job.lines}
+    refused = [each for each in job.results if isinstance(each, RequestError)]
+    assert len(lines) + len(refused) == len(prompts)
+    return [lines[i] if i in lines else refused.pop(0) for i in range(len(prompts))]
+
+
+def body(line: Line | RequestError) -> dict[str, Any]:
+    assert isinstance(line, Line)
+    assert line.url == "/v1/completions"
+    return json.loads(line.body)
+
+
+def test_options_are_for_all_or_one_each() -> None:
+    each: list[Options] = [{"seed": 1}, {"max_tokens": 5}]
+    one, other = completion_lines({}, ["a", [1, 2]], each, {"max_tokens": 3})
+    assert body(one) == {"prompt": "a", "max_tokens": 3, "seed": 1, "return_token_ids": True}
+    assert body(other) == {"prompt": [1, 2], "max_tokens": 5, "return_token_ids": True}
+
+
+def test_bodies_name_the_model_and_go_on_with_the_prompt() -> None:
+    lines = completion_lines({"model": "m"}, ["b", "a c", "a b"], {}, {"max_tokens": 3})
+    assert list(body(lines[0])) == ["model", "prompt", "max_tokens", "return_token_ids"]
+    in_order = sorted(lines, key=lambda line: line.body if isinstance(line, Line) else b"")
+    assert [body(line)["prompt"] for line in in_order] == ["a b", "a c", "b"]
+
+
+def test_ids_may_come_in_an_array() -> None:
+    ids: Prompt = np.array([3, 4], np.int32)  # pyright: ignore[reportAssignmentType]
+    (line,) = completion_lines({}, [ids], {}, {})
+    assert body(line)["prompt"] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"json_schema": {"type": "object"}},
+        {"guided_json": '{"type": "object"}'},
+        {"structured_outputs": {"json": {"type": "object"}}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": {"type": "object"}},
+            }
+        },
+    ],
+)
+def test_a_schema_is_given_as_in_a_body(options: dict[str, object]) -> None:
+    (line,) = completion_lines({}, ["a"], options, {})
+    assert isinstance(line, Line)
+    grammar = grammar_of(Body(CompletionRequest).decode(line.body))
+    assert grammar is not None
+    assert "object" in grammar.source
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), object()])
+def test_what_is_no_json_is_refused(number: object) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        completion_lines({}, ["a"], {"top_p": number}, {})
+    with pytest.raises(ValueError, match="JSON"):
+        check_options("/v1/embeddings", {"dimensions": number})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"temperature": 3}, "temperature: expected"),
+        ({"structured_outputs": {"grammar": "a"}}, "structured_outputs.grammar is known but not"),
+        ({"response_format": {"type": "text", "shape": 1}}, "response_format.shape: is unknown"),
+        ({"temprature": 1}, "temprature: there is no such option"),
+        ({"stream": True}, "stream: there is no such option"),
+        ({"model": "x"}, "model: there is no such option"),
+    ],
+)
+def test_options_that_are_wrong_for_all_end_the_job_at_once(
+    options: dict[str, object], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        completion_lines({}, ["a"], options, {})
+
+
+@pytest.mark.parametrize("option", ["model", "input", "encoding_format", "user", "top_n"])
+def test_an_option_of_a_job_is_named(option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option}: there is no such option here; there are add"):
+        check_options("/v1/embeddings", {option: 1})
+
+
+def test_what_is_wrong_for_one_prompt_is_in_its_place() -> None:
+    odd: Prompt = [{"role": "user"}]  # pyright: ignore[reportAssignmentType]
+    each: list[Options] = [{}, {}, {"max_tokens": -1}, {"a": 1}]
+    first, *others = completion_lines({}, ["a", odd, "c", "d"], each, {})
+    assert isinstance(first, Line)
+    params: list[str | None] = []
+    for request in others:
+        assert isinstance(request, RequestError)
+        assert request.code == "invalid_request"
+        params.append(request.param)
+    assert params == ["prompt", "max_tokens", "a"]
+
+
+def test_as_many_options_as_prompts() -> None:
+    with pytest.raises(ValueError, match="sampling: 1 for 2 prompts"):
+        completion_lines({}, ["a", "b"], [{}], {})
+
+
+def test_settings_are_those_of_a_model() -> None:
+    options = engine_options({"threads": 2, "kv_cache_memory": "64MiB", "stage_layers": [2, 2]})
+    assert (options.threads, options.kv_cache_memory, options.stage_layers) == (2, 64 << 20, (2, 2))
+    assert options.setting_names["pipeline_stages"] == "pipeline_stages"
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"treads": 2}, "treads: there is no such setting"),
+        ({"threads": 0}, "threads: "),
+        ({"kv_cache_memory": "much"}, "kv_cache_memory: "),
+        ({"stall_timeout": 3.0}, "stall_timeout: there is no such setting"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        engine_options(settings)
+
+
+def test_a_model_or_a_url() -> None:
+    with pytest.raises(ValueError, match="model: name a folder"):
+        BatchLLM()
+    with pytest.raises(ValueError, match="threads: a daemon at a url"):
+        BatchLLM(url="http://localhost:8000", threads=1)
+    with pytest.raises(ValueError, match="url: "), BatchLLM(url="localhost"):
+        pass
+    with pytest.raises(RuntimeError, match="inside its block"):
+        BatchLLM(url="http://localhost:8000").generate(["a"])
+
+
+class InterruptedLoop:
+    """Ctrl-C comes while the coroutine is handed over: before it is, or after."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, after: bool) -> None:
+        self._loop, self._after, self._comes = loop, after, True
+
+    def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
+        comes, self._comes = self._comes, False
+        if self._after or not comes:
+            self._loop.call_soon_threadsafe(callback)
+        if comes:
+            raise KeyboardInterrupt
+
+    def create_task(self, work: object) -> object:
+        return self._loop.create_task(work)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    yield thread
+    thread.close()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupt_while_it_begins_leaves_nothing_at_work(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch, *, after: bool
+) -> None:
+    entered: list[bool] = []
+
+    async def work() -> None:
+        entered.append(True)
+        await asyncio.sleep(3600)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(thread, "_loop", InterruptedLoop(thread._loop, after=after))
+        with pytest.raises(KeyboardInterrupt):
+            thread.run(work())
+
+    async def others() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    assert thread.run(others()) == 0
+    assert not entered
