@@ -70,10 +70,10 @@ def read_model_config(
     family = family_of(architecture)
     task = _task(family.task, asked, modules)
     _check_servable(keys, family, task)
-    heeded = architecture == own and (task == "rerank" or not module_of(modules, "LogitScore"))
-    modules = modules if heeded else []
-    if heeded:
+    if architecture == own and (task == "rerank" or not module_of(modules, "LogitScore")):
         check_library_files(path, modules, task, refuse)
+    else:
+        modules = []
     shape = family.read_shape(keys)
     _check_attention(keys, shape, family.task)
     model = read_model_file(path)
