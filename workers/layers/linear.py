@@ -3,19 +3,15 @@ of a checkpoint, with the activation functions and gates that follow them."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
 from workers.contract.model_config import ActivationName
-from workers.kernels.linear.fused import FusedActivation
+from workers.kernels.linear.fused import FusedActivation, FusedKernels
 from workers.layers import onednn
 from workers.layers.layer import Layer, Placement
 from workers.layers.norm import RMSNorm
-
-if TYPE_CHECKING:
-    from workers.kernels.linear.fused_kernels import FusedKernels
 
 MIN_CPU_ROWS = 4
 """With fewer rows, MKL multiplies by an unpacked weight with another kernel, which rounds
@@ -115,7 +111,7 @@ class Linear(Layer):
             self._weight = onednn.pack(self._weight)
             self._packed = True
 
-    def _skinny_kernels(self, rows: torch.Tensor, *, normed: bool) -> "FusedKernels | None":
+    def _skinny_kernels(self, rows: torch.Tensor, *, normed: bool) -> FusedKernels | None:
         kernels = self._kernels
         if kernels is None:
             return None

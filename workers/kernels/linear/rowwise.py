@@ -65,8 +65,8 @@ def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tens
 def add_rms_norm(
     residual: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """Adds `rms_norm(rows, weight, eps)` to `residual` [N, D], contiguous, which is overwritten and
-    returned. The norm is not rounded before the sum."""
+    """Add `rms_norm(rows, weight, eps)` to `residual` [N, D], contiguous, in place, and return it.
+    The norm is not rounded before the sum."""
     _launch(rows, weight, eps, residual, add=True)
     return residual
 
@@ -121,10 +121,10 @@ def layer_norm(
     *,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """LayerNorm (Ba et al. 2016, arXiv:1607.06450) of rows, or residual + rows, [N, D] contiguous
-    each: [N, D] in their dtype, a new tensor.
+    """LayerNorm (Ba et al. 2016, arXiv:1607.06450) of rows, or of residual + rows.
 
-    Computed in float32, rounded once.
+    Both are [N, D], contiguous. Returns a new [N, D] in their dtype, computed in float32 and
+    rounded once.
     """
     count, size = rows.shape
     out = torch.empty_like(rows)
