@@ -1,14 +1,13 @@
 """One token a row by one uniform number, without a sort.
 
-The token is where the uniform number falls in the row's cumulative distribution. A row without
-filters takes its tokens in the order of ids: the number picks a group by the groups' shares, then a
-token in it. A row with filters takes them in descending order of probability, equal ones by id, as
-if it were sorted; searches find what a sort would show.
+The token is where the uniform number falls in the row's cumulative distribution. Without filters
+tokens are in the order of ids: the number picks a group by the groups' shares, then a token in it.
+With filters they are in descending order of probability, equal ones by id. Searches find what a
+sort would show.
 
-Masses are integers (probability relative to the highest, times 2^40), so that sums do not depend on
-the order of additions: equal seeds and logits always draw equal tokens, and all threads of a
-program agree. Threads with different sums would leave a search in different iterations, and the
-program would hang.
+Masses are integers: probability relative to the highest, times 2^40. Their sums do not depend on
+the order of additions, so equal seeds and logits always draw equal tokens. All threads of a program
+agree, too: with different sums they would leave a search in different iterations, and hang.
 """
 
 # triton has no types, and takes a launch's options among a kernel's arguments.
@@ -42,8 +41,8 @@ UNALIGNED = [
     *("adjusted_index", "sums"),
     *("inverse_temperature", "uniforms", "top_ps", "min_ps", "top_ks"),
 ]
-"""Arguments that are parts of one allocation: their alignment depends on the number of rows, and
-must not lead to another compilation, which would hold up all requests."""
+"""Arguments that are parts of one allocation, whose alignment depends on the number of rows. It must
+not lead to another compilation, which would hold up all requests."""
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The lowest finite float32: a logit of -inf is never drawn."""
@@ -83,8 +82,8 @@ class DrawParameters(NamedTuple):
 class Candidates(NamedTuple):
     """The tokens of S rows that their filters may keep.
 
-    pivots       float32[S], a bound below which no filter keeps a logit; +inf for a row without
-                 filters and for one that is not finite
+    pivots       float32[S], a bound below which no filter keeps a logit. +inf for a row without
+                 filters and for one that is not finite.
     found        int32[S], how many of the row's logits are not below it
     values, ids  float32 and int32[S, CAPACITY], the first CAPACITY of them found, in any order
     """
@@ -385,9 +384,10 @@ def min_p_logit(highest, scale, min_p):
 
 @triton.jit
 def search(source, low, high, target, tie, BY: tl.constexpr, LAYOUT: tl.constexpr):
-    """The greatest key of [low, high) such that at least `target` (int64) is not below it, or `low`
-    if there is less. The second result is how much is above that key. All threads must agree on the
-    arguments."""
+    """The greatest key of [low, high) that at least `target` (int64) is not below, else `low`.
+
+    The second result is how much is above that key. All threads must agree on the arguments.
+    """
     cuts = tl.arange(0, _PIVOTS).to(tl.int64)
     above = target * 0
     while high - low > 1:
@@ -464,8 +464,8 @@ def mass(values, highest, scale):
 def total_mass(shares):
     """int64: the mass of float32 shares [N] together.
 
-    The same in all threads; a sum of floats need not be, because some threads may fuse the product
-    that made a share with the addition.
+    The same in all threads. A sum of floats need not be: some threads may fuse the product that
+    made a share with the addition.
     """
     return tl.sum((shares * ONE).to(tl.int64), axis=0)
 
