@@ -83,7 +83,7 @@ class Problem:
         """A backend's answer, [T, H, D]; only earlier tokens are in the cache beforehand."""
         plan, cache = backend.plan_paged(self.step), self.cache()
         qkv = QKV(self.queries, self.new_keys, self.new_values)
-        backend.write_kv(qkv, cache, plan)
+        backend.write_kv(qkv, cache, self.step.kv_indices)
         return backend.attend_paged(qkv, cache, plan)
 
     def cache(self) -> LayerCache:

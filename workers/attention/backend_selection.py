@@ -63,8 +63,8 @@ def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
     """Select the backend called `name`, or for "auto" the fastest one that meets `needs`.
 
     On CUDA every candidate first runs a few probe steps of the model's shape, which compiles its
-    kernels; one that fails is skipped with a warning. Raises AttentionBackendError if none is left:
-    for a backend requested by name, that is its own failure.
+    kernels. A warning tells of one that fails. Raises AttentionBackendError if none is left: for a
+    backend requested by name, its own failure.
     """
     kind = needs.device.partition(":")[0]
     names = _AUTO.get(kind, ()) if name == "auto" else (name,)
@@ -90,8 +90,8 @@ def implementations(name: str) -> list[type[AttentionBackend]]:
 def _fastest(
     name: str, fitting: Sequence[tuple[str, type[AttentionBackend]]], needs: AttentionNeeds
 ) -> AttentionBackend:
-    """The fastest of the `fitting` in the probe. Each name enters with its first implementation
-    that works."""
+    """The fastest of the `fitting` in the probe, each name by its first implementation that
+    works."""
     probe = Probe(needs)
     passed: dict[str, Probed] = {}
     failures: list[str] = []
@@ -164,7 +164,7 @@ def _table(passed: dict[str, Probed]) -> str:
 def unmet_need(capabilities: Capabilities, needs: AttentionNeeds) -> str:
     """The first need that is not met, as text, or "" if all are met.
 
-    A missing package counts as an unmet need. The GPU is queried last, and only if all else fits.
+    A missing package is an unmet need. The GPU is queried last, if all else fits.
     """
     device = needs.device.partition(":")[0]
     if needs.paged and not capabilities.causal_paged:
@@ -227,13 +227,12 @@ _PAGED: dict[str, list[tuple[int, int]]] = {
     "chunk": [(4096, 4096)],
     "short prompts": [(0, 32)] * 320,
 }
-"""A decoder's steps: rows of (cached tokens, queries), each step about as much work as on a busy
-server. flash-attn-4 compiles another variant for more than 256 rows, which takes seconds: it must
-happen here, and not during a request."""
+"""A decoder's steps as on a busy server: rows of (cached tokens, queries). For more than 256 rows
+flash-attn-4 compiles another variant, for seconds: here, and not during a request."""
 
 _GROUPED = [*[(1023, 1)] * 64, *[(1023, 4)] * 16]
-"""Rows that share prefixes, the first 64 one and the others one. Run, so that it is compiled, and
-not timed: few steps are like it."""
+"""Rows that share prefixes, the first 64 one and the others one. They run, to be compiled, but are
+not timed: few steps are like that."""
 
 _BIDIRECTIONAL: dict[str, list[tuple[int, int]]] = {
     "long texts": [(0, 512)] * 8,
@@ -288,7 +287,7 @@ class Probe:
             packed = backend.plan_packed(step)
             return lambda: backend.attend_packed(qkv, packed)
         plan, cache = backend.plan_paged(step), self._cache
-        backend.write_kv(qkv, cache, plan)
+        backend.write_kv(qkv, cache, step.kv_indices)
         return lambda: backend.attend_paged(qkv, cache, plan)
 
     def _normal(self, *shape: int) -> torch.Tensor:
@@ -306,7 +305,7 @@ class Probe:
         return LayerCache(self._normal(*shape), self._normal(*shape))
 
     def _step(self, rows: Sequence[tuple[int, int]]) -> PagedStep | PackedStep:
-        """A step of these rows. If paged, row r is in slot r, and its blocks follow row r - 1's."""
+        """A step of these rows. A paged row r is in slot r, and its blocks follow row r - 1's."""
         cached, lens = np.array(rows, np.int32).T
         tokens = np.zeros(int(lens.sum()), np.int32)
         if not self._needs.paged:
@@ -317,7 +316,7 @@ class Probe:
         return PagedStep.of(step_rows, tokens, self._slot_table(step_rows))
 
     def _grouped_step(self) -> PagedStep:
-        """A step of `_GROUPED`. What its groups share are in truth the first row's blocks."""
+        """A step of `_GROUPED`, whose groups share their first rows' blocks."""
         size = self._needs.block_size
         prefix = 1023 // size * size
         groups = [(0, 64, prefix), (64, 16, prefix)]

@@ -204,7 +204,7 @@ def test_a_graph_of_decoding_is_right_for_other_lengths(name: str, kind: dict[st
         cache = problem.cache()
         keys = torch.cat([keys[-1:] for keys in problem.row_keys])
         qkv = QKV(problem.queries, keys, keys)
-        backend.write_kv(qkv, cache, backend.plan_paged(problem.step))
+        backend.write_kv(qkv, cache, problem.step.kv_indices)
 
         def attend() -> torch.Tensor:
             plan = backend.plan_paged(problem.step)

@@ -118,7 +118,7 @@ def test_last_tokens_keep_their_groups(seed: int) -> None:
     last = LastTokens.of(step, over, subset)
     backend, cache = select_backend("sdpa", problem.want), problem.cache()
     qkv = QKV(problem.queries, problem.new_keys, problem.new_values)
-    backend.write_kv(qkv, cache, backend.plan_paged(step))
+    backend.write_kv(qkv, cache, step.kv_indices)
     at = last.indices[: len(subset)]
     attended = backend.attend_paged(qkv.at(at), cache, backend.plan_paged(last.rows))
     torch.testing.assert_close(attended, solve(problem, "naive")[at], atol=2e-6, rtol=0)

@@ -38,9 +38,9 @@ class Prefix(NamedTuple):
 class DecodeBatch(NamedTuple):
     """`rows` rows of one query each, over contexts padded to `length` tokens.
 
-    kv_indices  int32[rows * length]  of what they see of their contexts; padding repeats the row's
-                                      last one, so that no value of another request enters a product
-    mask        [rows, 1, 1, length]  None if none is padded
+    kv_indices  int32[rows * length] of what they see of their contexts. Padding repeats a row's
+                last one, so that no value of another request enters a product.
+    mask        [rows, 1, 1, length]; None if none is padded
     """
 
     kv_indices: torch.Tensor
@@ -50,13 +50,13 @@ class DecodeBatch(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A row of several queries, the step's tokens [start, stop), at the end of its context (here
-    and above: of what is behind its prefix, if that is attended once).
+    """A row of several queries, the step's tokens [start, stop), at the end of its context.
 
-    kv_indices  int32[seen]           of what the queries see of the context; None if the chunk is
-                                      the whole context
-    mask        [stop - start, seen]  bottom-right causal, within the window; None if the chunk is
-                                      the whole context, and seen whole, without a softcap
+    Here and above, a context is what is behind a prefix that is attended once.
+
+    kv_indices  int32[seen] of what the queries see. None if the chunk is the whole context.
+    mask        [stop - start, seen], bottom-right causal, within the window. None if the chunk is
+                the whole context, and seen whole, without a softcap.
     """
 
     start: int
@@ -71,17 +71,15 @@ class PagedPlan:
 
     prefixes       those that are attended once
     decodes        the decode rows
-    decode_tokens  int64[rows] for each of these batches: their indices in the step; empty if one
-                   batch is the whole step
+    decode_tokens  int64[rows] for each of `decodes`: indices in the step. Empty if one is the
+                   whole step.
     chunks         the other rows
-    kv_indices     int64[T], of the step's tokens
     """
 
     prefixes: list[Prefix]
     decodes: list[DecodeBatch]
     decode_tokens: list[torch.Tensor]
     chunks: list[Chunk]
-    kv_indices: torch.Tensor
 
     @classmethod
     def of(cls, step: PagedStep, needs: AttentionNeeds) -> Self:
@@ -103,12 +101,12 @@ class PagedPlan:
             for row in np.flatnonzero(step.query_lens > 1).tolist()
         ]
         prefixes = _plan_prefixes(step, groups, starts, needs.block_size)
-        return cls(prefixes, decodes, tokens, chunks, step.kv_indices)
+        return cls(prefixes, decodes, tokens, chunks)
 
 
 class TextBatch(NamedTuple):
     """`rows` rows padded to `length` tokens. An additive `mask` broadcasts to [rows, H, length,
-    length]; None without padding, window and position bias."""
+    length]. None without padding, window and position bias."""
 
     rows: int
     length: int
@@ -119,9 +117,9 @@ class TextBatch(NamedTuple):
 class BidirectionalPlan:
     """How a step's tokens are gathered into dense batches, one after another, and restored.
 
-    gather    int64[P]  the token at each padded position; padding repeats its row's last token, so
-                        that no value of another row, finite or not, enters a product
-    restore   int64[T]  the padded position of each token
+    gather   int64[P], the token at each padded position. Padding repeats its row's last token, so
+             that no value of another row, finite or not, enters a product.
+    restore  int64[T], the padded position of each token
     Both are None if the step's tokens already are one dense batch.
     """
 
@@ -246,8 +244,8 @@ class SdpaBackend(AttentionBackend):
     def _attend_chunk(self, qkv: QKV, mask: torch.Tensor | None, with_lse: bool) -> _Results:
         """[Q, H, D] over [L, Hkv, D] -> [Q, H, D]. Without a mask, L = Q and causal.
 
-        SDPA's batch are the KV heads, and its heads the query heads that share one, so that keys
-        and values are expanded over them without a copy.
+        KV heads are SDPA's batch, and the query heads that share one its heads: keys and values are
+        expanded over them without a copy.
         """
         length, heads, head_dim = qkv.queries.shape
         kv_heads = qkv.keys.shape[1]
@@ -268,9 +266,11 @@ class SdpaBackend(AttentionBackend):
         out: torch.Tensor,
         lse: torch.Tensor,
     ) -> None:
-        """Take a prefix into what its queries [N, H, D] have of their own contexts: `out`
-        [N, H, D], with log-sum-exps `lse` [N, H]. Query heads that share a KV head act as its
-        queries."""
+        """Fold a prefix into the output `out` [N, H, D] over its queries' own contexts.
+
+        `lse` [N, H] are log-sum-exps of that output. Query heads that share a KV head act as its
+        queries.
+        """
         keys, values = _gather(cache, prefix.kv_indices)
         count, kv_heads = len(queries), keys.shape[1]
         packed = queries.view(count, kv_heads, -1, queries.shape[2]).transpose(0, 1).flatten(1, 2)
@@ -295,8 +295,7 @@ def attend_dense(
 
     An additive `mask` broadcasts to [B, H, Q, K]. `is_causal` takes its place where there is no
     softcap. `with_lse`, on a CPU and without a softcap, adds the log-sum-exp of each query's
-    scores, float32[B, H, Q]; torch's function for everybody computes it too, but keeps it to
-    itself.
+    scores, float32[B, H, Q], which torch's public function does not return.
     """
     if with_lse:
         attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
@@ -398,8 +397,10 @@ def _plan_chunk(
 def _context_kv_indices(
     step: PagedStep, rows: npt.NDArray[np.intp], seen: IntArray, block_size: int
 ) -> torch.Tensor:
-    """KV indices of the last `seen` tokens, int32[rows], of the contexts of `rows`, each padded to
-    the most: int32[rows * most]."""
+    """KV indices of the last `seen` tokens of each context of `rows`, padded to the most.
+
+    `seen` is int32[rows], the result int32[rows * most].
+    """
     last = step.contexts[rows, None] - 1
     positions = np.minimum(np.arange(int(seen.max())) + (last + 1 - seen[:, None]), last)
     first, end = int(positions[:, 0].min()) // block_size, int(last.max()) // block_size + 1

@@ -41,7 +41,7 @@ UNALIGNED = [
     *("adjusted_index", "sums"),
     *("inverse_temperature", "uniforms", "top_ps", "min_ps", "top_ks"),
 ]
-"""Arguments that are parts of one allocation, whose alignment depends on the number of rows. It must
+"""Arguments that are parts of one allocation: the number of rows decides their alignment. It must
 not lead to another compilation, which would hold up all requests."""
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)

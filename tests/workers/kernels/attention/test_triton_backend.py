@@ -68,7 +68,7 @@ def solve(backend: AttentionBackend, rows: PagedRows, *, paged: bool) -> torch.T
     cache = LayerCache(rows.keys.clone(), rows.values.clone())
     for blocks in (cache.keys, cache.values):
         blocks.flatten(0, 1)[rows.kv_indices] = torch.nan
-    backend.write_kv(qkv, cache, plan)
+    backend.write_kv(qkv, cache, rows.kv_indices)
     return backend.attend_paged(qkv, cache, plan)
 
 
