@@ -15,7 +15,6 @@ from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 from workers.step.rows import StepRows
 
-
 Heads = tuple[int, int, int]
 """Query heads, KV heads, head size."""
 

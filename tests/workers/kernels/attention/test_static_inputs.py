@@ -10,7 +10,7 @@ import torch
 
 from tests.workers.attention.reference import assert_solved
 from tests.workers.attention_problems import Problem
-from tests.workers.kernels.attention.test_triton_backend import DECODES, any_saving, needs
+from tests.workers.kernels.attention.test_triton_backend import DECODES, needs
 from tests.workers.kernels.cases import cases
 from tests.workers.kernels.grouped_rows import Group, grouped
 from workers.attention import prefix_tiles
@@ -21,8 +21,6 @@ from workers.graphs.stage_graphs import StageGraphs
 from workers.graphs.static_inputs import StaticInputs, StaticPrefixes, StaticRows
 from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
-
-__all__ = ["any_saving"]
 
 SIZE, DECODE_ROWS, CHUNKS = 48, 4, 3
 STEPS = {

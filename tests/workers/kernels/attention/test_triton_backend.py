@@ -14,7 +14,6 @@ from tests.workers.attention.reference import assert_solved, solution
 from tests.workers.attention_problems import PackedProblem, Problem, attention_needs
 from tests.workers.kernels.cases import cases
 from tests.workers.kernels.grouped_rows import Group, grouped
-from workers.attention import prefix_tiles
 from workers.attention.backends.flash_attn import FlashAttention4Backend
 from workers.attention.backends.triton import TritonBackend, min_splits
 from workers.attention.base import AttentionNeeds
@@ -127,14 +126,6 @@ def test_skewed_contexts_are_split(contexts: list[int], splits: int) -> None:
 DECODES = [Group(48, [(0, 1), (15, 1), (70, 1)]), Group(0, [(20, 1)]), Group(16, [(3, 1)] * 9)]
 CHUNKS = [Group(64, [(0, 2), (9, 3), (16, 1)]), Group(32, [(0, 40), (7, 30)]), Group(0, [(5, 9)])]
 GROUPS = {"decodes": DECODES, "chunks": CHUNKS, "both": [*DECODES, *CHUNKS]}
-
-
-@pytest.fixture
-def any_saving(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefixes of a test are short."""
-    monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_SAVED", 1)
-    monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_TOKENS", 1)
-    monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_PART", 16)
 
 
 @pytest.mark.usefixtures("any_saving")
