@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import groupby, pairwise
 from typing import TypeVar
 
 import torch
@@ -297,7 +297,8 @@ def formatted_sizes(sizes: Sequence[int]) -> str:
     rest = list(sizes)
     while rest:
         distances = [after - before for before, after in pairwise(rest)]
-        even = len([*takewhile(lambda distance: distance == distances[0], distances)])
+        _, first_run = next(groupby(distances), (0, ()))
+        even = len([*first_run])
         if even < 2:
             parts.append(str(rest.pop(0)))
         else:
