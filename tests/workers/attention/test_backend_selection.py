@@ -263,9 +263,13 @@ def test_a_probe_turns_what_goes_wrong_into_one_line() -> None:
 
 
 @pytest.mark.parametrize("paged", [True, False])
-def test_the_probe_steps_are_what_backends_take(paged: bool) -> None:
+def test_the_probe_steps_are_what_backends_take(
+    paged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every place of the steps is right: `sdpa` and `naive` read them independently."""
-    needs = attention_needs(paged=paged, num_heads=2, num_kv_heads=2, head_dim=16, block_size=16)
+    rows = {"decode": [(31, 1), (40, 1)], "chunk": [(64, 64)], "short prompts": [(0, 5)] * 9}
+    monkeypatch.setattr(backend_selection, "_PAGED", rows)
+    needs = attention_needs((2, 2, 16), paged=paged, block_size=16)
     probe = Probe(needs)
     for step in probe.steps.values():
         _assert_consistent(step, needs.block_size)

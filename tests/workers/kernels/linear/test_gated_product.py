@@ -32,7 +32,9 @@ def expected(
     return function(gate) * up
 
 
-@pytest.mark.parametrize("count", [1, 31, 97, 130])
+@pytest.mark.parametrize(
+    "count", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (31, 97)), 130]
+)
 @pytest.mark.parametrize(("in_features", "out_features"), [(64, 48), (72, 40), (16, 264)])
 def test_rows_outputs_and_inputs_that_tiles_do_not_divide(
     device: torch.device, count: int, in_features: int, out_features: int

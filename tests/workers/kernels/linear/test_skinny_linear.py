@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.workers.kernels.cases import cases
 from tests.workers.kernels.drawn import drawn
 from workers.contract.model_config import ActivationName
 from workers.device.tuning import SkinnyTile
@@ -16,8 +17,16 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.long), 16, 17, 32])
-@pytest.mark.parametrize(("in_features", "out_features"), [(64, 48), (200, 40), (520, 24)])
+@pytest.mark.parametrize(
+    ("count", "in_features", "out_features"),
+    [
+        pytest.param(
+            count, *layer, marks=() if count in (1, 17) and layer != (520, 24) else pytest.mark.long
+        )
+        for count in (1, 2, 16, 17, 32)
+        for layer in [(64, 48), (200, 40), (520, 24)]
+    ],
+)
 def test_a_product_with_what_surrounds_it(
     device: torch.device, dtype: torch.dtype, count: int, in_features: int, out_features: int
 ) -> None:
@@ -42,14 +51,20 @@ def test_a_product_with_what_surrounds_it(
 
 @pytest.mark.parametrize("count", [1, 2, 17])
 def test_a_product_of_one_output(device: torch.device, count: int) -> None:
-    """As a reranker's head has it."""
+    """As a reranker has it."""
     rows = drawn(count, 64, dtype=torch.float32, device=device)
     weight = drawn(1, 64, dtype=torch.float32, device=device)
     assert (linear(rows, weight) - rows @ weight.T).abs().max() < TOLERANCE[torch.float32]
 
 
-@pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh"])
-@pytest.mark.parametrize("count", [1, 5, 17])
+@pytest.mark.parametrize(
+    ("count", "name"),
+    cases(
+        {str(count): count for count in (1, 5, 17)},
+        {name: name for name in ("silu", "gelu", "gelu_pytorch_tanh")},
+        usual={"1-silu", "1-gelu", "17-gelu_pytorch_tanh"},
+    ),
+)
 def test_a_bias_and_what_surrounds_it(
     device: torch.device, count: int, name: ActivationName
 ) -> None:

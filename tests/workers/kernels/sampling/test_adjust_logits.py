@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.workers.kernels.cases import cases
 from tests.workers.kernels.sampling.logits import VOCABULARY, logits_of
 from tests.workers.sampling.sampling_rows import allowing, filled_table, init
 from workers.sampling import cuda, sampler
@@ -14,14 +15,11 @@ from workers.sampling.sampling_table import TokenMask
 
 @pytest.mark.parametrize(
     ("temperature", "dtype"),
-    [
-        (0.0, torch.float32),
-        (0.0, torch.bfloat16),
-        (0.8, torch.bfloat16),
-        pytest.param(0.8, torch.float32, marks=pytest.mark.long),
-        pytest.param(0.0, torch.float16, marks=pytest.mark.long),
-        pytest.param(0.8, torch.float16, marks=pytest.mark.long),
-    ],
+    cases(
+        {"0": 0.0, "0.8": 0.8},
+        {str(dtype): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)},
+        usual={"0-torch.float32", "0-torch.bfloat16"},
+    ),
 )
 def test_adjustments_equal_those_of_the_cpu(
     temperature: float, device: torch.device, dtype: torch.dtype
@@ -59,9 +57,12 @@ def test_adjustments_equal_those_of_the_cpu(
     assert torch.equal(on_device.counts.table.cpu(), on_cpu.counts.table)
 
 
-def test_a_small_penalty_is_not_lost_in_bfloat16(device: torch.device) -> None:
+@pytest.mark.parametrize("given", [{}, {"temperature": 1.0, "top_k": 1}], ids=str)
+def test_a_small_penalty_is_not_lost_in_bfloat16(
+    given: dict[str, Any], device: torch.device
+) -> None:
     logits = torch.full((1, 300), 20.0, dtype=torch.bfloat16, device=device)
-    table, parameters = filled_table(300, [init(0, [5], presence_penalty=0.01)], device)
+    table, parameters = filled_table(300, [init(0, [5], presence_penalty=0.01, **given)], device)
     for step in range(3):
         tokens = cuda.sample(logits, parameters, parameters.adjustments(), table.counts, None)
         assert tokens.tolist() == [step]
