@@ -19,7 +19,7 @@ Heads = tuple[int, int, int]
 """Query heads, KV heads, head size."""
 
 
-def attention_needs(heads: Heads = (4, 4, 32), **changes: Any) -> AttentionNeeds:
+def attention_needs(heads: Heads = (4, 4, 32), /, **changes: Any) -> AttentionNeeds:
     """What a small decoder on the CPU needs, but for `changes`: to the needs, or to their kind."""
     needs: dict[str, Any] = {
         "device": "cpu",

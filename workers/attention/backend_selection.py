@@ -300,12 +300,12 @@ class Probe:
         """Filled, and large enough for the largest paged step."""
         needs, size = self._needs, self._needs.block_size
         steps = [*_PAGED.values(), _GROUPED]
-        blocks = max(sum(-(-sum(row) // size) for row in rows) for rows in steps)
+        blocks = max(len(rows) * -(-max(map(sum, rows)) // size) for rows in steps)
         shape = (blocks, size, needs.num_kv_heads, needs.head_dim)
         return LayerCache(self._normal(*shape), self._normal(*shape))
 
     def _step(self, rows: Sequence[tuple[int, int]]) -> PagedStep | PackedStep:
-        """A step of these rows. A paged row r is in slot r, and its blocks follow row r - 1's."""
+        """A step of these rows. A paged row r is in slot r, and all have as many blocks."""
         cached, lens = np.array(rows, np.int32).T
         tokens = np.zeros(int(lens.sum()), np.int32)
         if not self._needs.paged:
@@ -325,12 +325,10 @@ class Probe:
         return replace(step, groups=np.array(groups, np.int32))
 
     def _slot_table(self, rows: StepRows) -> SlotTable:
-        size = self._needs.block_size
-        pages = -(-rows.contexts // size)
-        blocks = np.arange(int(pages.sum()), dtype=np.int32)
-        owners = np.repeat(rows.slots, pages)
-        firsts = (np.cumsum(pages) - pages)[owners]
-        table = SlotTable(len(pages), int(pages.max()), size, 0, self._device)
-        updates = np.stack([owners, blocks - firsts, blocks], axis=1, dtype=np.int32)
+        count, size = len(rows.slots), self._needs.block_size
+        pages = -(-int(rows.contexts.max()) // size)
+        blocks = np.arange(count * pages)
+        table = SlotTable(count, pages, size, 0, self._device)
+        updates = np.stack([*np.divmod(blocks, pages), blocks], axis=1, dtype=np.int32)
         table.update(updates.tobytes())
         return table

@@ -75,8 +75,8 @@ def _adjusted(
     if adjustments.mask_rows is not None:
         arrays.append(adjustments.mask_rows)
     sent = to_device([*arrays, *adjustments.biases], logits.device)
-    index, *rows = sent[:4]
-    masked = None if mask is None else (sent[4], mask.words)
+    index, rows, slots, penalties, *others = sent
+    masked = None if mask is None else (others.pop(0), mask.words)
     table = counts.table if len(adjustments.counted) else None
-    adjusted = adjusted_logits(logits, *rows, table, masked, sent[len(arrays) :])
+    adjusted = adjusted_logits(logits, rows, slots, penalties, table, masked, others)
     return LogitRows(logits, adjusted, index)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -52,14 +53,13 @@ class TokenCounts:
     def __init__(self, max_running: int, vocab_size: int, device: torch.device) -> None:
         self._shape = (max_running, vocab_size)
         self._device = device
-        self._table = self._allocate() if device.type == "cuda" else None
+        if device.type == "cuda":
+            _ = self.table
 
-    @property
+    @cached_property
     def table(self) -> torch.Tensor:
         """int16[max_running, V], allocated by the first use."""
-        if self._table is None:
-            self._table = self._allocate()
-        return self._table
+        return torch.zeros(self._shape, dtype=torch.int16, device=self._device)
 
     def begin(self, slot: int, known: IntArray, prompt_len: int) -> None:
         """A request moves into `slot` with `known` tokens, of which the first `prompt_len` are the
@@ -81,11 +81,8 @@ class TokenCounts:
 
     def clear(self) -> None:
         """Forget everything."""
-        if self._table is not None:
-            self._table.zero_()
-
-    def _allocate(self) -> torch.Tensor:
-        return torch.zeros(self._shape, dtype=torch.int16, device=self._device)
+        if "table" in vars(self):
+            self.table.zero_()
 
 
 class Bias(NamedTuple):
@@ -207,9 +204,6 @@ class SamplingTable:
     parameters  SAMPLING_RECORD[max_running], on the host
     counts      the tokens that penalised slots have seen, on the device
     """
-
-    parameters: npt.NDArray[np.void]
-    counts: TokenCounts
 
     def __init__(self, max_running: int, vocab_size: int, device: torch.device) -> None:
         self.parameters = np.zeros(max_running, SAMPLING_RECORD)

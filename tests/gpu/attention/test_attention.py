@@ -65,8 +65,8 @@ def needs(
     **kind: Any,
 ) -> AttentionNeeds:
     *sizes, dtype = heads
-    given: dict[str, Any] = {"heads": sizes, "dtype": dtype, "block_size": block_size}
-    return attention_needs(**given, paged=paged, device="cuda", **kind)
+    given = {"dtype": dtype, "device": "cuda", "block_size": block_size}
+    return attention_needs(tuple(sizes), **given, paged=paged, **kind)
 
 
 def built(name: str, want: AttentionNeeds) -> AttentionBackend:

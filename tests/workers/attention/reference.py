@@ -45,7 +45,7 @@ def solution(problem: Problem | PackedProblem) -> torch.Tensor:
     else:
         own = problem.queries.split([count for _, count in problem.rows])
         rows = zip(own, problem.row_keys, problem.row_values, strict=True)
-    return torch.cat([dense_attention(*row, kind, bias) for row in rows])
+    return torch.cat([dense_attention(q, k, v, kind, bias) for q, k, v in rows])
 
 
 def assert_attended(got: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> None:

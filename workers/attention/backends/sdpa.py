@@ -41,12 +41,14 @@ class DecodeBatch(NamedTuple):
     kv_indices  int32[rows * length] of what they see of their contexts. Padding repeats a row's
                 last one, so that no value of another request enters a product.
     mask        [rows, 1, 1, length]; None if none is padded
+    tokens      int64[rows], the rows' indices in the step; None if they are the whole step
     """
 
     kv_indices: torch.Tensor
     rows: int
     length: int
     mask: torch.Tensor | None
+    tokens: torch.Tensor | None
 
 
 class Chunk(NamedTuple):
@@ -67,18 +69,10 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PagedPlan:
-    """How a step's rows are attended.
-
-    prefixes       those that are attended once
-    decodes        the decode rows
-    decode_tokens  int64[rows] for each of `decodes`: indices in the step. Empty if one is the
-                   whole step.
-    chunks         the other rows
-    """
+    """How a step's rows are attended, and the prefixes that are attended once."""
 
     prefixes: list[Prefix]
     decodes: list[DecodeBatch]
-    decode_tokens: list[torch.Tensor]
     chunks: list[Chunk]
 
     @classmethod
@@ -92,16 +86,16 @@ class PagedPlan:
         decode_rows = np.flatnonzero(step.query_lens == 1)
         batches = padded_batches(seen[decode_rows], _MAX_DECODE_PADDING)
         decodes = [_plan_decodes(step, decode_rows[batch], seen, needs) for batch in batches]
-        tokens: list[torch.Tensor] = []
-        if len(batches) > 1 or 0 < len(decode_rows) < len(step.query_lens):
+        if len(decodes) != 1 or decodes[0].rows < len(step.query_lens):
             indices = [starts[decode_rows[batch]].astype(np.int64) for batch in batches]
-            tokens = to_device(indices, step.tokens.device)
+            sent = zip(decodes, to_device(indices, step.tokens.device), strict=True)
+            decodes = [batch._replace(tokens=tokens) for batch, tokens in sent]
         chunks = [
             _plan_chunk(step, row, int(starts[row]), int(own[row]), needs)
             for row in np.flatnonzero(step.query_lens > 1).tolist()
         ]
         prefixes = _plan_prefixes(step, groups, starts, needs.block_size)
-        return cls(prefixes, decodes, tokens, chunks)
+        return cls(prefixes, decodes, chunks)
 
 
 class TextBatch(NamedTuple):
@@ -211,15 +205,16 @@ class SdpaBackend(AttentionBackend):
     def _attend_rows(self, qkv: QKV, cache: LayerCache, plan: PagedPlan) -> _Results:
         """Attend what each query sees of its row's context, without a prefix attended once."""
         queries, with_lse = qkv.queries, bool(plan.prefixes)
-        if plan.decodes and not plan.decode_tokens:
+        if plan.decodes and plan.decodes[0].tokens is None:
             return self._attend_decodes(queries, cache, plan.decodes[0], with_lse)
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         results = (out, torch.empty(queries.shape[:2])) if with_lse else (out,)
-        for batch, tokens in zip(plan.decodes, plan.decode_tokens, strict=True):
-            own = queries.index_select(0, tokens)
+        for batch in plan.decodes:
+            assert batch.tokens is not None, "there are other rows"
+            own = queries.index_select(0, batch.tokens)
             attended = self._attend_decodes(own, cache, batch, with_lse)
             for result, part in zip(results, attended, strict=True):
-                result.index_copy_(0, tokens, part)
+                result.index_copy_(0, batch.tokens, part)
         for chunk in plan.chunks:
             tokens = slice(chunk.start, chunk.stop)
             own = QKV(*(part[tokens] for part in qkv))
@@ -369,6 +364,7 @@ def _plan_decodes(
         rows=len(rows),
         length=int(own.max()),
         mask=padding_mask(own, needs.dtype, step.tokens.device),
+        tokens=None,
     )
 
 

@@ -1,6 +1,5 @@
 """Writes of the KV cache: new tokens, with norms and rotary embedding, and copies of blocks."""
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 from typing import NamedTuple
@@ -64,7 +63,7 @@ def _launch(
     new_keys: torch.Tensor,
     new_values: torch.Tensor,
     target: KVTarget | None,
-    rotation: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+    rotation: tuple[torch.Tensor, ...],
     num_heads: int = 0,
     rotary_dim: int = 0,
     qk_norm: QKNorm | None = None,

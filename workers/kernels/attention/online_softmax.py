@@ -1,6 +1,5 @@
 """Device functions of all attention kernels: a running softmax over tiles and parts of keys."""
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import triton

@@ -10,7 +10,6 @@ A row may leave out a prefix that it shares with others. Attention over it is co
 these rows (`shared_prefix`), and folded in at the end.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 from typing import NamedTuple

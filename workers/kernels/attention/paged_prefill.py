@@ -4,7 +4,6 @@ Attention over a paged cache is causal, over a step's own tokens bidirectional. 
 share a KV head are packed into one tile, query by query, so that short chunks fill it.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 from typing import NamedTuple

@@ -6,7 +6,6 @@ arXiv:2402.05099). Programs read their work from a table on the device: a CUDA g
 right for any groups.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import torch

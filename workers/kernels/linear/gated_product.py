@@ -10,7 +10,6 @@ loads of the next. Programs work through a band of neighbouring rows across all 
 each other's data in the L2 cache.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import logging

@@ -1,6 +1,5 @@
 """Kernels that read each row once: embedding lookup, RMSNorm, LayerNorm, a gate's activation."""
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import torch

@@ -6,7 +6,6 @@ With programmatic dependent launch (`pdl`), programs read weights while the kern
 runs. This closes a gap of some 3 us, a tenth of a small layer's time.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import torch

@@ -1,6 +1,5 @@
 """Masks, biases and penalties, on the rows that have any."""
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 from collections.abc import Sequence

@@ -10,7 +10,6 @@ the order of additions, so equal seeds and logits always draw equal tokens. All 
 agree, too: with different sums they would leave a search in different iterations, and hang.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 from typing import NamedTuple

@@ -1,6 +1,5 @@
 """Each slot's newest token, kept on the device between steps."""
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import torch

@@ -3,7 +3,6 @@
 All sampling kernels read rows as here, and compare logits by integer keys in the same order.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 from typing import NamedTuple

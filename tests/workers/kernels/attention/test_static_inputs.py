@@ -109,7 +109,7 @@ def test_static_rows(
 
 
 def test_steps_without_room(device: torch.device) -> None:
-    problem = Problem([(0, 1)] * 3 + [(0, 2)], needs(device, heads=(1, 1, 16)))
+    problem = Problem([(0, 1)] * 3 + [(0, 2)], needs(device, (1, 1, 16)))
     rows = problem.step_rows
     assert StaticRows(3, 1, 128).has_room_for(rows)
     assert not StaticRows(2, 1, 128).has_room_for(rows)
@@ -152,7 +152,7 @@ def test_which_steps_take_a_graph_with_prefixes(
 ) -> None:
     """Those with groups that are worth it; the skew that counts is that of own parts."""
     many = [Group(256, [(own, 1) for own in range(18)])]
-    problem = grouped(many, needs(device, heads=(2, 1, 16)))
+    problem = grouped(many, needs(device, (2, 1, 16)))
     inputs = inputs_with_prefixes(problem, TritonBackend(problem.want))
     plain: Any = SimpleNamespace(inputs=SimpleNamespace(has_room_for=lambda _: True))
     with_prefixes: Any = SimpleNamespace(inputs=inputs)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.workers.attention.reference import assert_solved, solution
-from tests.workers.attention_problems import PackedProblem, Problem, attention_needs
+from tests.workers.attention_problems import Heads, PackedProblem, Problem, attention_needs
 from tests.workers.kernels.cases import cases
 from tests.workers.kernels.grouped_rows import Group, grouped
 from workers.attention.backends.flash_attn import FlashAttention4Backend
@@ -41,10 +41,10 @@ AT_WINDOWS = {
 }
 
 
-def needs(device: torch.device, **changes: Any) -> AttentionNeeds:
+def needs(device: torch.device, heads: Heads = (4, 2, 64), **changes: Any) -> AttentionNeeds:
     """Those of small models, in float16."""
-    given: dict[str, Any] = {"heads": (4, 2, 64), "dtype": torch.float16, "block_size": 16}
-    return attention_needs(**given | changes, device=device.type)
+    given: dict[str, Any] = {"dtype": torch.float16, "block_size": 16}
+    return attention_needs(heads, **given | changes, device=device.type)
 
 
 @pytest.mark.parametrize("step", cases(STEPS, usual={"decode", "decode_then_chunks", "any_order"}))
@@ -62,12 +62,12 @@ def test_random_steps(device: torch.device) -> None:
             for _ in range(draw.randrange(1, 6))
         ]
         heads = draw.choice([(2, 2, 64), (4, 1, 80), (3, 1, 96)])
-        problem = Problem(step, needs(device, heads=heads))
+        problem = Problem(step, needs(device, heads))
         assert_solved(problem.solve(TritonBackend(problem.want)), problem)
 
 
 def test_bidirectional(dot_dtype: torch.dtype, device: torch.device) -> None:
-    want = needs(device, heads=(2, 2, 64), dtype=dot_dtype, paged=False)
+    want = needs(device, (2, 2, 64), dtype=dot_dtype, paged=False)
     problem = PackedProblem([20, 1, 16], want)
     assert_solved(problem.solve(TritonBackend(want)), problem)
 
@@ -89,7 +89,7 @@ def check(problem: Problem | PackedProblem) -> None:
 def test_causal_kinds(
     kind: dict[str, Any], rows: list[tuple[int, int]], device: torch.device
 ) -> None:
-    check(Problem(rows, needs(device, heads=(4, 2, 24), dtype=torch.float32, **kind)))
+    check(Problem(rows, needs(device, (4, 2, 24), dtype=torch.float32, **kind)))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_causal_kinds(
     ),
 )
 def test_bidirectional_kinds(kind: dict[str, Any], biased: bool, device: torch.device) -> None:
-    want = needs(device, heads=(4, 2, 24), dtype=torch.float32, paged=False, **kind)
+    want = needs(device, (4, 2, 24), dtype=torch.float32, paged=False, **kind)
     bias = 2 * torch.randn(4, 199).to(device) if biased else None
     check(PackedProblem([1, WINDOW - 1, WINDOW, WINDOW + 1, 75], want, bias=bias))
 
@@ -139,11 +139,11 @@ GROUPS = {"decodes": DECODES, "chunks": CHUNKS, "both": [*DECODES, *CHUNKS]}
 )
 def test_prefixes_are_attended_once(
     groups: list[Group],
-    heads: tuple[int, int, int],
+    heads: Heads,
     device: torch.device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    problem = grouped(groups, needs(device, heads=heads))
+    problem = grouped(groups, needs(device, heads))
     backend = TritonBackend(problem.want)
     launches: list[tuple[Any, ...]] = []
     real = backend._attend_prefixes
@@ -178,7 +178,7 @@ def test_decode_rows_of_flash_attention(
 
 @pytest.mark.usefixtures("any_saving")
 def test_windows_know_no_groups(device: torch.device) -> None:
-    problem = grouped(DECODES, needs(device, heads=(2, 1, 32)))
+    problem = grouped(DECODES, needs(device, (2, 1, 32)))
     kind = problem.want.kind.__class__(causal=True, scale=1.0, window=64)
     windowed = replace(problem.want, kind=kind)
     assert TritonBackend(windowed).plan_paged(problem.step).prefixes is None
