@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from tests.workers.attention_problems import Heads
-from tests.workers.kernels.cases import cases
-from tests.workers.kernels.drawn import drawn
+from tests.workers.kernels.cases import cases, drawn
 from workers.kernels.attention.kv_cache import KVTarget, copy_blocks, rotate_and_cache, write_kv
 from workers.layers.norm import QKNorm
 

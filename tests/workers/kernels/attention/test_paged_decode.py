@@ -9,6 +9,7 @@ from tests.workers.kernels.cases import cases
 from workers.attention.base import LayerCache
 from workers.kernels.attention import paged_decode
 from workers.kernels.attention.paged_decode import MAX_SPLITS, Launch, merge
+from workers.step.paged_step import PrefixParts
 
 SHAPES = cases(
     {
@@ -27,16 +28,19 @@ def decoding(
 
 
 def attend(
-    problem: Problem, launch: Launch | None = None, cache: LayerCache | None = None
+    problem: Problem,
+    launch: Launch | None = None,
+    cache: LayerCache | None = None,
+    prefix: PrefixParts | None = None,
 ) -> torch.Tensor:
     step, queries, kind = problem.step, problem.qkv.queries, problem.want.kind
     cache = cache or problem.cache(filled=True)
     paged = (cache.keys, cache.values, step.block_tables, step.slots, step.context_lens)
     out = torch.full_like(queries, torch.nan, memory_format=torch.contiguous_format)
     if launch is None:
-        paged_decode.attend(queries, *paged, kind, out)
+        paged_decode.attend(queries, *paged, kind, out, prefix=prefix)
     else:
-        paged_decode._attend_with(launch, queries, *paged, kind, out)
+        paged_decode._attend_with(launch, queries, *paged, kind, out, prefix)
     return out
 
 

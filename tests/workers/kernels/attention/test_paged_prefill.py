@@ -9,10 +9,14 @@ from tests.workers.kernels.attention.test_paged_decode import SHAPES
 from tests.workers.kernels.cases import cases
 from workers.device.tuning import PrefillTile
 from workers.kernels.attention import paged_prefill
+from workers.step.paged_step import PrefixParts
 
 
 def attend(
-    problem: Problem, tile: PrefillTile | None = None, longest: int | None = None
+    problem: Problem,
+    tile: PrefillTile | None = None,
+    longest: int | None = None,
+    prefix: PrefixParts | None = None,
 ) -> torch.Tensor:
     step, queries, cache = problem.step, problem.qkv.queries, problem.cache(filled=True)
     paging = paged_prefill.Paging(step.block_tables, step.slots, step.context_lens)
@@ -20,7 +24,7 @@ def attend(
     out = torch.full_like(queries, torch.nan, memory_format=torch.contiguous_format)
     given = (queries, cache.keys, cache.values, step.query_starts, longest, problem.want.kind)
     if tile is None:
-        paged_prefill.attend(*given, out, paging)
+        paged_prefill.attend(*given, out, paging, prefix=prefix)
     else:
         paged_prefill._attend_with(tile, *given, out, paging)
     return out

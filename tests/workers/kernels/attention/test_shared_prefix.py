@@ -5,10 +5,12 @@ import torch
 
 from tests.workers.attention.reference import assert_attended, assert_solved, solution
 from tests.workers.attention_problems import Heads, Problem, attention_needs
+from tests.workers.kernels.attention.test_paged_decode import attend
+from tests.workers.kernels.attention.test_paged_prefill import attend as attend_chunks
 from tests.workers.kernels.cases import cases
 from tests.workers.kernels.grouped_rows import Group, grouped, prefix_tiles, unwritten_parts
 from workers.attention.base import AttentionNeeds
-from workers.kernels.attention import paged_decode, paged_prefill, shared_prefix
+from workers.kernels.attention import shared_prefix
 from workers.kernels.attention.paged_decode import Launch
 from workers.step.paged_step import PrefixParts
 
@@ -34,42 +36,13 @@ def needs(
     return attention_needs(heads, device=device.type, dtype=dtype, block_size=page)
 
 
-def decoded(
-    problem: Problem,
-    most_parts: int,
-    how: Launch | None = None,
-    parts_dtype: torch.dtype = torch.float32,
-) -> torch.Tensor:
-    step, queries, kind = problem.step, problem.qkv.queries, problem.want.kind
-    cache, parts = problem.cache(filled=True), computed(problem, most_parts, parts_dtype)
-    paged = (cache.keys, cache.values, step.block_tables, step.slots, step.context_lens)
-    out = torch.full_like(queries, torch.nan, memory_format=torch.contiguous_format)
-    if how is None:
-        paged_decode.attend(queries, *paged, kind, out, prefix=parts)
-    else:
-        paged_decode._attend_with(how, queries, *paged, kind, out, parts)
-    return out
-
-
-def computed(problem: Problem, most_parts: int, dtype: torch.dtype) -> PrefixParts:
+def computed(problem: Problem, most_parts: int, dtype: torch.dtype = torch.float32) -> PrefixParts:
     """The rows' parts, attended."""
     step, cache = problem.step, problem.cache(filled=True)
     parts, tiles = unwritten_parts(problem, most_parts, dtype), prefix_tiles(problem, most_parts)
     paged = (cache.keys, cache.values, step.block_tables, step.slots)
     shared_prefix.attend(problem.qkv.queries, *paged, tiles, parts, problem.want.kind)
     return parts
-
-
-def attended_chunks(problem: Problem) -> torch.Tensor:
-    step, queries, cache = problem.step, problem.qkv.queries, problem.cache(filled=True)
-    out = torch.full_like(queries, torch.nan, memory_format=torch.contiguous_format)
-    paged_prefill.attend(
-        *(queries, cache.keys, cache.values, step.query_starts, int(step.query_lens.max())),
-        *(problem.want.kind, out),
-        paged_prefill.Paging(step.block_tables, step.slots, step.context_lens),
-        prefix=computed(problem, 2, torch.float32),
-    )
-    return out
 
 
 @pytest.mark.parametrize(
@@ -87,12 +60,12 @@ def attended_chunks(problem: Problem) -> torch.Tensor:
 )
 def test_decode(heads: Heads, groups: list[Group], device: torch.device) -> None:
     problem = grouped(groups, needs(heads, device))
-    assert_solved(decoded(problem, 1), problem)
+    assert_solved(attend(problem, prefix=computed(problem, 1)), problem)
 
 
 def test_dtypes(dot_dtype: torch.dtype, device: torch.device) -> None:
     problem = grouped(DECODES["several"], needs((8, 2, 64), device, dot_dtype))
-    assert_solved(decoded(problem, 2), problem)
+    assert_solved(attend(problem, prefix=computed(problem, 2)), problem)
 
 
 @pytest.mark.parametrize(
@@ -113,19 +86,21 @@ def test_pages_parts_and_splits(page: int, splits: int, parts: int, device: torc
     ]
     problem = grouped(groups, needs((4, 2, 64), device, page=page))
     how = Launch(tile=32, warps=4, stages=2, splits=splits)
-    assert_solved(decoded(problem, parts, how), problem)
+    assert_solved(attend(problem, how, prefix=computed(problem, parts)), problem)
 
 
 def test_parts_of_the_queries_dtype(device: torch.device) -> None:
     problem = grouped(DECODES["several"], needs((4, 2, 64), device))
-    assert_solved(decoded(problem, 2, parts_dtype=torch.float16), problem)
+    parts = computed(problem, 2, torch.float16)
+    assert_solved(attend(problem, prefix=parts), problem)
 
 
 @pytest.mark.parametrize("splits", [1, 3])
 def test_nothing_is_written_for_a_row_without_tokens(splits: int, device: torch.device) -> None:
     problem = grouped(DECODES["several"], needs((2, 1, 64), device, torch.float32))
     problem.step.context_lens[3] = 0
-    attended = decoded(problem, 1, Launch(tile=16, warps=4, stages=2, splits=splits))
+    how = Launch(tile=16, warps=4, stages=2, splits=splits)
+    attended = attend(problem, how, prefix=computed(problem, 1))
     assert attended[3].isnan().all()
     kept = [0, 1, 2, 4, 5]
     assert_attended(attended[kept], solution(problem)[kept], torch.float32)
@@ -141,11 +116,11 @@ def test_nothing_is_written_for_a_row_without_tokens(splits: int, device: torch.
 )
 def test_chunks(heads: Heads, groups: list[Group], device: torch.device) -> None:
     problem = grouped(groups, needs(heads, device))
-    assert_solved(attended_chunks(problem), problem)
+    assert_solved(attend_chunks(problem, prefix=computed(problem, 2)), problem)
 
 
 @pytest.mark.parametrize("page", [24, pytest.param(128, marks=pytest.mark.long)])
 def test_pages_of_chunks(page: int, dot_dtype: torch.dtype, device: torch.device) -> None:
     groups = [Group(page, [(0, 5), (page, 2)]), Group(2 * page, [(7, 20), (0, 1)])]
     problem = grouped(groups, needs((4, 2, 64), device, dot_dtype, page))
-    assert_solved(attended_chunks(problem), problem)
+    assert_solved(attend_chunks(problem, prefix=computed(problem, 2)), problem)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.workers.kernels.drawn import drawn
+from tests.workers.kernels.cases import drawn
 from workers.contract.model_config import ActivationName
 from workers.kernels.linear.fused import FusedActivation
 from workers.kernels.linear.rowwise import (
