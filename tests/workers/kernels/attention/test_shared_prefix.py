@@ -111,7 +111,7 @@ def test_nothing_is_written_for_a_row_without_tokens(splits: int, device: torch.
     cases(
         HEADS,
         CHUNKS,
-        usual={"(4, 4, 64)-short", "(4, 4, 64)-own_parts", "(7, 1, 24)-many"},
+        usual={"(4, 4, 64)-short", "(7, 1, 24)-many"},
     ),
 )
 def test_chunks(heads: Heads, groups: list[Group], device: torch.device) -> None:
@@ -119,8 +119,15 @@ def test_chunks(heads: Heads, groups: list[Group], device: torch.device) -> None
     assert_solved(attend_chunks(problem, prefix=computed(problem, 2)), problem)
 
 
-@pytest.mark.parametrize("page", [24, pytest.param(128, marks=pytest.mark.long)])
-def test_pages_of_chunks(page: int, dot_dtype: torch.dtype, device: torch.device) -> None:
+@pytest.mark.parametrize(
+    ("page", "dtype"),
+    cases(
+        {"24": 24, "128": 128},
+        {str(dtype): dtype for dtype in (torch.float16, torch.float32)},
+        usual={"24-torch.float16"},
+    ),
+)
+def test_pages_of_chunks(page: int, dtype: torch.dtype, device: torch.device) -> None:
     groups = [Group(page, [(0, 5), (page, 2)]), Group(2 * page, [(7, 20), (0, 1)])]
-    problem = grouped(groups, needs((4, 2, 64), device, dot_dtype, page))
+    problem = grouped(groups, needs((4, 2, 64), device, dtype, page))
     assert_solved(attend_chunks(problem, prefix=computed(problem, 2)), problem)

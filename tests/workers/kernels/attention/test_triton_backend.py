@@ -47,7 +47,7 @@ def needs(device: torch.device, heads: Heads = (4, 2, 64), **changes: Any) -> At
     return attention_needs(heads, **given | changes, device=device.type)
 
 
-@pytest.mark.parametrize("step", cases(STEPS, usual={"decode", "decode_then_chunks", "any_order"}))
+@pytest.mark.parametrize("step", cases(STEPS, usual={"decode", "any_order"}))
 def test_paged(step: list[tuple[int, int]], device: torch.device) -> None:
     problem = Problem(step, needs(device))
     assert_solved(problem.solve(TritonBackend(problem.want)), problem)
@@ -103,7 +103,7 @@ def test_causal_kinds(
 def test_bidirectional_kinds(kind: dict[str, Any], biased: bool, device: torch.device) -> None:
     want = needs(device, (4, 2, 24), dtype=torch.float32, paged=False, **kind)
     bias = 2 * torch.randn(4, 199).to(device) if biased else None
-    check(PackedProblem([1, WINDOW - 1, WINDOW, WINDOW + 1, 75], want, bias=bias))
+    check(PackedProblem([1, WINDOW - 1, WINDOW, WINDOW + 1, 42], want, bias=bias))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ GROUPS = {"decodes": DECODES, "chunks": CHUNKS, "both": [*DECODES, *CHUNKS]}
     cases(
         GROUPS,
         {str(heads): heads for heads in [(4, 2, 64), (4, 4, 32)]},
-        usual={"both-(4, 2, 64)", "decodes-(4, 4, 32)"},
+        usual={"both-(4, 2, 64)"},
     ),
 )
 def test_prefixes_are_attended_once(
