@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from textwrap import shorten
@@ -46,12 +46,8 @@ class ProbeError(Exception):
     """A backend does not load, compile or run here, or returns values that are not finite."""
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """A backend that works, and its time for one layer of each kind of step."""
-
-    backend: AttentionBackend
-    milliseconds: dict[str, float]
+Probed = tuple[AttentionBackend, dict[str, float]]
+"""A backend that works, and its milliseconds for one layer of each kind of step."""
 
 
 def select_backends(name: str, needs: Sequence[AttentionNeeds]) -> list[AttentionBackend]:
@@ -73,7 +69,8 @@ def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
     if not fitting:
         why = "" if name == "auto" else f" ({_unmet_needs(name, needs)})"
         raise AttentionBackendError(
-            f"attention backend {name!r} cannot do {_describe(needs)}{why}; {_alternatives(needs)}"
+            f"attention backend {name!r} cannot do {_described(needs)} on {needs.device!r} in "
+            f"{needs.dtype}{why}; {_alternatives(needs)}"
         )
     if kind != "cuda":
         return fitting[0][1](needs)
@@ -110,10 +107,10 @@ def _fastest(
             f"attention backend {name!r} fails on {needs.device!r} ({'; '.join(failures)}); "
             f"{_alternatives(needs, tried)}"
         )
-    best = min(passed, key=lambda known: sum(passed[known].milliseconds.values()))
-    kind = _describe_kind(needs)
+    best = min(passed, key=lambda known: sum(passed[known][1].values()))
+    kind = _described(needs)
     _logger.info("attention backend %s for %s; measured %s", best, kind, _table(passed))
-    return passed[best].backend
+    return passed[best][0]
 
 
 def _unmet_needs(name: str, needs: AttentionNeeds) -> str:
@@ -135,11 +132,7 @@ def _alternatives(needs: AttentionNeeds, tried: Set[str] = frozenset()) -> str:
     return f"these would do: {', '.join(able)}" if able else "no other would do"
 
 
-def _describe(needs: AttentionNeeds) -> str:
-    return f"{_describe_kind(needs)} on {needs.device!r} in {needs.dtype}"
-
-
-def _describe_kind(needs: AttentionNeeds) -> str:
+def _described(needs: AttentionNeeds) -> str:
     kind = needs.kind
     features = [
         "" if kind.window is None else f"a window of {kind.window}",
@@ -153,12 +146,10 @@ def _describe_kind(needs: AttentionNeeds) -> str:
 
 def _table(passed: dict[str, Probed]) -> str:
     """Times by backend in one line, microseconds."""
-    rows = (
-        f"{name} "
-        + ", ".join(f"{step} {time * 1000:.0f} µs" for step, time in row.milliseconds.items())
-        for name, row in passed.items()
+    return "; ".join(
+        f"{name} " + ", ".join(f"{step} {time * 1000:.0f} µs" for step, time in times.items())
+        for name, (_, times) in passed.items()
     )
-    return "; ".join(rows)
 
 
 def unmet_need(capabilities: Capabilities, needs: AttentionNeeds) -> str:
@@ -276,7 +267,7 @@ class Probe:
         except Exception as error:
             line = shorten(str(error), _MAX_REASON)
             raise ProbeError(f"{type(error).__name__}: {line}") from error
-        return Probed(backend, times)
+        return backend, times
 
     def attend(
         self, backend: AttentionBackend, step: PagedStep | PackedStep

@@ -311,6 +311,10 @@ def formatted_sizes(sizes: Sequence[int]) -> str:
 class GraphCapture:
     """Captures the steps of one stage."""
 
+    _hidden: torch.Tensor | None = None
+    _buffers: AttentionBuffers
+    """Input of a later stage, and of attention: all graphs share them."""
+
     def __init__(
         self,
         model: StageModel,
@@ -336,18 +340,18 @@ class GraphCapture:
         input of a later stage, None on the first stage.
         """
         graphs, tiler = StageGraphs(), self._prefix_tiler
-        # The stage's one input buffer, which all graphs share.
-        most = max([*rows, *tokens], default=0)
-        hidden = None if hidden_like is None else hidden_like.expand(most, -1).contiguous()
-        buffers = self._buffers(max(tokens, default=0))
-        captures, decode = list[Callable[[], None]](), partial(self._capture_decode, hidden)
+        if hidden_like is not None:
+            most = max([*rows, *tokens], default=0)
+            self._hidden = hidden_like.expand(most, -1).contiguous()
+        self._buffers = self._attention_buffers(max(tokens, default=0))
+        captures, decode = list[Callable[[], None]](), self._capture_decode
         for size in sorted(tokens, reverse=True):
-            prompts = partial(self._capture_prompts, hidden, size, buffers.first(size))
-            captures.append(partial(prompts, graphs.piecewise, None))
+            prompts = partial(self._capture_prompts, size)
+            captures.append(partial(prompts, graphs.piecewise))
             if self._attention.chunks_graph_safe:
                 captures.append(partial(prompts, graphs.mixed, self._static_rows(size)))
         for size in sorted(rows, reverse=True):
-            captures.append(partial(decode, size, graphs.decode, None))
+            captures.append(partial(decode, size, graphs.decode))
         for size in reversed(grouped_graph_sizes(sorted(rows)) if tiler else []):
             captures.append(partial(decode, size, graphs.grouped, tiler))
         with ProgressBar("capturing CUDA graphs", len(captures)) as progress:
@@ -361,36 +365,28 @@ class GraphCapture:
         return graphs
 
     def _capture_decode(
-        self,
-        hidden: torch.Tensor | None,
-        size: int,
-        graphs: list[FullGraph],
-        tiler: PrefixTiler | None,
+        self, size: int, graphs: list[FullGraph], tiler: PrefixTiler | None = None
     ) -> None:
         prefixes = StaticPrefixes(size, tiler) if tiler else None
         inputs = StaticInputs(size, self._slots, self._scratch_kv_index, prefixes=prefixes)
-        hidden_in = None if hidden is None else hidden[:size]
-        graph = FullGraph(inputs, self._model, self._attention, hidden_in)
+        graph = FullGraph(inputs, self._model, self._attention, self._hidden_in(size))
         graphs.insert(0, graph.capture(self._pool))
 
     def _capture_prompts(
-        self,
-        hidden: torch.Tensor | None,
-        size: int,
-        buffers: AttentionBuffers,
-        graphs: list[PartialGraph],
-        rows: StaticRows | None,
+        self, size: int, graphs: list[PartialGraph], rows: StaticRows | None = None
     ) -> None:
         inputs = StaticInputs(size, self._slots, self._scratch_kv_index, rows)
-        hidden_in = None if hidden is None else hidden[:size]
-        graph = PartialGraph(inputs, self._model, self._attention, hidden_in)
-        graphs.insert(0, graph.capture(self._pool, buffers))
+        graph = PartialGraph(inputs, self._model, self._attention, self._hidden_in(size))
+        graphs.insert(0, graph.capture(self._pool, self._buffers.first(size)))
+
+    def _hidden_in(self, size: int) -> torch.Tensor | None:
+        return None if self._hidden is None else self._hidden[:size]
 
     def _static_rows(self, size: int) -> StaticRows:
         max_context = self._slots.block_tables.shape[1] * self._keys.shape[1]
         return StaticRows(min(MIXED_GRAPH_DECODE_ROWS, size), MIXED_GRAPH_CHUNKS, max_context)
 
-    def _buffers(self, size: int) -> AttentionBuffers:
+    def _attention_buffers(self, size: int) -> AttentionBuffers:
         num_heads, num_kv_heads = self._attention.head_counts
         head_dim = self._keys.shape[-1]
         return AttentionBuffers(

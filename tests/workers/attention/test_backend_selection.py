@@ -182,9 +182,7 @@ class FakeProbe:
         if implementation.__name__ == "Unusable":
             raise ProbeError("RuntimeError: ptxas fails")
         times = self.MILLISECONDS[implementation.__name__]
-        return Probed(
-            implementation(self._needs), dict(zip(("decode", "chunks"), times, strict=True))
-        )
+        return implementation(self._needs), dict(zip(("decode", "chunks"), times, strict=True))
 
 
 def _table(monkeypatch: pytest.MonkeyPatch, **names: str) -> None:

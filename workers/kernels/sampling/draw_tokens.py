@@ -50,9 +50,7 @@ _SLACK = tl.constexpr(0.999)
 """Part of what top-p drops that is used for the pivot: a margin for sums that round differently."""
 
 TOKENS = tl.constexpr(0)
-
 MASSES = tl.constexpr(1)
-
 TIES = tl.constexpr(2)
 
 ONE = tl.constexpr(float(1 << 40))
