@@ -248,10 +248,8 @@ class Probe:
 
     @torch.inference_mode()
     def run(self, implementation: type[AttentionBackend]) -> Probed:
-        """Build the backend, run every step once, then time it. CUDA only.
-
-        Raises ProbeError for any failure.
-        """
+        """Build the backend, run every step once, then time it. CUDA only. Raises ProbeError for
+        any failure."""
         times: dict[str, float] = {}
         try:
             backend = implementation(self._needs)

@@ -124,10 +124,8 @@ class StepAttention:
         return rotated
 
     def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
-        """The attention output of all tokens, [T', H, D], zero for padding. `qkv` are rotated.
-
-        If given, `out` [T, H, D] receives it and is returned; only for graph-safe backends.
-        """
+        """The attention output of all tokens, [T', H, D], zero for padding. `qkv` are rotated. If
+        given, `out` [T, H, D] receives it and is returned; only for graph-safe backends."""
         kind, own = self._stage.layers[layer].kind, qkv.first(self._total)
         backend, plan = self._stage.kinds[kind].backend, self._plan(kind)
         if isinstance(self._step, PagedStep):
@@ -139,10 +137,8 @@ class StepAttention:
     def attend_in_last_layer(
         self, layer: int, qkv: QKV, hidden: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`hidden` [T', hidden_size] and the attention output [T', H, D].
-
-        Both are for the last tokens alone if the step's results depend on no others.
-        """
+        """`hidden` [T', hidden_size] and the attention output [T', H, D]. Both are for the last
+        tokens alone if the step's results depend on no others."""
         last = self._last_tokens()
         if last is None:
             return hidden, self.attend(layer, qkv)

@@ -44,10 +44,8 @@ from workers.step.slot_table import SlotTable
 
 
 class GraphPool:
-    """One memory pool and one stream for all graphs of a stage, of which one runs at a time.
-
-    The largest is captured first: the others fit into its memory.
-    """
+    """One memory pool and one stream for all graphs of a stage, of which one runs at a time. The
+    largest is captured first: the others fit into its memory."""
 
     def __init__(self) -> None:
         # Frees the graphs of an earlier runner: freeing them during a capture would invalidate it.
@@ -172,9 +170,7 @@ class PartialGraph(CapturedStep):
         last_tokens: Callable[[], LastTokens | None],
     ) -> torch.Tensor:
         """Replay the step over its loaded inputs, and attend where that is not captured.
-
-        `last_tokens` is called once all captured work is queued.
-        """
+        `last_tokens` is called once all captured work is queued."""
         self._receive(hidden)
         attention, total = self._attention.over(step, last_tokens), step.num_tokens
         qkv = self._attention.split_qkv(self._buffers.qkv).first(total)
@@ -258,10 +254,8 @@ def decode_graph_sizes(max_rows: int) -> list[int]:
 
 
 def grouped_graph_sizes(rows: Sequence[int]) -> list[int]:
-    """The captured `rows` that are captured with shared prefixes, too.
-
-    So few hardly delay the start. A few rows more cost less than attention saves.
-    """
+    """The captured `rows` that are captured with shared prefixes, too. So few hardly delay the
+    start. A few rows more cost less than attention saves."""
     return [
         count
         for count in rows

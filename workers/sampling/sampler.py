@@ -82,10 +82,8 @@ class TokenLogprobs(NamedTuple):
 
 
 def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) -> TokenLogprobs:
-    """Log-probabilities of `tokens` integer[N], and of the `width` best tokens, by [N, V] logits.
-
-    A token of -1 (a failed row) gets NaN, like everything else in its row.
-    """
+    """Log-probabilities of `tokens` integer[N], and of the `width` best tokens, by [N, V] logits. A
+    token of -1 (a failed row) gets NaN, like everything else in its row."""
     if logits.device.type != "cpu":
         # Imported here, because a CPU host may have no Triton.
         from workers.sampling import cuda  # noqa: PLC0415
@@ -98,19 +96,15 @@ def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) ->
 
 
 def ranks(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """The rank of `tokens` integer[N] by [N, V] logits, int32[N].
-
-    1 is the most probable token. Equal logits share the best rank.
-    """
+    """The rank of `tokens` integer[N] by [N, V] logits, int32[N]. 1 is the most probable token.
+    Equal logits share the best rank."""
     own = logits.gather(1, tokens.long().clamp(min=0)[:, None])
     return (logits > own).sum(dim=-1, dtype=torch.int32) + 1
 
 
 def warm_up_sampling(logits: torch.Tensor, table: SamplingTable) -> None:
     """Sample `logits` [1, V] of the model's dtype in every combination that launches other kernels.
-
-    Overwrites slot 0 of `table`.
-    """
+    Overwrites slot 0 of `table`."""
     words = torch.full((1, -(-logits.shape[1] // 32)), -1, dtype=torch.int32, device=logits.device)
     everything = TokenMask(np.zeros(1, np.int32), words)
     slots, contexts = np.zeros(1, np.int32), np.ones(1, np.int32)
@@ -181,10 +175,8 @@ def draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 
 
 def _by_width(rows: SamplingRows, vocabulary: int) -> dict[int, list[int]]:
-    """The rows that draw, by how many of their best tokens are sorted for it. 0 is none.
-
-    A row's own parameters alone decide, so that sums over the width round the same in any step.
-    """
+    """The rows that draw, by how many of their best tokens are sorted for it. 0 is none. A row's
+    own parameters alone decide, so that sums over the width round the same in any step."""
     groups: defaultdict[int, list[int]] = defaultdict(list)
     given = rows.parameters
     by_probability = (given["top_p"] < 1) | (given["min_p"] > 0)

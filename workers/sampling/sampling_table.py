@@ -70,10 +70,8 @@ class TokenCounts:
         self.table[slot] = on_device(row, self._device)
 
     def add(self, slots: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Count one token [A] for each of A different slots [A] (int64 both).
-
-        A failed row's -1 counts as 0: nothing is sampled for that row again.
-        """
+        """Count one token [A] for each of A different slots [A] (int64 both). A failed row's -1
+        counts as 0: nothing is sampled for that row again."""
         table = self.table
         cells = (slots, tokens.clamp(min=0))
         counts = table[cells]

@@ -309,10 +309,8 @@ def attend_dense(
 
 
 def _gather(cache: LayerCache, kv_indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values at `kv_indices` [N]: [N, Hkv, D] each.
-
-    The cache is viewed as a matrix, because index_select copies whole rows of a matrix at once.
-    """
+    """Keys and values at `kv_indices` [N]: [N, Hkv, D] each. The cache is viewed as a matrix,
+    because index_select copies whole rows of a matrix at once."""
     kv_heads, head_dim = cache.keys.shape[2:]
     matrix = (-1, kv_heads * head_dim)
     keys = cache.keys.view(matrix).index_select(0, kv_indices)
@@ -393,10 +391,8 @@ def _plan_chunk(
 def _context_kv_indices(
     step: PagedStep, rows: npt.NDArray[np.intp], seen: IntArray, block_size: int
 ) -> torch.Tensor:
-    """KV indices of the last `seen` tokens of each context of `rows`, padded to the most.
-
-    `seen` is int32[rows], the result int32[rows * most].
-    """
+    """KV indices of the last `seen` tokens of each context of `rows`, padded to the most. `seen` is
+    int32[rows], the result int32[rows * most]."""
     last = step.contexts[rows, None] - 1
     positions = np.minimum(np.arange(int(seen.max())) + (last + 1 - seen[:, None]), last)
     first, end = int(positions[:, 0].min()) // block_size, int(last.max()) // block_size + 1
@@ -457,9 +453,7 @@ def padding_mask(
     lengths: IntArray, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor | None:
     """An additive mask [rows, 1, 1, longest]: 0 for the tokens of each row, -inf for its padding.
-
-    None if no row is padded.
-    """
+    None if no row is padded."""
     longest = int(lengths.max())
     if lengths.min() == longest:
         return None

@@ -83,10 +83,8 @@ def _tiles(
     *,
     has_choice: bool,
 ) -> Sequence[GatedTile | None] | None:
-    """The fastest way for each of `GATED_MEASURED_ROWS`. None without a choice.
-
-    The numbers are random: the bits that change decide a processor's power, and so its speed.
-    """
+    """The fastest way for each of `GATED_MEASURED_ROWS`. None without a choice. The numbers are
+    random: the bits that change decide a processor's power, and so its speed."""
     product = f"gated product, {shape[1]} to {shape[0] // 2} features in {dtype}"
     if not has_choice:
         _logger.info("%s: library for any number of tokens", product)

@@ -13,10 +13,8 @@ from workers.kernels.linear.fused import FusedActivation
 
 
 def embedding(ids: torch.Tensor, weight: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """weight[ids] * scale: int64[N] within [0, count), [count, size] contiguous -> [N, size].
-
-    The product is computed in float32 and rounded once.
-    """
+    """weight[ids] * scale: int64[N] within [0, count), [count, size] contiguous -> [N, size]. The
+    product is computed in float32 and rounded once."""
     count, size = len(ids), weight.shape[1]
     out = torch.empty((count, size), dtype=weight.dtype, device=weight.device)
     block = triton.next_power_of_2(size)
@@ -53,9 +51,7 @@ def _embed(
 
 def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / rms(x) * w (Zhang and Sennrich 2019, arXiv:1910.07467): [N, D] -> [N, D] in rows' dtype.
-
-    Computed in float32, rounded once.
-    """
+    Computed in float32, rounded once."""
     out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
     _launch(rows, weight, eps, out, add=False)
     return out

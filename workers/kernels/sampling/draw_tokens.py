@@ -221,9 +221,7 @@ def _draw_in_order(
 @triton.jit
 def _invert(weights, target):
     """The index at which the running sum of `weights` [N] passes `target`, and the sum before it.
-
-    Never the index of a weight of 0, however sums round.
-    """
+    Never the index of a weight of 0, however sums round."""
     indices = tl.arange(0, weights.shape[0])
     cumulative = tl.cumsum(weights, axis=0)
     passed = cumulative <= target
@@ -381,10 +379,8 @@ def min_p_logit(highest, scale, min_p):
 
 @triton.jit
 def search(source, low, high, target, tie, BY: tl.constexpr, LAYOUT: tl.constexpr):
-    """The greatest key of [low, high) that at least `target` (int64) is not below, else `low`.
-
-    The second result is how much is above that key. All threads must agree on the arguments.
-    """
+    """The greatest key of [low, high) that at least `target` (int64) is not below, else `low`. The
+    second result is how much is above that key. All threads must agree on the arguments."""
     cuts = tl.arange(0, _PIVOTS).to(tl.int64)
     above = target * 0
     while high - low > 1:
