@@ -133,9 +133,9 @@ def adjust(
     changed = to_array(logits).copy()
     if mask is not None:
         words, size = to_array(mask.words).view(np.uint8), changed.shape[1]
-        allowed = np.unpackbits(words, axis=1, bitorder="little", count=size)
-        for row, bits in zip(mask.rows.tolist(), allowed, strict=True):
-            changed[row, bits == 0] = -np.inf
+        for row, own in zip(mask.rows.tolist(), words, strict=True):
+            allowed = np.unpackbits(own, bitorder="little", count=size)
+            changed[row, allowed == 0] = -np.inf
     if adjustments.biases:
         index, ids, values = adjustments.biases
         changed[adjustments.rows[index], ids] += values
