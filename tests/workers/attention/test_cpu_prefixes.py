@@ -9,7 +9,7 @@ import torch
 from tests.workers.attention.reference import solution
 from tests.workers.attention_problems import Problem, attention_needs
 from workers.attention.backends import sdpa
-from workers.attention.backends.sdpa import PagedPlan, SdpaBackend
+from workers.attention.backends.sdpa import DensePlan, SdpaBackend
 from workers.device.tuning import CPU_PREFIX_MIN_GAIN
 from workers.step.paged_step import LastTokens
 
@@ -25,8 +25,8 @@ def any_group_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdpa, "CPU_PREFIX_MIN_GAIN", -(1 << 40))
 
 
-def plan(problem: Problem) -> PagedPlan:
-    return PagedPlan.of(problem.step, problem.want)
+def plan(problem: Problem) -> DensePlan:
+    return DensePlan.of(problem.step, problem.want)
 
 
 def check(problem: Problem, bound: float = 3e-6) -> None:

@@ -68,7 +68,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PagedPlan:
+class DensePlan:
     """How a step's rows are attended, and the prefixes that are attended once."""
 
     prefixes: list[Prefix]
@@ -165,11 +165,11 @@ class SdpaBackend(AttentionBackend):
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
     )
 
-    def plan_paged(self, step: PagedStep) -> PagedPlan:
-        return PagedPlan.of(step, self._needs)
+    def plan_paged(self, step: PagedStep) -> DensePlan:
+        return DensePlan.of(step, self._needs)
 
     def attend_paged(
-        self, qkv: QKV, cache: LayerCache, plan: PagedPlan, out: torch.Tensor | None = None
+        self, qkv: QKV, cache: LayerCache, plan: DensePlan, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         attended, *lse = self._attend_rows(qkv, cache, plan)
         for prefix in plan.prefixes:
@@ -202,7 +202,7 @@ class SdpaBackend(AttentionBackend):
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return joined if plan.restore is None else joined.index_select(0, plan.restore)
 
-    def _attend_rows(self, qkv: QKV, cache: LayerCache, plan: PagedPlan) -> _Results:
+    def _attend_rows(self, qkv: QKV, cache: LayerCache, plan: DensePlan) -> _Results:
         """Attend what each query sees of its row's context, without a prefix attended once."""
         queries, with_lse = qkv.queries, bool(plan.prefixes)
         if plan.decodes and plan.decodes[0].tokens is None:
