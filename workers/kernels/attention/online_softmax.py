@@ -17,8 +17,8 @@ def fold_tile(
 
     queries [M, D], keys and values [N, D]; `visible` [M, N] or [1, N] is read only if MASKED, and
     `bias` [M, N] if BIASED. With SOFTCAP scores are bounded by `softcap`. With MAY_SEE_NONE a query
-    may have seen no key yet. The state is float32. peak [M] is the greatest score, total [M] the
-    sum of 2 ** (score - peak), and attended [M, D] the sum of values with these weights.
+    may have seen no key yet. The state is float32. peak [M] is the greatest score. total [M]
+    is the sum of 2 ** (score - peak), and attended [M, D] that of values with these weights.
     """
     scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
     scores *= scale if SOFTCAP or BIASED else scale * LOG2_E
