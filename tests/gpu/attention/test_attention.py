@@ -64,9 +64,8 @@ def needs(
     block_size: int = 16,
     **kind: Any,
 ) -> AttentionNeeds:
-    *sizes, dtype = heads
-    given = {"dtype": dtype, "device": "cuda", "block_size": block_size}
-    return attention_needs(tuple(sizes), **given, paged=paged, **kind)
+    given = {"dtype": heads[3], "device": "cuda", "block_size": block_size}
+    return attention_needs(heads[:3], **given, paged=paged, **kind)
 
 
 def built(name: str, want: AttentionNeeds) -> AttentionBackend:

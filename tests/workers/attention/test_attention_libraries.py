@@ -81,7 +81,7 @@ def flash_attn_fwd(
     reach = (window_size_left, window_size_right)
     kind = kind_of(softmax_scale, softcap, reach, causal=causal)
     if page_table is None:
-        assert torch.equal(cu_seqlens_q, cu_seqlens_k)
+        assert cu_seqlens_q.equal(cu_seqlens_k)
         out.copy_(ragged(q, k, v, cu_seqlens_q, kind))
     else:
         attended = paged(q, k, v, cu_seqlens_q, seqused_k, page_table, kind)
