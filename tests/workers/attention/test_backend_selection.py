@@ -265,7 +265,7 @@ def test_the_probe_steps_are_what_backends_take(
     paged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every place of the steps is right: `sdpa` and `naive` read them independently."""
-    rows = {"decode": [(31, 1), (40, 1)], "chunk": [(64, 64)], "short prompts": [(0, 5)] * 9}
+    rows = {"decode": [(31, 1), (40, 1)] * 2, "chunk": [(64, 64)], "short prompts": [(0, 5)] * 9}
     monkeypatch.setattr(backend_selection, "_PAGED", rows)
     needs = attention_needs((2, 2, 16), paged=paged, block_size=16)
     probe = Probe(needs)
