@@ -267,6 +267,8 @@ def test_the_probe_steps_are_what_backends_take(
     """Every place of the steps is right: `sdpa` and `naive` read them independently."""
     rows = {"decode": [(31, 1), (40, 1)] * 2, "chunk": [(64, 64)], "short prompts": [(0, 5)] * 9}
     monkeypatch.setattr(backend_selection, "_PAGED", rows)
+    texts = {"long texts": [(0, 99)] * 3, "short texts": [(0, 7)] * 20}
+    monkeypatch.setattr(backend_selection, "_BIDIRECTIONAL", texts)
     needs = attention_needs((2, 2, 16), paged=paged, block_size=16)
     probe = Probe(needs)
     for step in probe.steps.values():
