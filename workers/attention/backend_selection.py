@@ -59,8 +59,8 @@ def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
     """Select the backend called `name`, or for "auto" the fastest one that meets `needs`.
 
     On CUDA every candidate first runs a few probe steps of the model's shape, which compiles its
-    kernels. A warning tells of one that fails. Raises AttentionBackendError if none is left: for a
-    backend requested by name, its own failure.
+    kernels. One that fails is skipped with a warning. Raises AttentionBackendError if none is left:
+    for a backend requested by name, its own failure.
     """
     kind = needs.device.partition(":")[0]
     names = _AUTO.get(kind, ()) if name == "auto" else (name,)
