@@ -4,18 +4,15 @@ note is what the same takes as separate kernels, or without what is fused."""
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from benchmarks.report import Figure, NotMeasuredError
 from workers.device.timing import seconds_of
-from workers.kernels.linear.fused import FusedActivation, Norm, fused_kernels
+from workers.kernels.linear.fused import FusedActivation, FusedKernels, Norm, fused_kernels
 from workers.layers.norm import QKNorm
-
-if TYPE_CHECKING:
-    from workers.kernels.linear.fused_kernels import FusedKernels
 
 _CUDA = torch.device("cuda")
 _WEIGHT_BYTES = 1 << 28
@@ -67,7 +64,7 @@ def _rotations() -> Iterator[Compared]:
             yield Compared(name, partial(run, norm), run)
 
 
-def _products(kernels: "FusedKernels") -> Iterator[Compared]:
+def _products(kernels: FusedKernels) -> Iterator[Compared]:
     inputs, outputs = 3584, 4608
     weights = cycle(
         [_drawn(outputs, inputs) for _ in range(_WEIGHT_BYTES // inputs // outputs // 2)]
@@ -85,7 +82,7 @@ def _products(kernels: "FusedKernels") -> Iterator[Compared]:
         yield Compared(name, partial(run, bias), partial(run, None))
 
 
-def _gates(kernels: "FusedKernels") -> Iterator[Compared]:
+def _gates(kernels: FusedKernels) -> Iterator[Compared]:
     inputs, outputs = 2560, 10240
     weights = cycle([_drawn(2 * outputs, inputs) for _ in range(4)])
     norm = Norm(_drawn(inputs), 1e-6)
@@ -106,7 +103,7 @@ def _gates(kernels: "FusedKernels") -> Iterator[Compared]:
         yield Compared(name, partial(gelu, rows), partial(silu, rows))
 
 
-def _norms(kernels: "FusedKernels") -> Iterator[Compared]:
+def _norms(kernels: FusedKernels) -> Iterator[Compared]:
     size, eps = 1024, 1e-5
     weight, bias = _drawn(size), _drawn(size)
     for count in (512, 4096, 32768):

@@ -66,9 +66,8 @@ def generation_plan(
     add_special_tokens: bool,
     echo: bool = False,
 ) -> GenerationPlan:
-    """Check the common options of completions and chat, and make the plan, still without prompts.
-    `default_max_tokens` stands for a missing `max_tokens`; None is all that fit. Raises
-    RefusalError."""
+    """Check the common options of completions and chat, and make the plan without prompts. The
+    default limit, None for all that fit, replaces a missing one. Raises RefusalError."""
     params = _sampling_params(body, model, default_max_tokens if max_tokens is None else max_tokens)
     n = body.n or 1
     # More choices are ranked by their tokens' log-probabilities, which the engine then reports.

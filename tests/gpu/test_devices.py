@@ -34,10 +34,10 @@ VOCABULARY = 4096
 PROMPTS = random_prompts(VOCABULARY, count=24, longest=300)
 TOKENS = 16
 
-HEADS = {"dtype": torch.bfloat16, "head_dim": 128, "block_size": 128, "device": "cuda"}
+ON_GPU = {"dtype": torch.bfloat16, "block_size": 128, "device": "cuda"}
 NEEDS = {
-    "generator": attention_needs(num_heads=4, num_kv_heads=1, **HEADS),
-    "embedder": attention_needs(num_heads=4, num_kv_heads=4, paged=False, **HEADS),
+    "generator": attention_needs((4, 1, 128), **ON_GPU),
+    "embedder": attention_needs((4, 4, 128), paged=False, **ON_GPU),
 }
 SAME_TEXT, OTHER_TEXT = 0.997, 0.95
 """Least cosine of a vector in bfloat16 with the one in float32, and greatest with another text's.

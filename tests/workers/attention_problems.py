@@ -1,4 +1,4 @@
-"""Problems for attention backends: random queries, keys and values, and steps over them."""
+"""Problems for attention: random queries, keys and values, and steps over them."""
 
 import dataclasses
 import random
@@ -8,23 +8,24 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from tests.workers.step_tensors import PagedRow, paged_step
+from tests.workers.step_tensors import PagedRow, packed_step, paged_step
 from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, LayerCache
 from workers.contract.model_config import AttentionKind
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
+from workers.step.rows import StepRows
+
+Heads = tuple[int, int, int]
+"""Query heads, KV heads, head size."""
 
 
-def attention_needs(**changes: Any) -> AttentionNeeds:
+def attention_needs(heads: Heads = (4, 4, 32), /, **changes: Any) -> AttentionNeeds:
     """What a small decoder on the CPU needs, but for `changes`: to the needs, or to their kind."""
     needs: dict[str, Any] = {
         "device": "cpu",
         "dtype": torch.float32,
-        "num_heads": 4,
-        "num_kv_heads": 4,
-        "head_dim": 32,
         "block_size": 4,
-    }
+    } | dict(zip(("num_heads", "num_kv_heads", "head_dim"), heads, strict=True))
     of_kind = {key: changes.pop(key) for key in list(changes) if key in _KIND}
     needs |= changes
     kind = {"causal": of_kind.pop("paged", True), "scale": needs["head_dim"] ** -0.5} | of_kind
@@ -80,24 +81,35 @@ class Problem:
         self.step = dataclasses.replace(step, groups=known)
 
     def solve(self, backend: AttentionBackend) -> torch.Tensor:
-        """A backend's answer, [T, H, D]; only earlier tokens are in the cache beforehand."""
-        plan, cache = backend.plan_paged(self.step), self.cache()
-        qkv = QKV(self.queries, self.new_keys, self.new_values)
-        backend.write_kv(qkv, cache, plan)
+        """A backend's answer, [T, H, D]. Only earlier tokens are in the cache beforehand."""
+        plan, cache, qkv = backend.plan_paged(self.step), self.cache(), self.qkv
+        backend.write_kv(qkv, cache, self.step.kv_indices)
         return backend.attend_paged(qkv, cache, plan)
 
-    def cache(self) -> LayerCache:
-        """The earlier tokens of every row, in its blocks."""
-        return LayerCache(self._cached(self.row_keys), self._cached(self.row_values))
+    def cache(self, *, filled: bool = False) -> LayerCache:
+        """The earlier tokens of every row in its blocks; if `filled`, the step's own, too."""
+        keys, values = (
+            self._cached(contexts, filled) for contexts in (self.row_keys, self.row_values)
+        )
+        return LayerCache(keys, values)
 
     @property
-    def new_keys(self) -> torch.Tensor:
-        """Those of the step's tokens, [T, Hkv, D]."""
-        return self._new(self.row_keys)
+    def qkv(self) -> QKV:
+        """Of the step's tokens, as the packed projection leaves them: none is contiguous."""
+        new = [
+            torch.cat(
+                [context[start:] for (start, _), context in zip(self.rows, kept, strict=True)]
+            )
+            for kept in (self.row_keys, self.row_values)
+        ]
+        return split_qkv(torch.cat([self.queries, *new], dim=1), self.want)
 
     @property
-    def new_values(self) -> torch.Tensor:
-        return self._new(self.row_values)
+    def step_rows(self) -> StepRows:
+        """The step's rows as the host has them."""
+        step, cached = self.step, np.array([start for start, _ in self.rows], np.int32)
+        rows = StepRows.over(step.slots.cpu().numpy(), step.query_lens, cached)
+        return rows._replace(groups=step.groups)
 
     def _share(self, first: int, member: int, prefix: int) -> None:
         whole = prefix // self.want.block_size
@@ -105,21 +117,48 @@ class Problem:
         for contexts in (self.row_keys, self.row_values):
             contexts[member][:prefix] = contexts[first][:prefix]
 
-    def _cached(self, contexts: list[torch.Tensor]) -> torch.Tensor:
+    def _cached(self, contexts: list[torch.Tensor], filled: bool) -> torch.Tensor:
         want, size = self.want, self.want.block_size
         blocks = max(max(table) for table in self.tables) + 1
         shape = (blocks * size, want.num_kv_heads, want.head_dim)
         slots = torch.full(shape, self._unused, dtype=want.dtype, device=want.device)
         for (start, _), table, context in zip(self.rows, self.tables, contexts, strict=True):
-            places = torch.arange(start)
+            known = context if filled else context[:start]
+            places = torch.arange(len(known))
             own = torch.tensor(table)[places // size] * size + places % size
-            slots[own.to(want.device)] = context[:start]
+            slots[own.to(want.device)] = known
         return slots.view(blocks, size, *shape[1:])
 
-    def _new(self, contexts: list[torch.Tensor]) -> torch.Tensor:
-        return torch.cat(
-            [context[start:] for (start, _), context in zip(self.rows, contexts, strict=True)]
-        )
+
+class PackedProblem:
+    """A step of whole texts, and the position bias of their heads if there is one."""
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        want: AttentionNeeds,
+        *,
+        bias: torch.Tensor | None = None,
+    ) -> None:
+        self.lengths, self.want, self.bias = lengths, want, bias
+        self.step = on_device(packed_step([[0] * length for length in lengths]), want.device)
+        shape = (sum(lengths), want.num_heads + 2 * want.num_kv_heads, want.head_dim)
+        self.packed = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        self.packed = self.packed.to(want.device, want.dtype)
+
+    @property
+    def qkv(self) -> QKV:
+        """Slices of `packed`."""
+        return split_qkv(self.packed, self.want)
+
+    def solve(self, backend: AttentionBackend) -> torch.Tensor:
+        """A backend's answer, [T, H, D]."""
+        return backend.attend_packed(self.qkv, backend.plan_packed(self.step, self.bias))
+
+
+def split_qkv(packed: torch.Tensor, want: AttentionNeeds) -> QKV:
+    """Queries, keys and values of [T, H + 2 Hkv, D]."""
+    return QKV(*packed.split([want.num_heads, want.num_kv_heads, want.num_kv_heads], dim=1))
 
 
 def on_device(step: StepT, device: str) -> StepT:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, distribution
 from textwrap import shorten
@@ -46,12 +46,8 @@ class ProbeError(Exception):
     """A backend does not load, compile or run here, or returns values that are not finite."""
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """A backend that works, and its time for one layer of each kind of step."""
-
-    backend: AttentionBackend
-    milliseconds: dict[str, float]
+Probed = tuple[AttentionBackend, dict[str, float]]
+"""A backend that works, and its milliseconds for one layer of each kind of step."""
 
 
 def select_backends(name: str, needs: Sequence[AttentionNeeds]) -> list[AttentionBackend]:
@@ -63,8 +59,8 @@ def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
     """Select the backend called `name`, or for "auto" the fastest one that meets `needs`.
 
     On CUDA every candidate first runs a few probe steps of the model's shape, which compiles its
-    kernels; one that fails is skipped with a warning. Raises AttentionBackendError if none is left:
-    for a backend requested by name, that is its own failure.
+    kernels. One that fails is skipped with a warning. Raises AttentionBackendError if none is left:
+    for a backend requested by name, its own failure.
     """
     kind = needs.device.partition(":")[0]
     names = _AUTO.get(kind, ()) if name == "auto" else (name,)
@@ -73,7 +69,8 @@ def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
     if not fitting:
         why = "" if name == "auto" else f" ({_unmet_needs(name, needs)})"
         raise AttentionBackendError(
-            f"attention backend {name!r} cannot do {_describe(needs)}{why}; {_alternatives(needs)}"
+            f"attention backend {name!r} cannot do {_described(needs)} on {needs.device!r} in "
+            f"{needs.dtype}{why}; {_alternatives(needs)}"
         )
     if kind != "cuda":
         return fitting[0][1](needs)
@@ -90,8 +87,8 @@ def implementations(name: str) -> list[type[AttentionBackend]]:
 def _fastest(
     name: str, fitting: Sequence[tuple[str, type[AttentionBackend]]], needs: AttentionNeeds
 ) -> AttentionBackend:
-    """The fastest of the `fitting` in the probe. Each name enters with its first implementation
-    that works."""
+    """The fastest of the `fitting` in the probe, each name by its first implementation that
+    works."""
     probe = Probe(needs)
     passed: dict[str, Probed] = {}
     failures: list[str] = []
@@ -110,10 +107,10 @@ def _fastest(
             f"attention backend {name!r} fails on {needs.device!r} ({'; '.join(failures)}); "
             f"{_alternatives(needs, tried)}"
         )
-    best = min(passed, key=lambda known: sum(passed[known].milliseconds.values()))
-    kind = _describe_kind(needs)
+    best = min(passed, key=lambda known: sum(passed[known][1].values()))
+    kind = _described(needs)
     _logger.info("attention backend %s for %s; measured %s", best, kind, _table(passed))
-    return passed[best].backend
+    return passed[best][0]
 
 
 def _unmet_needs(name: str, needs: AttentionNeeds) -> str:
@@ -135,11 +132,7 @@ def _alternatives(needs: AttentionNeeds, tried: Set[str] = frozenset()) -> str:
     return f"these would do: {', '.join(able)}" if able else "no other would do"
 
 
-def _describe(needs: AttentionNeeds) -> str:
-    return f"{_describe_kind(needs)} on {needs.device!r} in {needs.dtype}"
-
-
-def _describe_kind(needs: AttentionNeeds) -> str:
+def _described(needs: AttentionNeeds) -> str:
     kind = needs.kind
     features = [
         "" if kind.window is None else f"a window of {kind.window}",
@@ -153,18 +146,16 @@ def _describe_kind(needs: AttentionNeeds) -> str:
 
 def _table(passed: dict[str, Probed]) -> str:
     """Times by backend in one line, microseconds."""
-    rows = (
-        f"{name} "
-        + ", ".join(f"{step} {time * 1000:.0f} µs" for step, time in row.milliseconds.items())
-        for name, row in passed.items()
+    return "; ".join(
+        f"{name} " + ", ".join(f"{step} {time * 1000:.0f} µs" for step, time in times.items())
+        for name, (_, times) in passed.items()
     )
-    return "; ".join(rows)
 
 
 def unmet_need(capabilities: Capabilities, needs: AttentionNeeds) -> str:
     """The first need that is not met, as text, or "" if all are met.
 
-    A missing package counts as an unmet need. The GPU is queried last, and only if all else fits.
+    A missing package is an unmet need. The GPU is queried last, if all else fits.
     """
     device = needs.device.partition(":")[0]
     if needs.paged and not capabilities.causal_paged:
@@ -227,13 +218,12 @@ _PAGED: dict[str, list[tuple[int, int]]] = {
     "chunk": [(4096, 4096)],
     "short prompts": [(0, 32)] * 320,
 }
-"""A decoder's steps: rows of (cached tokens, queries), each step about as much work as on a busy
-server. flash-attn-4 compiles another variant for more than 256 rows, which takes seconds: it must
-happen here, and not during a request."""
+"""A decoder's steps as on a busy server: rows of (cached tokens, queries). For more than 256 rows
+flash-attn-4 compiles another variant, for seconds: here, and not during a request."""
 
 _GROUPED = [*[(1023, 1)] * 64, *[(1023, 4)] * 16]
-"""Rows that share prefixes, the first 64 one and the others one. Run, so that it is compiled, and
-not timed: few steps are like it."""
+"""Rows that share prefixes, the first 64 one and the others one. They run, to be compiled, but are
+not timed: few steps are like that."""
 
 _BIDIRECTIONAL: dict[str, list[tuple[int, int]]] = {
     "long texts": [(0, 512)] * 8,
@@ -258,10 +248,8 @@ class Probe:
 
     @torch.inference_mode()
     def run(self, implementation: type[AttentionBackend]) -> Probed:
-        """Build the backend, run every step once, then time it. CUDA only.
-
-        Raises ProbeError for any failure.
-        """
+        """Build the backend, run every step once, then time it. CUDA only. Raises ProbeError for
+        any failure."""
         times: dict[str, float] = {}
         try:
             backend = implementation(self._needs)
@@ -277,7 +265,7 @@ class Probe:
         except Exception as error:
             line = shorten(str(error), _MAX_REASON)
             raise ProbeError(f"{type(error).__name__}: {line}") from error
-        return Probed(backend, times)
+        return backend, times
 
     def attend(
         self, backend: AttentionBackend, step: PagedStep | PackedStep
@@ -288,7 +276,7 @@ class Probe:
             packed = backend.plan_packed(step)
             return lambda: backend.attend_packed(qkv, packed)
         plan, cache = backend.plan_paged(step), self._cache
-        backend.write_kv(qkv, cache, plan)
+        backend.write_kv(qkv, cache, step.kv_indices)
         return lambda: backend.attend_paged(qkv, cache, plan)
 
     def _normal(self, *shape: int) -> torch.Tensor:
@@ -301,12 +289,12 @@ class Probe:
         """Filled, and large enough for the largest paged step."""
         needs, size = self._needs, self._needs.block_size
         steps = [*_PAGED.values(), _GROUPED]
-        blocks = max(sum(-(-sum(row) // size) for row in rows) for rows in steps)
+        blocks = max(len(rows) * -(-max(map(sum, rows)) // size) for rows in steps)
         shape = (blocks, size, needs.num_kv_heads, needs.head_dim)
         return LayerCache(self._normal(*shape), self._normal(*shape))
 
     def _step(self, rows: Sequence[tuple[int, int]]) -> PagedStep | PackedStep:
-        """A step of these rows. If paged, row r is in slot r, and its blocks follow row r - 1's."""
+        """A step of these rows. A paged row r is in slot r, and all have as many blocks."""
         cached, lens = np.array(rows, np.int32).T
         tokens = np.zeros(int(lens.sum()), np.int32)
         if not self._needs.paged:
@@ -317,7 +305,7 @@ class Probe:
         return PagedStep.of(step_rows, tokens, self._slot_table(step_rows))
 
     def _grouped_step(self) -> PagedStep:
-        """A step of `_GROUPED`. What its groups share are in truth the first row's blocks."""
+        """A step of `_GROUPED`, whose groups share their first rows' blocks."""
         size = self._needs.block_size
         prefix = 1023 // size * size
         groups = [(0, 64, prefix), (64, 16, prefix)]
@@ -326,12 +314,10 @@ class Probe:
         return replace(step, groups=np.array(groups, np.int32))
 
     def _slot_table(self, rows: StepRows) -> SlotTable:
-        size = self._needs.block_size
-        pages = -(-rows.contexts // size)
-        blocks = np.arange(int(pages.sum()), dtype=np.int32)
-        owners = np.repeat(rows.slots, pages)
-        firsts = (np.cumsum(pages) - pages)[owners]
-        table = SlotTable(len(pages), int(pages.max()), size, 0, self._device)
-        updates = np.stack([owners, blocks - firsts, blocks], axis=1, dtype=np.int32)
+        count, size = len(rows.slots), self._needs.block_size
+        pages = -(-int(rows.contexts.max()) // size)
+        blocks = np.arange(count * pages)
+        table = SlotTable(count, pages, size, 0, self._device)
+        updates = np.stack([*np.divmod(blocks, pages), blocks], axis=1, dtype=np.int32)
         table.update(updates.tobytes())
         return table

@@ -24,23 +24,20 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Abilities of a backend, checked against a model's needs at start. Every backend can
-    scale scores by any number.
+    """Abilities of a backend, checked against a model's needs at start. All scale scores.
 
     causal_windows, bidirectional_windows, softcap  as in `AttentionKind`
     position_bias      likewise, in bidirectional attention
     head_dims          sizes of attention heads; None for any
     compute_majors     first numbers of CUDA compute capabilities; None for any
     page_multiple      divides the block sizes that the backend can read
-    graph_safe         For steps with one query a row, a CUDA graph of planning and attending is
-                       right for any lengths: for one number of rows the same kernels run on the
-                       same grids, read lengths on the device only, allocate through torch and never
-                       synchronise.
-    chunks_graph_safe  The same for steps that also have rows of several queries, for given numbers
-                       of tokens, decode rows and chunks, and the same maximum lengths. The backend
-                       then writes only to the tokens of its rows, and not to the token of a decode
-                       row whose context is empty.
-    prefix_groups      Prefixes that rows share are attended once, where that pays
+    graph_safe         a CUDA graph of planning and attending decode rows is right for any lengths.
+                       For one number of rows the same kernels run on the same grids. They read
+                       lengths on the device only, allocate through torch and never synchronise.
+    chunks_graph_safe  so is one of steps with chunks, for given numbers of tokens, decode rows and
+                       chunks, and given maximum lengths. Only tokens of the rows are written, and
+                       not that of a decode row whose context is empty.
+    prefix_groups      prefixes that rows share are attended once, where that pays
     """
 
     causal_paged: bool
@@ -85,11 +82,6 @@ class LayerCache:
     keys: torch.Tensor
     values: torch.Tensor
 
-    def write(self, keys: torch.Tensor, values: torch.Tensor, kv_indices: torch.Tensor) -> None:
-        """Write keys and values [T, num_kv_heads, head_dim] to `kv_indices` int64[T]."""
-        self.keys.flatten(0, 1).index_copy_(0, kv_indices, keys)
-        self.values.flatten(0, 1).index_copy_(0, kv_indices, values)
-
 
 class QKV(NamedTuple):
     """Queries [T', H, D], keys and values [T', Hkv, D]."""
@@ -108,16 +100,14 @@ class QKV(NamedTuple):
 
 
 class AttentionBackend(ABC):
-    """Attention of one kind of layers over a step's rows. A plan is made once a step, the rest runs
-    once a layer.
+    """Attention of one kind of layers over a step's rows, planned once a step.
 
-    Queries, keys and values come without padding. `AttentionNeeds.kind` says what is computed. The
-    paged methods are called only if `capabilities` has `causal_paged`, the packed ones only if it
-    has `bidirectional`.
+    Queries, keys and values come without padding. `AttentionNeeds.kind` says what is computed.
+    Paged methods need the capability `causal_paged`, packed ones `bidirectional`.
 
     label         what messages call it
-    prefix_tiler  what a captured step holds of shared prefixes: of a graph-safe backend with
-                  `prefix_groups`, whose layers have no windows
+    prefix_tiler  divides the shared prefixes of a captured step. Only graph-safe backends with
+                  `prefix_groups` have one, for layers without windows.
     """
 
     label: str
@@ -130,37 +120,40 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def plan_paged(self, step: PagedStep) -> Any:
-        """Compute what the layers share in this step, once and without synchronising. A plan has
-        the step's `kv_indices`."""
+        """Compute what the layers share in this step, once and without synchronising."""
 
-    def write_kv(self, qkv: QKV, cache: LayerCache, plan: Any) -> None:
-        """Write this step's keys and values to the cache, for all rows before any row reads."""
-        cache.write(qkv.keys, qkv.values, plan.kv_indices)
+    def write_kv(self, qkv: QKV, cache: LayerCache, kv_indices: torch.Tensor) -> None:
+        """Write this step's keys and values to `kv_indices` int64[T], before any row reads."""
+        cache.keys.flatten(0, 1).index_copy_(0, kv_indices, qkv.keys)
+        cache.values.flatten(0, 1).index_copy_(0, kv_indices, qkv.values)
 
     @abstractmethod
     def attend_paged(
         self, qkv: QKV, cache: LayerCache, plan: Any, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Attend causally: the queries of row r are the last `query_lens[r]` tokens of its context
-        of `contexts[r]` tokens, whose keys and values are all written.
+        """Attend causally over written keys and values.
 
-        Returns [T, num_heads, head_dim]: `out` if given, which only graph-safe backends are.
+        Row r's queries are the last `query_lens[r]` tokens of its context of `contexts[r]` tokens.
+        Returns [T, num_heads, head_dim]: `out` if given, to graph-safe backends only.
         """
 
     @abstractmethod
     def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> Any:
-        """Like `plan_paged`. `position_bias` [num_heads, 2 * L - 1], contiguous and no row longer
-        than L tokens, has at L - 1 + k - q what is added to the score of query q and key k."""
+        """Like `plan_paged`.
+
+        `position_bias` [num_heads, 2 * L - 1] is contiguous, and no row is longer than L tokens. It
+        has at L - 1 + k - q what is added to the score of query q and key k.
+        """
 
     @abstractmethod
     def attend_packed(self, qkv: QKV, plan: Any) -> torch.Tensor:
-        """Each token attends to all of its row. Returns [T, num_heads, head_dim]."""
+        """Attend from each token to all of its row. Returns [T, num_heads, head_dim]."""
 
 
 def imported(module: str, name: str) -> Any:
     """The function or class `name` of `module`, which is imported now.
 
-    Raises ImportError or AttributeError if the package is not the expected one, and anything that a
-    broken build raises on import.
+    Raises ImportError or AttributeError for an unexpected package, and whatever a broken build
+    raises on import.
     """
     return getattr(import_module(module), name)

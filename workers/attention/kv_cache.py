@@ -20,9 +20,8 @@ class KVCache:
     """Keys and values of a stage's layers, each [num_blocks + 1, block_size, kv_heads, head_dim],
     in one tensor.
 
-    A block id addresses the same block in every layer. Block `num_blocks` is never allocated to a
-    request: padding rows write there. Zero-filled, so that memory that is read before it is written
-    holds no NaN.
+    A block id addresses the same block in every layer. Padding rows write to block `num_blocks`,
+    which no request has. Memory that is read before it is written holds 0, not NaN.
     """
 
     def __init__(
@@ -60,8 +59,8 @@ class KVCache:
 
 
 def _independent(pairs: IntArray) -> Iterator[IntArray]:
-    """`pairs` int32[N, 2] (from, to) in runs within which any order gives the same. A block that is
-    freed and taken again within a step may be copied from and then to."""
+    """`pairs` int32[N, 2] (from, to) in runs within which any order gives the same. A block freed
+    and taken again within a step may be copied from and then to."""
     first, sources, targets = 0, set[int](), set[int]()
     for index, (source, target) in enumerate(pairs.tolist()):
         if source in targets or target in targets or target in sources:

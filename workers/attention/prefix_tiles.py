@@ -35,7 +35,7 @@ class PrefixTiler:
 
     tile_tokens  tokens whose query heads fill a program's tile
     kv_heads     programs an entry of the table
-    block_size   tokens; parts of prefixes are whole blocks
+    block_size   tokens. Parts of prefixes are whole blocks.
     processors   of the GPU
     """
 
@@ -48,8 +48,10 @@ class PrefixTiler:
         self, groups: IntArray, query_lens: IntArray, most_parts: int | None = None
     ) -> PrefixTables | None:
         """Tables for rows of `query_lens` int32[R] tokens in `groups` int32[G, 3] of `DecodeStep`.
-        None if no prefix is worth it. No prefix has more than `most_parts` parts, or than memory
-        for so many tokens allows."""
+
+        None if no prefix is worth it. A prefix has at most `most_parts` parts, or as many as memory
+        for so many tokens allows.
+        """
         starts = offsets(query_lens)
         rows, counts, prefixes = groups.T
         firsts = starts[rows]
@@ -74,8 +76,7 @@ class PrefixTiler:
 
     @staticmethod
     def most_parts(tokens: int) -> int:
-        """The most parts of a prefix in a step of `tokens` tokens: each part of each token has a
-        result in memory."""
+        """The most parts of a prefix in a step of `tokens` tokens, by memory for their results."""
         return max(min(PREFIX_PART_TOKENS // tokens, PREFIX_MAX_PARTS), 1)
 
     @property
@@ -110,8 +111,8 @@ class PrefixTiler:
         return PrefixTables(table, starts, own_parts)
 
     def _parts(self, prefixes: IntArray, tiles: IntArray, most: int) -> IntArray:
-        """int32[G]: parts of about equal length in all groups, as many as fill the GPU, none of
-        which is short."""
+        """int32[G]: parts of about equal length in all groups. They fill the GPU, and none is
+        short."""
         total = int((prefixes.astype(np.int64) * tiles).sum())
         length = max(-(-total // self._aim), PREFIX_MIN_PART, self.block_size)
         parts = np.minimum(-(-prefixes // length), prefixes // self.block_size)

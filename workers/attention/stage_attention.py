@@ -1,5 +1,4 @@
-"""Attention between the two halves of a layer: normalises and rotates queries and keys, writes the
-KV cache, and calls the backend."""
+"""Attention between the halves of a layer: norms, rotation, the KV cache's write, the backend."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ from workers.step.paged_step import LastTokens, PagedStep
 
 
 class KindAttention(NamedTuple):
-    """Parts that layers of one kind share: a backend, and what rotates queries and keys, None
-    without rotary embedding."""
+    """Parts that layers of one kind share: a backend, and a rotary embedding if there is one."""
 
     backend: AttentionBackend
     rotary: RotaryEmbedding | None
@@ -36,8 +34,7 @@ class StageAttention:
     """Attention of a stage's layers, for any step.
 
     head_counts    the numbers of query and of KV heads
-    kinds          the model's kinds of layers
-    layers         the stage's layers
+    kinds          of the model's layers
     caches         one a layer; none for an encoder
     position_bias  [H, 2 * L - 1] (see `AttentionBackend.plan_packed`); None for most encoders
     """
@@ -53,8 +50,8 @@ class StageAttention:
         step: PagedStep | PackedStep,
         last_tokens: Callable[[], LastTokens | None] = lambda: None,
     ) -> "StepAttention":
-        """Attention over the rows of a step. `last_tokens`, for a paged one, is called when the
-        last layer attends; if it returns tokens, only these attend there."""
+        """Attention over the rows of a step. The last layer of a paged one calls `last_tokens`. If
+        it returns tokens, only these attend there."""
         return StepAttention(self, step, last_tokens)
 
     def split_qkv(self, qkv: torch.Tensor) -> QKV:
@@ -64,7 +61,7 @@ class StageAttention:
 
     @property
     def graph_safe(self) -> bool:
-        """Whether every kind's decode steps can be captured (see `Capabilities`)."""
+        """Whether decode steps of all kinds can be captured (see `Capabilities`)."""
         return all(kind.backend.capabilities.graph_safe for kind in self.kinds)
 
     @property
@@ -80,9 +77,11 @@ class StageAttention:
 
 
 class StepAttention:
-    """Attention of one step. In a paged step each token attends to its row's context, which the
-    layer's cache holds; in a packed one to all of its text, or to those within its layer's window.
-    The backend never sees padding."""
+    """Attention of one step. The backend never sees padding.
+
+    In a paged step a token attends to its row's context in the layer's cache. In a packed one it
+    attends to all of its text, or to the layer's window.
+    """
 
     def __init__(
         self,
@@ -100,9 +99,8 @@ class StepAttention:
     ) -> QKV:
         """Normalise and rotate the queries and keys of `qkv` [T', H + 2 Hkv, D], and cache.
 
-        They are normalised if the layer has norms, and rotated by their positions if it has a
-        rotary embedding. Keys and values are written to the layer's cache if there is one.
-        `qkv` may be overwritten. On CUDA the result is in `out`, of the same shape, if given.
+        Each of these is done if the layer has norms, a rotary embedding, a cache. `qkv` may be
+        overwritten. On CUDA the result is in `out`, of the same shape, if given.
         """
         stage, step = self._stage, self._step
         kind, norm = stage.layers[layer]
@@ -121,14 +119,13 @@ class StepAttention:
             return stage.split_qkv(out)
         rotated = self._rotated(layer, qkv)
         if isinstance(step, PagedStep):
-            backend.write_kv(rotated.first(self._total), stage.caches[layer], self._plan(kind))
+            new, cache = rotated.first(self._total), stage.caches[layer]
+            backend.write_kv(new, cache, step.kv_indices)
         return rotated
 
     def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
-        """The attention output of all tokens, [T', H, D], zero for padding. `qkv` are rotated.
-
-        If given, `out` [T, H, D] receives it and is returned; only for graph-safe backends.
-        """
+        """The attention output of all tokens, [T', H, D], zero for padding. `qkv` are rotated. If
+        given, `out` [T, H, D] receives it and is returned; only for graph-safe backends."""
         kind, own = self._stage.layers[layer].kind, qkv.first(self._total)
         backend, plan = self._stage.kinds[kind].backend, self._plan(kind)
         if isinstance(self._step, PagedStep):
@@ -140,8 +137,8 @@ class StepAttention:
     def attend_in_last_layer(
         self, layer: int, qkv: QKV, hidden: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`hidden` [T', hidden_size] and the attention output [T', H, D], both for the last tokens
-        alone if the step's results depend on no others."""
+        """`hidden` [T', hidden_size] and the attention output [T', H, D]. Both are for the last
+        tokens alone if the step's results depend on no others."""
         last = self._last_tokens()
         if last is None:
             return hidden, self.attend(layer, qkv)

@@ -1,9 +1,23 @@
-"""The CUDA graphs of a stage: which are captured and kept, and which one a decoder's step takes."""
+"""The CUDA graphs of a stage: which are captured and kept, and which one a decoder's step takes.
 
+One launch, or one a layer, takes the place of hundreds. A full graph is a whole decode step. A
+partial graph is a step with prompts, captured up to the attention of the last layer. It serves any
+step of fewer tokens too. What follows is a few launches over any number of the step's tokens, and
+is never captured.
+
+Partial graphs are of two kinds. A piecewise graph leaves attention out, which depends on how tokens
+are divided into rows. Everything else depends on their number alone. The first piece ends at the
+first layer's attention, the second at the second's, and so on. A mixed graph has static rows, and
+is a single piece with all attention but the last layer's.
+"""
+
+import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby, pairwise
 from typing import TypeVar
 
 import torch
@@ -21,18 +35,169 @@ from workers.device.tuning import (
     MIXED_GRAPH_DECODE_ROWS,
     PROMPT_GRAPH_TOKENS,
 )
-from workers.graphs.captured_steps import (
-    AttentionBuffers,
-    CapturedStep,
-    FullGraph,
-    GraphPool,
-    PartialGraph,
-)
 from workers.graphs.static_inputs import StaticInputs, StaticPrefixes, StaticRows
-from workers.models.base import StageModel
+from workers.models.base import StageModel, finish_last_layer, forward
 from workers.progress_bar import progress
+from workers.step.paged_step import LastTokens, PagedStep
 from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
+
+
+class GraphPool:
+    """One memory pool and one stream for all graphs of a stage, of which one runs at a time. The
+    largest is captured first: the others fit into its memory."""
+
+    def __init__(self) -> None:
+        # Frees the graphs of an earlier runner: freeing them during a capture would invalidate it.
+        gc.collect()
+        self._handle = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()
+
+    @contextmanager
+    def capturing(self) -> Generator[None]:
+        """Surround every `begin`: nothing else runs on the device meanwhile."""
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self._stream):
+            yield
+        torch.cuda.synchronize()
+
+    def begin(self) -> torch.cuda.CUDAGraph:
+        """A graph that captures all kernels launched until its `capture_end`."""
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(pool=self._handle)
+        return graph
+
+
+class CapturedStep:
+    """A captured step of a stage over `inputs`, in pieces.
+
+    The first stage looks tokens up; a later one reads `hidden_in` [size, hidden_size], which the
+    stage before has sent.
+    """
+
+    def __init__(
+        self,
+        inputs: StaticInputs,
+        model: StageModel,
+        attention: StageAttention,
+        hidden_in: torch.Tensor | None,
+    ) -> None:
+        self.inputs, self.pieces = inputs, list[torch.cuda.CUDAGraph]()
+        self._model, self._attention, self._hidden_in = model, attention, hidden_in
+
+    def replay(self) -> None:
+        """Replay the pieces over whatever the inputs hold, without what is between them."""
+        for piece in self.pieces:
+            piece.replay()
+
+    def _receive(self, hidden: torch.Tensor | None) -> None:
+        """Take the hidden states [T, hidden_size], T <= size, of the stage before."""
+        if self._hidden_in is not None:
+            assert hidden is not None, "a later stage gets the hidden states of the one before"
+            self._hidden_in[: len(hidden)] = hidden
+
+
+class FullGraph(CapturedStep):
+    """A captured decode step of `inputs.size` rows of one token each."""
+
+    step: PagedStep
+    _hidden_out: torch.Tensor
+
+    def capture(self, pool: GraphPool) -> "FullGraph":
+        """Run the step once, which compiles its kernels outside of a capture, then capture it."""
+        self.step = self.inputs.as_decode_step()
+        self._compute()
+        with pool.capturing():
+            self.pieces.append(pool.begin())
+            self._hidden_out = self._compute()
+            self.pieces[0].capture_end()
+        return self
+
+    def run(self, hidden: torch.Tensor | None) -> torch.Tensor:
+        """Replay the step over its loaded inputs. The next replay overwrites the result,
+        [size, hidden_size]."""
+        self._receive(hidden)
+        self.replay()
+        return self._hidden_out
+
+    def _compute(self) -> torch.Tensor:
+        if self._hidden_in is None:
+            self.inputs.resolve_tokens()
+        return forward(self._model, self.step, self._hidden_in, self._attention.over(self.step))
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBuffers:
+    """Input and output of attention at fixed addresses, shared by all layers and captured steps.
+
+    qkv       [N, H + 2 Hkv, D]  rotated queries and keys, and values
+    attended  [N, H, D]
+    """
+
+    qkv: torch.Tensor
+    attended: torch.Tensor
+
+    def first(self, size: int) -> "AttentionBuffers":
+        """The part for the first `size` <= N tokens."""
+        return AttentionBuffers(self.qkv[:size], self.attended[:size])
+
+
+class PartialGraph(CapturedStep):
+    """A captured step of `inputs.size` tokens: mixed if `inputs.rows` are given, else piecewise."""
+
+    hidden: torch.Tensor
+    """[size, hidden_size]: the last layer's input, once the pieces have run."""
+
+    def capture(self, pool: GraphPool, buffers: AttentionBuffers) -> "PartialGraph":
+        """Run the step once, which compiles its kernels outside of a capture, then capture it."""
+        self._buffers = buffers
+        mixed = self.inputs.rows is not None
+        step = self.inputs.as_step_of_rows() if mixed else self.inputs.as_decode_step()
+        for _ in self._compute(step):
+            pass
+        with pool.capturing():
+            running = self._compute(step)
+            for _ in range(1 if mixed else len(self._model.layers)):
+                self.pieces.append(pool.begin())
+                self.hidden = next(running)
+                self.pieces[-1].capture_end()
+        return self
+
+    def run(
+        self,
+        step: PagedStep,
+        hidden: torch.Tensor | None,
+        last_tokens: Callable[[], LastTokens | None],
+    ) -> torch.Tensor:
+        """Replay the step over its loaded inputs, and attend where that is not captured.
+        `last_tokens` is called once all captured work is queued."""
+        self._receive(hidden)
+        attention, total = self._attention.over(step, last_tokens), step.num_tokens
+        qkv = self._attention.split_qkv(self._buffers.qkv).first(total)
+        last = len(self.pieces) - 1
+        for layer, piece in enumerate(self.pieces):
+            piece.replay()
+            if layer < last:
+                attention.attend(layer, qkv, out=self._buffers.attended[:total])
+        return finish_last_layer(self._model, self.hidden[:total], qkv, attention)
+
+    def _compute(self, step: PagedStep) -> Generator[torch.Tensor]:
+        """Yield the input of the layer that a piece ends in, at the end of each piece."""
+        layers, buffers = self._model.layers, self._buffers
+        attention, qkv = self._attention.over(step), self._attention.split_qkv(buffers.qkv)
+        hidden = self._hidden_in
+        if hidden is None:
+            self.inputs.resolve_tokens()
+            hidden = self._model.embed(step)
+        for index, layer in enumerate(layers):
+            if index:
+                hidden = layers[index - 1].after_attention(hidden, buffers.attended)
+            attention.rotate_and_cache(index, layer.qkv(hidden), buffers.qkv)
+            if self.inputs.rows is None or index == len(layers) - 1:
+                yield hidden
+            else:
+                attention.attend(index, qkv, out=buffers.attended)
+
 
 _Graph = TypeVar("_Graph", bound=CapturedStep)
 _AnyGraph = TypeVar("_AnyGraph")
@@ -54,11 +219,10 @@ class StageGraphs:
     piecewise: list[PartialGraph] = field(default_factory=list[PartialGraph])
 
     def select(self, rows: StepRows) -> FullGraph | PartialGraph | None:
-        """The smallest graph that has room for a step of these rows. None if the step has to be
-        launched kernel by kernel.
+        """The smallest graph that has room for a step of these rows. None to launch every kernel.
 
-        With a skewed context no decode graph is taken: captured attention splits contexts by the
-        number of rows alone.
+        A step with a skewed context takes no decode graph: captured attention splits contexts by
+        the number of rows alone.
         """
         is_decode = len(rows.slots) == rows.total
         if is_decode and (grouped := self._grouped(rows)):
@@ -90,8 +254,8 @@ def decode_graph_sizes(max_rows: int) -> list[int]:
 
 
 def grouped_graph_sizes(rows: Sequence[int]) -> list[int]:
-    """The captured `rows` that are captured with shared prefixes, too: so coarse that
-    start-up takes little longer. A few rows more cost less than attention saves."""
+    """The captured `rows` that are captured with shared prefixes, too. So few hardly delay the
+    start. A few rows more cost less than attention saves."""
     return [
         count
         for count in rows
@@ -105,7 +269,7 @@ def prompt_graph_sizes(max_tokens: int) -> list[int]:
 
 
 def summary(graphs: StageGraphs, rows: Sequence[int], tokens: Sequence[int]) -> str:
-    """Which sizes of graphs were kept, of the captured `rows` of decode steps and `tokens` of steps
+    """The sizes of graphs that were kept, of captured `rows` of decode steps and `tokens` of steps
     with prompts."""
     kinds = (
         ("decode", graphs.decode, rows, "rows"),
@@ -124,31 +288,26 @@ def summary(graphs: StageGraphs, rows: Sequence[int], tokens: Sequence[int]) -> 
 def formatted_sizes(sizes: Sequence[int]) -> str:
     """Rising sizes as text. Three or more at even distances become a range."""
     parts: list[str] = []
-    first = 0
-    while first < len(sizes):
-        last = _end_of_range(sizes, first)
-        if last - first < 2:
-            last = first
-            parts.append(str(sizes[first]))
+    rest = list(sizes)
+    while rest:
+        distances = [after - before for before, after in pairwise(rest)]
+        _, first_run = next(groupby(distances), (0, ()))
+        even = len([*first_run])
+        if even < 2:
+            parts.append(str(rest.pop(0)))
         else:
-            distance = sizes[first + 1] - sizes[first]
-            every = f" by {distance}" if distance > 1 else ""
-            parts.append(f"{sizes[first]} to {sizes[last]}{every}")
-        first = last + 1
+            every = f" by {distances[0]}" if distances[0] > 1 else ""
+            parts.append(f"{rest[0]} to {rest[even]}{every}")
+            del rest[: even + 1]
     return ", ".join(parts)
-
-
-def _end_of_range(sizes: Sequence[int], first: int) -> int:
-    """The index of the last size such that all from `first` on are at even distances."""
-    last = min(first + 1, len(sizes) - 1)
-    distance = sizes[last] - sizes[first]
-    while last + 1 < len(sizes) and sizes[last + 1] - sizes[last] == distance:
-        last += 1
-    return last
 
 
 class GraphCapture:
     """Captures the steps of one stage."""
+
+    _hidden: torch.Tensor | None = None
+    _buffers: AttentionBuffers
+    """Input of a later stage, and of attention: all graphs share them."""
 
     def __init__(
         self,
@@ -171,21 +330,22 @@ class GraphCapture:
     ) -> StageGraphs:
         """Capture decode steps of these `rows` and steps with prompts of these `tokens`.
 
-        The largest are first, and graphs that a larger one outruns are dropped. `hidden_like`
-        [1, hidden_size] is what a later stage receives for a token, None on the first stage."""
+        Graphs that a larger one outruns are dropped. `hidden_like` [1, hidden_size] is a token's
+        input of a later stage, None on the first stage.
+        """
         graphs, tiler = StageGraphs(), self._prefix_tiler
-        # The stage's one input buffer, which all graphs share.
-        most = max([*rows, *tokens], default=0)
-        hidden = None if hidden_like is None else hidden_like.expand(most, -1).contiguous()
-        buffers = self._buffers(max(tokens, default=0))
-        captures, decode = list[Callable[[], None]](), partial(self._capture_decode, hidden)
+        if hidden_like is not None:
+            most = max([*rows, *tokens], default=0)
+            self._hidden = hidden_like.expand(most, -1).contiguous()
+        self._buffers = self._attention_buffers(max(tokens, default=0))
+        captures, decode = list[Callable[[], None]](), self._capture_decode
         for size in sorted(tokens, reverse=True):
-            prompts = partial(self._capture_prompts, hidden, size, buffers.first(size))
-            captures.append(partial(prompts, graphs.piecewise, None))
+            prompts = partial(self._capture_prompts, size)
+            captures.append(partial(prompts, graphs.piecewise))
             if self._attention.chunks_graph_safe:
                 captures.append(partial(prompts, graphs.mixed, self._static_rows(size)))
         for size in sorted(rows, reverse=True):
-            captures.append(partial(decode, size, graphs.decode, None))
+            captures.append(partial(decode, size, graphs.decode))
         for size in reversed(grouped_graph_sizes(sorted(rows)) if tiler else []):
             captures.append(partial(decode, size, graphs.grouped, tiler))
         for capture in progress("capturing CUDA graphs", captures):
@@ -197,36 +357,28 @@ class GraphCapture:
         return graphs
 
     def _capture_decode(
-        self,
-        hidden: torch.Tensor | None,
-        size: int,
-        graphs: list[FullGraph],
-        tiler: PrefixTiler | None,
+        self, size: int, graphs: list[FullGraph], tiler: PrefixTiler | None = None
     ) -> None:
         prefixes = StaticPrefixes(size, tiler) if tiler else None
         inputs = StaticInputs(size, self._slots, self._scratch_kv_index, prefixes=prefixes)
-        hidden_in = None if hidden is None else hidden[:size]
-        graph = FullGraph(inputs, self._model, self._attention, hidden_in)
+        graph = FullGraph(inputs, self._model, self._attention, self._hidden_in(size))
         graphs.insert(0, graph.capture(self._pool))
 
     def _capture_prompts(
-        self,
-        hidden: torch.Tensor | None,
-        size: int,
-        buffers: AttentionBuffers,
-        graphs: list[PartialGraph],
-        rows: StaticRows | None,
+        self, size: int, graphs: list[PartialGraph], rows: StaticRows | None = None
     ) -> None:
         inputs = StaticInputs(size, self._slots, self._scratch_kv_index, rows)
-        hidden_in = None if hidden is None else hidden[:size]
-        graph = PartialGraph(inputs, self._model, self._attention, hidden_in)
-        graphs.insert(0, graph.capture(self._pool, buffers))
+        graph = PartialGraph(inputs, self._model, self._attention, self._hidden_in(size))
+        graphs.insert(0, graph.capture(self._pool, self._buffers.first(size)))
+
+    def _hidden_in(self, size: int) -> torch.Tensor | None:
+        return None if self._hidden is None else self._hidden[:size]
 
     def _static_rows(self, size: int) -> StaticRows:
         max_context = self._slots.block_tables.shape[1] * self._keys.shape[1]
         return StaticRows(min(MIXED_GRAPH_DECODE_ROWS, size), MIXED_GRAPH_CHUNKS, max_context)
 
-    def _buffers(self, size: int) -> AttentionBuffers:
+    def _attention_buffers(self, size: int) -> AttentionBuffers:
         num_heads, num_kv_heads = self._attention.head_counts
         head_dim = self._keys.shape[-1]
         return AttentionBuffers(
@@ -240,8 +392,8 @@ def drop_slow_graphs(
 ) -> list[_AnyGraph]:
     """The `graphs`, by rising size, without those that a larger one clearly outruns.
 
-    Products by libraries are much slower for some numbers of rows than for slightly more: on an
-    H200, 15 ms for 448 tokens of an 8B Llama, and 12 ms for 512.
+    Products by libraries are much slower for some numbers of rows than for slightly more. On an
+    H200, 448 tokens of an 8B Llama take 15 ms, and 512 take 12 ms.
     """
     kept: list[_AnyGraph] = []
     fastest = math.inf

@@ -15,8 +15,8 @@ from workers.step.slot_table import SlotTable
 
 
 class StaticPrefixes:
-    """Room for any groups of a captured step of `size` rows of one token. What a step does not use
-    is zero: tiles of no tokens, rows without a prefix."""
+    """Room for any groups of a captured step of `size` rows of one token. The rest is zero: tiles
+    of no tokens, rows without a prefix."""
 
     tensors: PrefixTensors
 
@@ -38,7 +38,7 @@ class StaticPrefixes:
         self.tensors = PrefixTensors(tiles, starts, counts, self._parts)
 
     def tables(self, rows: StepRows) -> PrefixTables | None:
-        """Which prefixes of these rows are attended once. None if no group is worth it."""
+        """The prefixes of these rows that are attended once. None if no group is worth it."""
         if self._planned is None or self._planned[0] is not rows:
             tables = None
             if len(rows.groups):
@@ -68,12 +68,12 @@ class StaticInputs:
     tokens, positions, kv_indices  int64[size]; a token of -1 is the last sampled one of its slot
     slots, context_lens            int32[size]; a token's context includes itself
 
-    rows      the rows of a step that is captured with its attention, else None
-    prefixes  what rows of one token share, in a captured step that has room for it, else None
-    resolved  int64[size]: the tokens, with each -1 looked up; filled within the captured step
+    rows      of a step that is captured with its attention, else None
+    prefixes  that rows of one token share, if the captured step has room for any, else None
+    resolved  int64[size], the tokens with each -1 looked up within the captured step
 
-    Entries that a step does not fill have the padding slot, and write their keys and values to a KV
-    index that nobody reads.
+    Entries that a step does not fill have the padding slot. Their keys and values go to a KV index
+    that nobody reads.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class StaticInputs:
         rows: "StaticRows | None" = None,
         prefixes: StaticPrefixes | None = None,
     ) -> None:
-        """`scratch_kv_index` is the KV index for padding. `rows` or `prefixes` belong to these
-        inputs alone."""
+        """Padding writes to `scratch_kv_index`. `rows` or `prefixes` belong to these inputs
+        alone."""
         self.size, self.rows, self.prefixes = size, rows, prefixes
         self._table = slots
         self._scratch_kv_index = scratch_kv_index
@@ -130,7 +130,7 @@ class StaticInputs:
         self._table.resolve(self.slots, self.tokens, self.resolved)
 
     def as_decode_step(self) -> PagedStep:
-        """A step of `size` rows, each of one resolved token. Its lengths on the host are made up:
+        """A step of `size` rows, each of one resolved token. Lengths on the host are made up:
         captured kernels read those on the device."""
         return PagedStep(
             tokens=self.resolved,
@@ -157,7 +157,7 @@ class StaticInputs:
         )
 
     def as_step_of_rows(self) -> PagedStep:
-        """A step of these tokens in `rows`. Its lengths on the host are the largest possible."""
+        """A step of these tokens in `rows`. Lengths on the host are the largest possible."""
         assert self.rows is not None, "captured with its attention"
         decode_rows, chunks = self.rows.decode_rows, self.rows.chunks
         return replace(
@@ -171,19 +171,20 @@ class StaticInputs:
 
 
 class StaticRows:
-    """Device memory for the rows of a captured step with prompts: first `decode_rows` entries for
-    rows of one token, then `chunks` entries for rows of several.
+    """Device memory for the rows of a captured step with prompts.
+
+    First come `decode_rows` entries for rows of one token, then `chunks` entries for the others.
 
     slots, context_lens  int32[decode_rows + chunks]
-    query_starts         int32[decode_rows + chunks + 1]; kernels do not read it for decode rows:
-                         decode row i has token i
+    query_starts         int32[decode_rows + chunks + 1]. Kernels do not read it for decode rows:
+                         row i has token i.
 
-    Entries that a step does not use have the padding slot. An unused decode row has a context of
-    length 0, so that attention reads nothing for it and ignores the token at its index, which may
-    be a chunk's. An unused chunk has no queries.
+    Unused entries have the padding slot. An unused decode row has an empty context: attention reads
+    nothing for it and ignores the token at its index, which may be a chunk's. An unused chunk has
+    no queries.
 
-    The number of programs that share a decode row's context is fixed at capture, as if every entry
-    were used. One long context needs more, so there is no room for a step that has one.
+    The number of programs a decode row is fixed at capture, as if every entry were used. One long
+    context needs more, so there is no room for a step that has one.
     """
 
     slots: torch.Tensor
@@ -203,8 +204,7 @@ class StaticRows:
         return 3 * self._width * 4
 
     def has_room_for(self, rows: StepRows) -> bool:
-        """Whether there is an entry for each of these rows, and no decode row's context is too
-        long."""
+        """Whether each of these rows has an entry, and no decode row's context is too long."""
         decode_rows = rows.decode_rows
         return (
             decode_rows <= self.decode_rows

@@ -7,12 +7,12 @@ import torch
 
 
 def pdl(tensor: torch.Tensor) -> dict[str, bool]:
-    """Programmatic dependent launch (griddepcontrol, CUDA 12.3) if the GPU of `tensor` has it: the
-    keyword arguments of a launch, which are the kernel's own flag and Triton's.
+    """Programmatic dependent launch (griddepcontrol, CUDA 12.3) where the GPU of `tensor` has it.
 
-    A kernel launched with it starts while the one before it in the stream still runs, and every
-    program must call gdc_wait() before it touches anything but constants such as weights. It may
-    let the next kernel start before that, since the wait of the next includes this kernel's.
+    Returns arguments of a launch: the kernel's own flag and Triton's. Such a kernel starts while
+    the one before it in the stream still runs. Every program must call gdc_wait() before it touches
+    anything but constants such as weights. It may let the next kernel start before that, since the
+    wait of the next includes this kernel's.
     """
     if tensor.is_cuda and _is_hopper_or_later(tensor.device):
         return {"PDL": True, "launch_pdl": True}
@@ -26,7 +26,7 @@ def _is_hopper_or_later(device: torch.device) -> bool:
 
 @lru_cache
 def processors(device: torch.device) -> int:
-    """Number of streaming multiprocessors. Triton's interpreter on the CPU is given two, so that
+    """Number of streaming multiprocessors. The CPU, for Triton's interpreter, has two, so that
     launches sized by this number have several programs."""
     if device.type == "cpu":
         return 2

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import torch
 
 from workers.contract.config import Dtype, WorkerConfig
-from workers.kernels.linear.fused import fused_kernels
-
-if TYPE_CHECKING:
-    from workers.kernels.linear.fused_kernels import FusedKernels
+from workers.kernels.linear.fused import FusedKernels, fused_kernels
 
 TORCH_DTYPES: dict[Dtype, torch.dtype] = {
     "float32": torch.float32,
@@ -82,6 +79,6 @@ class Placement:
         return torch.empty(shape, device=self.device, dtype=dtype or self.dtype)
 
     @property
-    def kernels(self) -> "FusedKernels | None":
-        """The fused kernels of this device, if there are any."""
+    def kernels(self) -> FusedKernels | None:
+        """The fused kernels of this device; None if there are none."""
         return fused_kernels(self.device)

@@ -1,16 +1,13 @@
 """Normalisation layers."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from workers.device.tuning import FUSED_NORM_MIN_ROWS
-from workers.kernels.linear.fused import Norm
+from workers.kernels.linear.fused import FusedKernels, Norm
 from workers.layers.layer import Layer, Placement
-
-if TYPE_CHECKING:
-    from workers.kernels.linear.fused_kernels import FusedKernels
 
 
 class RMSNorm(Layer):
@@ -92,5 +89,5 @@ class LayerNorm(Layer):
             weights[f"{self._name}.bias"] = self._bias
         return weights
 
-    def _worthwhile(self, rows: torch.Tensor) -> "FusedKernels | None":
+    def _worthwhile(self, rows: torch.Tensor) -> FusedKernels | None:
         return self._kernels if len(rows) >= FUSED_NORM_MIN_ROWS else None

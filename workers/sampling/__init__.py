@@ -1,1 +1,1 @@
-"""From logits to tokens and their log-probabilities; each row draws by one uniform number."""
+"""From logits to tokens and their log-probabilities."""

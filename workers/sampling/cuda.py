@@ -8,15 +8,14 @@ import numpy as np
 import torch
 
 from workers.device.transfer import to_device
-from workers.kernels.sampling.adjust_logits import AdjustedRows, adjusted_logits
+from workers.kernels.sampling.adjust_logits import adjusted_logits
 from workers.kernels.sampling.draw_tokens import DrawParameters, draw_tokens
 from workers.kernels.sampling.logit_rows import LogitRows, best_tokens, group_statistics
 from workers.sampling.sampler import TokenLogprobs
 from workers.sampling.sampling_table import Adjustments, SamplingRows, TokenCounts, TokenMask
 
 _COLDEST = np.float32(1e-20)
-"""The lowest temperature used: at it sampling is already greedy, below it the inverse may not be
-finite."""
+"""The lowest temperature used. Sampling is greedy at it, and below it the inverse may overflow."""
 
 
 def sample(
@@ -69,31 +68,15 @@ def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) ->
 def _adjusted(
     logits: torch.Tensor, adjustments: Adjustments, counts: TokenCounts, mask: TokenMask | None
 ) -> LogitRows:
-    """The step's rows, the adjusted ones in float32; what that needs is sent in one copy."""
+    """The step's rows, the adjusted ones in float32. One copy sends what that needs."""
     adjusted_index = np.full(len(logits), -1, np.int32)
     adjusted_index[adjustments.rows] = np.arange(len(adjustments.rows))
-    penalties = np.stack([adjustments.presence, adjustments.frequency, adjustments.repetition])
-    columns = [adjusted_index, adjustments.rows, adjustments.slots, penalties]
-    if mask is not None and adjustments.mask_rows is not None:
-        columns.append(adjustments.mask_rows)
-    biases = adjustments.biases
-    if biases:
-        lengths = [len(bias.ids) for bias in biases.values()]
-        columns.append(np.repeat(np.array(list(biases), np.int32), lengths))
-        columns.append(np.concatenate([bias.ids for bias in biases.values()]))
-        columns.append(np.concatenate([bias.values for bias in biases.values()]))
-    sent_index, sent_rows, slots, sent_penalties, *rest = to_device(columns, logits.device)
-    mask_rows = rest.pop(0) if mask is not None else None
-    bias_indices, bias_ids, bias_values = rest or (None, None, None)
-    rows = AdjustedRows(
-        rows=sent_rows,
-        slots=slots,
-        penalties=sent_penalties,
-        counts=counts.table if len(adjustments.counted) else None,
-        mask_rows=mask_rows,
-        words=mask.words if mask is not None else None,
-        bias_indices=bias_indices,
-        bias_ids=bias_ids,
-        bias_values=bias_values,
-    )
-    return LogitRows(logits, adjusted_logits(logits, rows), sent_index)
+    arrays = [adjusted_index, adjustments.rows, adjustments.slots, adjustments.penalties]
+    if adjustments.mask_rows is not None:
+        arrays.append(adjustments.mask_rows)
+    sent = to_device([*arrays, *adjustments.biases], logits.device)
+    index, rows, slots, penalties, *others = sent
+    masked = None if mask is None else (others.pop(0), mask.words)
+    table = counts.table if len(adjustments.counted) else None
+    adjusted = adjusted_logits(logits, rows, slots, penalties, table, masked, others)
+    return LogitRows(logits, adjusted, index)

@@ -1,4 +1,7 @@
-"""From logits to tokens and their log-probabilities, on the CPU or on a GPU."""
+"""From logits to tokens and their log-probabilities, on the CPU or on a GPU.
+
+Each row draws by one uniform number.
+"""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -21,28 +24,27 @@ from workers.sampling.sampling_table import (
     TokenCounts,
     TokenMask,
 )
-from workers.step.rows import IntArray
 
 _SAMPLINGS = (GREEDY, TokenSampling(), TokenSampling(top_p=0.9))
 
 _WIDTHS = (64, 1024, 2**31)
-"""How many of a row's best tokens may be sorted: the first that is at least its top_k, and at most
-the vocabulary."""
+"""Numbers of a row's best tokens that are sorted: the first that reaches its top_k. The vocabulary
+bounds them."""
 
 
 def sample(
     logits: torch.Tensor, rows: SamplingRows, counts: TokenCounts, mask: TokenMask | None = None
 ) -> torch.Tensor:
-    """One token for each row of [S, V] logits, int32[S] on their device; `logits` stay unchanged.
+    """One token for each row of [S, V] logits, int32[S] on their device. `logits` stay unchanged.
 
-    Adjusts the logits (`mask`, biases, penalties), then takes the best token if the temperature is
-    0; otherwise filters by top-k, top-p and min-p and draws one of the rest. `TokenSampling` has
-    the order and the meaning of each parameter. Tokens sampled for penalised rows are added to
-    `counts`. A row that holds NaN, +inf or only -inf gets -1; other rows are not affected.
+    Adjusts logits by `mask`, biases and penalties. Temperature 0 takes the best token. Otherwise
+    top-k, top-p and min-p filter, and one of the rest is drawn (`TokenSampling` has the details).
+    Tokens sampled for penalised rows are added to `counts`. A row that holds NaN, +inf or only -inf
+    gets -1; other rows are not affected.
 
-    On the CPU logits are float32. On a GPU they may have any float dtype and the host does not wait
-    for it; tokens are the same as on the CPU except where sums round differently at the edge of a
-    filter or of a token's share.
+    On the CPU logits are float32. On a GPU they may have any float dtype, and the host does not
+    wait. Tokens equal the CPU's, but where sums round differently at the edge of a filter or of a
+    token's share.
     """
     adjustments = rows.adjustments(mask)
     if logits.device.type == "cpu":
@@ -67,7 +69,7 @@ def _count(tokens: torch.Tensor, adjustments: Adjustments, counts: TokenCounts) 
 
 
 class TokenLogprobs(NamedTuple):
-    """Of `workers.contract.messages.Logprobs` the fields that are known of any tokens, as tensors.
+    """Fields of `workers.contract.messages.Logprobs` as tensors, without the ranks.
 
     chosen   float32[N]
     top_ids  int32[N, width]
@@ -80,10 +82,8 @@ class TokenLogprobs(NamedTuple):
 
 
 def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) -> TokenLogprobs:
-    """Log-probabilities of `tokens` integer[N], and of the `width` best tokens, by [N, V] logits.
-
-    A token of -1 (a failed row) gets NaN, like everything else in its row.
-    """
+    """Log-probabilities of `tokens` integer[N], and of the `width` best tokens, by [N, V] logits. A
+    token of -1 (a failed row) gets NaN, like everything else in its row."""
     if logits.device.type != "cpu":
         # Imported here, because a CPU host may have no Triton.
         from workers.sampling import cuda  # noqa: PLC0415
@@ -96,17 +96,15 @@ def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) ->
 
 
 def ranks(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """The rank of `tokens` integer[N] by [N, V] logits, int32[N]: 1 is the most probable token, and
-    equal logits share the best rank."""
+    """The rank of `tokens` integer[N] by [N, V] logits, int32[N]. 1 is the most probable token.
+    Equal logits share the best rank."""
     own = logits.gather(1, tokens.long().clamp(min=0)[:, None])
     return (logits > own).sum(dim=-1, dtype=torch.int32) + 1
 
 
 def warm_up_sampling(logits: torch.Tensor, table: SamplingTable) -> None:
     """Sample `logits` [1, V] of the model's dtype in every combination that launches other kernels.
-
-    Overwrites slot 0 of `table`.
-    """
+    Overwrites slot 0 of `table`."""
     words = torch.full((1, -(-logits.shape[1] // 32)), -1, dtype=torch.int32, device=logits.device)
     everything = TokenMask(np.zeros(1, np.int32), words)
     slots, contexts = np.zeros(1, np.int32), np.ones(1, np.int32)
@@ -131,44 +129,38 @@ def warm_up_sampling(logits: torch.Tensor, table: SamplingTable) -> None:
 def adjust(
     logits: torch.Tensor, adjustments: Adjustments, counts: TokenCounts, mask: TokenMask | None
 ) -> torch.Tensor:
-    """CPU: adjusted float32[S, V]; `logits` stay unchanged."""
+    """The adjusted logits, float32[S, V]. `logits` stay unchanged."""
     changed = to_array(logits).copy()
-    for index, row in enumerate(adjustments.rows.tolist()):
-        values = changed[row]
-        if mask is not None and adjustments.mask_rows is not None:
-            _mask(values, to_array(mask.words), int(adjustments.mask_rows[index]))
-        if index in adjustments.biases:
-            bias = adjustments.biases[index]
-            values[bias.ids] += bias.values
-        slot = int(adjustments.slots[index])
-        if slot >= 0:
-            _penalise(values, to_array(counts.table)[slot], adjustments, index)
+    if mask is not None:
+        words, size = to_array(mask.words).view(np.uint8), changed.shape[1]
+        for row, own in zip(mask.rows.tolist(), words, strict=True):
+            allowed = np.unpackbits(own, bitorder="little", count=size)
+            changed[row, allowed == 0] = -np.inf
+    if adjustments.biases:
+        index, ids, values = adjustments.biases
+        changed[adjustments.rows[index], ids] += values
+    for index in adjustments.counted.tolist():
+        seen = to_array(counts.table)[adjustments.slots[index]]
+        _penalise(changed[adjustments.rows[index]], seen, adjustments.penalties[:, index])
     return on_device(changed, logits.device)
 
 
-def _mask(values: FloatArray, words: IntArray, row: int) -> None:
-    if row >= 0:
-        allowed = np.unpackbits(words[row].view(np.uint8), bitorder="little", count=len(values))
-        values[allowed == 0] = -np.inf
-
-
-def _penalise(
-    values: FloatArray, seen: npt.NDArray[np.int16], adjustments: Adjustments, index: int
-) -> None:
-    """Apply penalties to one row's `values` [V], by its counts `seen` [V]."""
+def _penalise(values: FloatArray, seen: npt.NDArray[np.int16], penalties: FloatArray) -> None:
+    """Apply presence, frequency and repetition penalties to one row's `values` [V], by its counts
+    `seen` [V]."""
+    presence, frequency, repetition = penalties
     ids = np.flatnonzero(seen)
     logits, sampled = values[ids], (seen[ids] >> 1).astype(np.float32)
-    repetition = adjustments.repetition[index]
     logits = np.where(logits > 0, logits / repetition, logits * repetition)
-    logits -= adjustments.frequency[index] * sampled
-    values[ids] = logits - adjustments.presence[index] * (sampled > 0)
+    logits -= frequency * sampled
+    values[ids] = logits - presence * (sampled > 0)
 
 
 # Only as much of a row is sorted as its filters need.
 
 
 def draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """One token for each row of float32[S, V] logits, int32[S]; -1 for a row that is not finite."""
+    """One token for each row of float32[S, V] logits, int32[S]. -1 for a row that is not finite."""
     highest, tokens = _best(logits)
     for width, group in _by_width(rows, logits.shape[-1]).items():
         drawing = np.array(group)
@@ -183,11 +175,8 @@ def draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 
 
 def _by_width(rows: SamplingRows, vocabulary: int) -> dict[int, list[int]]:
-    """The rows that draw, by how many of their best tokens are sorted for it; 0 is none.
-
-    It depends only on a row's own parameters, so that sums over the width round the same in any
-    batch.
-    """
+    """The rows that draw, by how many of their best tokens are sorted for it. 0 is none. A row's
+    own parameters alone decide, so that sums over the width round the same in any step."""
     groups: defaultdict[int, list[int]] = defaultdict(list)
     given = rows.parameters
     by_probability = (given["top_p"] < 1) | (given["min_p"] > 0)
@@ -244,8 +233,8 @@ def _invert(cumulative: torch.Tensor, total: torch.Tensor, uniform: torch.Tensor
     """The index where the share `uniform` [N, 1] of `total` [N, 1] falls in `cumulative` [N, W],
     int64[N, 1].
 
-    A uniform number is at most 1 - 2^-24, so its product with the total rounds to less than the
-    total, and the token at the index has a probability above 0.
+    A uniform number is at most 1 - 2^-24: its product with the total rounds to less than the total.
+    The token at the index then has a probability above 0.
     """
     found = torch.searchsorted(cumulative, uniform * total, right=True)
     return found.clamp_(max=cumulative.shape[-1] - 1)  # the sums of a failed row are NaN
@@ -272,8 +261,7 @@ def _largest(logits: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def _nth_equal(logits: torch.Tensor, value: torch.Tensor, rank: torch.Tensor) -> torch.Tensor:
-    """In each row, the id of the logit number `rank` [N, 1] (from 0) among those equal to `value`
-    [N, 1]: int64[N]."""
+    """Each row's id number `rank` [N, 1] (from 0) whose logit is `value` [N, 1]: int64[N]."""
     equal = to_array(logits) == to_array(value)
     ids = equal.argmax(axis=-1)
     ranks = to_array(rank)[:, 0]

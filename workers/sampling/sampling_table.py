@@ -1,7 +1,8 @@
-"""How each slot's tokens are sampled: what the last stage remembers, and the rows of a step."""
+"""How each slot's tokens are sampled: the last stage's tables, and the rows of a step."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -44,22 +45,21 @@ class TokenCounts:
     """Dense counts, int16[max_running, V]: twice how often a token was sampled, plus 1 if the
     prompt holds it.
 
-    Held on the device, because an ahead step must see the token of the step before it: each step
-    counts its own tokens there, in stream order. On CUDA the table is allocated at once, so that it
-    is part of the memory measured at start; on the CPU at the first row with a penalty.
+    Held on the device, because an ahead step must see the token of the step before: each step
+    counts its own there, in stream order. CUDA allocates the table at once, within the memory that
+    is measured at start. The CPU waits for the first row with a penalty.
     """
 
     def __init__(self, max_running: int, vocab_size: int, device: torch.device) -> None:
         self._shape = (max_running, vocab_size)
         self._device = device
-        self._table = self._allocate() if device.type == "cuda" else None
+        if device.type == "cuda":
+            _ = self.table
 
-    @property
+    @cached_property
     def table(self) -> torch.Tensor:
-        """int16[max_running, V]; allocated by the first use."""
-        if self._table is None:
-            self._table = self._allocate()
-        return self._table
+        """int16[max_running, V], allocated by the first use."""
+        return torch.zeros(self._shape, dtype=torch.int16, device=self._device)
 
     def begin(self, slot: int, known: IntArray, prompt_len: int) -> None:
         """A request moves into `slot` with `known` tokens, of which the first `prompt_len` are the
@@ -70,10 +70,8 @@ class TokenCounts:
         self.table[slot] = on_device(row, self._device)
 
     def add(self, slots: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Count one token [A] for each of A different slots [A] (int64 both).
-
-        A failed row's -1 counts as 0: nothing is sampled for that row again.
-        """
+        """Count one token [A] for each of A different slots [A] (int64 both). A failed row's -1
+        counts as 0: nothing is sampled for that row again."""
         table = self.table
         cells = (slots, tokens.clamp(min=0))
         counts = table[cells]
@@ -81,19 +79,16 @@ class TokenCounts:
 
     def clear(self) -> None:
         """Forget everything."""
-        if self._table is not None:
-            self._table.zero_()
-
-    def _allocate(self) -> torch.Tensor:
-        return torch.zeros(self._shape, dtype=torch.int16, device=self._device)
+        if "table" in vars(self):
+            self.table.zero_()
 
 
 class Bias(NamedTuple):
-    """`values` float32[N] are added to the logits of N different tokens `ids` int32[N].
+    """`values` float32[N] to add to the logits of N different tokens `ids` int32[N].
 
-    These are `logit_bias`, and -inf for tokens that are barred. Kept on the host and sent with each
-    step: OpenAI allows 300 entries a request, 3.6 KB, while a dense row would take half a megabyte
-    of the device's memory for every slot.
+    These are `logit_bias`, and -inf for tokens that are barred. The host keeps them and sends them
+    with each step. OpenAI allows 300 entries a request, 3.6 KB; a dense row would take half a
+    megabyte of the device for every slot.
     """
 
     ids: IntArray
@@ -104,8 +99,8 @@ class TokenMask(NamedTuple):
     """The tokens that grammars allow in M of a step's rows.
 
     rows   int32[M], which of the step's S rows
-    words  int32[M, ceil(V / 32)] on the logits' device: bit i % 32 of word i // 32 is 1 where token
-           i is allowed
+    words  int32[M, ceil(V / 32)] on the logits' device. Bit i % 32 of word i // 32 is 1 where token
+           i is allowed.
     """
 
     rows: IntArray
@@ -113,7 +108,7 @@ class TokenMask(NamedTuple):
 
     @classmethod
     def from_bytes(cls, masked: bytes, bits: bytes, device: torch.device) -> "TokenMask":
-        """Of `DecodeStep.masked` and `StepMask.bits`."""
+        """The mask of `DecodeStep.masked` and `StepMask.bits`."""
         rows = np.flatnonzero(np.frombuffer(masked, np.uint8)).astype(np.int32)
         words = np.frombuffer(bytearray(bits), np.int32).reshape(len(rows), -1)
         return cls(rows, on_device(words, device))
@@ -121,25 +116,23 @@ class TokenMask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Adjustments:
-    """The A rows of a step whose logits change before they are sampled: by masks, biases and
-    penalties, in this order. Log-probabilities are reported for the logits before all of them.
+    """Changes to the logits of A rows of a step: masks, biases and penalties, in this order.
 
-    rows        int32[A]    which of the step's S rows, ascending
-    slots       int32[A]    the slot whose counts its penalties read, -1 without penalties
-    presence    float32[A]  OpenAI's presence penalty
-    frequency   float32[A]  OpenAI's frequency penalty
-    repetition  float32[A]  of prompt and output (Keskar et al. 2019, arXiv:1909.05858)
-    biases      by index among the A
-    mask_rows   int32[A]    the row's index among the M of a `TokenMask`, -1 for none; None without
-                            a mask
+    Log-probabilities are reported for the logits before all of them.
+
+    rows       int32[A], which of the step's S rows, ascending
+    slots      int32[A], the slot whose counts a row's penalties read. -1 without penalties.
+    penalties  float32[3, A]: OpenAI's presence and frequency penalties, and the repetition penalty
+               of prompt and output (Keskar et al. 2019, arXiv:1909.05858)
+    biases     int32[N], which of the A rows, and N tokens and values as in `Bias`. Empty without.
+    mask_rows  int32[A], a row's index among the M of a `TokenMask`, -1 for none. None without a
+               mask.
     """
 
     rows: IntArray
     slots: IntArray
-    presence: FloatArray
-    frequency: FloatArray
-    repetition: FloatArray
-    biases: dict[int, Bias]
+    penalties: FloatArray
+    biases: tuple[IntArray, IntArray, FloatArray] | tuple[()]
     mask_rows: IntArray | None
 
     @property
@@ -168,7 +161,7 @@ class SamplingRows:
         return SamplingRows(self.slots[rows], self.parameters[rows], self.index[rows])
 
     def adjustments(self, mask: TokenMask | None = None) -> Adjustments | None:
-        """The changes to rows' logits before they are sampled; None if no row has any."""
+        """The changes to rows' logits before they are sampled. None if no row has any."""
         changed = self.parameters["penalised"] > 0
         changed[list(self.biases)] = True
         if mask is not None:
@@ -177,7 +170,7 @@ class SamplingRows:
         if not len(rows):
             return None
         own = self.parameters[rows]
-        places = {row: index for index, row in enumerate(rows.tolist())}
+        penalties = [own[f"{kind}_penalty"] for kind in ("presence", "frequency", "repetition")]
         mask_rows = None
         if mask is not None:
             mask_rows = np.full(len(rows), -1, np.int32)
@@ -185,12 +178,18 @@ class SamplingRows:
         return Adjustments(
             rows=rows,
             slots=np.where(own["penalised"], self.slots[rows], np.int32(-1)),
-            presence=own["presence_penalty"],
-            frequency=own["frequency_penalty"],
-            repetition=own["repetition_penalty"],
-            biases={places[row]: bias for row, bias in self.biases.items()},
+            penalties=np.stack(penalties),
+            biases=self._biases_of(rows),
             mask_rows=mask_rows,
         )
+
+    def _biases_of(self, rows: IntArray) -> tuple[IntArray, IntArray, FloatArray] | tuple[()]:
+        """All biases one after another, by index among `rows`."""
+        if not self.biases:
+            return ()
+        ids, values = zip(*self.biases.values(), strict=True)
+        index = np.searchsorted(rows, list(self.biases)).astype(np.int32)
+        return np.repeat(index, [*map(len, ids)]), np.concatenate(ids), np.concatenate(values)
 
     def uniforms(self) -> FloatArray:
         """The number that each row's token is drawn by, float32[S] in [0, 1)."""
@@ -198,14 +197,11 @@ class SamplingRows:
 
 
 class SamplingTable:
-    """What the last stage remembers of each slot to sample it.
+    """Sampling parameters of each slot, in the last stage.
 
     parameters  SAMPLING_RECORD[max_running], on the host
     counts      the tokens that penalised slots have seen, on the device
     """
-
-    parameters: npt.NDArray[np.void]
-    counts: TokenCounts
 
     def __init__(self, max_running: int, vocab_size: int, device: torch.device) -> None:
         self.parameters = np.zeros(max_running, SAMPLING_RECORD)
@@ -243,7 +239,7 @@ class SamplingTable:
         return SamplingRows(slots, parameters, index, biases)
 
     def sampled_width(self, slots: IntArray) -> int:
-        """The most alternatives that any of `slots` reports beside a sampled token; -1 if none
+        """The most alternatives that any of `slots` reports beside a sampled token. -1 if none
         reports log-probabilities."""
         return int(self.parameters["logprobs"][slots].max())
 
@@ -259,8 +255,8 @@ class SamplingTable:
         self._early_biases.clear()
 
     def _set_biases(self, init: SlotInit) -> None:
-        """Keep the biases of a slot: the request's own, and with them, until `min_tokens` have been
-        sampled, -inf for the tokens that are barred."""
+        """Keep a slot's own biases, and those until `min_tokens` have been sampled: with -inf for
+        barred tokens."""
         self._biases.pop(init.slot, None)
         self._early_biases.pop(init.slot, None)
         ids = np.frombuffer(init.bias.ids, np.int32)
@@ -279,10 +275,10 @@ class SamplingTable:
 def uniforms(seed: npt.NDArray[np.uint64], index: IntArray) -> FloatArray:
     """Number `index` of each row's random stream, float32[S] in [0, 1): at most 1 - 2^-24.
 
-    A pure function: no batch, wasted row, recomputation or number of stages changes it.
+    A pure function: no other row, wasted row, recomputation or number of stages changes it.
 
-    SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014), whose
-    state is a counter; the seed is mixed first so that neighbouring seeds share no stream.
+    The counter is SplitMix64's state (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+    Generators, 2014). The seed is mixed first, so that neighbouring seeds share no stream.
     """
     counter = (index.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
     bits = _mix(_mix(seed) + counter)

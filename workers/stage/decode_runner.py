@@ -15,9 +15,10 @@ from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, StepMask
 from workers.contract.token_sampling import TokenSampling
 from workers.device.tuning import OUTSIDE_ALLOCATOR_BYTES, WARM_LM_HEAD_ROWS
-from workers.graphs.captured_steps import FullGraph, PartialGraph
 from workers.graphs.stage_graphs import (
+    FullGraph,
     GraphCapture,
+    PartialGraph,
     StageGraphs,
     decode_graph_sizes,
     prompt_graph_sizes,

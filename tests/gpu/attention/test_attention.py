@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workers.attention_problems import Problem, attention_needs, on_device
-from tests.workers.step_tensors import packed_step
+from tests.workers.attention_problems import PackedProblem, Problem, attention_needs
 from workers.attention.backend_selection import (
     AttentionBackendError,
     implementations,
@@ -19,7 +18,7 @@ from workers.attention.backend_selection import (
     unmet_need,
 )
 from workers.attention.backends.naive import NaiveBackend
-from workers.attention.base import QKV, AttentionBackend, AttentionNeeds
+from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.model_config import PositionBias
 
@@ -65,17 +64,8 @@ def needs(
     block_size: int = 16,
     **kind: Any,
 ) -> AttentionNeeds:
-    num_heads, num_kv_heads, head_dim, dtype = heads
-    return attention_needs(
-        paged=paged,
-        device="cuda",
-        dtype=dtype,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        block_size=block_size,
-        **kind,
-    )
+    given = {"dtype": heads[3], "device": "cuda", "block_size": block_size}
+    return attention_needs(heads[:3], **given, paged=paged, **kind)
 
 
 def built(name: str, want: AttentionNeeds) -> AttentionBackend:
@@ -89,12 +79,15 @@ def built(name: str, want: AttentionNeeds) -> AttentionBackend:
 def compare(name: str, rows: Sequence[tuple[int, int]], want: AttentionNeeds, seed: int) -> None:
     # flash-attn-4 loads whole pages: what is masked in them has to be finite, and is here large.
     unused = 1e4 if name == "flash_attn4" else torch.nan
-    problem = Problem(rows, want, seed=seed, unused=unused)
+    check(name, Problem(rows, want, seed=seed, unused=unused))
+
+
+def check(name: str, problem: Problem | PackedProblem) -> None:
+    want, bound = problem.want, TOLERANCE[problem.want.dtype]
     with torch.inference_mode():
         actual = problem.solve(built(name, want)).float()
         expected = problem.solve(NaiveBackend(want)).float()
-    bound = TOLERANCE[want.dtype]
-    torch.testing.assert_close(actual, expected, atol=bound, rtol=bound, msg=lambda m: f"{rows}{m}")
+    torch.testing.assert_close(actual, expected, atol=bound, rtol=bound)
 
 
 def random_rows(draw: random.Random, block: int) -> list[tuple[int, int]]:
@@ -139,20 +132,9 @@ def test_steps_of_every_kind(name: str, rows: list[tuple[int, int]]) -> None:
 def test_bidirectional(name: str, heads: tuple[int, int, int, torch.dtype]) -> None:
     query_heads, _, head_dim, dtype = heads
     want = needs((query_heads, query_heads, head_dim, dtype), paged=False)
-    backend, control = built(name, want), NaiveBackend(want)
     draw = random.Random(0)
     for lengths in ([1], [7, 64, 128, 1, 65], [draw.randrange(1, 9) for _ in range(300)]):
-        step = on_device(packed_step([[0] * length for length in lengths]), "cuda")
-        # As one packed product leaves them: each a slice of every token's heads.
-        shape = (sum(lengths), 3 * query_heads, head_dim)
-        parts = torch.randn(shape, device="cuda").to(dtype).split(query_heads, dim=1)
-        with torch.inference_mode():
-            actual, expected = (
-                each.attend_packed(QKV(*parts), each.plan_packed(step)).float()
-                for each in (backend, control)
-            )
-        bound = TOLERANCE[dtype]
-        torch.testing.assert_close(actual, expected, atol=bound, rtol=bound)
+        check(name, PackedProblem(lengths, want))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -177,19 +159,8 @@ def test_kinds_of_bidirectional_layers(
         {"position_bias": PositionBias(num_buckets=32, max_distance=128)} if biased else {}
     )
     want = needs(heads, paged=False, **kind, **learned)
-    backend, control = built(name, want), NaiveBackend(want)
-    lengths = [1, WINDOW - 1, WINDOW, WINDOW + 1, 200]
-    step = on_device(packed_step([[0] * length for length in lengths]), "cuda")
-    queries, kv_heads, head_dim, dtype = heads
-    shape = (sum(lengths), queries + 2 * kv_heads, head_dim)
-    parts = torch.randn(shape, device="cuda").to(dtype).split([queries, kv_heads, kv_heads], dim=1)
-    bias = torch.randn(queries, 511, device="cuda") if biased else None
-    with torch.inference_mode():
-        actual, expected = (
-            each.attend_packed(QKV(*parts), each.plan_packed(step, bias)).float()
-            for each in (backend, control)
-        )
-    torch.testing.assert_close(actual, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    bias = torch.randn(heads[0], 511, device="cuda") if biased else None
+    check(name, PackedProblem([1, WINDOW - 1, WINDOW, WINDOW + 1, 200], want, bias=bias))
 
 
 @pytest.mark.parametrize("kind", [{}, {"window": WINDOW}], ids=str)
@@ -201,10 +172,8 @@ def test_a_graph_of_decoding_is_right_for_other_lengths(name: str, kind: dict[st
         pytest.skip(f"{name} is not for CUDA graphs")
     problem = Problem([(900, 1), (70, 1), (33, 1), (16, 1)], want)
     with torch.inference_mode():
-        cache = problem.cache()
-        keys = torch.cat([keys[-1:] for keys in problem.row_keys])
-        qkv = QKV(problem.queries, keys, keys)
-        backend.write_kv(qkv, cache, backend.plan_paged(problem.step))
+        cache, qkv = problem.cache(), problem.qkv
+        backend.write_kv(qkv, cache, problem.step.kv_indices)
 
         def attend() -> torch.Tensor:
             plan = backend.plan_paged(problem.step)

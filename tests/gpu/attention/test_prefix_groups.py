@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.gpu.attention.test_attention import IMPLEMENTATIONS
-from tests.workers.attention_problems import attention_needs
-from tests.workers.kernels.attention.test_grouped_steps import grouped_step
-from tests.workers.kernels.attention.test_static_rows import host_rows
-from tests.workers.kernels.grouped_rows import Group, GroupedRows
-from tests.workers.kernels.paged_rows import Heads
-from workers.attention.backend_selection import unmet_need
-from workers.attention.base import QKV, AttentionBackend, LayerCache
-from workers.contract.model_config import AttentionKind
+from tests.gpu.attention.test_attention import built, needs
+from tests.workers.attention.reference import solution
+from tests.workers.attention_problems import Heads, Problem
+from tests.workers.kernels.grouped_rows import Group, grouped, prefix_tiles, unwritten_parts
+from workers.attention.base import QKV, LayerCache
 from workers.graphs.static_inputs import StaticInputs, StaticPrefixes
 from workers.kernels.attention import paged_decode, shared_prefix
 from workers.step.slot_table import SlotTable
@@ -24,7 +20,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWa
 
 DEVICE = torch.device("cuda")
 SHARING = ["triton", "flash_attn4", "flash_attn3"]
-HEADS = [Heads(32, 8, 128), Heads(8, 8, 64), Heads(6, 2, 96), Heads(8, 1, 128)]
+HEADS = [(32, 8, 128), (8, 8, 64), (6, 2, 96), (8, 1, 128)]
 LONG = 1 << 11
 
 
@@ -40,26 +36,16 @@ def steps(page: int) -> dict[str, list[Group]]:
     }
 
 
-def rows_of(groups: list[Group], heads: Heads, page: int) -> GroupedRows:
-    rows = GroupedRows(groups, heads, page, torch.bfloat16, DEVICE)
-    for cache in (rows.keys, rows.values):
-        cache.nan_to_num_(0.0)  # FlashAttention 4 reads whole pages
-    return rows
+def problem_of(groups: list[Group], heads: Heads, page: int) -> Problem:
+    return grouped(groups, needs((*heads, torch.bfloat16), block_size=page))
 
 
-def built(name: str, heads: Heads, page: int) -> AttentionBackend:
-    want = attention_needs(
-        device="cuda",
-        dtype=torch.bfloat16,
-        num_heads=heads.queries,
-        num_kv_heads=heads.keys,
-        head_dim=heads.size,
-        block_size=page,
-    )
-    implementation = IMPLEMENTATIONS[name]
-    if why := unmet_need(implementation.capabilities, want):
-        pytest.skip(f"{name}: {why}")
-    return implementation(want)
+def filled_cache(problem: Problem) -> LayerCache:
+    """FlashAttention 4 reads whole pages: nothing in them is NaN."""
+    cache = problem.cache(filled=True)
+    cache.keys.nan_to_num_(0.0)
+    cache.values.nan_to_num_(0.0)
+    return cache
 
 
 def close(got: torch.Tensor, exact: torch.Tensor) -> None:
@@ -71,13 +57,12 @@ def close(got: torch.Tensor, exact: torch.Tensor) -> None:
 @pytest.mark.parametrize("step", steps(16))
 @pytest.mark.parametrize("name", SHARING)
 def test_steps(name: str, step: str, heads: Heads, page: int) -> None:
-    rows, backend = rows_of(steps(page)[step], heads, page), built(name, heads, page)
+    problem = problem_of(steps(page)[step], heads, page)
+    backend = built(name, problem.want)
     with torch.inference_mode():
-        plan = backend.plan_paged(grouped_step(rows))
-        cache = LayerCache(rows.keys, rows.values)
-        qkv = QKV(rows.queries, rows.new_keys, rows.new_values)
-        out = backend.attend_paged(qkv, cache, plan)
-    close(out, rows.by_definition())
+        plan = backend.plan_paged(problem.step)
+        out = backend.attend_paged(problem.qkv, filled_cache(problem), plan)
+    close(out, solution(problem))
 
 
 def replayed(launch: Callable[[], Any]) -> torch.cuda.CUDAGraph:
@@ -92,9 +77,9 @@ def replayed(launch: Callable[[], Any]) -> torch.cuda.CUDAGraph:
 
 @pytest.mark.parametrize("name", SHARING[:2])
 def test_one_graph_for_any_groups(name: str) -> None:
-    heads, page, size = Heads(32, 8, 128), 128, 192
+    heads, page, size = (32, 8, 128), 128, 192
     every = [
-        rows_of(groups, heads, page)
+        problem_of(groups, heads, page)
         for groups in (
             steps(page)["decodes"],
             [Group(0, [(40, 1)] * 9)],
@@ -102,10 +87,11 @@ def test_one_graph_for_any_groups(name: str) -> None:
             [Group(LONG, [(row, 1) for row in range(100)]), Group(128, [(0, 1)] * 64)],
         )
     ]
-    backend = built(name, heads, page)
+    backend = built(name, every[0].want)
     assert backend.prefix_tiler is not None
-    blocks = max(len(rows.keys) for rows in every)
-    width = max(rows.block_tables.shape[1] for rows in every)
+    caches = [filled_cache(problem) for problem in every]
+    blocks = max(len(cache.keys) for cache in caches)
+    width = max(problem.step.block_tables.shape[1] for problem in every)
     keys, values = torch.zeros(2, blocks, page, 8, 128, dtype=torch.bfloat16, device=DEVICE)
     table = SlotTable(size + 1, width, page, 0, DEVICE)
     static = StaticPrefixes(size, backend.prefix_tiler)
@@ -120,42 +106,39 @@ def test_one_graph_for_any_groups(name: str) -> None:
 
     with torch.inference_mode():
         graph = replayed(attend)
-        for rows in [*every, *every[::-1]]:
-            total, shape = len(rows.queries), rows.block_tables.shape
-            keys[: len(rows.keys)], values[: len(rows.values)] = rows.keys, rows.values
-            table.device_tables[: shape[0], : shape[1]] = rows.block_tables.clamp(0, blocks - 1)
-            queries[:total] = rows.queries
+        cases = [*zip(every, caches, strict=True)]
+        for problem, cache in [*cases, *cases[::-1]]:
+            total, tables = len(problem.queries), problem.step.block_tables
+            keys[: len(cache.keys)], values[: len(cache.values)] = cache.keys, cache.values
+            table.device_tables[: tables.shape[0], : tables.shape[1]] = tables
+            queries[:total] = problem.queries
             nothing = np.zeros(total, np.int32)
-            groups = grouped_step(rows).groups.reshape(-1, 3)
-            inputs.load(nothing, nothing, host_rows(rows)._replace(groups=groups))
+            inputs.load(nothing, nothing, problem.step_rows)
             graph.replay()
-            close(out[:total], rows.by_definition())
+            close(out[:total], solution(problem))
 
 
 def test_own_parts_that_overlap_the_prefixes_are_the_same() -> None:
     """Layer after layer, each of which writes the cache that the next launches read."""
-    heads = Heads(32, 8, 128)
-    rows = rows_of([Group(1920, [(250 + row, 1) for row in range(16)])] * 40, heads, 128)
-    most = shared_prefix.tokens_a_tile(32, 8, 128, torch.bfloat16)
-    tiles, parts = rows.tiles(most, 1), rows.parts(1)
-    cache = rows.keys, rows.values, rows.block_tables, rows.slots
-    kind, lens = AttentionKind(causal=True, scale=128**-0.5), rows.context_lens
-    keys, values = rows.keys.clone(), rows.values.clone()
+    groups = [Group(1920, [(250 + row, 1) for row in range(16)])] * 40
+    problem = problem_of(groups, (32, 8, 128), 128)
+    tiles, parts = prefix_tiles(problem, 1), unwritten_parts(problem, 1)
+    cache, before = filled_cache(problem), filled_cache(problem)
+    queries, step, kind = problem.queries, problem.step, problem.want.kind
+    paged = cache.keys, cache.values, step.block_tables, step.slots
 
     def layers(outs: list[torch.Tensor], between: Callable[[], object]) -> None:
-        rows.keys.copy_(keys)
-        rows.values.copy_(values)
+        cache.keys.copy_(before.keys)
+        cache.values.copy_(before.values)
         for out in outs:
-            rows.keys.mul_(0.99)
-            rows.values.mul_(1.01)
+            cache.keys.mul_(0.99)
+            cache.values.mul_(1.01)
             between()
-            shared_prefix.attend(rows.queries, *cache, tiles, parts, kind)
+            shared_prefix.attend(queries, *paged, tiles, parts, kind)
             between()
-            paged_decode.attend(rows.queries, *cache, lens, kind, out, prefix=parts)
+            paged_decode.attend(queries, *paged, step.context_lens, kind, out, prefix=parts)
 
-    alone, overlapping = (
-        [torch.empty_like(rows.queries.contiguous()) for _ in range(24)] for _ in range(2)
-    )
+    alone, overlapping = ([torch.empty_like(queries) for _ in range(24)] for _ in range(2))
     layers(alone, torch.cuda.synchronize)
     graph = replayed(lambda: layers(overlapping, lambda: None))
     for _ in range(20):

@@ -1,8 +1,8 @@
-"""Attention by its definition, in float64: what every backend is compared with."""
+"""Attention by its definition, in float64: what every backend and kernel is compared with."""
 
 import torch
 
-from tests.workers.attention_problems import Problem
+from tests.workers.attention_problems import PackedProblem, Problem
 from workers.contract.model_config import AttentionKind
 
 
@@ -25,8 +25,8 @@ def dense_attention(
     scores = torch.einsum("qhd,khd->hqk", queries.double(), wide_keys) * kind.scale
     if kind.softcap is not None:
         scores = torch.tanh(scores / kind.softcap) * kind.softcap
-    key, first = torch.arange(len(keys)), len(keys) - len(queries)
-    ahead = key - (torch.arange(len(queries)) + first)[:, None]
+    key = torch.arange(len(keys), device=keys.device)
+    ahead = key - key[len(keys) - len(queries) :, None]
     if position_bias is not None:
         scores = scores + position_bias.double()[:, ahead + position_bias.shape[1] // 2]
     seen = ahead <= 0 if kind.causal else torch.ones_like(ahead, dtype=torch.bool)
@@ -36,13 +36,25 @@ def dense_attention(
     return torch.einsum("hqk,khd->qhd", weights, wide_values)
 
 
-def solution(problem: Problem) -> torch.Tensor:
-    """The answer to a paged problem on the CPU, float64[T, H, D]."""
-    outputs, start = [], 0
-    for (_, count), keys, values in zip(
-        problem.rows, problem.row_keys, problem.row_values, strict=True
-    ):
-        own = problem.queries[start : start + count]
-        start += count
-        outputs.append(dense_attention(own, keys, values, problem.want.kind))
-    return torch.cat(outputs)
+def solution(problem: Problem | PackedProblem) -> torch.Tensor:
+    """The answer to a problem, float64[T, H, D]."""
+    kind, bias = problem.want.kind, None
+    if isinstance(problem, PackedProblem):
+        bias = problem.bias
+        rows = zip(*(part.split([*problem.lengths]) for part in problem.qkv), strict=True)
+    else:
+        own = problem.queries.split([count for _, count in problem.rows])
+        rows = zip(own, problem.row_keys, problem.row_values, strict=True)
+    return torch.cat([dense_attention(q, k, v, kind, bias) for q, k, v in rows])
+
+
+def assert_attended(got: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> None:
+    """`got` is `exact` as far as `dtype` can tell: probabilities are rounded to it too."""
+    assert got.dtype == dtype
+    bound = 5e-6 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(got.double(), exact, atol=bound, rtol=0)
+
+
+def assert_solved(got: torch.Tensor, problem: Problem | PackedProblem) -> None:
+    """`assert_attended` for all rows of a problem."""
+    assert_attended(got, solution(problem), problem.want.dtype)

@@ -4,14 +4,13 @@ definition from nothing but the arguments."""
 import sys
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 
-from tests.workers.attention.reference import dense_attention
-from tests.workers.attention_problems import Problem, attention_needs
-from tests.workers.step_tensors import packed_step
+from tests.workers.attention.reference import assert_solved, dense_attention
+from tests.workers.attention_problems import PackedProblem, Problem, attention_needs
 from workers.attention.backend_selection import _unmet_kind
 from workers.attention.backends.flash_attn import (
     FlashAttention2Backend,
@@ -19,10 +18,10 @@ from workers.attention.backends.flash_attn import (
     FlashAttention4Backend,
 )
 from workers.attention.backends.flashinfer import FlashInferBackend
-from workers.attention.backends.naive import NaiveBackend
-from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, LayerCache
+from workers.attention.backends.triton import TritonBackend
+from workers.attention.base import AttentionBackend
 from workers.contract.model_config import AttentionKind
-from workers.kernels import attention as kernels
+from workers.kernels.attention import paged_decode
 
 STEPS = {
     "decode": [(6, 1), (8, 1), (0, 1)],
@@ -48,144 +47,67 @@ def rows(starts: torch.Tensor) -> Iterator[slice]:
         yield slice(start, stop)
 
 
-def ragged(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    starts: torch.Tensor,
-    kind: AttentionKind,
-) -> torch.Tensor:
+# Parameters of stand-ins are called as the libraries document them.
+
+
+def ragged(q, k, v, starts: torch.Tensor, kind: AttentionKind) -> torch.Tensor:
     assert not kind.causal
     assert starts[0] == 0
-    assert starts[-1] == len(queries) == len(keys)
-    parts = [dense_attention(queries[row], keys[row], values[row], kind) for row in rows(starts)]
-    return torch.cat(parts).to(queries.dtype)
+    assert starts[-1] == len(q) == len(k)
+    parts = [dense_attention(q[row], k[row], v[row], kind) for row in rows(starts)]
+    return torch.cat(parts).to(q.dtype)
 
 
 def paged(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    starts: torch.Tensor,
-    lengths: torch.Tensor,
-    table: torch.Tensor,
-    kind: AttentionKind,
+    q, keys, values, starts: torch.Tensor, lengths, table, kind: AttentionKind
 ) -> torch.Tensor:
     """Causal over pages, as every generation of FlashAttention has it: NaN before the first row."""
     assert kind.causal
     assert table.dtype == lengths.dtype == torch.int32
     assert len(table) == len(lengths) == len(starts) - 1
-    assert starts[-1] == len(queries)
-    parts = [torch.full_like(queries[: int(starts[0])], torch.nan)]
+    assert starts[-1] == len(q)
+    parts = [torch.full_like(q[: int(starts[0])], torch.nan)]
     for row, length, pages in zip(rows(starts), lengths.tolist(), table, strict=True):
         own = pages[: -(-length // keys.shape[1])]
         context = [cached[own].flatten(0, 1)[:length] for cached in (keys, values)]
-        parts.append(dense_attention(queries[row], context[0], context[1], kind))
-    return torch.cat(parts).to(queries.dtype)
+        parts.append(dense_attention(q[row], context[0], context[1], kind))
+    return torch.cat(parts).to(q.dtype)
 
 
 def flash_attn_fwd(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor | None = None,
-    seqused_k: torch.Tensor | None = None,
-    page_table: torch.Tensor | None = None,
-    softmax_scale: float,
-    causal: bool = False,
-    softcap: float | None,
-    window_size_left: int | None,
-    window_size_right: int | None = None,
-    out: torch.Tensor,
-) -> None:
+    q, k, v, *, cu_seqlens_q, cu_seqlens_k=None, seqused_k=None, page_table=None, softmax_scale,
+    causal=False, softcap, window_size_left, window_size_right=None, out,
+) -> None:  # fmt: skip
     reach = (window_size_left, window_size_right)
     kind = kind_of(softmax_scale, softcap, reach, causal=causal)
     if page_table is None:
-        assert cu_seqlens_k is not None
-        assert torch.equal(cu_seqlens_q, cu_seqlens_k)
+        assert cu_seqlens_q.equal(cu_seqlens_k)
         out.copy_(ragged(q, k, v, cu_seqlens_q, kind))
     else:
-        assert seqused_k is not None
         attended = paged(q, k, v, cu_seqlens_q, seqused_k, page_table, kind)
         out[cu_seqlens_q[0] :] = attended[cu_seqlens_q[0] :]
 
 
 def flash_attn_with_kvcache(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    *,
-    cache_seqlens: torch.Tensor,
-    page_table: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    max_seqlen_q: int,
-    softmax_scale: float,
-    causal: bool,
-    window_size: tuple[int, int],
-    softcap: float,
-) -> torch.Tensor:
+    q, k_cache, v_cache, *, cache_seqlens, page_table, cu_seqlens_q, max_seqlen_q, softmax_scale,
+    causal, window_size, softcap,
+) -> torch.Tensor:  # fmt: skip
     kind = kind_of(softmax_scale, softcap, window_size, causal=causal)
     assert max_seqlen_q == cu_seqlens_q.diff().max()
     return paged(q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, page_table, kind)
 
 
 def flash_attn_varlen_func(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    softmax_scale: float,
-    causal: bool = False,
-    window_size: tuple[int, int],
-    softcap: float,
-    block_table: torch.Tensor | None = None,
-) -> torch.Tensor:
+    q, k, v, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale,
+    causal=False, window_size, softcap, block_table=None,
+) -> torch.Tensor:  # fmt: skip
     kind = kind_of(softmax_scale, softcap, window_size, causal=causal)
     assert max_seqlen_q == cu_seqlens_q.diff().max()
     assert max_seqlen_k == cu_seqlens_k.diff().max()
     if block_table is None:
         assert torch.equal(cu_seqlens_q, cu_seqlens_k)
         return ragged(q, k, v, cu_seqlens_q, kind)
-    lengths = cu_seqlens_k.diff()
-    return paged(q, k, v, cu_seqlens_q, lengths, block_table, kind)
-
-
-def paged_decode(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    block_tables: torch.Tensor,
-    slots: torch.Tensor,
-    context_lens: torch.Tensor,
-    kind: AttentionKind,
-    out: torch.Tensor,
-    *,
-    min_splits: int,
-    prefix: None,
-) -> None:
-    assert min_splits == 1, "contexts are short"
-    assert prefix is None, "no rows share one"
-    starts = torch.arange(len(queries) + 1, dtype=torch.int32)
-    table = block_tables[slots]
-    out.copy_(paged(queries, keys, values, starts, context_lens, table, kind))
-
-
-class KVTarget(NamedTuple):
-    """Where `write_kv` writes."""
-
-    kv_indices: torch.Tensor
-    keys: torch.Tensor
-    values: torch.Tensor
-
-
-def write_kv(new_keys: torch.Tensor, new_values: torch.Tensor, target: KVTarget) -> None:
-    LayerCache(target.keys, target.values).write(new_keys, new_values, target.kv_indices)
+    return paged(q, k, v, cu_seqlens_q, cu_seqlens_k.diff(), block_table, kind)
 
 
 class PagedWrapper:
@@ -196,23 +118,10 @@ class PagedWrapper:
         assert kv_layout == "NHD"
 
     def plan(
-        self,
-        qo_indptr: torch.Tensor,
-        paged_kv_indptr: torch.Tensor,
-        paged_kv_indices: torch.Tensor,
-        paged_kv_last_page_len: torch.Tensor,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        head_dim_qk: int,
-        page_size: int,
-        *,
-        causal: bool,
-        sm_scale: float,
-        window_left: int,
-        logits_soft_cap: float | None,
-        q_data_type: torch.dtype,
-        kv_data_type: torch.dtype,
-    ) -> None:
+        self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads,
+        num_kv_heads, head_dim_qk, page_size, *, causal, sm_scale, window_left, logits_soft_cap,
+        q_data_type, kv_data_type,
+    ) -> None:  # fmt: skip
         reach = (window_left, None)
         self._kind = kind_of(sm_scale, logits_soft_cap, reach, causal=causal)
         assert paged_kv_indices.dtype == paged_kv_last_page_len.dtype == torch.int32
@@ -231,33 +140,29 @@ class PagedWrapper:
         return paged(q, keys, values, self._starts, self._lengths, table, self._kind)
 
 
-class RaggedWrapper:
+class RaggedWrapper(PagedWrapper):
     """FlashInfer's batch prefill over a step's own tokens."""
 
-    def __init__(self, workspace: torch.Tensor, kv_layout: str) -> None:
-        pass
-
     def plan(
-        self,
-        qo_indptr: torch.Tensor,
-        kv_indptr: torch.Tensor,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        head_dim_qk: int,
-        *,
-        causal: bool,
-        sm_scale: float,
-        window_left: int,
-        logits_soft_cap: float | None,
-        q_data_type: torch.dtype,
-        kv_data_type: torch.dtype,
-    ) -> None:
+        self, qo_indptr, kv_indptr, num_qo_heads, num_kv_heads, head_dim_qk, *, causal, sm_scale,
+        window_left, logits_soft_cap, q_data_type, kv_data_type,
+    ) -> None:  # fmt: skip
         assert torch.equal(qo_indptr, kv_indptr)
         self._starts = qo_indptr
         self._kind = kind_of(sm_scale, logits_soft_cap, (window_left, None), causal=causal)
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return ragged(q, k, v, self._starts, self._kind)
+
+
+def decode(
+    queries, keys, values, block_tables, slots, context_lens, kind, out, *, min_splits, prefix
+) -> None:
+    """In place of our own kernels, which have tests of their own."""
+    assert min_splits == 1, "contexts are short"
+    assert prefix is None, "no rows share one"
+    starts = torch.arange(len(queries) + 1, dtype=torch.int32)
+    out.copy_(paged(queries, keys, values, starts, context_lens, block_tables[slots], kind))
 
 
 class Event:
@@ -278,13 +183,9 @@ STAND_INS: dict[str, dict[str, Any]] = {
         "BatchPrefillWithPagedKVCacheWrapper": PagedWrapper,
         "BatchPrefillWithRaggedKVCacheWrapper": RaggedWrapper,
     },
-    "workers.kernels.attention.kv_cache": {"KVTarget": KVTarget, "write_kv": write_kv},
-    "workers.kernels.attention.paged_decode": {"attend": paged_decode},
-    "workers.kernels.attention.paged_prefill": {},
-    "workers.kernels.attention.shared_prefix": {"attend": None, "tokens_a_tile": lambda *_: 16},
 }
 
-PAGED = [
+BACKENDS = [
     FlashAttention4Backend,
     FlashAttention3Backend,
     FlashAttention2Backend,
@@ -298,46 +199,32 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         module = ModuleType(name)
         vars(module).update(attributes)
         monkeypatch.setitem(sys.modules, name, module)
-        if name.startswith("workers."):
-            monkeypatch.setattr(kernels, name.rpartition(".")[2], module, raising=False)
+    monkeypatch.setattr(paged_decode, "attend", decode)
+    monkeypatch.setattr(TritonBackend, "write_kv", AttentionBackend.write_kv)
     monkeypatch.setattr(torch.cuda, "Event", Event)
 
 
 @pytest.mark.parametrize("kind", [{}, {"window": 5, "softcap": 2.0, "scale": 0.4}], ids=str)
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("backend", PAGED)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_paged_causal(
     backend: type[AttentionBackend], step: list[tuple[int, int]], kind: dict[str, Any]
 ) -> None:
-    want = attention_needs(num_kv_heads=2, **kind)
-    problem = Problem(step, want)
-    expected = problem.solve(NaiveBackend(want))
-    torch.testing.assert_close(problem.solve(backend(want)), expected, atol=2e-6, rtol=0)
+    problem = Problem(step, attention_needs((4, 2, 32), **kind))
+    assert_solved(problem.solve(backend(problem.want)), problem)
 
 
-@pytest.mark.parametrize("backend", PAGED)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("kind", [{}, {"window": 5}, {"softcap": 2.0, "scale": 0.4}], ids=str)
 def test_bidirectional(
     backend: type[AttentionBackend], kv_heads: int, kind: dict[str, Any]
 ) -> None:
-    want = attention_needs(paged=False, num_kv_heads=kv_heads, **kind)
+    want = attention_needs((4, kv_heads, 32), paged=False, **kind)
     if why := _unmet_kind(backend.capabilities, want.kind):
         pytest.skip(why)
-    lengths = [3, 30, 1, 8]
-    step = packed_step([[0] * length for length in lengths])
-    numbers = torch.Generator().manual_seed(0)
-    heads = torch.randn(sum(lengths), 4 + 2 * kv_heads, 32, generator=numbers)
-    parts = heads.split([4, kv_heads, kv_heads], dim=1)
-    naive, other = _answer(NaiveBackend, want, step, parts), _answer(backend, want, step, parts)
-    torch.testing.assert_close(other, naive, atol=2e-6, rtol=0)
-
-
-def _answer(
-    backend: type[AttentionBackend], want: AttentionNeeds, step: Any, parts: tuple[Any, ...]
-) -> torch.Tensor:
-    made = backend(want)
-    return made.attend_packed(QKV(*parts), made.plan_packed(step))
+    problem = PackedProblem([3, 30, 1, 8], want)
+    assert_solved(problem.solve(backend(want)), problem)
 
 
 def test_steps_of_decoding_look_at_no_length_on_the_host() -> None:

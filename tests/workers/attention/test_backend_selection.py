@@ -182,9 +182,7 @@ class FakeProbe:
         if implementation.__name__ == "Unusable":
             raise ProbeError("RuntimeError: ptxas fails")
         times = self.MILLISECONDS[implementation.__name__]
-        return Probed(
-            implementation(self._needs), dict(zip(("decode", "chunks"), times, strict=True))
-        )
+        return implementation(self._needs), dict(zip(("decode", "chunks"), times, strict=True))
 
 
 def _table(monkeypatch: pytest.MonkeyPatch, **names: str) -> None:
@@ -263,9 +261,15 @@ def test_a_probe_turns_what_goes_wrong_into_one_line() -> None:
 
 
 @pytest.mark.parametrize("paged", [True, False])
-def test_the_probe_steps_are_what_backends_take(paged: bool) -> None:
+def test_the_probe_steps_are_what_backends_take(
+    paged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every place of the steps is right: `sdpa` and `naive` read them independently."""
-    needs = attention_needs(paged=paged, num_heads=2, num_kv_heads=2, head_dim=16, block_size=16)
+    rows = {"decode": [(31, 1), (40, 1)] * 2, "chunk": [(64, 64)], "short prompts": [(0, 5)] * 9}
+    monkeypatch.setattr(backend_selection, "_PAGED", rows)
+    texts = {"long texts": [(0, 99)] * 3, "short texts": [(0, 7)] * 20}
+    monkeypatch.setattr(backend_selection, "_BIDIRECTIONAL", texts)
+    needs = attention_needs((2, 2, 16), paged=paged, block_size=16)
     probe = Probe(needs)
     for step in probe.steps.values():
         _assert_consistent(step, needs.block_size)

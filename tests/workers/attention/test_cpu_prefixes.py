@@ -1,4 +1,4 @@
-"""Prefixes that rows of a step share, attended once on the CPU: sdpa against naive."""
+"""Prefixes that rows of a step share, attended once on the CPU."""
 
 import random
 
@@ -6,27 +6,18 @@ import numpy as np
 import pytest
 import torch
 
+from tests.workers.attention.reference import solution
 from tests.workers.attention_problems import Problem, attention_needs
-from workers.attention.backend_selection import select_backend
 from workers.attention.backends import sdpa
-from workers.attention.backends.sdpa import PagedPlan
-from workers.attention.base import QKV, AttentionNeeds
+from workers.attention.backends.sdpa import DensePlan, SdpaBackend
 from workers.device.tuning import CPU_PREFIX_MIN_GAIN
 from workers.step.paged_step import LastTokens
-from workers.step.rows import StepRows
 
 BLOCK = 4
 HEADS = [(4, 4, 16), (4, 1, 24), (6, 2, 32)]
-"""(query heads, KV heads, head size)"""
 
 Rows = list[tuple[int, int]]
 Groups = list[tuple[int, int, int]]
-
-
-def needs(heads: tuple[int, int, int], dtype: torch.dtype = torch.float32) -> AttentionNeeds:
-    num_heads, num_kv_heads, head_dim = heads
-    sizes = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
-    return attention_needs(dtype=dtype, block_size=BLOCK, **sizes)
 
 
 @pytest.fixture
@@ -34,17 +25,13 @@ def any_group_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdpa, "CPU_PREFIX_MIN_GAIN", -(1 << 40))
 
 
-def solve(problem: Problem, name: str) -> torch.Tensor:
-    return problem.solve(select_backend(name, problem.want))
+def plan(problem: Problem) -> DensePlan:
+    return DensePlan.of(problem.step, problem.want)
 
 
-def plan(problem: Problem) -> PagedPlan:
-    return PagedPlan.of(problem.step, problem.want)
-
-
-def check(problem: Problem, bound: float = 2e-6) -> None:
-    sdpa, naive = solve(problem, "sdpa"), solve(problem, "naive")
-    torch.testing.assert_close(sdpa.float(), naive.float(), atol=bound, rtol=0)
+def check(problem: Problem, bound: float = 3e-6) -> None:
+    attended = problem.solve(SdpaBackend(problem.want))
+    torch.testing.assert_close(attended.double(), solution(problem), atol=bound, rtol=0)
 
 
 def random_rows(draw: random.Random, decodes: bool) -> tuple[Rows, Groups]:
@@ -80,7 +67,7 @@ def random_step(draw: random.Random) -> tuple[Rows, Groups]:
 def test_random_groups(seed: int) -> None:
     draw = random.Random(seed)
     rows, groups = random_step(draw)
-    problem = Problem(rows, needs(draw.choice(HEADS)), groups=groups, seed=seed)
+    problem = Problem(rows, attention_needs(draw.choice(HEADS)), groups=groups, seed=seed)
     assert [len(prefix.kv_indices) for prefix in plan(problem).prefixes] == [
         prefix for _, _, prefix in groups
     ]
@@ -92,14 +79,14 @@ def test_random_groups(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_half_precision(dtype: torch.dtype, seed: int) -> None:
     rows, groups = random_step(random.Random(seed))
-    check(Problem(rows, needs((6, 2, 32), dtype), groups=groups), 2e-2)
+    check(Problem(rows, attention_needs((6, 2, 32), dtype=dtype), groups=groups), 2e-2)
 
 
 @pytest.mark.usefixtures("any_group_pays")
 @pytest.mark.parametrize("large", ["prefix", "own"])
 def test_scores_of_which_one_part_has_nearly_all(large: str) -> None:
     """A softmax of which either part has nothing left overflows nowhere."""
-    problem = Problem([(BLOCK + 5, 1)] * 3, needs((4, 2, 16)), groups=[(0, 3, BLOCK)])
+    problem = Problem([(BLOCK + 5, 1)] * 3, attention_needs((4, 2, 16)), groups=[(0, 3, BLOCK)])
     for keys in problem.row_keys:
         part = keys[:BLOCK] if large == "prefix" else keys[BLOCK:]
         part *= 300
@@ -111,21 +98,17 @@ def test_scores_of_which_one_part_has_nearly_all(large: str) -> None:
 def test_last_tokens_keep_their_groups(seed: int) -> None:
     draw = random.Random(seed)
     rows, groups = random_step(draw)
-    problem = Problem(rows, needs((6, 2, 32)), groups=groups)
-    step, cached = problem.step, np.array(rows, np.int32)[:, 0]
-    over = StepRows.over(step.slots.numpy(), step.query_lens, cached)._replace(groups=step.groups)
+    problem = Problem(rows, attention_needs((6, 2, 32)), groups=groups)
     subset = np.flatnonzero([draw.random() < 0.7 for _ in rows])
-    last = LastTokens.of(step, over, subset)
-    backend, cache = select_backend("sdpa", problem.want), problem.cache()
-    qkv = QKV(problem.queries, problem.new_keys, problem.new_values)
-    backend.write_kv(qkv, cache, backend.plan_paged(step))
-    at = last.indices[: len(subset)]
-    attended = backend.attend_paged(qkv.at(at), cache, backend.plan_paged(last.rows))
-    torch.testing.assert_close(attended, solve(problem, "naive")[at], atol=2e-6, rtol=0)
+    last = LastTokens.of(problem.step, problem.step_rows, subset)
+    backend, at = SdpaBackend(problem.want), last.indices[: len(subset)]
+    cache, plan = problem.cache(filled=True), backend.plan_paged(last.rows)
+    attended = backend.attend_paged(problem.qkv.at(at), cache, plan)
+    torch.testing.assert_close(attended.double(), solution(problem)[at], atol=3e-6, rtol=0)
 
 
 def test_only_groups_that_pay() -> None:
-    want = needs((4, 2, 32))
+    want = attention_needs((4, 2, 32))
     spared = CPU_PREFIX_MIN_GAIN * torch.get_num_threads() // 32 + 2 * 4  # keys, of all KV heads
     prefix = -(-spared // 2 // BLOCK) * BLOCK
     rows = [(prefix, 1)] * 2 + [(prefix - BLOCK, 1)] * 2 + [(prefix, BLOCK * 2)] * 2
@@ -138,7 +121,6 @@ def test_only_groups_that_pay() -> None:
 @pytest.mark.usefixtures("any_group_pays")
 @pytest.mark.parametrize("change", [{"window": 6}, {"softcap": 5.0}], ids=str)
 def test_kinds_whose_rows_stay_alone(change: dict[str, float]) -> None:
-    want = attention_needs(block_size=BLOCK, **change)
-    problem = Problem([(8, 1), (9, 1), (8, 3)], want, groups=[(0, 3, 8)])
+    problem = Problem([(8, 1), (9, 1), (8, 3)], attention_needs(**change), groups=[(0, 3, 8)])
     assert not plan(problem).prefixes
     check(problem)

@@ -1,4 +1,4 @@
-"""Parameters of rows to sample, and the TokenCounts of rows without penalties."""
+"""Parameters of rows to sample, and what their tokens are compared by."""
 
 import msgspec
 import numpy as np
@@ -15,6 +15,11 @@ from workers.sampling.sampling_table import (
 )
 
 UNCOUNTED = TokenCounts(0, 0, torch.device("cpu"))
+
+
+def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
+    """Pearson's statistic: how far counts are from what was expected."""
+    return float(((counts - expected) ** 2 / expected).sum())
 
 
 def rows(

@@ -2,10 +2,10 @@
 
 Source: Dao, FlashAttention-2 (2023); Shah et al., FlashAttention-3 (2024).
 
-Decode rows go to the project's own split-K kernel, because FlashAttention gives such a row one
-block of threads a KV head, however long its context is (flash-attn-4 on Hopper has no split over
-keys). All other rows go to FlashAttention. Generations 2 and 3 are untried: they are called as
-documented, and have run against stand-ins only.
+Decode rows go to the project's own split-K kernel. FlashAttention gives such a row one block of
+threads a KV head, however long its context: flash-attn-4 on Hopper has no split over keys. All
+other rows go to FlashAttention. Generations 2 and 3 are untried: they are called as documented, and
+have run against stand-ins only.
 """
 
 from dataclasses import dataclass, replace
@@ -43,15 +43,14 @@ class Chunks:
 
 
 class FlashAttention4Backend(TritonBackend):
-    """CuTe kernels for Hopper and Blackwell, compiled at first use: `flash_attn.cute`, by the
-    function under its public one.
+    """CuTe kernels for Hopper and Blackwell, compiled at first use: `flash_attn.cute`.
 
-    The public `flash_attn_varlen_func` is an autograd function, which costs CPU time at every
-    launch, and cannot write into a given output. No maximum length is passed: it would only select
-    one of two variants of the same kernel, each of which takes seconds to compile.
+    The function under the public `flash_attn_varlen_func` is called. That one is an autograd
+    function, which costs CPU time at every launch, and cannot write into a given output. No maximum
+    length is passed, which would only select another variant that takes seconds to compile.
 
     If a page is exactly one key tile (128 tokens for attention heads of size 128), whole pages are
-    loaded: values after the end of a row's context in its last page are masked but must be finite.
+    loaded. Values behind a context in its last page are masked but must be finite.
     """
 
     label = "flash_attn4"
@@ -117,8 +116,7 @@ class FlashAttention4Backend(TritonBackend):
 
 
 class FlashAttention3Backend(FlashAttention4Backend):
-    """Hopper only, built from source: `flash_attn_interface`. Returns its result, which is copied
-    to `out`."""
+    """Hopper only, built from source: `flash_attn_interface`, whose result is copied to `out`."""
 
     label = "flash_attn3"
     capabilities = replace(
@@ -170,7 +168,7 @@ class FlashAttention3Backend(FlashAttention4Backend):
 
 
 class FlashAttention2Backend(FlashAttention3Backend):
-    """Ampere and later, from source: `flash_attn`, whose pages are multiples of 256 tokens."""
+    """Ampere and later, from source: `flash_attn`, for pages of multiples of 256 tokens."""
 
     label = "flash_attn2"
     capabilities = replace(

@@ -26,10 +26,10 @@ _WORKSPACE_BYTES = 128 * 2**20
 
 
 class FlashInferBackend(AttentionBackend):
-    """One FlashInfer wrapper, planned for each step. It treats decode rows as one-token prompts.
+    """One FlashInfer wrapper, planned for each step, with decode rows as one-token prompts.
 
-    Written to the documented interface. The library plans on the host, so a CUDA graph would keep
-    the lengths of one step.
+    Written to the documented interface. A CUDA graph would keep the lengths of one step, because
+    the library plans on the host.
     """
 
     label = "flashinfer"
@@ -65,8 +65,8 @@ class FlashInferBackend(AttentionBackend):
     def plan_paged(self, step: PagedStep) -> PagedStep:
         """Return the step itself: FlashInfer keeps the plan.
 
-        Also waits until the plan before has been copied from FlashInfer's pinned buffer, which this
-        one overwrites. It only has to wait if the host is more than one step ahead.
+        Waits until the plan before has left FlashInfer's pinned buffer, which this one overwrites:
+        only if the host is more than one step ahead.
         """
         needs = self._needs
         pages = -(-step.contexts // needs.block_size)

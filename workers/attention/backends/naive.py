@@ -1,7 +1,7 @@
 """The control group: softmax(Q K^T) V, one query at a time.
 
-Every query is computed in float32 from tensors of its own context's size, so its result is bitwise
-the same whatever else is in the step and however its prompt was divided into chunks.
+Every query is computed in float32 from tensors of its own context's size. No other row of the step
+and no division of a prompt into chunks changes a bit of its result.
 """
 
 import sys

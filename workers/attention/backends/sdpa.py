@@ -38,25 +38,27 @@ class Prefix(NamedTuple):
 class DecodeBatch(NamedTuple):
     """`rows` rows of one query each, over contexts padded to `length` tokens.
 
-    kv_indices  int32[rows * length]  of what they see of their contexts; padding repeats the row's
-                                      last one, so that no value of another request enters a product
-    mask        [rows, 1, 1, length]  None if none is padded
+    kv_indices  int32[rows * length] of what they see of their contexts. Padding repeats a row's
+                last one, so that no value of another request enters a product.
+    mask        [rows, 1, 1, length]; None if none is padded
+    tokens      int64[rows], the rows' indices in the step; None if they are the whole step
     """
 
     kv_indices: torch.Tensor
     rows: int
     length: int
     mask: torch.Tensor | None
+    tokens: torch.Tensor | None
 
 
 class Chunk(NamedTuple):
-    """A row of several queries, the step's tokens [start, stop), at the end of its context (here
-    and above: of what is behind its prefix, if that is attended once).
+    """A row of several queries, the step's tokens [start, stop), at the end of its context.
 
-    kv_indices  int32[seen]           of what the queries see of the context; None if the chunk is
-                                      the whole context
-    mask        [stop - start, seen]  bottom-right causal, within the window; None if the chunk is
-                                      the whole context, and seen whole, without a softcap
+    Here and above, a context is what is behind a prefix that is attended once.
+
+    kv_indices  int32[seen] of what the queries see. None if the chunk is the whole context.
+    mask        [stop - start, seen], bottom-right causal, within the window. None if the chunk is
+                the whole context, and seen whole, without a softcap.
     """
 
     start: int
@@ -66,22 +68,12 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PagedPlan:
-    """How a step's rows are attended.
-
-    prefixes       those that are attended once
-    decodes        the decode rows
-    decode_tokens  int64[rows] for each of these batches: their indices in the step; empty if one
-                   batch is the whole step
-    chunks         the other rows
-    kv_indices     int64[T], of the step's tokens
-    """
+class DensePlan:
+    """How a step's rows are attended, and the prefixes that are attended once."""
 
     prefixes: list[Prefix]
     decodes: list[DecodeBatch]
-    decode_tokens: list[torch.Tensor]
     chunks: list[Chunk]
-    kv_indices: torch.Tensor
 
     @classmethod
     def of(cls, step: PagedStep, needs: AttentionNeeds) -> Self:
@@ -94,21 +86,21 @@ class PagedPlan:
         decode_rows = np.flatnonzero(step.query_lens == 1)
         batches = padded_batches(seen[decode_rows], _MAX_DECODE_PADDING)
         decodes = [_plan_decodes(step, decode_rows[batch], seen, needs) for batch in batches]
-        tokens: list[torch.Tensor] = []
-        if len(batches) > 1 or 0 < len(decode_rows) < len(step.query_lens):
+        if len(decodes) != 1 or decodes[0].rows < len(step.query_lens):
             indices = [starts[decode_rows[batch]].astype(np.int64) for batch in batches]
-            tokens = to_device(indices, step.tokens.device)
+            sent = zip(decodes, to_device(indices, step.tokens.device), strict=True)
+            decodes = [batch._replace(tokens=tokens) for batch, tokens in sent]
         chunks = [
             _plan_chunk(step, row, int(starts[row]), int(own[row]), needs)
             for row in np.flatnonzero(step.query_lens > 1).tolist()
         ]
         prefixes = _plan_prefixes(step, groups, starts, needs.block_size)
-        return cls(prefixes, decodes, tokens, chunks, step.kv_indices)
+        return cls(prefixes, decodes, chunks)
 
 
 class TextBatch(NamedTuple):
     """`rows` rows padded to `length` tokens. An additive `mask` broadcasts to [rows, H, length,
-    length]; None without padding, window and position bias."""
+    length]. None without padding, window and position bias."""
 
     rows: int
     length: int
@@ -119,9 +111,9 @@ class TextBatch(NamedTuple):
 class BidirectionalPlan:
     """How a step's tokens are gathered into dense batches, one after another, and restored.
 
-    gather    int64[P]  the token at each padded position; padding repeats its row's last token, so
-                        that no value of another row, finite or not, enters a product
-    restore   int64[T]  the padded position of each token
+    gather   int64[P], the token at each padded position. Padding repeats its row's last token, so
+             that no value of another row, finite or not, enters a product.
+    restore  int64[T], the padded position of each token
     Both are None if the step's tokens already are one dense batch.
     """
 
@@ -173,11 +165,11 @@ class SdpaBackend(AttentionBackend):
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
     )
 
-    def plan_paged(self, step: PagedStep) -> PagedPlan:
-        return PagedPlan.of(step, self._needs)
+    def plan_paged(self, step: PagedStep) -> DensePlan:
+        return DensePlan.of(step, self._needs)
 
     def attend_paged(
-        self, qkv: QKV, cache: LayerCache, plan: PagedPlan, out: torch.Tensor | None = None
+        self, qkv: QKV, cache: LayerCache, plan: DensePlan, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         attended, *lse = self._attend_rows(qkv, cache, plan)
         for prefix in plan.prefixes:
@@ -210,18 +202,19 @@ class SdpaBackend(AttentionBackend):
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return joined if plan.restore is None else joined.index_select(0, plan.restore)
 
-    def _attend_rows(self, qkv: QKV, cache: LayerCache, plan: PagedPlan) -> _Results:
+    def _attend_rows(self, qkv: QKV, cache: LayerCache, plan: DensePlan) -> _Results:
         """Attend what each query sees of its row's context, without a prefix attended once."""
         queries, with_lse = qkv.queries, bool(plan.prefixes)
-        if plan.decodes and not plan.decode_tokens:
+        if plan.decodes and plan.decodes[0].tokens is None:
             return self._attend_decodes(queries, cache, plan.decodes[0], with_lse)
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         results = (out, torch.empty(queries.shape[:2])) if with_lse else (out,)
-        for batch, tokens in zip(plan.decodes, plan.decode_tokens, strict=True):
-            own = queries.index_select(0, tokens)
+        for batch in plan.decodes:
+            assert batch.tokens is not None, "there are other rows"
+            own = queries.index_select(0, batch.tokens)
             attended = self._attend_decodes(own, cache, batch, with_lse)
             for result, part in zip(results, attended, strict=True):
-                result.index_copy_(0, tokens, part)
+                result.index_copy_(0, batch.tokens, part)
         for chunk in plan.chunks:
             tokens = slice(chunk.start, chunk.stop)
             own = QKV(*(part[tokens] for part in qkv))
@@ -246,8 +239,8 @@ class SdpaBackend(AttentionBackend):
     def _attend_chunk(self, qkv: QKV, mask: torch.Tensor | None, with_lse: bool) -> _Results:
         """[Q, H, D] over [L, Hkv, D] -> [Q, H, D]. Without a mask, L = Q and causal.
 
-        SDPA's batch are the KV heads, and its heads the query heads that share one, so that keys
-        and values are expanded over them without a copy.
+        KV heads are SDPA's batch, and the query heads that share one its heads: keys and values are
+        expanded over them without a copy.
         """
         length, heads, head_dim = qkv.queries.shape
         kv_heads = qkv.keys.shape[1]
@@ -268,9 +261,11 @@ class SdpaBackend(AttentionBackend):
         out: torch.Tensor,
         lse: torch.Tensor,
     ) -> None:
-        """Take a prefix into what its queries [N, H, D] have of their own contexts: `out`
-        [N, H, D], with log-sum-exps `lse` [N, H]. Query heads that share a KV head act as its
-        queries."""
+        """Fold a prefix into the output `out` [N, H, D] over its queries' own contexts.
+
+        `lse` [N, H] are log-sum-exps of that output. Query heads that share a KV head act as its
+        queries.
+        """
         keys, values = _gather(cache, prefix.kv_indices)
         count, kv_heads = len(queries), keys.shape[1]
         packed = queries.view(count, kv_heads, -1, queries.shape[2]).transpose(0, 1).flatten(1, 2)
@@ -295,8 +290,7 @@ def attend_dense(
 
     An additive `mask` broadcasts to [B, H, Q, K]. `is_causal` takes its place where there is no
     softcap. `with_lse`, on a CPU and without a softcap, adds the log-sum-exp of each query's
-    scores, float32[B, H, Q]; torch's function for everybody computes it too, but keeps it to
-    itself.
+    scores, float32[B, H, Q], which torch's public function does not return.
     """
     if with_lse:
         attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
@@ -315,10 +309,8 @@ def attend_dense(
 
 
 def _gather(cache: LayerCache, kv_indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values at `kv_indices` [N]: [N, Hkv, D] each.
-
-    The cache is viewed as a matrix, because index_select copies whole rows of a matrix at once.
-    """
+    """Keys and values at `kv_indices` [N]: [N, Hkv, D] each. The cache is viewed as a matrix,
+    because index_select copies whole rows of a matrix at once."""
     kv_heads, head_dim = cache.keys.shape[2:]
     matrix = (-1, kv_heads * head_dim)
     keys = cache.keys.view(matrix).index_select(0, kv_indices)
@@ -370,6 +362,7 @@ def _plan_decodes(
         rows=len(rows),
         length=int(own.max()),
         mask=padding_mask(own, needs.dtype, step.tokens.device),
+        tokens=None,
     )
 
 
@@ -398,8 +391,8 @@ def _plan_chunk(
 def _context_kv_indices(
     step: PagedStep, rows: npt.NDArray[np.intp], seen: IntArray, block_size: int
 ) -> torch.Tensor:
-    """KV indices of the last `seen` tokens, int32[rows], of the contexts of `rows`, each padded to
-    the most: int32[rows * most]."""
+    """KV indices of the last `seen` tokens of each context of `rows`, padded to the most. `seen` is
+    int32[rows], the result int32[rows * most]."""
     last = step.contexts[rows, None] - 1
     positions = np.minimum(np.arange(int(seen.max())) + (last + 1 - seen[:, None]), last)
     first, end = int(positions[:, 0].min()) // block_size, int(last.max()) // block_size + 1
@@ -460,9 +453,7 @@ def padding_mask(
     lengths: IntArray, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor | None:
     """An additive mask [rows, 1, 1, longest]: 0 for the tokens of each row, -inf for its padding.
-
-    None if no row is padded.
-    """
+    None if no row is padded."""
     longest = int(lengths.max())
     if lengths.min() == longest:
         return None

@@ -1,6 +1,6 @@
 """Attention by the project's own Triton kernels, on CUDA.
 
-They serve GPUs and dtypes without FlashAttention, and few sequences with long contexts, for which
+They serve GPUs and dtypes without FlashAttention, and few rows with long contexts, for which
 FlashAttention is slow.
 """
 
@@ -32,9 +32,9 @@ from workers.step.rows import IntArray
 class StepPrefixes:
     """A step's prefixes that are attended once.
 
-    tiles     int32[N, 6]      (see `shared_prefix.attend`)
-    parts     all rows' parts  memory that every layer overwrites
-    contexts  int32[R]         tokens of each row behind its prefix
+    tiles     int32[N, 6] (see `shared_prefix.attend`)
+    parts     all rows' parts, memory that every layer overwrites
+    contexts  int32[R], tokens of each row behind its prefix
     """
 
     tiles: torch.Tensor
@@ -61,11 +61,6 @@ class PagedPlan:
     min_splits: int
     prefixes: StepPrefixes | None
     others: Any
-
-    @property
-    def kv_indices(self) -> torch.Tensor:
-        """KV indices of the step's tokens, int64[T]."""
-        return self.step.kv_indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +124,8 @@ class TritonBackend(AttentionBackend):
             others = self._plan_others(step, decode_rows)
         return PagedPlan(step, decode_rows, splits, prefixes, others)
 
-    def write_kv(self, qkv: QKV, cache: LayerCache, plan: PagedPlan) -> None:
-        target = self._kv_cache.KVTarget(plan.kv_indices, cache.keys, cache.values)
+    def write_kv(self, qkv: QKV, cache: LayerCache, kv_indices: torch.Tensor) -> None:
+        target = self._kv_cache.KVTarget(kv_indices, cache.keys, cache.values)
         self._kv_cache.write_kv(qkv.keys, qkv.values, target)
 
     def attend_paged(
@@ -182,8 +177,8 @@ class TritonBackend(AttentionBackend):
     def _attend_others(
         self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
     ) -> None:
-        """Attend causally for the rows behind the decode rows, whose queries are the last tokens of
-        their contexts. `queries` and `out` [T, H, D] are of all tokens of the step."""
+        """Attend causally for the rows behind the decode rows. `queries` and `out` [T, H, D] are of
+        all tokens of the step."""
         step, rows = plan.step, slice(plan.decode_rows, None)
         paging = step.block_tables, step.slots[rows], step.context_lens[rows]
         self._prefill.attend(
@@ -237,10 +232,10 @@ def empty_like(queries: torch.Tensor) -> torch.Tensor:
 
 
 def concurrently(launches: Sequence[Callable[[], object]]) -> None:
-    """Call each of `launches` in order. In a CUDA graph that is being captured they become parallel
-    branches; none may read or overwrite another's results.
+    """Call each of `launches` in order. None may read or overwrite another's results.
 
-    Outside a graph, parallel streams would gain little: launching takes as long as the kernels.
+    In a CUDA graph that is being captured they become parallel branches. Outside a graph, parallel
+    streams would gain little: launching takes as long as the kernels.
     """
     capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
     if len(launches) < 2 or not capturing:
@@ -261,8 +256,8 @@ def concurrently(launches: Sequence[Callable[[], object]]) -> None:
 def min_splits(contexts: IntArray, window: int | None = None) -> int:
     """The fewest splits into which a decode kernel divides each of the contexts int32[R].
 
-    With a window, only that part of a context is divided. There is one split unless one context is
-    much longer than the others: read by one program, it would delay the whole step.
+    One, unless one context is much longer than the others: read by one program, it would delay the
+    whole step. With a window, only that part of a context counts.
     """
     if window is not None:
         contexts = np.minimum(contexts, np.int32(window))

@@ -56,11 +56,9 @@ def read_model_config(
     path: Path, asked: AskedTask | None = None, refuse: Refuse = stop
 ) -> ModelConfig:
     """Read `config.json` and the files of sentence-transformers in folder `path`. Modules for
-    another task than the one that is `asked` for are ignored.
-
-    Raises UnknownArchitectureError before anything else is read, TaskError, and ModelConfigError if
-    a file or a required key is missing or of the wrong type. Faults after which reading can go on
-    go to `refuse`, such as an unknown key, which might change what the model computes.
+    another task than the one that is `asked` for are ignored. Faults after which reading can go on,
+    such as an unknown key, go to `refuse`. Raises UnknownArchitectureError first of all, TaskError,
+    and ModelConfigError for a missing or mistyped file or key.
     """
     keys = ShapeKeys(path / "config.json", read_config(path), refuse=refuse)
     declared = _architecture(keys)

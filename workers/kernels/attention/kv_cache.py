@@ -1,7 +1,5 @@
-"""Writes of the KV cache: norms and rotary embedding of queries and keys with its new tokens, in
-one pass over a step's heads, and copies of blocks in all layers with one launch."""
+"""Writes of the KV cache: new tokens, with norms and rotary embedding, and copies of blocks."""
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 from typing import NamedTuple
@@ -27,17 +25,6 @@ class KVTarget(NamedTuple):
     values: torch.Tensor
 
 
-class _Rotation(NamedTuple):
-    """Which heads to normalise and rotate, by which table and positions, and the output."""
-
-    qkv: torch.Tensor
-    table: torch.Tensor
-    positions: torch.Tensor
-    num_heads: int
-    out: torch.Tensor
-    qk_norm: QKNorm | None
-
-
 def rotate_and_cache(
     qkv: torch.Tensor,
     table: torch.Tensor,
@@ -55,34 +42,36 @@ def rotate_and_cache(
                  (Su et al. 2021, arXiv:2104.09864); contiguous. R <= D: the dimensions from R on
                  are not rotated.
     positions    int64[T']
-    target       of T tokens; None for a model that has no KV cache, all of whose T' are rotated
+    target       of T tokens; None without a KV cache: all T' are rotated
     qk_norm      RMSNorm of each head's query and key before the rotation, weights [D] of any dtype
 
     Norm and rotation are computed in float32 and rounded once, at the end. Tokens from T on, a
     step's padding, are left alone in `out`. Values that are not finite are cached as 0.
     """
     values = (qkv.shape[1] + num_heads) // 2
-    rotation = _Rotation(qkv, table, positions, num_heads, out, qk_norm)
-    _launch(rotation, qkv[:, num_heads:values], qkv[:, values:], target)
+    new_keys, new_values = qkv[:, num_heads:values], qkv[:, values:]
+    rotation = qkv, table, positions, out
+    _launch(new_keys, new_values, target, rotation, num_heads, table.shape[1], qk_norm)
 
 
 def write_kv(new_keys: torch.Tensor, new_values: torch.Tensor, target: KVTarget) -> None:
     """Write keys and values [T, Hkv, D], dense within a token, to the KV cache as they are."""
-    _launch(None, new_keys, new_values, target)
+    _launch(new_keys, new_values, target, (new_keys,) * 4)
 
 
 def _launch(
-    rotation: _Rotation | None,
     new_keys: torch.Tensor,
     new_values: torch.Tensor,
     target: KVTarget | None,
+    rotation: tuple[torch.Tensor, ...],
+    num_heads: int = 0,
+    rotary_dim: int = 0,
+    qk_norm: QKNorm | None = None,
 ) -> None:
-    """One program a token. A kernel does not touch the operands of what it is not asked to do: any
-    tensor stands in for them."""
+    """One program a token. Any tensor stands in for an operand of what is not asked for, which the
+    kernel does not touch."""
     kv_heads, head_dim = new_keys.shape[1:]
-    rotate = rotation is not None
-    rotation = rotation or _Rotation(new_keys, new_keys, new_keys, 0, new_keys, None)
-    qkv, table, positions, num_heads, out, qk_norm = rotation
+    qkv, table, positions, out = rotation
     query_norm, key_norm, eps = qk_norm or (table, table, 0.0)
     _write[(len(positions if target is None else target.kv_indices),)](
         qkv,
@@ -100,7 +89,7 @@ def _launch(
         HEADS=num_heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
-        ROTARY_DIM=table.shape[1] if rotate else 0,
+        ROTARY_DIM=rotary_dim,
         NORM=qk_norm is not None,
         CACHE=target is not None,
         IN_PLACE=out is qkv,
@@ -199,8 +188,8 @@ def _store(start, low_at, high_at, low, high, mask):
 
 @triton.jit
 def _finite(values):
-    """0 in place of values that are not finite. A kernel that loads whole pages multiplies what an
-    earlier request left behind the end of a context by a weight of 0, and the product must be 0."""
+    """0 in place of values that are not finite. Kernels that load whole pages multiply what an
+    earlier request left behind a context by a weight of 0, and the product must be 0."""
     return tl.where(tl.abs(values.to(tl.float32)) < float("inf"), values, 0.0).to(values.dtype)
 
 

@@ -1,13 +1,11 @@
-"""Parts of all attention kernels: softmax attention one tile of keys at a time, the KV indices of
-a tile, and folding in what was attended before, over a prefix that rows share."""
+"""Device functions of all attention kernels: a running softmax over tiles and parts of keys."""
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import triton
 import triton.language as tl
 
-_LOG2_E = tl.constexpr(1.4426950408889634)
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -19,18 +17,18 @@ def fold_tile(
 
     queries [M, D], keys and values [N, D]; `visible` [M, N] or [1, N] is read only if MASKED, and
     `bias` [M, N] if BIASED. With SOFTCAP scores are bounded by `softcap`. With MAY_SEE_NONE a query
-    may have seen no key yet. So far, peak [M] is the greatest score, total [M] the sum of
-    2 ** (score - peak), and attended [M, D] the sum of values with these weights: all float32.
+    may have seen no key yet. The state is float32. peak [M] is the greatest score. total [M]
+    is the sum of 2 ** (score - peak), and attended [M, D] that of values with these weights.
     """
     scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
-    scores *= scale if SOFTCAP or BIASED else scale * _LOG2_E
+    scores *= scale if SOFTCAP or BIASED else scale * LOG2_E
     if SOFTCAP:
         # tanh(x) = 1 - 2 / (exp(2 x) + 1), right where the exponential overflows too.
-        scores = softcap - 2 * softcap / (tl.exp2(scores * (2 * _LOG2_E / softcap)) + 1)
+        scores = softcap - 2 * softcap / (tl.exp2(scores * (2 * LOG2_E / softcap)) + 1)
     if BIASED:
         scores += bias
     if SOFTCAP or BIASED:
-        scores *= _LOG2_E
+        scores *= LOG2_E
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
     higher = tl.maximum(peak, tl.max(scores, axis=1))
@@ -47,8 +45,8 @@ def fold_tile(
 def tile_kv_indices(table, start, end, PAGE: tl.constexpr, TILE: tl.constexpr):
     """KV indices int64[TILE] of the tokens from `start` on, a multiple of TILE.
 
-    `table` points to the row's block ids, and is not read for tokens from `end` on. A PAGE of 0
-    means no paging: a token's index is its position.
+    `table` points to the row's block ids, which are read for tokens before `end` only. Without
+    paging, a PAGE of 0, a token's index is its position.
     """
     tokens = start + tl.arange(0, TILE)
     if PAGE == 0:
@@ -69,12 +67,12 @@ def fold_parts(
 ):  # fmt: skip
     """Fold `count` parts of a prefix into a running softmax (see `fold_tile`).
 
-    `offsets` int64[M] are the queries' indices among the T * H = `stride` of a part; they
-    are read where `present`.
+    `offsets` int64[M] are the queries' indices among the T * H = `stride` of a part, read where
+    `present`.
     """
     for part in range(count):
         here = part * stride + offsets
-        seen = tl.load(log_sum_exps + here, mask=present, other=float("-inf")) * _LOG2_E
+        seen = tl.load(log_sum_exps + here, mask=present, other=float("-inf")) * LOG2_E
         inside = (seen > float("-inf"))[:, None] & (dims < HEAD_DIM)[None, :]
         partial = tl.load(
             outputs + here[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0

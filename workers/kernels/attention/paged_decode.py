@@ -1,17 +1,15 @@
-"""Attention of one query a sequence over a paged cache: bound by reading keys and values.
+"""Attention of one query a row over a paged cache: bound by reading keys and values.
 
-The query heads that share a KV head are the rows of one product, so keys and values are read once
-(grouped queries, Ainslie et al. 2023, arXiv:2305.13245). If sequences times KV heads are too few
-programs to fill the GPU, each context is split among several programs, and their results are merged
-by log-sum-exp (Flash-Decoding, Dao et al. 2023). The number of splits does not depend on lengths,
-which each program reads on the device, so a CUDA graph of a launch is right for any lengths. A
-caller that knows of a far longer context may request more splits.
+Query heads that share a KV head are the rows of one product, which reads keys and values once
+(grouped queries, Ainslie et al. 2023, arXiv:2305.13245). If rows times KV heads are too few
+programs to fill the GPU, several programs split each context. Log-sum-exps merge their results
+(Flash-Decoding, Dao et al. 2023). Programs read lengths on the device, and their number does not
+depend on these: a CUDA graph of a launch is right for any lengths.
 
-A row whose first tokens are a prefix that it shares with others may leave these out: attention over
-them is computed once for all rows (`shared_prefix`), and folded in at the end.
+A row may leave out a prefix that it shares with others. Attention over it is computed once for all
+these rows (`shared_prefix`), and folded in at the end.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 from typing import NamedTuple
@@ -27,13 +25,11 @@ from workers.device.tuning import (
     DECODE_PROGRAMS_PER_PROCESSOR,
     DECODE_TILE_BYTES,
 )
-from workers.kernels.attention.online_softmax import fold_parts, fold_tile, tile_kv_indices
+from workers.kernels.attention.online_softmax import LOG2_E, fold_parts, fold_tile, tile_kv_indices
 from workers.kernels.launch import pdl, processors
 from workers.step.paged_step import PrefixParts
 
 MAX_SPLITS = 64
-
-_LOG2_E = tl.constexpr(1.4426950408889634)
 
 _UNALIGNED = ["block_tables", "slots", "context_lens", "starts", "parts"]
 _UNALIGNED += ["table_stride", "part_stride"]
@@ -63,7 +59,7 @@ def attend(
     prefix: PrefixParts | None = None,
 ) -> None:
     """softmax(q K^T * scale) V of each row over the first `context_lens[row]` tokens of its slot.
-    With a window these are the last `window` of them.
+    With a window only the last `window` of them count.
 
     queries      [R, H, D], dense within a row
     keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
@@ -90,9 +86,8 @@ def _launch(
     *,
     own_parts: bool = False,
 ) -> Launch:
-    """Choose by shapes, the most tokens that a row may see, and whether rows have `own_parts`.
-
-    These are behind a prefix. A captured launch is then right for any lengths."""
+    """Choose by shapes, the most tokens that a row may see, and whether rows have `own_parts`,
+    behind a prefix. A captured launch is then right for any lengths."""
     kv_heads, head_dim = keys.shape[2:]
     row_bytes = (1 << (head_dim - 1).bit_length()) * keys.itemsize
     # In float32, which tensor cores do not multiply, more would not fit in registers.
@@ -211,7 +206,7 @@ def _attend(
     written = inside & (context > 0)
     tl.store(out + here * HEAD_DIM + within, attended.to(out.dtype.element_ty), mask=written)
     if SPLIT:
-        sums = (peak + tl.log2(total)) / _LOG2_E
+        sums = (peak + tl.log2(total)) / LOG2_E
         tl.store(log_sum_exps + here + heads, sums, mask=present)
 
 
@@ -245,10 +240,10 @@ def _fold_tokens(
 def merge(outputs: torch.Tensor, log_sum_exps: torch.Tensor, out: torch.Tensor) -> None:
     """Softmax attention over the union of S <= MAX_SPLITS disjoint splits of a context.
 
-    outputs [S, R, H, D] and log_sum_exps float32[S, R, H] (natural logarithm), both contiguous, are
-    each split's own attention (Dao 2023, arXiv:2307.08691, section 3); `out` is [R, H, D]. A split
-    without tokens has a log-sum-exp of -inf, and its output is never read; a row without tokens in
-    any split is not written.
+    outputs       [S, R, H, D], contiguous, each split's own attention (Dao 2023, arXiv:2307.08691,
+                  section 3). It is not read where the log-sum-exp is -inf: a split without tokens.
+    log_sum_exps  float32[S, R, H] of natural logarithms, contiguous
+    out           [R, H, D]. A row without tokens in any split is not written.
     """
     splits, rows, heads, head_dim = outputs.shape
     assert splits <= MAX_SPLITS

@@ -4,7 +4,6 @@ Attention over a paged cache is causal, over a step's own tokens bidirectional. 
 share a KV head are packed into one tile, query by query, so that short chunks fill it.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 from typing import NamedTuple
@@ -27,8 +26,11 @@ from workers.step.paged_step import PrefixParts
 
 
 class Paging(NamedTuple):
-    """The rows' contexts in a paged cache: row slots[r] of `block_tables` int32[S, max_blocks],
-    contiguous, holds row r's block ids; slots and context_lens are int32[R]."""
+    """The rows' contexts in a paged cache.
+
+    block_tables         int32[S, max_blocks], contiguous. Row slots[r] holds row r's block ids.
+    slots, context_lens  int32[R]
+    """
 
     block_tables: torch.Tensor
     slots: torch.Tensor
@@ -50,8 +52,8 @@ def attend(
 ) -> None:
     """Attention by the scale, window and softcap of `kind`, without a cache or over one.
 
-    With `paging` it is causal: each row's queries are the last tokens of its context, and see
-    themselves and those before. Without, every token sees all of its row.
+    With `paging` it is causal, and each row's queries are the last tokens of its context. Without,
+    every token sees all of its row.
 
     queries      [T, H, D], dense within a token; row r's are [query_starts[r], query_starts[r + 1])
     keys, values [blocks, page, Hkv, D], contiguous, or without a cache [T, Hkv, D], dense within a
@@ -206,8 +208,11 @@ def _fold_ranges(
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEY_TILE: tl.constexpr, FIRST_PART: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr, DIM_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys from `own_from` on that queries at the `positions` from `earliest` to `latest`
-    see: each those less than `after` behind it, before `limit`."""
+    """Fold the keys from `own_from` on that queries at `positions` see.
+
+    These run from `earliest` to `latest`. Each query sees the keys before `limit` that are less
+    than `after` behind it.
+    """
     # Query i of a causal row sees keys [0, cached + i]: all see [0, common), some [common, end).
     seen = tl.minimum(positions + after, limit)
     all_see = tl.minimum(earliest + after, limit) - own_from

@@ -1,12 +1,11 @@
 """Attention over prefixes that several rows share: keys and values are read once for all of them.
 
-All tokens of a group see the whole prefix, so its tokens' query heads that share a KV head are
-packed into one product, however few queries each row has (Ye et al. 2024, ChunkAttention,
-arXiv:2402.15220; Juravsky et al. 2024, Hydragen, arXiv:2402.05099). A table on the device says what
-each program does, so a CUDA graph of a launch is right for any groups.
+All tokens of a group see the whole prefix, so one product packs their query heads of a KV head.
+Programs read their work from a table on the device: a CUDA graph of a launch is right for any
+groups. Sources: ChunkAttention, Ye et al. 2024, arXiv:2402.15220; Hydragen, Juravsky et al. 2024,
+arXiv:2402.05099.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import torch
@@ -16,11 +15,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.contract.model_config import AttentionKind
 from workers.device.tuning import SHARED_PREFIX_TILE
+from workers.kernels.attention.online_softmax import LOG2_E
 from workers.kernels.attention.paged_prefill import fold_tiles, tile_for
 from workers.kernels.launch import pdl
 from workers.step.paged_step import PrefixParts
-
-_LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 def tokens_a_tile(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
@@ -44,9 +42,8 @@ def attend(
     keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
     block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
     slots        int32[R]
-    tiles        int32[N, 6]: (first token, tokens, row, start, end, part): all these tokens see
-                 the positions [start, end) of the row, which are whole blocks; at most
-                 `tokens_a_tile`. An entry of no tokens does nothing
+    tiles        int32[N, 6]: (first token, tokens, row, start, end, part); at most `tokens_a_tile`
+                 tokens, or none, that see the positions [start, end) of the row, whole blocks
     kind         its scale and softcap; no window
     """
     (heads, head_dim), (page, kv_heads) = queries.shape[1:], keys.shape[1:3]
@@ -117,4 +114,4 @@ def _attend(
     here = part * part_stride + tokens * HEADS + heads
     out = (attended / total[:, None]).to(outputs.dtype.element_ty)
     tl.store(outputs + here[:, None] * HEAD_DIM + dims[None, :], out, mask=inside)
-    tl.store(log_sum_exps + here, (peak + tl.log2(total)) / _LOG2_E, mask=present)
+    tl.store(log_sum_exps + here, (peak + tl.log2(total)) / LOG2_E, mask=present)

@@ -1,11 +1,8 @@
 """The fused kernels that layers use on CUDA, to be named without Triton."""
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-
-if TYPE_CHECKING:
-    from workers.kernels.linear.fused_kernels import FusedKernels
 
 FusedActivation = Literal["silu", "gelu", "gelu_tanh"]
 """The activation functions that kernels can compute. `gelu_tanh` is GELU's approximation."""
@@ -18,10 +15,24 @@ class Norm(NamedTuple):
     eps: float
 
 
-def fused_kernels(device: torch.device) -> "FusedKernels | None":
-    """The kernels of a CUDA device. None elsewhere, where Triton may not be installed."""
-    if device.type != "cuda":
-        return None
-    from workers.kernels.linear.fused_kernels import FusedKernels  # noqa: PLC0415
+class FusedKernels:
+    """Functions of rows [N, size], of one dtype. To make one imports Triton.
 
-    return FusedKernels()
+    gated_product  may measure which implementation is fastest
+    prefers        whether `skinny_linear` beats the library's product for a number of rows, with or
+                   without a norm before it
+    """
+
+    def __init__(self) -> None:
+        from workers.kernels.linear import gated_product, rowwise, skinny_linear  # noqa: PLC0415
+
+        self.embedding = rowwise.embedding
+        self.rms_norm, self.add_rms_norm = rowwise.rms_norm, rowwise.add_rms_norm
+        self.layer_norm = rowwise.layer_norm
+        self.gated_product = gated_product.GatedProduct
+        self.prefers, self.skinny_linear = skinny_linear.prefers, skinny_linear.linear
+
+
+def fused_kernels(device: torch.device) -> FusedKernels | None:
+    """The kernels of a CUDA device. None elsewhere, where Triton may not be installed."""
+    return FusedKernels() if device.type == "cuda" else None

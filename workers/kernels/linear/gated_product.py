@@ -1,17 +1,15 @@
-"""Selects the fastest way to a gated layer's product for a number of rows: cuBLAS followed by the
-gate's kernel, or the project's own kernel with the gate inside.
+"""The fastest of two ways to a gated layer's product: cuBLAS and the gate's kernel, or one kernel.
 
 cuBLAS is fast for some numbers of rows and slow for others close by, and so are the tiles of the
-own kernel. Only measuring shows which is faster: it is done once for a shape, at the numbers of
-rows in `GATED_MEASURED_ROWS`; a number in between takes the way of the next larger.
+own kernel. Each shape is measured once, at the numbers of rows in `GATED_MEASURED_ROWS`. A number
+in between takes the way of the next larger.
 
-The own kernel applies the gate inside the product, so that the 2 F outputs a row are never written.
-It is persistent: one program a processor goes from tile to tile, so that the end of a tile overlaps
-the first loads of the next. Programs work through a band of neighbouring rows across all outputs,
-so that they find each other's data in the L2 cache.
+The own kernel applies the gate inside the product and never writes the 2 F outputs a row. It is
+persistent: one program a processor goes from tile to tile, and the end of a tile overlaps the first
+loads of the next. Programs work through a band of neighbouring rows across all outputs, and find
+each other's data in the L2 cache.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import logging
@@ -39,8 +37,8 @@ from workers.kernels.linear.fused import FusedActivation
 from workers.kernels.linear.rowwise import activated, activation_mul
 
 _ROUNDS, _PAUSE_SECONDS = 2, 2e-3
-"""A GPU at its power limit lowers its clock, which slows some ways more than others. Steps of so
-few tokens mostly run far from that limit: hence the pauses."""
+"""Pauses keep the GPU from its power limit, where a lower clock slows some ways more than others.
+Steps of so few tokens mostly run far from that limit."""
 
 _ALIGNMENT = 16
 """Bytes. The copy engine requires it of a tensor's start and of the stride of its rows."""
@@ -85,11 +83,8 @@ def _tiles(
     *,
     has_choice: bool,
 ) -> Sequence[GatedTile | None] | None:
-    """The fastest way for each of `GATED_MEASURED_ROWS`. None without a choice.
-
-    Measured with random numbers: how many bits change decides how much power a processor draws,
-    and so how fast it runs.
-    """
+    """The fastest way for each of `GATED_MEASURED_ROWS`. None without a choice. The numbers are
+    random: the bits that change decide a processor's power, and so its speed."""
     product = f"gated product, {shape[1]} to {shape[0] // 2} features in {dtype}"
     if not has_choice:
         _logger.info("%s: library for any number of tokens", product)
@@ -106,7 +101,7 @@ def _tiles(
 
 
 def formatted_ways(tiles: Sequence[GatedTile | None]) -> str:
-    """Up to which number of rows each way is taken, given the `tiles` that were measured."""
+    """The measured `tiles` as text: each way with the most rows that it is taken for."""
     measured = GATED_MEASURED_ROWS
     ways = [None, *tiles, GATED_HIGH_TILE]
     ends = [f"to {rows}" for rows in (measured.start - measured.step, *measured)]

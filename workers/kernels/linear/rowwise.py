@@ -1,6 +1,5 @@
 """Kernels that read each row once: embedding lookup, RMSNorm, LayerNorm, a gate's activation."""
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import torch
@@ -14,10 +13,8 @@ from workers.kernels.linear.fused import FusedActivation
 
 
 def embedding(ids: torch.Tensor, weight: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """weight[ids] * scale: int64[N] within [0, count), [count, size] contiguous -> [N, size].
-
-    The product is computed in float32 and rounded once.
-    """
+    """weight[ids] * scale: int64[N] within [0, count), [count, size] contiguous -> [N, size]. The
+    product is computed in float32 and rounded once."""
     count, size = len(ids), weight.shape[1]
     out = torch.empty((count, size), dtype=weight.dtype, device=weight.device)
     block = triton.next_power_of_2(size)
@@ -54,9 +51,7 @@ def _embed(
 
 def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / rms(x) * w (Zhang and Sennrich 2019, arXiv:1910.07467): [N, D] -> [N, D] in rows' dtype.
-
-    Computed in float32, rounded once.
-    """
+    Computed in float32, rounded once."""
     out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
     _launch(rows, weight, eps, out, add=False)
     return out
@@ -65,8 +60,8 @@ def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tens
 def add_rms_norm(
     residual: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """Adds `rms_norm(rows, weight, eps)` to `residual` [N, D], contiguous, which is overwritten and
-    returned. The norm is not rounded before the sum."""
+    """Add `rms_norm(rows, weight, eps)` to `residual` [N, D], contiguous, in place, and return it.
+    The norm is not rounded before the sum."""
     _launch(rows, weight, eps, residual, add=True)
     return residual
 
@@ -121,10 +116,10 @@ def layer_norm(
     *,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """LayerNorm (Ba et al. 2016, arXiv:1607.06450) of rows, or residual + rows, [N, D] contiguous
-    each: [N, D] in their dtype, a new tensor.
+    """LayerNorm (Ba et al. 2016, arXiv:1607.06450) of rows, or of residual + rows.
 
-    Computed in float32, rounded once.
+    Both are [N, D], contiguous. Returns a new [N, D] in their dtype, computed in float32 and
+    rounded once.
     """
     count, size = rows.shape
     out = torch.empty_like(rows)

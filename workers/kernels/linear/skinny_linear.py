@@ -2,12 +2,10 @@
 
 A program owns some of the outputs and streams their weights once, for all rows. The operations
 around the product are fused: the normalisation of its input, the bias, the gate, the residual.
-Programmatic dependent launch (griddepcontrol, CUDA 12.3) lets a program begin to read its weights
-while the kernel before it still runs, which closes a gap of some 3 us, a tenth of a small layer's
-time.
+With programmatic dependent launch (`pdl`), programs read weights while the kernel before still
+runs. This closes a gap of some 3 us, a tenth of a small layer's time.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import torch

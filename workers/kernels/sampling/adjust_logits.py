@@ -1,9 +1,8 @@
 """Masks, biases and penalties, on the rows that have any."""
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -18,56 +17,40 @@ _UNALIGNED = [
 """As `workers.kernels.sampling.draw_tokens.UNALIGNED`."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdjustedRows:
-    """`workers.sampling.sampling_table.Adjustments` on the device.
-
-    rows, slots   int32[A]
-    penalties     float32[3, A]: presence, frequency, repetition
-    counts        int16[max_running, V]; None where no row has penalties
-    mask_rows     int32[A]; None without a mask
-    words         int32[M, W]; None without a mask
-    bias_indices  int32[N], for the N entries of all biases which of the A rows; None without biases
-    bias_ids      int32[N]
-    bias_values   float32[N]
-    """
-
-    rows: torch.Tensor
-    slots: torch.Tensor
-    penalties: torch.Tensor
-    counts: torch.Tensor | None = None
-    mask_rows: torch.Tensor | None = None
-    words: torch.Tensor | None = None
-    bias_indices: torch.Tensor | None = None
-    bias_ids: torch.Tensor | None = None
-    bias_values: torch.Tensor | None = None
-
-
-def adjusted_logits(logits: torch.Tensor, rows: AdjustedRows) -> torch.Tensor:
+def adjusted_logits(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    slots: torch.Tensor,
+    penalties: torch.Tensor,
+    counts: torch.Tensor | None,
+    mask: tuple[torch.Tensor, torch.Tensor] | None,
+    biases: Sequence[torch.Tensor],
+) -> torch.Tensor:
     """float32[A, V]: the rows' logits after mask, bias and penalties, in this order.
 
     In float32 whatever the logits are: a penalty of 0.1 on a bfloat16 logit of 20 would be lost.
+    `rows`, `slots` and what `Adjustments` says of the others are on the device.
+
+    penalties  float32[3, A]
+    counts     int16[max_running, V]; None where no row has penalties
+    mask       (int32[A], `TokenMask.words`); None without a mask
+    biases     (int32[N], int32[N], float32[N]); empty without biases
     """
-    vocabulary = logits.shape[1]
-    count = len(rows.rows)
+    vocabulary, count = logits.shape[1], len(rows)
     out = torch.empty((count, vocabulary), dtype=torch.float32, device=logits.device)
-    words = rows.words
-    arguments = (
-        logits, rows.rows, rows.slots, rows.penalties, rows.counts, rows.mask_rows, words, out,
-        count, 0 if words is None else words.shape[1],
-    )  # fmt: skip
+    mask_rows, words = mask or (None, None)
+    width = 0 if words is None else words.shape[1]
+    arguments = (logits, rows, slots, penalties, counts, mask_rows, words, out, count, width)
     flags = {
         "VOCABULARY": vocabulary,
         "TILE": TILE,
-        "COUNTED": rows.counts is not None,
-        "MASKED": words is not None,
+        "COUNTED": counts is not None,
+        "MASKED": mask is not None,
     }
     _adjust[(count, triton.cdiv(vocabulary, TILE))](*arguments, **flags, num_warps=4)
-    if rows.bias_ids is not None:
-        entries = len(rows.bias_ids)
-        _adjust_biased[(triton.cdiv(entries, TILE),)](
-            *arguments, rows.bias_indices, rows.bias_ids, rows.bias_values, entries, **flags
-        )
+    if biases:
+        entries = len(biases[0])
+        _adjust_biased[(triton.cdiv(entries, TILE),)](*arguments, *biases, entries, **flags)
     return out
 
 

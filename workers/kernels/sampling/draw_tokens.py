@@ -1,17 +1,15 @@
 """One token a row by one uniform number, without a sort.
 
-The token is where the uniform number falls in the row's cumulative distribution. A row without
-filters takes its tokens in the order of ids: the number picks a group by the groups' shares, then a
-token in it. A row with filters takes them in descending order of probability, equal ones by id, as
-if it were sorted; searches find what a sort would show.
+The token is where the uniform number falls in the row's cumulative distribution. Without filters
+tokens are in the order of ids: the number picks a group by the groups' shares, then a token in it.
+With filters they are in descending order of probability, equal ones by id. Searches find what a
+sort would show.
 
-Masses are integers (probability relative to the highest, times 2^40), so that sums do not depend on
-the order of additions: equal seeds and logits always draw equal tokens, and all threads of a
-program agree. Threads with different sums would leave a search in different iterations, and the
-program would hang.
+Masses are integers: probability relative to the highest, times 2^40. Their sums do not depend on
+the order of additions, so equal seeds and logits always draw equal tokens. All threads of a program
+agree, too: with different sums they would leave a search in different iterations, and hang.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 from typing import NamedTuple
@@ -42,8 +40,8 @@ UNALIGNED = [
     *("adjusted_index", "sums"),
     *("inverse_temperature", "uniforms", "top_ps", "min_ps", "top_ks"),
 ]
-"""Arguments that are parts of one allocation: their alignment depends on the number of rows, and
-must not lead to another compilation, which would hold up all requests."""
+"""Arguments that are parts of one allocation: the number of rows decides their alignment. It must
+not lead to another compilation, which would hold up all requests."""
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The lowest finite float32: a logit of -inf is never drawn."""
@@ -52,9 +50,7 @@ _SLACK = tl.constexpr(0.999)
 """Part of what top-p drops that is used for the pivot: a margin for sums that round differently."""
 
 TOKENS = tl.constexpr(0)
-
 MASSES = tl.constexpr(1)
-
 TIES = tl.constexpr(2)
 
 ONE = tl.constexpr(float(1 << 40))
@@ -83,8 +79,8 @@ class DrawParameters(NamedTuple):
 class Candidates(NamedTuple):
     """The tokens of S rows that their filters may keep.
 
-    pivots       float32[S], a bound below which no filter keeps a logit; +inf for a row without
-                 filters and for one that is not finite
+    pivots       float32[S], a bound below which no filter keeps a logit. +inf for a row without
+                 filters and for one that is not finite.
     found        int32[S], how many of the row's logits are not below it
     values, ids  float32 and int32[S, CAPACITY], the first CAPACITY of them found, in any order
     """
@@ -225,9 +221,7 @@ def _draw_in_order(
 @triton.jit
 def _invert(weights, target):
     """The index at which the running sum of `weights` [N] passes `target`, and the sum before it.
-
-    Never the index of a weight of 0, however sums round.
-    """
+    Never the index of a weight of 0, however sums round."""
     indices = tl.arange(0, weights.shape[0])
     cumulative = tl.cumsum(weights, axis=0)
     passed = cumulative <= target
@@ -385,9 +379,8 @@ def min_p_logit(highest, scale, min_p):
 
 @triton.jit
 def search(source, low, high, target, tie, BY: tl.constexpr, LAYOUT: tl.constexpr):
-    """The greatest key of [low, high) such that at least `target` (int64) is not below it, or `low`
-    if there is less. The second result is how much is above that key. All threads must agree on the
-    arguments."""
+    """The greatest key of [low, high) that at least `target` (int64) is not below, else `low`. The
+    second result is how much is above that key. All threads must agree on the arguments."""
     cuts = tl.arange(0, _PIVOTS).to(tl.int64)
     above = target * 0
     while high - low > 1:
@@ -464,8 +457,8 @@ def mass(values, highest, scale):
 def total_mass(shares):
     """int64: the mass of float32 shares [N] together.
 
-    The same in all threads; a sum of floats need not be, because some threads may fuse the product
-    that made a share with the addition.
+    The same in all threads. A sum of floats need not be: some threads may fuse the product that
+    made a share with the addition.
     """
     return tl.sum((shares * ONE).to(tl.int64), axis=0)
 

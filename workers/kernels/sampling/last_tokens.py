@@ -1,6 +1,5 @@
 """Each slot's newest token, kept on the device between steps."""
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import torch
@@ -24,10 +23,8 @@ def keep(last_tokens: torch.Tensor, slots: torch.Tensor, tokens: torch.Tensor) -
 def look_up(
     last_tokens: torch.Tensor, slots: torch.Tensor, tokens: torch.Tensor, out: torch.Tensor
 ) -> None:
-    """out = last_tokens[slots] where `tokens` is negative, else `tokens`.
-
-    last_tokens int64[N], slots int32[T]; tokens and out int64[T], which may be the same.
-    """
+    """out = last_tokens[slots] where `tokens` is negative, else `tokens`. last_tokens int64[N],
+    slots int32[T]; tokens and out int64[T], which may be the same."""
     count = len(slots)
     _look_up[(triton.cdiv(count, _BLOCK),)](
         last_tokens, slots, tokens, out, count, BLOCK=_BLOCK, num_warps=1, **pdl(out)

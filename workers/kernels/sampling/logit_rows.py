@@ -1,8 +1,8 @@
-"""Passes over rows of logits: the best token of each row (greedy sampling), and the statistics of
-groups of logits; how all sampling kernels read a row, and integer keys in the order of logits.
+"""Passes over rows of logits: the best token of each row (greedy sampling), statistics of groups.
+
+All sampling kernels read rows as here, and compare logits by integer keys in the same order.
 """
 
-# triton has no types, and takes a launch's options among a kernel's arguments.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 from typing import NamedTuple
@@ -51,8 +51,8 @@ class GroupStatistics(NamedTuple):
 
 
 def best_tokens(rows: LogitRows) -> torch.Tensor:
-    """The lowest id among each row's highest logits, int32[S]. -1 where a row holds NaN or +inf or
-    nothing but -inf."""
+    """The lowest id among each row's highest logits, int32[S]. -1 where a row holds NaN, +inf or
+    only -inf."""
     count, vocabulary = rows.logits.shape
     tiles = -(-vocabulary // TILE)
     device = rows.logits.device
@@ -83,8 +83,7 @@ def _best_of_tiles(
     logits, adjusted, adjusted_index, partial,
     VOCABULARY: tl.constexpr, TILE: tl.constexpr, ADJUSTED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Each tile's best as one integer: the logit's key in the high half, the id counted down in the
-    low half."""
+    """Each tile's best as one integer, the logit's key above the id, which is counted down."""
     if PDL:
         gdc_wait()
         gdc_launch_dependents()

@@ -1,21 +1,25 @@
-"""Rotation and KV write against torch's, and that they touch nothing else."""
+"""Writes of the KV cache against torch's, and that they touch nothing else."""
 
 import pytest
 import torch
 
-from tests.workers.kernels.drawn import drawn
-from workers.kernels.attention.kv_cache import KVTarget, rotate_and_cache, write_kv
+from tests.workers.attention_problems import Heads
+from tests.workers.kernels.cases import cases, drawn
+from workers.kernels.attention.kv_cache import KVTarget, copy_blocks, rotate_and_cache, write_kv
 from workers.layers.norm import QKNorm
 
 PAGE = 4
-HEADS = [
-    (4, 4, 64),
-    (4, 1, 80),
-    pytest.param((6, 2, 96), marks=pytest.mark.long),
-    (7, 1, 128),
-    pytest.param((2, 1, 256), marks=pytest.mark.long),
-]
-"""(query heads, KV heads, head size)"""
+SHAPES = cases(
+    {str(heads): heads for heads in [(4, 4, 64), (4, 1, 80), (6, 2, 96), (7, 1, 128), (2, 1, 256)]},
+    usual={"(4, 1, 80)", "(7, 1, 128)"},
+)
+
+
+def angles(rotary_dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """A table of nine positions, and those of five tokens."""
+    turns = 6 * torch.rand(9, rotary_dim // 2)
+    table = torch.cat((turns.cos(), turns.sin()), dim=1).to(device)
+    return table, torch.tensor([3, 0, 8, 8, 0], device=device)
 
 
 def rotated(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -27,22 +31,18 @@ def rotated(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-@pytest.mark.parametrize("shape", HEADS)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_rotate_and_cache(
     *,
-    shape: tuple[int, int, int],
+    shape: Heads,
     in_place: bool,
     dtype: torch.dtype,
     rounding: float,
     device: torch.device,
 ) -> None:
     num_heads, kv_heads, head_dim = shape
-    numbers = torch.Generator().manual_seed(head_dim)
-    heads = torch.randn(5, num_heads + 2 * kv_heads, head_dim, generator=numbers)
-    heads = heads.to(device, dtype)
-    angles = 6 * torch.rand(9, head_dim // 2, generator=numbers)
-    table = torch.cat((angles.cos(), angles.sin()), dim=1).to(device)
-    positions = torch.tensor([3, 0, 8, 8, 0], device=device)
+    heads = drawn(5, num_heads + 2 * kv_heads, head_dim, dtype=dtype, device=device)
+    table, positions = angles(head_dim, device)
     kv_indices = torch.tensor([11, 2, 7, 0], device=device)
     keys = torch.full((3, PAGE, kv_heads, head_dim), 7.0, device=device, dtype=dtype)
     values = torch.full_like(keys, -7.0)
@@ -69,10 +69,10 @@ def test_rotate_and_cache(
 
 
 @pytest.mark.parametrize(("normed", "rotary"), [(True, 1.0), (True, 0.5), (False, 0.75)])
-@pytest.mark.parametrize("shape", HEADS)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_normed_and_rotated_in_part(
     *,
-    shape: tuple[int, int, int],
+    shape: Heads,
     normed: bool,
     rotary: float,
     dtype: torch.dtype,
@@ -82,9 +82,7 @@ def test_normed_and_rotated_in_part(
     num_heads, kv_heads, head_dim = shape
     rotary_dim = int(head_dim * rotary)
     heads = 3 * drawn(5, num_heads + 2 * kv_heads, head_dim, dtype=dtype, device=device)
-    angles = 6 * torch.rand(9, rotary_dim // 2)
-    table = torch.cat((angles.cos(), angles.sin()), dim=1).to(device)
-    positions = torch.tensor([3, 0, 8, 8, 0], device=device)
+    table, positions = angles(rotary_dim, device)
     weights = 1 + torch.rand(2, head_dim, device=device)  # float32, whatever the heads are
     norm = QKNorm(weights[0], weights[1], 1e-3) if normed else None
 
@@ -111,8 +109,7 @@ def test_normed_and_rotated_in_part(
 
 
 def test_write_kv(dtype: torch.dtype, device: torch.device) -> None:
-    numbers = torch.Generator().manual_seed(0)
-    packed = torch.randn(3, 9, 80, generator=numbers).to(device, dtype)
+    packed = drawn(3, 9, 80, dtype=dtype, device=device)
     new_keys, new_values = packed[:, 3:6], packed[:, 6:]
     kv_indices = torch.tensor([5, 6, 1], device=device)
     keys, values = torch.zeros(2, 2, PAGE, 3, 80, device=device, dtype=dtype)
@@ -121,3 +118,13 @@ def test_write_kv(dtype: torch.dtype, device: torch.device) -> None:
         expected = torch.zeros_like(cache)
         expected.flatten(0, 1)[kv_indices] = new
         assert torch.equal(cache, expected)
+
+
+@pytest.mark.parametrize("block", [(16, 2, 24), (65, 2, 128)], ids=str)
+def test_copy_blocks(block: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    """In all layers at once, by one program and by several."""
+    cache = drawn(3, 2, 6, *block, dtype=dtype, device=device)
+    want = cache.clone()
+    want[:, :, [0, 4]] = cache[:, :, [5, 2]]
+    copy_blocks(cache, torch.tensor([[5, 0], [2, 4]], dtype=torch.int32, device=device))
+    assert torch.equal(cache, want)

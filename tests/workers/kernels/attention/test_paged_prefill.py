@@ -3,64 +3,80 @@
 import pytest
 import torch
 
-from tests.workers.kernels.paged_rows import SHAPES, Heads, PagedRows, assert_attended
+from tests.workers.attention.reference import assert_attended, assert_solved, solution
+from tests.workers.attention_problems import Heads, PackedProblem, Problem, attention_needs
+from tests.workers.kernels.attention.test_paged_decode import SHAPES
+from tests.workers.kernels.cases import cases
 from workers.device.tuning import PrefillTile
 from workers.kernels.attention import paged_prefill
+from workers.step.paged_step import PrefixParts
 
 
 def attend(
-    rows: PagedRows, tile: PrefillTile | None = None, longest: int | None = None
+    problem: Problem,
+    tile: PrefillTile | None = None,
+    longest: int | None = None,
+    prefix: PrefixParts | None = None,
 ) -> torch.Tensor:
-    kind, longest = rows.heads.kind, longest or max(count for _, count in rows.rows)
-    paging = paged_prefill.Paging(rows.block_tables, rows.slots, rows.context_lens)
-    out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
-    given = (rows.queries, rows.keys, rows.values, rows.query_starts, longest, kind, out, paging)
+    step, queries, cache = problem.step, problem.qkv.queries, problem.cache(filled=True)
+    paging = paged_prefill.Paging(step.block_tables, step.slots, step.context_lens)
+    longest = longest or int(step.query_lens.max())
+    out = torch.full_like(queries, torch.nan, memory_format=torch.contiguous_format)
+    given = (queries, cache.keys, cache.values, step.query_starts, longest, problem.want.kind)
     if tile is None:
-        paged_prefill.attend(*given)
+        paged_prefill.attend(*given, out, paging, prefix=prefix)
     else:
-        paged_prefill._attend_with(tile, *given)
+        paged_prefill._attend_with(tile, *given, out, paging)
     return out
 
 
-def attend_bidirectional(rows: PagedRows) -> torch.Tensor:
-    out = torch.full_like(rows.queries, torch.nan, memory_format=torch.contiguous_format)
-    longest = max(count for _, count in rows.rows)
-    parts = rows.queries, rows.new_keys, rows.new_values
-    paged_prefill.attend(*parts, rows.query_starts, longest, rows.heads.kind, out)
+def attend_bidirectional(problem: PackedProblem) -> torch.Tensor:
+    qkv, step = problem.qkv, problem.step
+    out = torch.full_like(qkv.queries, torch.nan, memory_format=torch.contiguous_format)
+    rows = step.query_starts, max(problem.lengths)
+    paged_prefill.attend(*qkv, *rows, problem.want.kind, out)
     return out
 
 
-@pytest.mark.parametrize("heads", SHAPES)
+@pytest.mark.parametrize("heads", cases(SHAPES, usual={"(4, 1, 80)", "(2, 1, 256)"}))
 def test_causal(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> None:
-    rows = PagedRows([(0, 9), (70, 1), (3, 13), (0, 1)], heads, 16, dot_dtype, device)
-    assert_attended(attend(rows), rows.by_definition(), dot_dtype)
+    want = attention_needs(heads, dtype=dot_dtype, device=device.type, block_size=16)
+    problem = Problem([(0, 9), (70, 1), (3, 13), (0, 1)], want)
+    assert_solved(attend(problem), problem)
 
 
-@pytest.mark.parametrize("page", [1, 16, 24, pytest.param(64, marks=pytest.mark.long)])
-@pytest.mark.parametrize("tiles", [(16, 32), (32, 16)])
-def test_pages_and_tiles(page: int, tiles: tuple[int, int], device: torch.device) -> None:
+@pytest.mark.parametrize(
+    ("page", "tile"),
+    cases(
+        {str(page): page for page in (1, 16, 24, 64)},
+        {"low": PrefillTile(16, 32, 4, 2), "high": PrefillTile(32, 16, 4, 2)},
+        usual={"24-low", "16-high"},
+    ),
+)
+def test_pages_and_tiles(page: int, tile: PrefillTile, device: torch.device) -> None:
     """Groups of three do not divide a tile: the query heads of one token are in two."""
-    rows = PagedRows([(29, 37), (0, 33), (32, 1)], Heads(6, 2, 64), page, torch.float16, device)
-    tile = PrefillTile(*tiles, warps=4, stages=2)
-    assert_attended(attend(rows, tile), rows.by_definition(), torch.float16)
+    want = attention_needs((6, 2, 64), dtype=torch.float16, device=device.type, block_size=page)
+    problem = Problem([(29, 37), (0, 33), (32, 1)], want)
+    assert_solved(attend(problem, tile), problem)
 
 
 def test_the_longest_row_may_be_overestimated(device: torch.device) -> None:
-    rows = PagedRows([(7, 9), (0, 2)], Heads(2, 2, 64), 16, torch.float32, device)
-    assert_attended(attend(rows, longest=100), rows.by_definition(), torch.float32)
+    problem = Problem([(7, 9), (0, 2)], attention_needs((2, 2, 64), device=device.type))
+    assert_solved(attend(problem, longest=100), problem)
 
 
-@pytest.mark.parametrize("heads", SHAPES)
+@pytest.mark.parametrize("heads", cases(SHAPES, usual={"(4, 1, 80)", "(2, 1, 256)"}))
 def test_bidirectional(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> None:
-    rows = PagedRows([(0, length) for length in (7, 1, 33, 16)], heads, 16, dot_dtype, device)
-    assert_attended(attend_bidirectional(rows), rows.by_definition(causal=False), dot_dtype)
+    want = attention_needs(heads, paged=False, dtype=dot_dtype, device=device.type)
+    problem = PackedProblem([7, 1, 33, 16], want)
+    assert_solved(attend_bidirectional(problem), problem)
 
 
 def test_a_row_that_is_not_finite_spoils_no_other(device: torch.device) -> None:
-    rows = PagedRows([(0, 6), (0, 8), (0, 7)], Heads(2, 2, 64), 16, torch.float32, device)
-    exact = rows.by_definition(causal=False)
-    rows.packed[6:14] = torch.nan
-    got = attend_bidirectional(rows)
+    problem = PackedProblem([6, 8, 7], attention_needs((2, 2, 64), paged=False, device=device.type))
+    exact = solution(problem)
+    problem.packed[6:14] = torch.nan
+    got = attend_bidirectional(problem)
     assert got[6:14].isnan().all()
     finite = [*range(6), *range(14, 21)]
     assert_attended(got[finite], exact[finite], torch.float32)

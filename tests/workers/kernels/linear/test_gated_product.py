@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.workers.kernels.drawn import drawn
+from tests.workers.kernels.cases import cases, drawn
 from workers.contract.model_config import ActivationName
 from workers.device.tuning import GATED_HIGH_TILE, GATED_LOW_TILE, GatedTile
 from workers.kernels.linear.fused import FusedActivation
@@ -32,31 +32,34 @@ def expected(
     return function(gate) * up
 
 
-@pytest.mark.parametrize("count", [1, 31, 97, 130])
-@pytest.mark.parametrize(("in_features", "out_features"), [(64, 48), (72, 40), (16, 264)])
+@pytest.mark.parametrize(
+    ("count", "layer", "function"),
+    cases(
+        {str(count): count for count in (1, 31, 97, 130)},
+        {str(layer): layer for layer in [(64, 48), (72, 40), (16, 264)]},
+        {
+            "silu": ("silu", "silu"),
+            "gelu": ("gelu", "gelu"),
+            "gelu_tanh": ("gelu_pytorch_tanh", "gelu_tanh"),
+        },
+        usual={"1-(64, 48)-gelu", "31-(72, 40)-gelu_tanh", "97-(16, 264)-silu"},
+    ),
+)
 def test_rows_outputs_and_inputs_that_tiles_do_not_divide(
-    device: torch.device, count: int, in_features: int, out_features: int
+    device: torch.device,
+    count: int,
+    layer: tuple[int, int],
+    function: tuple[ActivationName, FusedActivation],
 ) -> None:
+    (in_features, out_features), (name, fused) = layer, function
     rows = drawn(count, in_features, dtype=torch.float16, device=device)
     weight = drawn(2 * out_features, in_features, dtype=torch.float16, device=device)
     weight *= in_features**-0.5
-    got = gated_linear(rows, weight, "silu", SMALL)
+    got = gated_linear(rows, weight, fused, SMALL)
     assert got.shape == (count, out_features)
     assert got.dtype == torch.float16
-    torch.testing.assert_close(got.double(), expected(rows, weight), rtol=2e-3, atol=2e-3)
-
-
-@pytest.mark.parametrize(
-    ("name", "function"), [("gelu", "gelu"), ("gelu_pytorch_tanh", "gelu_tanh")]
-)
-def test_other_functions(
-    device: torch.device, name: ActivationName, function: FusedActivation
-) -> None:
-    rows = 3 * drawn(40, 64, dtype=torch.float16, device=device)
-    weight = drawn(96, 64, dtype=torch.float16, device=device) / 8
-    got = gated_linear(rows, weight, function, SMALL).double()
     want = expected(rows, weight, function=activation(name))
-    torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(got.double(), want, rtol=2e-3, atol=2e-3)
 
 
 def test_great_gates_stay_finite(device: torch.device) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.workers.kernels.drawn import drawn
+from tests.workers.kernels.cases import cases, drawn
 from workers.contract.model_config import ActivationName
 from workers.device.tuning import SkinnyTile
 from workers.kernels.linear.fused import Norm
@@ -15,61 +15,65 @@ EPS = 1e-5
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.long), 16, 17, 32])
-@pytest.mark.parametrize(("in_features", "out_features"), [(64, 48), (200, 40), (520, 24)])
+@pytest.mark.parametrize(
+    ("count", "layer", "given", "dtype"),
+    cases(
+        {str(count): count for count in (1, 2, 5, 16, 17, 32)},
+        {str(layer): layer for layer in [(64, 48), (200, 40), (520, 24)]},
+        {
+            "silu": ("silu", False),
+            "biased_silu": ("silu", True),
+            "biased_gelu": ("gelu", True),
+            "biased_gelu_tanh": ("gelu_pytorch_tanh", True),
+        },
+        {str(dtype): dtype for dtype in (torch.float32, torch.float16)},
+        usual={
+            "1-(64, 48)-silu-torch.float32",
+            "1-(200, 40)-silu-torch.float16",
+            "1-(200, 40)-biased_gelu-torch.float32",
+            "5-(200, 40)-biased_gelu-torch.float32",
+            "17-(200, 40)-silu-torch.float16",
+            "17-(200, 40)-biased_gelu_tanh-torch.float32",
+            "32-(64, 48)-biased_silu-torch.float16",
+        },
+    ),
+)
 def test_a_product_with_what_surrounds_it(
-    device: torch.device, dtype: torch.dtype, count: int, in_features: int, out_features: int
+    device: torch.device,
+    count: int,
+    layer: tuple[int, int],
+    given: tuple[ActivationName, bool],
+    dtype: torch.dtype,
 ) -> None:
+    (in_features, out_features), (name, biased) = layer, given
     rows = drawn(count, in_features, dtype=dtype, device=device)
     weight = drawn(out_features, in_features, dtype=dtype, device=device) * in_features**-0.5
+    bias = drawn(out_features, dtype=dtype, device=device) if biased else None
     norm = Norm(drawn(in_features, dtype=dtype, device=device), EPS)
     residual = drawn(count, out_features, dtype=dtype, device=device)
-    plain = rows.float() @ weight.float().T
+    wide, added = weight.float(), None if bias is None else bias.float()
     normed = F.rms_norm(rows.float(), (in_features,), norm.weight.float(), EPS)
-    product = normed @ weight.float().T
+    plain, product = (F.linear(inputs, wide, added) for inputs in (rows.float(), normed))
     gate, up = product.chunk(2, dim=-1)
-    given = residual.clone()
+    function, summed = activation(name), product + residual.float()
+    fused = fused_activation(function)
+    assert fused is not None
     for got, want in (
-        (linear(rows, weight), plain),
-        (linear(rows, weight, norm=norm, residual=given), product + residual.float()),
-        (linear(rows, weight, norm=norm, gate="silu"), F.silu(gate) * up),
+        (linear(rows, weight, bias=bias), plain),
+        (linear(rows, weight, bias=bias, norm=norm, residual=residual), summed),
+        (linear(rows, weight, bias=bias, norm=norm, gate=fused), function(gate) * up),
+        (residual, summed),
     ):
         assert got.dtype == dtype
         assert (got.float() - want).abs().max() < TOLERANCE[dtype]
-    assert (given.float() - product - residual.float()).abs().max() < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("count", [1, 2, 17])
 def test_a_product_of_one_output(device: torch.device, count: int) -> None:
-    """As a reranker's head has it."""
+    """As a reranker has it."""
     rows = drawn(count, 64, dtype=torch.float32, device=device)
     weight = drawn(1, 64, dtype=torch.float32, device=device)
     assert (linear(rows, weight) - rows @ weight.T).abs().max() < TOLERANCE[torch.float32]
-
-
-@pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh"])
-@pytest.mark.parametrize("count", [1, 5, 17])
-def test_a_bias_and_what_surrounds_it(
-    device: torch.device, count: int, name: ActivationName
-) -> None:
-    rows = drawn(count, 200, dtype=torch.float32, device=device)
-    weight = drawn(40, 200, dtype=torch.float32, device=device) * 200**-0.5
-    norm = Norm(drawn(200, dtype=torch.float32, device=device), EPS)
-    bias = drawn(40, dtype=torch.float32, device=device)
-    residual = drawn(count, 40, dtype=torch.float32, device=device)
-    plain = F.linear(rows, weight, bias)
-    product = F.linear(F.rms_norm(rows, (200,), norm.weight, EPS), weight, bias)
-    gate, up = product.chunk(2, dim=-1)
-    function = activation(name)
-    fused = fused_activation(function)
-    assert fused is not None
-    for got, want in (
-        (linear(rows, weight, bias=bias, residual=residual.clone()), plain + residual),
-        (linear(rows, weight, bias=bias, norm=norm), product),
-        (linear(rows, weight, bias=bias, norm=norm, gate=fused), function(gate) * up),
-    ):
-        assert (got - want).abs().max() < TOLERANCE[torch.float32]
 
 
 @pytest.mark.parametrize("count", [1, 3])

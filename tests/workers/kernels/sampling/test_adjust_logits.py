@@ -1,27 +1,27 @@
-"""Masks, biases and penalties by the kernels, against the CPU's."""
+"""Masks, biases and penalties by the kernels, against the CPU's, and what warm-up compiles."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.workers.kernels.cases import cases
 from tests.workers.kernels.sampling.logits import VOCABULARY, logits_of
 from tests.workers.sampling.sampling_rows import allowing, filled_table, init
 from workers.sampling import cuda, sampler
-from workers.sampling.sampling_table import TokenMask
+from workers.sampling.sampler import warm_up_sampling
+from workers.sampling.sampling_table import SamplingTable, TokenMask
 
 
 @pytest.mark.parametrize(
     ("temperature", "dtype"),
-    [
-        (0.0, torch.float32),
-        (0.0, torch.bfloat16),
-        (0.8, torch.bfloat16),
-        pytest.param(0.8, torch.float32, marks=pytest.mark.long),
-        pytest.param(0.0, torch.float16, marks=pytest.mark.long),
-        pytest.param(0.8, torch.float16, marks=pytest.mark.long),
-    ],
+    cases(
+        {"0": 0.0, "0.8": 0.8},
+        {str(dtype): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)},
+        usual={"0-torch.float32", "0-torch.bfloat16"},
+    ),
 )
 def test_adjustments_equal_those_of_the_cpu(
     temperature: float, device: torch.device, dtype: torch.dtype
@@ -59,10 +59,39 @@ def test_adjustments_equal_those_of_the_cpu(
     assert torch.equal(on_device.counts.table.cpu(), on_cpu.counts.table)
 
 
-def test_a_small_penalty_is_not_lost_in_bfloat16(device: torch.device) -> None:
+@pytest.mark.parametrize("given", [{}, {"temperature": 1.0, "top_k": 1}], ids=str)
+def test_a_small_penalty_is_not_lost_in_bfloat16(
+    given: dict[str, Any], device: torch.device
+) -> None:
     logits = torch.full((1, 300), 20.0, dtype=torch.bfloat16, device=device)
-    table, parameters = filled_table(300, [init(0, [5], presence_penalty=0.01)], device)
+    table, parameters = filled_table(300, [init(0, [5], presence_penalty=0.01, **given)], device)
     for step in range(3):
         tokens = cuda.sample(logits, parameters, parameters.adjustments(), table.counts, None)
         assert tokens.tolist() == [step]
         table.counts.add(torch.tensor([0], device=device), tokens.long())
+
+
+@pytest.mark.gpu
+def test_nothing_is_compiled_after_warm_up(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a step's parameters begin in memory depends on the number of its rows."""
+    if device.type != "cuda":
+        pytest.skip("the interpreter compiles nothing")
+    warm_up_sampling(logits_of(1, 0, device, torch.bfloat16), SamplingTable(1, VOCABULARY, device))
+    compiled: list[str] = []
+    hook = "triton.knobs.runtime.jit_cache_hook"
+    monkeypatch.setattr(hook, lambda **given: compiled.append(given["repr"]))
+    words = allowing(VOCABULARY, [[5, 9]]).to(device)
+    drawn = [{}, {"temperature": 1.0}, {"top_p": 0.9, "temperature": 0.7}]
+    penalised = [{}, {"presence_penalty": 1.0}]
+    biased = [{}, {"bias": {3: 1.0}}, {"bias": {3: 1.0, 7: 2.0, 8: 1.0}}]
+    masks = [None, TokenMask(np.zeros(1, np.int32), words)]
+    for one, two, three, mask in product(drawn, penalised, biased, masks):
+        given: dict[str, Any] = {**one, **two, **three}
+        for count in range(1, 6):
+            inits = [init(slot, [1], **given) for slot in range(count)]
+            table, parameters = filled_table(VOCABULARY, inits, device)
+            logits = logits_of(count, 0, device, torch.bfloat16)
+            sampler.sample(logits, parameters, table.counts, mask)
+    assert compiled == []

@@ -1,0 +1,186 @@
+"""What graphs capture, which are kept, and which one a step takes. Capturing itself needs a GPU."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from workers.graphs.stage_graphs import (
+    AttentionBuffers,
+    PartialGraph,
+    StageGraphs,
+    decode_graph_sizes,
+    drop_slow_graphs,
+    formatted_sizes,
+    grouped_graph_sizes,
+    prompt_graph_sizes,
+    summary,
+)
+from workers.graphs.static_inputs import StaticRows
+from workers.step.rows import StepRows
+
+LAYERS = 3
+RUN = [
+    ["resolve", "embed", "qkv 0", "rotate 0"],
+    ["after 0", "qkv 1", "rotate 1"],
+    ["after 1", "qkv 2", "rotate 2"],
+]
+
+
+class Recorded:
+    """A stage, its inputs and a pool that record their calls in order."""
+
+    def __init__(self, *, with_rows: bool) -> None:
+        self.calls: list[str] = []
+        self.inputs = SimpleNamespace(
+            rows=object() if with_rows else None,
+            resolve_tokens=lambda: self.calls.append("resolve"),
+            as_decode_step=lambda: "tokens",
+            as_step_of_rows=lambda: "rows",
+        )
+        self.model = SimpleNamespace(
+            embed=lambda step: self.record("embed"), layers=[self.layer(i) for i in range(LAYERS)]
+        )
+        self.attention = SimpleNamespace(over=self.paged, split_qkv=lambda qkv: qkv)
+
+    def record(self, what: str) -> torch.Tensor:
+        self.calls.append(what)
+        return torch.tensor(float(len(self.calls)))
+
+    def layer(self, number: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            qkv=lambda hidden: self.record(f"qkv {number}"),
+            after_attention=lambda hidden, attended: self.record(f"after {number}"),
+        )
+
+    def paged(self, step: str) -> SimpleNamespace:
+        assert step == ("rows" if self.inputs.rows else "tokens")
+        return SimpleNamespace(
+            rotate_and_cache=lambda layer, qkv, out: self.record(f"rotate {layer}"),
+            attend=lambda layer, qkv, out: self.record(f"attend {layer}"),
+        )
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        yield
+
+    def begin(self) -> SimpleNamespace:
+        self.calls.append("begin")
+        return SimpleNamespace(capture_end=lambda: self.calls.append("end"))
+
+
+@pytest.mark.parametrize("with_rows", [False, True], ids=["piecewise", "mixed"])
+def test_everything_up_to_the_last_attention_is_captured(with_rows: bool) -> None:
+    stage: Any = Recorded(with_rows=with_rows)
+    buffers = AttentionBuffers(torch.zeros(4), torch.zeros(4))
+    graph = PartialGraph(stage.inputs, stage.model, stage.attention, None)
+    captured = graph.capture(stage, buffers)
+    if with_rows:
+        once = [*RUN[0], "attend 0", *RUN[1], "attend 1", *RUN[2]]
+        assert stage.calls == [*once, "begin", *once, "end"]
+        assert len(captured.pieces) == 1
+    else:
+        pieces = [call for piece in RUN for call in ("begin", *piece, "end")]
+        assert stage.calls == [*RUN[0], *RUN[1], *RUN[2], *pieces]
+        assert len(captured.pieces) == LAYERS
+    # What the last layer's attention starts from, of the run that was captured.
+    assert captured.hidden == stage.calls.index("after 1", len(stage.calls) // 2) + 1
+
+
+@pytest.mark.parametrize(
+    ("taken", "kept"),
+    [
+        ([1.0, 2.0, 3.0], [0, 1, 2]),
+        ([1.0, 3.0, 3.0, 4.0], [0, 1, 2, 3]),
+        ([2.0, 15.0, 12.0, 14.0, 13.0], [0, 2, 4]),
+        ([5.0, 5.0, 1.0], [2]),
+        ([5.0, 4.9, 4.8, 4.7], [1, 2, 3]),
+        ([], []),
+    ],
+)
+def test_a_graph_that_a_larger_one_clearly_outruns_is_dropped(
+    taken: list[float], kept: list[int]
+) -> None:
+    assert drop_slow_graphs([*range(len(taken))], taken.__getitem__) == kept
+
+
+def graph(size: int, static_rows: StaticRows | None = None) -> Any:
+    """A graph as far as it matters for which steps it is taken, and how it is called."""
+
+    def has_room_for(rows: StepRows) -> bool:
+        return rows.total <= size and (static_rows is None or static_rows.has_room_for(rows))
+
+    return SimpleNamespace(inputs=SimpleNamespace(size=size, has_room_for=has_room_for))
+
+
+@pytest.mark.parametrize(
+    ("contexts", "counts", "kind"),
+    [
+        ([600] * 20, [1] * 20, "decode"),
+        ([600] * 19 + [5000], [1] * 20, "piecewise"),
+        ([600] * 15 + [30000], [1] * 16, "decode"),
+        ([5000] * 20, [1] * 20, "decode"),
+        ([600] * 5 + [40], [1] * 5 + [30], "mixed"),
+        ([5000] * 5 + [40], [1] * 5 + [30], "piecewise"),
+        ([64] * 70, [1] * 70, None),
+    ],
+)
+def test_which_graph_a_step_takes(contexts: list[int], counts: list[int], kind: str | None) -> None:
+    graphs = StageGraphs(
+        decode=[graph(8), graph(64)],
+        mixed=[graph(64, StaticRows(32, 8, 1 << 15))],
+        piecewise=[graph(16), graph(64)],
+    )
+    lens = np.array(counts, np.int32)
+    slots = np.arange(len(counts), dtype=np.int32)
+    rows = StepRows.over(slots, lens, np.array(contexts, np.int32) - lens)
+    assert graphs.select(rows) is (getattr(graphs, kind)[-1] if kind else None)
+
+
+@pytest.mark.parametrize("most", [1, 7, 64, 500, 512, 700])
+def test_sizes_rise_to_the_largest(most: int) -> None:
+    rows = decode_graph_sizes(most)
+    assert rows == sorted(set(rows))
+    assert rows[-1] == most
+    assert rows[0] == 1
+    tokens = prompt_graph_sizes(most)
+    assert tokens == sorted(set(tokens))
+    assert all(size <= most for size in tokens)
+
+
+def test_shared_prefixes_have_few_sizes_up_to_the_largest() -> None:
+    assert grouped_graph_sizes(decode_graph_sizes(300)) == [16, 32, 64, 128, 192, 256, 300]
+    assert grouped_graph_sizes([]) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([7], "7"),
+        ([1, 2], "1, 2"),
+        (decode_graph_sizes(512), "1 to 4, 6, 8 to 16 by 4, 24 to 64 by 8, 80 to 512 by 16"),
+        (decode_graph_sizes(48), "1 to 4, 6, 8 to 16 by 4, 24 to 48 by 8"),
+        ([16, 32, 64, 80, 96, 112, 500], "16, 32, 64 to 112 by 16, 500"),
+    ],
+)
+def test_sizes_in_words(sizes: list[int], words: str) -> None:
+    assert formatted_sizes(sizes) == words
+
+
+def test_what_was_kept_in_one_line() -> None:
+    graphs = StageGraphs(
+        decode=[graph(size) for size in (1, 2, 3, 8)],
+        mixed=[graph(16)],
+        piecewise=[graph(16), graph(32)],
+    )
+    assert summary(graphs, [1, 2, 3, 6, 8], [16, 32]) == (
+        "decode of 1 to 3, 8 rows (4 of 5 kept); "
+        "mixed of 16 tokens (1 of 2 kept); "
+        "piecewise of 16, 32 tokens (2 of 2 kept)"
+    )
+    graphs.mixed = []
+    assert "mixed" not in summary(graphs, [1, 2, 3, 6, 8], [16, 32])
