@@ -62,7 +62,7 @@ test-models: $(TEST_READY)
 check: $(TEST_READY)
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --pythonpath $(BIN)/python --threads 2
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.budget
 

@@ -5,7 +5,7 @@ import os
 import signal
 
 import httpx._transports.default as httpx_transports
-from httpx._config import DEFAULT_TIMEOUT_CONFIG
+from httpx._config import DEFAULT_TIMEOUT_CONFIG, create_ssl_context
 
 from server.models.devices import cuda_memory
 from tests.patience import PATIENCE
@@ -17,7 +17,7 @@ os.environ.update(NO_MULTICAST)
 os.environ["XDG_STATE_HOME"] = "/proc/self/none"
 
 # Every client of httpx, one for each `httpx.get`, would read all authorities' certificates: 30 ms.
-httpx_transports.create_ssl_context = functools.cache(httpx_transports.create_ssl_context)
+vars(httpx_transports)["create_ssl_context"] = functools.cache(create_ssl_context)
 
 # httpx gives up after 5 s if nothing else is asked for.
 vars(DEFAULT_TIMEOUT_CONFIG).update(dict.fromkeys(("connect", "read", "write", "pool"), PATIENCE))

@@ -139,7 +139,7 @@ def _tokens(model: Model, sliced: SlicedText, *, special: bool, with_texts: bool
         count=len(tokens),
         max_model_len=model.max_model_len,
         tokens=tokens,
-        token_strs=[*map(model.tokenizer.id_to_token, tokens)] if with_texts else UNSET,
+        token_strs=[*map(model.tokenizer.token_bytes.entry, tokens)] if with_texts else UNSET,
     )
 
 

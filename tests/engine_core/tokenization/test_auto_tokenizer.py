@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from engine_core.tokenization.tokenizer_settings import MISTRAL_WORDS, TokenizerSettings
-from server.templates.loaded_template import compile_template, render
+from server.templates.loaded_template import LoadedTemplate
 from server.templates.protocol import Conversation
 from server.templates.template_files import read_chat_template
 from tests.engine_core.configs import MODEL
@@ -411,7 +411,7 @@ def check_as_auto_tokenizer(folder: Path, texts: list[str]) -> Tokenizer:
         template = read_chat_template(folder)
         assert template.tokens == theirs.special_tokens_map
         conversation = Conversation(messages=MESSAGES)
-        prompt = render(compile_template(template.source), template, conversation)
+        prompt = LoadedTemplate(template).render(conversation)
         assert prompt == theirs.apply_chat_template(MESSAGES, tokenize=False)
     return ours
 
