@@ -17,7 +17,7 @@ os.environ.update(NO_MULTICAST)
 os.environ["XDG_STATE_HOME"] = "/proc/self/none"
 
 # Every client of httpx, one for each `httpx.get`, would read all authorities' certificates: 30 ms.
-vars(httpx_transports)["create_ssl_context"] = functools.cache(create_ssl_context)
+setattr(httpx_transports, "create_ssl_context", functools.cache(create_ssl_context))  # noqa: B010
 
 # httpx gives up after 5 s if nothing else is asked for.
 vars(DEFAULT_TIMEOUT_CONFIG).update(dict.fromkeys(("connect", "read", "write", "pool"), PATIENCE))
