@@ -92,7 +92,7 @@ class GenerateStream(PendingJob):
         self._open_rows = set(range(rows))
         self._updates: list[RowOutput] = []
         self._error: RefusalError | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self.decode_s = 0.0
         self._first_token: float | None = None
 
@@ -117,8 +117,8 @@ class GenerateStream(PendingJob):
         Raises RefusalError if the job failed, after the updates that came before.
         """
         if not self._updates and not self.ended:
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         updates, self._updates = self._updates, []
         if not updates and self._error is not None:
             raise self._error.copy()
@@ -136,7 +136,7 @@ class GenerateStream(PendingJob):
             self._send(Abort([self._id]))
             self._open_rows.clear()
             self._stop_clock()
-            self._news.set()
+            self._changed.set()
         self._forget(self._id)
 
     def push(self, output: RowOutput) -> None:
@@ -145,7 +145,7 @@ class GenerateStream(PendingJob):
         self._updates.append(output)
         if output.finish is not None:
             self._close_row(output.row)
-        self._news.set()
+        self._changed.set()
 
     def time(self, timing: JobTiming) -> None:
         super().time(timing)
@@ -155,7 +155,7 @@ class GenerateStream(PendingJob):
         super().fail(error)
         self._error = error
         self._stop_clock()
-        self._news.set()
+        self._changed.set()
 
     def _close_row(self, row: int) -> None:
         self._open_rows.discard(row)
