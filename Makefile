@@ -46,11 +46,11 @@ run: $(RUN_READY)
 
 # Three tests at a time, but for those that measure: half of the suite waits for daemons.
 test: check $(CLIENTS_READY)
-	$(BIN)/pytest -q -m "not (alone or gpu or matrix or deploy or long)" --numprocesses 3 --dist worksteal
+	$(BIN)/pytest -q -m "not (alone or gpu or matrix or deploy or long)" --numprocesses 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -q -m "(alone or gpu) and not deploy"
 
 test-long: $(TEST_READY) $(CLIENTS_READY)
-	$(BIN)/pytest -q -m long --numprocesses 3 --dist worksteal
+	$(BIN)/pytest -q -m long --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Not two at a time: they build images, run containers and measure.
 test-deploy: $(TEST_READY) debian $(DEPLOY_READY) $(NODE_READY)
