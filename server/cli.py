@@ -4,10 +4,9 @@
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -17,23 +16,14 @@ from server.daemon.credentials import Credentials
 from server.daemon.daemon import START_ERRORS, build_config, serve
 from server.daemon.supervisor import Hangup
 from server.daemon.welcome import describe
-from server.demo import demo_models
 from server.errors import CommandError, one_line
 from server.models.inspect_command import add_inspect
-from server.settings.config_file import read_config_file
-from server.settings.flags import ENGINE_FLAGS, add_flags
+from server.settings.flags import ENGINE_FLAGS, add_flags, serve_command
 from server.settings.setting_types import FlagGroup
 from server.settings.settings import (
-    LIST_FLAGS,
     RETIRED,
-    EngineSettings,
     Limits,
-    ModelSettings,
-    ServeCommand,
     ServerConfig,
-    SettingNames,
-    Settings,
-    api_key_from,
     flag_name,
 )
 from server.trace import add_trace
@@ -79,12 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     hangup = Hangup()
-    return serve(_command(parser, vars(options)), hangup)
+    return serve(serve_command(parser, vars(options)), hangup)
 
 
 def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Decide everything that `serve` would, and start nothing."""
-    command = _command(parser, vars(options))
+    command = serve_command(parser, vars(options))
     private = Path(tempfile.gettempdir()) / "penstock-????????"
     credentials = Credentials(command)
     config = build_config(command, credentials, port=command.settings.port, folder=private)
@@ -117,53 +107,6 @@ def _shown(config: ServerConfig) -> str:
     return msgspec.json.format(msgspec.json.encode(shown)).decode()
 
 
-def _command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> ServeCommand:
-    """The command that the given flags, and the file if they name one, ask for."""
-    server = {key: given[key] for key in Settings.__struct_fields__ if key in given}
-    server |= {key: tuple(server[key]) for key in LIST_FLAGS if key in server}
-    sources: list[str] = server.pop("models")
-    engine = {key: given[key] for key in EngineSettings.__struct_fields__ if key in given}
-    names: list[tuple[str, ...]] = given.get("names", [])
-    if given["config"] is None:
-        settings = Settings(models=_models(parser, sources, names, engine), **server)
-        setting_names = SettingNames()
-    else:
-        of_models = [*map(flag_name, engine), *([flag_name("names")] if names else [])]
-        if sources or of_models:
-            parser.error(
-                f"{', '.join(of_models or sources)}: with --config, models come only from the file"
-            )
-        settings = msgspec.structs.replace(read_config_file(given["config"]), **server)
-        if not settings.models:
-            demo = _models(parser, [], [], {})
-            settings = msgspec.structs.replace(settings, models=demo)
-        setting_names = SettingNames(file=str(given["config"]), flags=frozenset(server))
-    api_key = given.get("api_key") or api_key_from()
-    return ServeCommand(settings=settings, api_key=api_key, setting_names=setting_names)
-
-
-def _models(
-    parser: argparse.ArgumentParser,
-    sources: list[str],
-    names: list[tuple[str, ...]],
-    engine: dict[str, Any],
-) -> tuple[ModelSettings, ...]:
-    """Raises DemoModelMissingError if no model is named."""
-    for source in sources:
-        if source.endswith((".yaml", ".yml")):
-            parser.error(f"{source} is not a model; give a configuration file with --config")
-    if not sources:
-        demo = demo_models()
-        sources = list(map(str, demo.values()))
-        names = names or [(name,) for name in demo]
-    if names and len(names) != len(sources):
-        parser.error(f"{len(names)} --served-model-name for {len(sources)} models")
-    return tuple(
-        ModelSettings(model=source, names=own, **engine)
-        for source, own in zip(sources, names or [()] * len(sources), strict=True)
-    )
-
-
 def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
     """The flags of `penstock bench` only `with_bench`: no other command imports `server.bench`."""
     about = "One daemon for language models, embedding models and rerankers."
@@ -176,7 +119,7 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
     add_command = partial(commands.add_parser, formatter_class=written)
     _add_serve_and_config(add_command)
     batch = add_command("batch", help="answer a file of requests")
-    add_batch(batch, lambda options: _command(batch, vars(options)))
+    add_batch(batch, lambda options: serve_command(batch, vars(options)))
     _add_models(batch, (FlagGroup.MODELS, *ENGINE_FLAGS))
     inspect = "show what a model is and needs, and whether it would be refused"
     add_inspect(add_command("inspect", help=inspect))

@@ -192,7 +192,7 @@ def _kv_blocks(execution: ExecutionConfig, loaded: Sequence[WorkerLoaded]) -> in
 
     An encoder has none. A stage's budget is `kv_cache_bytes` of its configuration
     (`server/models/model_setup.py` decides it), or what is left of its share of the GPU
-    (`workers/stage/decode_runner.py` measures it). Raises WorkerLostError where no block fits.
+    (`workers/stage/kv_budget.py` measures it). Raises WorkerLostError where no block fits.
     """
     stages = [stage for stage in loaded if stage.kv_block_bytes]
     if not stages:

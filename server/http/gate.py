@@ -1,8 +1,8 @@
 """The ASGI application: request id, API key, metrics, the endpoint's handler, and an answer if the
 handler breaks.
 
-What is checked here is the API key (401); too much load (429) is refused by the handlers, by the
-`ledger` and their engines.
+The API key is checked here (401). Too much load (429) is refused by the bytes of this process
+(`server/service/ledger.py`), or by the engine (`engine_core/loop/admission.py`).
 
 Handlers are looked up and called here: a framework's middleware, routing and dependencies took a
 third of the time from a request to its job.

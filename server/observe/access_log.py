@@ -11,8 +11,8 @@ from functools import lru_cache
 import msgspec
 from starlette.types import Scope
 
-from server.observe.families import Count
 from server.observe.request_record import MOST_OF_PATH, RequestRecord
+from server.observe.shared_cells import Count
 from server.settings.settings import LogFormat
 from workers.contract.process import PIPE_BUF, LineWriter
 

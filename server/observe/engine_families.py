@@ -23,7 +23,7 @@ from engine_core.messages import (
     metric_values,
     stage_values,
 )
-from server.observe.families import cumulative
+from server.observe.shared_cells import cumulative
 from server.settings.settings import ServedModel
 
 _FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}

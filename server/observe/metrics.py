@@ -1,4 +1,7 @@
-"""The counts of one API process, and the page that shows those of all."""
+"""The counts of one API process, and the page that shows those of all.
+
+Its work in flight is counted where it is admitted (`server/service/service.py`).
+"""
 
 import asyncio
 import platform
@@ -15,9 +18,9 @@ from engine_core.client.engine_client import EngineClient
 from server import __version__
 from server.errors import ERRORS
 from server.observe.engine_families import add_admitted, engine_metrics
-from server.observe.families import OTHER, Count, Distribution, Family, SharedCells, place
 from server.observe.processes import batches_run, process_memory
 from server.observe.request_record import ROW_ENDS, RequestRecord
+from server.observe.shared_cells import OTHER, Count, Distribution, Family, SharedCells, place
 from server.observe.vllm_alias import vllm_metrics
 from server.settings.settings import ServerConfig
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from server.observe.families import is_alive
+from server.observe.shared_cells import is_alive
 
 
 class DaemonProcess(msgspec.Struct, frozen=True):

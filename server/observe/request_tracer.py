@@ -24,8 +24,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.types import Scope
 
 from server import __version__
-from server.observe.families import OTHER
 from server.observe.request_record import MOST_OF_PATH, RequestRecord
+from server.observe.shared_cells import OTHER
 
 AttributeValue = str | int | float
 

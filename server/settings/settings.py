@@ -1,7 +1,7 @@
 """The daemon's settings, by flags or in a configuration file: one set of names.
 
-Nothing is decided here. Settings that are not given are decided in
-`server/models/model_setup.py`, from the model, its device and the table in
+`server/settings/flags.py` merges flags over the file. Nothing is decided here. Settings that are
+not given are decided in `server/models/model_setup.py`, from the model, its device and the table in
 `server/settings/defaults.py`.
 """
 

@@ -16,6 +16,7 @@ import pytest
 
 from server import __version__, cli
 from server.daemon.supervisor import Hangup
+from server.settings import flags
 from server.settings.settings import ModelSettings, ServeCommand, Settings, flag_name
 from tests.server.checkpoint_folders import LLAMA, write_checkpoint, write_json
 from tests.server.settings.everything import everything
@@ -32,7 +33,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServeCommand]]:
         return 0
 
     monkeypatch.setattr(cli, "serve", serve)
-    monkeypatch.setattr(cli, "api_key_from", lambda: "from-the-environment")
+    monkeypatch.setattr(flags, "api_key_from", lambda: "from-the-environment")
     yield asked
     signal.signal(signal.SIGHUP, before)
 
@@ -255,6 +256,7 @@ def test_only_bench_imports_what_it_needs() -> None:
     code = """
 import sys
 import server.cli
+import server.settings.flags
 
 def imports_bench(*arguments):
     try:
@@ -280,7 +282,8 @@ def test_the_command_line_stays_light(tmp_path: Path) -> None:
     code = """
 import sys
 import server.cli
-print(server.cli.api_key_from())
+import server.settings.flags
+print(server.settings.flags.api_key_from())
 assert not {"torch", "transformers", "fastapi", "starlette", "huggingface_hub"} & set(sys.modules)
 """
     environment: dict[str, Any] = dict(os.environ, PENSTOCK_API_KEY="secret")

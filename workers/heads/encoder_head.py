@@ -1,4 +1,7 @@
-"""The end of an encoder's last stage, by the task: vectors or scores of a step's rows."""
+"""The end of an encoder's last stage, by the task: vectors or scores of a step's rows.
+
+Vectors are pooled here. The API process shortens and normalises them (`server/api/embeddings.py`).
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

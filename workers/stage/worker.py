@@ -199,7 +199,7 @@ def _announcement(
         block_bytes = kv_block_bytes(execution.model, layers, execution.block_size, dtype)
         budget = execution.kv_cache_bytes
         if config.memory_share:
-            from workers.stage.decode_runner import measured_kv_budget  # noqa: PLC0415
+            from workers.stage.kv_budget import measured_kv_budget  # noqa: PLC0415
 
             budget = measured_kv_budget(config, loaded, backends, links.ring_bytes)
             release_cached()

@@ -8,7 +8,8 @@ import torch
 
 from tests.workers.checkpoints import LLAMA, load_share, save_llama, with_execution, worker_config
 from workers.attention.backend_selection import select_backends
-from workers.stage.decode_runner import DecodeRunner, largest_step
+from workers.stage.decode_runner import DecodeRunner
+from workers.stage.kv_budget import largest_step
 from workers.stage.model_runner import attention_needs, blocks_of
 
 LONGEST = LLAMA["max_position_embeddings"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Metric
 
-from server.observe.families import Family, SharedCells, place
+from server.observe.shared_cells import Family, SharedCells, place
 
 MODELS = {"model": ("writer", "ranker")}
 
@@ -40,7 +40,7 @@ def test_a_large_family_is_shown_without_what_never_happened() -> None:
 COUNT = """
 import os, sys
 from pathlib import Path
-from server.observe.families import SharedCells
+from server.observe.shared_cells import SharedCells
 cells = SharedCells(3, [Path(file) for file in sys.argv[1:]], 1)
 cells.own[0], cells.own[2] = 5.0, 7.0
 os.kill(os.getpid(), 9)
