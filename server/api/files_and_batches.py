@@ -278,14 +278,14 @@ async def list_files(request: Request) -> Response:
 
 @GET_FILE.answered_by
 async def get_file(request: Request) -> Response:
-    """What is known of a file."""
+    """Name, size and purpose of a file."""
     _, file = await _found(request)
     return json_answer(_file_object(file))
 
 
 @GET_CONTENT.answered_by
 async def get_content(request: Request) -> Response:
-    """What is in a file."""
+    """The contents of a file."""
     path, file = await _found(request)
     status = await in_state(_status, path)
     if status is None:

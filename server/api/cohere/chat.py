@@ -113,7 +113,7 @@ class TokenUnits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CohereUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The same counts twice, and how many tokens of the prompt had been computed before."""
+    """Token counts in two forms, and the prompt's tokens that had been computed before."""
 
     billed_units: TokenUnits
     """Equal to `tokens`."""
@@ -159,7 +159,7 @@ class ContentDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What an event adds to the message."""
+    """An event's addition to the message."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     """Always `assistant`."""
@@ -168,7 +168,7 @@ class MessageDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What an event adds to the answer."""
+    """An event's addition to the answer."""
 
     message: MessageDelta | UnsetType = UNSET
     """The addition to the message."""

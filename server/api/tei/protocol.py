@@ -209,7 +209,7 @@ class ClassifierType(msgspec.Struct, frozen=True):
 
 
 class ModelType(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One of the three."""
+    """The kind of the model: one of three."""
 
     embedding: EmbeddingType | None = None
     """There if the model is an embedder."""
