@@ -1,6 +1,8 @@
 """Prefixes that running requests share in the KV cache, kept as requests begin and leave.
 
-Workers attend to such a prefix once for all of them (cascade attention, Ye et al. 2024).
+Workers attend to such a prefix once for all of them (cascade attention, Ye et al. 2024), by
+`workers/kernels/attention/shared_prefix.py`. Files are sorted by their prompts before
+(`server/batches/file_job.py`).
 """
 
 from collections.abc import Iterable

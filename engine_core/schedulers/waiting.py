@@ -1,4 +1,7 @@
-"""The order in which waiting requests or jobs begin: by API key, priority, age."""
+"""The order in which waiting requests or jobs of one kind begin: by API key, priority, age.
+
+The order of kinds is in `engine_core/schedulers/decoder.py` and `prefill_only.py`.
+"""
 
 import heapq
 import sys
