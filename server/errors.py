@@ -59,7 +59,7 @@ ERRORS: dict[ErrorCode, ErrorKind] = {
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """What went wrong; `param` names the request's field at fault, with the index in a list."""
+    """The error. `param` names the request's field at fault, with the index in a list."""
 
     message: str
     """The fault, in a sentence."""

@@ -100,7 +100,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which another process may have once it has exited."""
+        """The child's process id, which another process may have once it has exited."""
         return self._process.pid
 
     def signal(self, number: signal.Signals) -> None:

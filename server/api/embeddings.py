@@ -273,7 +273,7 @@ async def rows_in_json(rows: Iterable[AnyArray], form: Callable[[AnyArray], obje
 
 
 def in_lists(row: AnyArray) -> object:
-    """Its numbers as a list, or as lists."""
+    """The numbers of an array as a list, or as lists."""
     return row.tolist()
 
 

@@ -265,8 +265,8 @@ async def create_file(request: Request) -> Response:
 
 @LIST_FILES.answered_by
 async def list_files(request: Request) -> Response:
-    """The client's files, newest first or by `order`, of one `purpose` or of all; `limit` of them,
-    behind `after`."""
+    """The client's files, newest first or by `order`, of one `purpose` or of all. The answer has
+    `limit` of them, behind `after`."""
     state, owner = stored_of(request)
     query = query_of(request, FileListQuery)
     page = Page(query.limit, query.after, newest_first=query.order == "desc")
@@ -415,7 +415,7 @@ async def create_batch(request: Request) -> Response:
 
 @LIST_BATCHES.answered_by
 async def list_batches(request: Request) -> Response:
-    """The client's batches, newest first; `limit` of them, behind `after`."""
+    """The client's batches, newest first: `limit` of them, behind `after`."""
     state, owner = stored_of(request)
     query = query_of(request, BatchListQuery)
     page = Page(query.limit, query.after, newest_first=True)

@@ -73,7 +73,7 @@ class ScoreRequest(EncodeRequest, kw_only=True, frozen=True):
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """One pair's score; `index` is that of its second text."""
+    """One pair's score. `index` is that of its second text."""
 
     index: int
     """Number of the pair or input."""

@@ -111,7 +111,7 @@ class UnreadAnswers:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, connection: HttpToolsProtocol) -> None:
-        """Its client lags behind from now on."""
+        """Note that a connection's client lags behind from now on."""
         loop = asyncio.get_running_loop()
         unsent = connection.transport.get_write_buffer_size()
         watched = self._watched[connection] = _Watched(unsent, loop.time())
@@ -120,7 +120,7 @@ class UnreadAnswers:
             self._timer = loop.call_later(_LOOK_SECONDS, self._look)
 
     def forget(self, connection: HttpToolsProtocol) -> None:
-        """Its client has caught up, or is gone. Idempotent."""
+        """Note that a connection's client has caught up, or is gone. Idempotent."""
         if (watched := self._watched.pop(connection, None)) is not None:
             self._ledger.unread -= watched.unread
 

@@ -21,9 +21,13 @@ REF: Final = "#/components/schemas/{name}"
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """The OpenAPI description of an endpoint: keyword arguments of FastAPI's routes, the types to
-    which they refer by name, the texts of parameters in the path, and a struct of those in the
-    query."""
+    """The OpenAPI description of an endpoint.
+
+    arguments  keyword arguments of FastAPI's routes
+    types      the structs to which they refer by name
+    path       texts of the parameters in the path
+    query      a struct of the parameters in the query
+    """
 
     arguments: dict[str, Any]
     types: tuple[Any, ...] = ()

@@ -80,5 +80,5 @@ class Placement:
 
     @property
     def kernels(self) -> FusedKernels | None:
-        """The fused kernels of this device; None if there are none."""
+        """The fused kernels of this device, or None."""
         return fused_kernels(self.device)

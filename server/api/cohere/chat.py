@@ -135,7 +135,7 @@ class LogprobItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CohereChat(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `/v2/chat`; `logprobs` has one item for each token."""
+    """The answer of `/v2/chat`. `logprobs` has one item for each token."""
 
     id: str
     """Unique name of the request."""

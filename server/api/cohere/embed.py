@@ -96,7 +96,7 @@ class EmbedMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CohereEmbeddings(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: a vector for each text, in order; by type, each type has such a list."""
+    """The answer: a vector for each text, in order. By type, each type has such a list."""
 
     id: str
     """Unique name of the request."""

@@ -150,7 +150,7 @@ class DecodeRequest(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SimpleToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token of a text, and where in it, in bytes; a special token is nowhere in it."""
+    """A token of a text, and its place there in bytes. A special token has no place."""
 
     id: int
     """The token's id."""
@@ -182,7 +182,7 @@ class SparseValue(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One text's score; `index` is its position in the request, `text` only if requested."""
+    """One text's score. `index` is its position in the request; `text` comes only if requested."""
 
     index: int
     """Number of the text in the request."""

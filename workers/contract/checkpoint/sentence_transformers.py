@@ -61,7 +61,7 @@ class Module(msgspec.Struct):
 
     @property
     def config_file(self) -> Path:
-        """Its configuration, seen from the model's folder."""
+        """The module's configuration, seen from the model's folder."""
         return Path(self.path, "config.json")
 
 
@@ -301,8 +301,9 @@ _HARMLESS_ARGUMENTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Conventions:
-    """Assumptions of sentence-transformers about a checkpoint that is used for a task, each with
-    the file whose entry must agree:
+    """Assumptions of sentence-transformers about a checkpoint, by the task.
+
+    Each stands with the file whose entry must agree:
 
     library_class  its class for such models, None if it has none: `model_type` in
                    config_sentence_transformers.json
