@@ -1,10 +1,10 @@
-"""Autoscalers of the rendered chart: who scales, between which bounds, and what is refused."""
+"""Autoscalers of the rendered chart: who scales, and between which bounds."""
 
 from typing import Any
 
 import pytest
 
-from tests.deploy.helm import Helm3, HelmError
+from tests.deploy.helm import Helm3
 from tests.deploy.monitoring.expressions import of_kind, scaling_queries
 
 KEDA = {"enabled": True, "prometheus": {"serverAddress": "http://prometheus:9090"}}
@@ -50,21 +50,3 @@ def test_an_hpa_goes_by_the_adapter_s_rows(helm3: Helm3) -> None:
         "metric": {"name": "penstock_rows"},
         "target": {"type": "AverageValue", "averageValue": "8"},
     }
-
-
-@pytest.mark.parametrize(
-    ("autoscaling", "named"),
-    [
-        ({"keda": KEDA, "hpa": HPA}, ["autoscaling.keda.enabled", "autoscaling.hpa.enabled"]),
-        ({"keda": {"enabled": True}}, ["autoscaling.keda.prometheus.serverAddress"]),
-        ({"hpa": HPA | {"rowsMetric": ""}}, ["autoscaling.hpa.rowsMetric"]),
-        ({"keda": KEDA, "min": 3}, ["autoscaling.min is 3 for demo-penstock-chat"]),
-        ({"keda": KEDA, "min": 0}, ["autoscaling"]),
-    ],
-)
-def test_what_could_not_work_is_refused(
-    helm3: Helm3, autoscaling: dict[str, Any], named: list[str]
-) -> None:
-    with pytest.raises(HelmError) as refused:
-        helm3.template(autoscaled(**autoscaling))
-    assert [name for name in named if name not in str(refused.value)] == []
