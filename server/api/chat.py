@@ -8,7 +8,7 @@ from fastapi import Request, Response
 from msgspec import Struct
 
 from engine_core.refusal import RefusalError
-from server.api.model_endpoint import reads
+from server.api.declaration import answers
 from server.generation.choice import TextPiece
 from server.generation.conversation import ChatOptions, chat_prompt, last_answer
 from server.generation.generation import Generation, TextForm, answer
@@ -32,17 +32,11 @@ from server.service.inputs import text_items
 from server.service.service import Model, service_of
 from server.service.token_text import TokenIds, TokenText
 
-CHAT_COMPLETIONS = Endpoint(
-    "POST",
-    "/v1/chat/completions",
+
+@answers(
+    Endpoint("POST", "/v1/chat/completions", tasks=("generate",), order=20),
     operation(ChatCompletion, ChatRequest, chunk=ChatChunk),
-    tasks=("generate",),
-    order=20,
 )
-
-
-@CHAT_COMPLETIONS.answered_by
-@reads(ChatRequest, CHAT_COMPLETIONS)
 async def create_chat_completion(request: Request, body: ChatRequest, model: Model) -> Response:
     """Answer a conversation, in one piece or as a stream of server-sent events."""
     plan = await chat_plan(body, request, model)

@@ -6,10 +6,10 @@ from fastapi import Request
 
 from engine_core.client.pending_jobs import Encoded, FloatArray
 from engine_core.messages import JobOptions
+from server.api.declaration import answers
 from server.api.encode import count_usage, encode, job_options
-from server.api.model_endpoint import reads
 from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, TextOrIds
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import Endpoint
 from server.service.inputs import Items, items_cut_to, parse_items
 from server.service.service import Model, service_of
 from workers.contract.model_config import ModelConfig
@@ -50,19 +50,7 @@ class ClassificationList(EncodeAnswer[Classification], frozen=True, kw_only=True
     """The answer of `/v1/classify`, in input order."""
 
 
-CLASSIFY = Endpoint(
-    "POST",
-    "/v1/classify",
-    operation(ClassificationList, ClassifyRequest),
-    tasks=("classify",),
-    order=60,
-)
-CLASSIFY_ALIAS = CLASSIFY.at("/classify", order=61)
-
-
-@CLASSIFY.answered_by
-@CLASSIFY_ALIAS.answered_by
-@reads(ClassifyRequest, CLASSIFY)
+@answers(Endpoint("POST", "/v1/classify", tasks=("classify",), order=60))
 async def create_classifications(
     request: Request, body: ClassifyRequest, model: Model
 ) -> ClassificationList:
@@ -87,6 +75,9 @@ async def create_classifications(
         ],
         usage=count_usage(classified),
     )
+
+
+classify_alias = create_classifications.at("/classify", order=61)
 
 
 async def classify(

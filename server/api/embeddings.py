@@ -14,8 +14,8 @@ from msgspec import UNSET, Raw
 from engine_core.client.pending_jobs import Encoded, FloatArray
 from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
+from server.api.declaration import answers
 from server.api.encode import count_usage, encode, job_options
-from server.api.model_endpoint import reads
 from server.errors import quoted
 from server.schemas.common import invalid, name_and_value, value_under_any_name
 from server.schemas.embeddings import (
@@ -25,7 +25,7 @@ from server.schemas.embeddings import (
     EmbeddingRequest,
     EmbedDtype,
 )
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import Endpoint
 from server.service.inputs import Items, parse_items, truncation_limit
 from server.service.service import Model, service_of
 from server.settings.settings import Limits
@@ -37,13 +37,6 @@ _MAX_FLOAT16 = 65_504.0
 _MAX_INT8 = 127
 _NUMBERS_AT_ONCE = 1 << 15
 _DIRECTIONS: tuple[EmbedDtype, ...] = ("int8", "binary", "ubinary")
-EMBEDDINGS = Endpoint(
-    "POST",
-    "/v1/embeddings",
-    operation(EmbeddingList, EmbeddingRequest),
-    tasks=("embed",),
-    order=30,
-)
 
 
 class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +49,7 @@ class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
     dtype: EmbedDtype
 
 
-@EMBEDDINGS.answered_by
-@reads(EmbeddingRequest, EMBEDDINGS)
+@answers(Endpoint("POST", "/v1/embeddings", tasks=("embed",), order=30))
 async def create_embeddings(
     request: Request, body: EmbeddingRequest, model: Model
 ) -> EmbeddingList:

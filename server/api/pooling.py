@@ -11,6 +11,7 @@ from msgspec import Meta
 from engine_core.client.pending_jobs import Encoded
 from engine_core.messages import Tokenization
 from server.api.classify import classify
+from server.api.declaration import answers
 from server.api.embeddings import (
     AnyArray,
     embedding_plan,
@@ -22,10 +23,9 @@ from server.api.embeddings import (
     shorten,
 )
 from server.api.encode import count_usage, encode, job_options
-from server.api.model_endpoint import reads
 from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, TextOrIds, invalid
 from server.schemas.embeddings import EmbeddingRequest
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import Endpoint
 from server.service.inputs import parse_items, truncation_limit
 from server.service.service import Model, service_of
 from server.settings.settings import Limits
@@ -97,20 +97,11 @@ class PoolingList(EncodeAnswer[Pooling], frozen=True, kw_only=True):
     """The answer of `/pooling`, in input order."""
 
 
-POOLING = Endpoint(
-    "POST",
-    "/pooling",
-    operation(PoolingList, PoolingRequest),
-    tasks=("embed", "classify"),
-    order=65,
-)
-
 Pooled = tuple[Iterable[AnyArray], Encoded]
 """Each item's numbers in the type requested, [D] or [tokens, D], and the engine's answer."""
 
 
-@POOLING.answered_by
-@reads(PoolingRequest, POOLING)
+@answers(Endpoint("POST", "/pooling", tasks=("embed", "classify"), order=65))
 async def create_poolings(request: Request, body: PoolingRequest, model: Model) -> PoolingList:
     """Embed texts or their tokens, or classify texts."""
     service = service_of(request)

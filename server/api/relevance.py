@@ -11,9 +11,9 @@ from msgspec import Meta
 from engine_core.client.pending_jobs import Encoded, FloatArray
 from engine_core.messages import JobOptions, Tokenization
 from server.api.classify import label_scores, probabilities
+from server.api.declaration import answers
 from server.api.embeddings import similarity
 from server.api.encode import count_usage, encode, job_options, texts_cut_to
-from server.api.model_endpoint import reads
 from server.schemas.common import (
     EncodeAnswer,
     EncodeRequest,
@@ -34,9 +34,10 @@ from server.schemas.rerank import (
     RerankResult,
     VoyageResult,
 )
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import Endpoint
 from server.service.inputs import Items, check_count, items_cut_to, text_items
 from server.service.service import Model, service_of
+from workers.contract.config import Task
 
 Texts = str | Annotated[list[str], Meta(min_length=1)]
 
@@ -121,29 +122,10 @@ class Relevance(msgspec.Struct, frozen=True):
     cut: list[int]
 
 
-RERANK = Endpoint(
-    "POST",
-    "/v1/rerank",
-    operation(Reranking, RerankRequest),
-    tasks=("embed", "classify", "rerank"),
-    relevance=True,
-    order=40,
-)
-RERANK_V2 = RERANK.at("/v2/rerank", order=41)
-SCORE = Endpoint(
-    "POST",
-    "/v1/score",
-    operation(ScoreList, ScoreRequest),
-    tasks=("embed", "classify", "rerank"),
-    relevance=True,
-    order=50,
-)
-SCORE_ALIAS = SCORE.at("/score", order=51)
+_TASKS: tuple[Task, ...] = ("embed", "classify", "rerank")
 
 
-@RERANK.answered_by
-@RERANK_V2.answered_by
-@reads(RerankRequest, RERANK)
+@answers(Endpoint("POST", "/v1/rerank", tasks=_TASKS, relevance=True, order=40))
 async def create_reranking(request: Request, body: RerankRequest, model: Model) -> Reranking:
     """Score documents against a query: by a reranker, or the similarity of vectors."""
     service = service_of(request)
@@ -177,6 +159,9 @@ async def create_reranking(request: Request, body: RerankRequest, model: Model) 
     )
 
 
+rerank_v2 = create_reranking.at("/v2/rerank", order=41)
+
+
 async def _document_tokenization(model: Model, body: RerankRequest) -> Tokenization | None:
     """Cuts documents if the request permits it, but never the query."""
     most = model.max_model_len if body.truncation else None
@@ -202,9 +187,7 @@ def _results(
     return results, data
 
 
-@SCORE.answered_by
-@SCORE_ALIAS.answered_by
-@reads(ScoreRequest, SCORE)
+@answers(Endpoint("POST", "/v1/score", tasks=_TASKS, relevance=True, order=50))
 async def create_scores(request: Request, body: ScoreRequest, model: Model) -> ScoreList:
     """Score pairs of texts: by a reranker, or the similarity of vectors."""
     service = service_of(request)
@@ -217,6 +200,9 @@ async def create_scores(request: Request, body: ScoreRequest, model: Model) -> S
         data=[Score(index=index, score=score) for index, score in enumerate(scores.tolist())],
         usage=found.usage,
     )
+
+
+score_alias = create_scores.at("/score", order=51)
 
 
 def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:

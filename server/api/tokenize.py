@@ -13,11 +13,11 @@ from tokenizers import Encoding
 
 from engine_core.tokenization.sliced_text import SLICE_CHARACTERS, SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.api.model_endpoint import reads
+from server.api.declaration import answers, reads
 from server.generation.conversation import ChatOptions, chat_prompt
 from server.schemas.chat import Messages, TemplateVariables
 from server.schemas.common import invalid
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import Endpoint
 from server.service.inputs import check_ids
 from server.service.service import Model, record_of, service_of
 from workers.contract.config import Task
@@ -91,17 +91,9 @@ class DetokenizedText(msgspec.Struct, frozen=True):
 
 
 ALL_TASKS = get_args(Task)
-DETOKENIZE = Endpoint(
-    "POST",
-    "/detokenize",
-    operation(DetokenizedText, DetokenizeRequest),
-    tasks=ALL_TASKS,
-    order=210,
-)
 
 
-@DETOKENIZE.answered_by
-@reads(DetokenizeRequest, DETOKENIZE)
+@answers(Endpoint("POST", "/detokenize", tasks=ALL_TASKS, order=210))
 async def detokenize(request: Request, body: DetokenizeRequest, model: Model) -> DetokenizedText:
     """The text of token ids."""
     check_ids(body.tokens, "tokens", model.vocab_size)
@@ -112,7 +104,7 @@ async def detokenize(request: Request, body: DetokenizeRequest, model: Model) ->
     return DetokenizedText(text)
 
 
-@reads(TokenizeRequest, DETOKENIZE)
+@reads(detokenize)
 async def create_tokens(request: Request, body: TokenizeRequest, model: Model) -> Tokens:
     """The token ids of a text, or of the prompt that a chat template makes of messages."""
     text, special = await _text(request, model, body)

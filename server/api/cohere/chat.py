@@ -9,8 +9,8 @@ from fastapi import Request, Response
 from msgspec import UNSET, Meta, UnsetType
 
 from engine_core.refusal import RefusalError
-from server.api.chat import CHAT_COMPLETIONS, chat_error, chat_plan
-from server.api.model_endpoint import reads
+from server.api.chat import chat_error, chat_plan, create_chat_completion
+from server.api.declaration import answers
 from server.generation.choice import Choice, TextPiece
 from server.generation.generation import AnswerForm, Generation, answer
 from server.generation.scores import ScoredToken
@@ -194,15 +194,14 @@ class CohereChatEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Log-probabilities of the added text, if requested."""
 
 
-CHAT = CHAT_COMPLETIONS.at(
-    "/v2/chat", operation(CohereChat, CohereChatRequest, chunk=CohereChatEvent), order=21
-)
 _encode = msgspec.json.Encoder().encode
 _SCHEMA, _COHERE_SCHEMA = "response_format.schema", "response_format.json_schema"
 
 
-@CHAT.answered_by
-@reads(CohereChatRequest, CHAT_COMPLETIONS)
+@answers(
+    create_chat_completion.at("/v2/chat", order=21),
+    operation(CohereChat, CohereChatRequest, chunk=CohereChatEvent),
+)
 async def chat(request: Request, body: CohereChatRequest, model: Model) -> Response:
     """Answer a conversation in Cohere's shapes, in one piece or as a stream of its events."""
     asked = _as_chat_request(body)

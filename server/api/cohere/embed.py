@@ -10,10 +10,11 @@ from msgspec import Meta, Raw
 
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.refusal import RefusalError
+from server.api.declaration import answers
 from server.api.embeddings import (
-    EMBEDDINGS,
     AnyArray,
     EmbeddingPlan,
+    create_embeddings,
     embedding_plan,
     in_base64,
     in_lists,
@@ -21,11 +22,9 @@ from server.api.embeddings import (
     quantize,
     rows_in_json,
 )
-from server.api.model_endpoint import reads
 from server.schemas.common import Count, Int64, invalid
 from server.schemas.embeddings import EmbeddingRequest, InputType, Vector
 from server.schemas.rerank import APIVersion, InputTokens
-from server.service.endpoint import operation
 from server.service.inputs import check_count
 from server.service.service import Model, service_of
 from server.settings.settings import Limits
@@ -110,13 +109,7 @@ class CohereEmbeddings(msgspec.Struct, frozen=True, kw_only=True):
     """Version, units and warnings."""
 
 
-EMBED = EMBEDDINGS.at("/v1/embed", operation(CohereEmbeddings, CohereEmbedRequest), order=31)
-EMBED_V2 = EMBED.at("/v2/embed", order=32)
-
-
-@EMBED.answered_by
-@EMBED_V2.answered_by
-@reads(CohereEmbedRequest, EMBEDDINGS)
+@answers(create_embeddings.at("/v1/embed", order=31))
 async def embed(request: Request, body: CohereEmbedRequest, model: Model) -> CohereEmbeddings:
     """Embed texts as Cohere does: too long ones are cut unless `truncate` is NONE."""
     service = service_of(request)
@@ -143,6 +136,9 @@ async def embed(request: Request, body: CohereEmbedRequest, model: Model) -> Coh
             warnings=[f"{plan.items.name(row)} was cut to fit" for row in cut],
         ),
     )
+
+
+embed_v2 = embed.at("/v2/embed", order=32)
 
 
 def _given_texts(body: CohereEmbedRequest) -> tuple[list[str], str]:

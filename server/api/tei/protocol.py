@@ -1,9 +1,9 @@
 """The bodies, answers and errors of Hugging Face's text-embeddings-inference (TEI), and with a
 `model`, because a daemon may have several."""
 
-import functools
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import msgspec
 from fastapi import Response
@@ -12,13 +12,13 @@ from starlette.requests import Request
 
 from engine_core.messages import Tokenization
 from engine_core.refusal import ErrorCode, RefusalError
+from server.api import declaration
+from server.errors import ErrorBody
 from server.http.answers import ErrorAnswer
 from server.http.body import looked_at
 from server.schemas.common import Count, TextOrIds
-from server.service.endpoint import REF, Handler, Operation, operation, ref
+from server.service.endpoint import OWN_ERRORS, Errors, operation
 from server.service.service import Model
-
-JSON = dict[str, Any]
 
 
 class TextOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -292,60 +292,20 @@ def empty_batch(field: str) -> EmptyBatchError:
     return EmptyBatchError("invalid_request", f"`{field}` cannot be empty", field)
 
 
-def errors(handler: Handler) -> Handler:
-    """`handler` with TEI's answers to errors."""
-
-    @functools.wraps(handler)
-    async def answer(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except RefusalError as error:
-            status, kind = _KINDS.get(error.code, _BACKEND)
-            if isinstance(error, EmptyBatchError):
-                status, kind = 400, "Empty"
-            body = msgspec.json.encode(TEIError(error.message, kind))
-            return ErrorAnswer(error, status=status, body=body)
-
-    return answer
+def _answer(error: RefusalError) -> Response:
+    status, kind = _KINDS.get(error.code, _BACKEND)
+    if isinstance(error, EmptyBatchError):
+        status, kind = 400, "Empty"
+    body = msgspec.json.encode(TEIError(error.message, kind))
+    return ErrorAnswer(error, status=status, body=body)
 
 
-def operation_of(*answers: Any, body: type[msgspec.Struct] | None = None) -> Operation:
-    """An endpoint's answer, of one type or another, and its body."""
-    described = operation(TEIError, body)
-    schemas, _ = msgspec.json.schema_components(answers, ref_template=REF)
-    schema: JSON = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
-    success = {"description": "Success", "content": {"application/json": {"schema": schema}}}
-    error = {"application/json": {"schema": ref(TEIError)}}
-    failures = {
-        status: {"description": "TEI's error", "content": error}
-        for status in (STATUSES if body else (424, 503))
-    }
-    return Operation(
-        arguments={**described.arguments, "responses": {200: success, **failures}},
-        types=(*described.types, *answers),
-    )
-
-
-def either_operation(own: Operation, tei: Operation) -> Operation:
-    """The operation of a path whose bodies and answers are our own or TEI's."""
-    ours, theirs = own.arguments, tei.arguments
-    statuses = sorted({*ours["responses"], *theirs["responses"]})
-    responses = {
-        status: _either(*(side["responses"].get(status) for side in (ours, theirs)))
-        for status in statuses
-    }
-    body = _either(*(side["openapi_extra"]["requestBody"] for side in (ours, theirs)))
-    return Operation(
-        arguments={"responses": responses, "openapi_extra": {"requestBody": body}},
-        types=(*own.types, *tei.types),
-    )
-
-
-def _either(one: JSON | None, other: JSON | None) -> JSON:
-    if one is None or other is None:
-        return one or other or {}
-    schemas = [side["content"]["application/json"]["schema"] for side in (one, other)]
-    return {**one, "content": {"application/json": {"schema": {"anyOf": schemas}}}}
+ERRORS = Errors(TEIError, dict.fromkeys(STATUSES, "TEI's error"), _answer)
+EITHER_ERRORS = Errors(ErrorBody | TEIError, {**ERRORS.statuses, **OWN_ERRORS.statuses})
+"""Those of a path whose bodies are our own or TEI's."""
+answers = partial(declaration.answers, errors=ERRORS)
+reads = partial(declaration.reads, errors=ERRORS)
+described = partial(operation, errors=ERRORS)
 
 
 async def fields_of(request: Request) -> dict[str, Raw]:

@@ -56,7 +56,7 @@ def test_a_body_that_is_no_json(tei_deployment):
 
 def test_sparse_vectors_need_a_splade_model(tei_deployment):
     found = failure(tei_deployment, "/embed_sparse", {"inputs": "a"})
-    assert found == (424, "Backend", "Model is not an embedding model with SPLADE pooling")
+    assert found == (424, "Backend", "no model of this daemon serves /embed_sparse")
 
 
 # /embed_all
