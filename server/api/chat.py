@@ -50,8 +50,8 @@ async def create_chat_completion(request: Request, body: ChatRequest, model: Mod
 async def chat_plan(
     body: ChatRequest, request: Request, model: Model, *, most_tokens: int | None = None
 ) -> GenerationPlan:
-    """The request, checked, its prompt rendered. Without a limit of its own it gets `most_tokens`,
-    or as many as fit. Raises RefusalError."""
+    """The request, checked, its prompt rendered, for `most_tokens` by default. Raises
+    RefusalError."""
     newer, older = body.max_completion_tokens, body.max_tokens
     plan = generation_plan(
         body,
@@ -78,8 +78,8 @@ def _options(body: ChatRequest) -> ChatOptions:
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:
-    """The number of alternatives beside each token, None for no log-probabilities at all. Raises
-    RefusalError for alternatives without log-probabilities."""
+    """The number of alternatives to each token, None for no log-probabilities. Raises
+    RefusalError."""
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:

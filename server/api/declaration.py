@@ -24,8 +24,8 @@ def answers(
     find: FindModel | None = None,
     errors: Errors = OWN_ERRORS,
 ) -> Callable[[Function], Endpoint]:
-    """Have a function answer an endpoint, as `reads` says. `described` is needed where its types do
-    not describe it: bodies in several forms, streams, encoded parts."""
+    """Have a function answer an endpoint, as `reads` says. It is `described` where its types do not
+    do so: forms of several bodies, streams, encoded parts."""
 
     def decorate(function: Function) -> Endpoint:
         endpoint.handler = reads(find or endpoint, errors)(function)

@@ -32,7 +32,7 @@ BatchEndpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddin
 
 
 class ObjectList(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
-    """A page of a list. With `has_more`, the next one is behind `last_id`."""
+    """A page of a list."""
 
     object: Literal["list"] = "list"
     """Always `list`."""
@@ -47,13 +47,12 @@ class ObjectList(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
 
 
 class FileListQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the client's files, behind the one with the id `after`."""
+    """A page of the client's files."""
 
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
     """The most files of the answer: 1 to 10,000, which is the default."""
     after: str | None = None
-    """The id of a file: the list begins behind it. While `has_more` is true, the next page is
-    behind `last_id`; one that is none of yours gets 400."""
+    """The id of a file of yours: the list begins behind it, as the next page behind `last_id`."""
     order: Literal["asc", "desc"] = "desc"
     """`desc`, the newest first, or `asc`."""
     purpose: str | None = None
@@ -61,7 +60,7 @@ class FileListQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchListQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the client's batches, behind the one with the id `after`."""
+    """A page of the client's batches."""
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     """The most batches of the answer: 1 to 100; 20 by default."""
@@ -73,22 +72,21 @@ class FileForm(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of an upload, which is read as it comes."""
 
     file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
-    """The file: a [request in each line](batch.md#requests). At most `--max-file-size` bytes (413)
-    and `--max-file-lines` lines (400 `too_large`); 403 `quota_exceeded` beyond `--max-stored-size`
-    of one key's files."""
+    """A [request in each line](batch.md#requests). At most `--max-file-size` bytes (413) and
+    `--max-file-lines` lines (400 `too_large`); 403 `quota_exceeded` beyond `--max-stored-size` a
+    key."""
     purpose: Literal["batch"]
     """`batch`."""
     anchor: Literal["created_at"] | UnsetType = msgspec.field(
         default=UNSET, name="expires_after[anchor]"
     )
     seconds: KeptSeconds | UnsetType = msgspec.field(default=UNSET, name="expires_after[seconds]")
-    """`created_at`, and 3,600 to 2,592,000: when the file is deleted. Otherwise it stays until you
-    delete it."""
+    """`created_at`, and 3,600 to 2,592,000: when the file is deleted. Default: when you delete
+    it."""
 
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A file. Times are in seconds since 1970; without `expires_at` it stays until it is
-    deleted."""
+    """An uploaded file, or one that a batch has written."""
 
     id: str
     """The file's id."""
@@ -113,8 +111,6 @@ class FileList(ObjectList[FileObject], frozen=True, kw_only=True):
 
 
 class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The file is gone."""
-
     id: str
     """The file's id."""
     object: Literal["file"] = "file"
@@ -124,8 +120,6 @@ class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpiresAfter(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a file is kept: `seconds` from its creation."""
-
     anchor: Literal["created_at"]
     """Always `created_at`: the time counts from the file's creation."""
     seconds: KeptSeconds
@@ -141,8 +135,8 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_file_id: str
     """A file with the purpose `batch`."""
     endpoint: BatchEndpoint
-    """`/v1/completions`, `/v1/chat/completions`, `/v1/embeddings` or `/v1/rerank`: that of all its
-    lines."""
+    """That of all lines: `/v1/completions`, `/v1/chat/completions`, `/v1/embeddings` or
+    `/v1/rerank`."""
     completion_window: Literal["24h"]
     """`24h`: what is not answered by then gets the error `batch_expired`."""
     metadata: (
@@ -154,13 +148,10 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
     """At most 16 texts of 512 characters, with names of 64: they come back with the batch."""
     output_expires_after: ExpiresAfter | None = None
-    """When the files with the answers are deleted: `created_at` as `anchor`, and 3,600 to 2,592,000
-    `seconds`."""
+    """When the answers are deleted: `created_at` as `anchor`, and 3,600 to 2,592,000 `seconds`."""
 
 
 class RequestCounts(msgspec.Struct, frozen=True):
-    """Lines in all, answered well, and failed."""
-
     total: int
     """Lines of the file."""
     completed: int
@@ -170,8 +161,6 @@ class RequestCounts(msgspec.Struct, frozen=True):
 
 
 class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the batch failed."""
-
     object: Literal["list"] = "list"
     """Always `list`."""
     data: list[BatchError]
@@ -179,9 +168,8 @@ class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch. Times are in seconds since 1970, `NAME_at` when it took that status; what is not
-    done by `expires_at` will not be. The output file has the answers, the error file what failed;
-    each is null where it would be empty."""
+    """A batch. The output file has the answers, the error file what failed; neither is ever
+    empty."""
 
     id: str
     """The batch's id."""
@@ -231,8 +219,6 @@ _BESIDE_FILE = 2 << 20
 _WINDOW_SECONDS = 24 * 3600
 FileId = Annotated[str, "The file's id."]
 BatchId = Annotated[str, "The batch's id."]
-_errors = msgspec.json.Decoder(list[BatchError])
-_metadata = msgspec.json.Decoder(dict[str, str] | None)
 
 
 @answers(Endpoint("POST", "/v1/files", order=71), operation(FileObject, form=FileForm))
@@ -253,8 +239,8 @@ async def create_file(request: Request) -> FileObject:
 
 @answers(Endpoint("GET", "/v1/files", order=72))
 async def list_files(request: Request, query: FileListQuery) -> FileList:
-    """The client's files, newest first or by `order`, of one `purpose` or of all. The answer has
-    `limit` of them, behind `after`."""
+    """The client's files of one `purpose` or all, newest first or by `order`: `limit` behind
+    `after`."""
     state, owner = stored_of(request)
     page = Page(query.limit, query.after, newest_first=query.order == "desc")
     found = await page_of(
@@ -387,10 +373,10 @@ async def cancel_batch(request: Request, batch: BatchId) -> BatchObject:
 
 
 def _batch_object(batch: StoredBatch) -> BatchObject:
-    errors = _errors.decode(batch.errors)
+    errors = msgspec.json.decode(batch.errors, type=list[BatchError])
     own = {
         "errors": BatchErrors(data=errors) if errors else None,
         "request_counts": RequestCounts(batch.total, batch.completed, batch.failed),
-        "metadata": _metadata.decode(batch.metadata),
+        "metadata": msgspec.json.decode(batch.metadata),
     }
     return msgspec.convert({**msgspec.structs.asdict(batch), **own}, BatchObject)

@@ -119,7 +119,7 @@ _page_files = StaticFiles(packages=[("server.api", "status_page")])
 @answers(Endpoint("GET", "/", order=300, needs_key=False), operation(Home))
 async def home(request: Request) -> Response:
     """Where to go from here: for browsers, which accept `text/html`, the status page. Neither needs
-    an API key, and neither tells anything about the models."""
+    an API key, or shows anything of models."""
     if "text/html" in request.headers.get("accept", ""):
         answer = await _page_file(request, "page.html")
     else:

@@ -1,8 +1,8 @@
 """TEI's endpoints: vectors, similarities, labels, relevance, tokens, and the model behind them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -48,7 +48,7 @@ from server.service.service import Model, record_of, service_of
 
 
 def _first_of(*endpoints: Endpoint) -> FindModel:
-    """Find the model of a name, which serves the last endpoint. Without a name that is the only one
+    """Find the model of a name, which serves the last endpoint, or without a name the only one
     behind the first endpoint that is served at all."""
 
     def find(request: Request, name: str | None) -> Model:
@@ -93,20 +93,19 @@ async def embed_all(request: Request, body: tei.EmbedTokensRequest, model: Model
 
 @tei.answers(create_embeddings.at("/similarity", order=100))
 async def similarity(request: Request, body: tei.SimilarityRequest, model: Model) -> list[float]:
-    """The similarity of a sentence to other sentences: the cosine of their vectors, unless the
-    model's checkpoint names another."""
+    """The similarity of a sentence to others: the cosine of their vectors, or the model's own."""
     sentences = body.inputs.sentences
     if not sentences:
         raise tei.empty_batch("inputs.sentences")
     check_count(len(sentences), "inputs.sentences", service_of(request).limits.max_inputs)
     options = body.parameters or tei.SimilarityParameters()
     prompt = text_prompt(model, options.prompt_name, None)
-    cut = behind_prompt(tei.whole_cut(model, options), model, prompt)
+    job = JobOptions(tokenization=behind_prompt(tei.whole_cut(model, options), model, prompt))
     pairs = Pairs(
         queries=text_items(prompt + body.inputs.source_sentence, "inputs.source_sentence"),
         texts=text_items([prompt + sentence for sentence in sentences], "inputs.sentences"),
-        cut_queries=cut,
-        cut_texts=cut,
+        query_options=job,
+        text_options=job,
     )
     return (await relevance(request, model, pairs)).scores.tolist()
 
@@ -138,70 +137,56 @@ def _sparse_values(entries: FloatArray) -> list[tei.SparseValue]:
     return [tei.SparseValue(*entry) for entry in zip(indices, values, strict=True)]
 
 
-class Sequences(msgspec.Struct, frozen=True):
-    """The items to classify: one or two texts each."""
-
-    items: list[list[str]]
-    in_batch: bool
-
-    def name(self, index: int) -> str:
-        """The field of an item."""
-        return f"inputs[{index}]" if self.in_batch else "inputs"
-
-
 @tei.answers(create_classifications.at("/predict", order=110))
 async def predict(
     request: Request, body: tei.PredictRequest, model: Model
 ) -> list[tei.Prediction] | list[list[tei.Prediction]]:
     """The labels of a text, a pair, or each item of a list, sorted by score, highest first."""
-    sequences = _sequences(body.inputs, service_of(request).limits.max_documents)
-    for index, texts in enumerate(sequences.items):
-        model.text_bound.check_all(texts, lambda _, item=index: sequences.name(item))
+    inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    items, name = _batch(inputs, "inputs", service_of(request).limits.max_documents)
+    for index, texts in enumerate(items):
+        if len(texts) not in (1, 2):
+            raise invalid(name(index), f"{len(texts)} texts; expected one or two")
+        model.text_bound.check_all(texts, lambda _, item=index: name(item))
     config = model.served.execution.model
-    logits = await _logits(request, model, sequences, tei.whole_cut(model, body))
+    logits = await _logits(request, model, items, name, tei.whole_cut(model, body))
     scores = logits if body.raw_scores else probabilities(logits, config)
     predictions = [_predictions(row, config.labels) for row in scores]
-    return predictions if sequences.in_batch else predictions[0]
+    return predictions if items is inputs else predictions[0]
 
 
-def _sequences(inputs: str | list[str | list[str]], max_items: int) -> Sequences:
-    """A text, a pair, or a list of lists. Raises RefusalError for anything else."""
-    if isinstance(inputs, str):
-        found = Sequences([[inputs]], in_batch=False)
-    elif not inputs:
-        raise tei.empty_batch("inputs")
-    elif all(isinstance(item, str) for item in inputs):
-        found = Sequences([cast("list[str]", inputs)], in_batch=False)
-    elif all(isinstance(item, list) for item in inputs):
-        found = Sequences(cast("list[list[str]]", inputs), in_batch=True)
-    else:
-        raise invalid(
-            "inputs", "expected a text, a pair of texts, or a list of lists of one or two texts"
-        )
-    check_count(len(found.items), "inputs", max_items)
-    for index, texts in enumerate(found.items):
-        if len(texts) not in (1, 2):
-            name = found.name(index)
-            raise invalid(name, f"{len(texts)} texts; expected one or two")
-    return found
+def _batch(inputs: list[Any], field: str, most: int) -> tuple[list[Any], Callable[[int], str]]:
+    """The lists in a field, or the one that it is, and their names. Raises RefusalError."""
+    if not inputs:
+        raise tei.empty_batch(field)
+    kinds = set(map(type, inputs))
+    if kinds != {list}:
+        if list in kinds:
+            raise invalid(field, "all or none of its items are lists")
+        return [inputs], lambda _: field
+    check_count(len(inputs), field, most)
+    return inputs, lambda index: f"{field}[{index}]"
 
 
 async def _logits(
-    request: Request, model: Model, sequences: Sequences, cut: Tokenization
+    request: Request,
+    model: Model,
+    items: list[list[str]],
+    name: Callable[[int], str],
+    cut: Tokenization,
 ) -> FloatArray:
     """float32[N, L]: single texts are one job, pairs another."""
-    logits = np.empty((len(sequences.items), model.served.execution.model.num_labels), np.float32)
-    options = JobOptions(tokenization=cut)
+    logits = np.empty((len(items), model.served.execution.model.num_labels), np.float32)
     for size in (1, 2):
-        found = [(i, texts) for i, texts in enumerate(sequences.items) if len(texts) == size]
+        found = [(index, texts) for index, texts in enumerate(items) if len(texts) == size]
         if not found:
             continue
         indices, texts = zip(*found, strict=True)
         query = [first for first, _ in texts] if size == 2 else None
-        names = [sequences.name(index) for index in indices]
+        names = [*map(name, indices)]
         last = Items([each[-1] for each in texts], [], names.__getitem__)
-        encoded = await encode(request, model, last, options, query=query)
-        logits[[*indices]] = encoded.values
+        options = JobOptions(tokenization=cut)
+        logits[[*indices]] = (await encode(request, model, last, options, query=query)).values
     return logits
 
 
@@ -239,14 +224,15 @@ async def _rerank_texts(
     if not body.texts:
         raise tei.empty_batch("texts")
     check_count(len(body.texts), "texts", service_of(request).limits.max_documents)
-    cut: Tokenization | None = None
+    cut = Tokenization()
     if body.truncate:
         query = body.query if model.served.execution.scores_pairs else None
         cut = await texts_cut_to(model, model.max_model_len, query=query, side=tei.side(body))
     pairs = Pairs(
         queries=text_items(body.query, "query"),
         texts=text_items(body.texts, "texts"),
-        cut_texts=cut,
+        query_options=JobOptions(),
+        text_options=JobOptions(tokenization=cut),
     )
     found = await relevance(request, model, pairs)
     scores = found.raw_scores if body.raw_scores else found.probabilities
@@ -294,19 +280,17 @@ def _model_type(model: Model) -> tei.ModelType:
 
 @tei.answers(Endpoint("POST", "/", order=140), tei.described(Any, tei.EmbedRequest))
 async def answer(request: Request) -> Response:
-    """`/embed` if there is an embedder, or else `/embed_sparse`, or else `/rerank` for a reranker
-    and `/predict` for any other classifier. With `model` that of the task of the named one."""
+    """`/embed` if there is an embedder, or else `/embed_sparse`, `/rerank` for a reranker,
+    `/predict` for a classifier; with `model` by the task of that."""
     fields = await tei.fields_of(request)
     execution = _named(request, fields).served.execution
-    if execution.task == "embed":
-        return await embed.handler(request)
-    if execution.task == "embed_sparse":
-        return await embed_sparse.handler(request)
-    return await (rerank if rerank.is_served_by(execution) else predict).handler(request)
+    forms = (embed, embed_sparse, rerank)
+    form = next((each for each in forms if each.is_served_by(execution)), predict)
+    return await form.handler(request)
 
 
 def _named(request: Request, fields: Mapping[str, Raw]) -> Model:
-    """The model that the body names, if it can be read, or else the one of `/info`. Raises
+    """The model that the body names, if it can be read, or else that of `/info`. Raises
     RefusalError."""
     try:
         name = msgspec.json.decode(fields["model"], type=str)
@@ -358,31 +342,14 @@ async def _tokenize_texts(
 @tei.answers(detokenize.at("/decode", order=125), find=_of_any_task)
 async def decode(request: Request, body: tei.DecodeRequest, model: Model) -> list[str]:
     """The text of each list of token ids, without special tokens unless they are asked for."""
-    service = service_of(request)
-    lists = _id_lists(body.ids, model, service.limits.max_inputs)
-    skips = body.skip_special_tokens is not False
+    service, skips = service_of(request), body.skip_special_tokens is not False
+    lists, name = _batch(body.ids, "ids", service.limits.max_inputs)
+    for index, ids in enumerate(lists):
+        check_ids(ids, name(index), model.vocab_size)
     with service.in_flight:
         return await in_thread(
             lambda: [model.tokenizer.decode(ids, skip_special_tokens=skips) for ids in lists]
         )
-
-
-def _id_lists(ids: list[int | list[int]], model: Model, max_items: int) -> list[list[int]]:
-    """The ids of each text. Raises RefusalError for none, a mixed list, too many texts, and ids
-    outside the vocabulary."""
-    if not ids:
-        raise tei.empty_batch("ids")
-    if all(isinstance(item, int) for item in ids):
-        single = cast("list[int]", ids)
-        check_ids(single, "ids", model.vocab_size)
-        return [single]
-    if not all(isinstance(item, list) for item in ids):
-        raise invalid("ids", "all token ids, or all lists of them")
-    check_count(len(ids), "ids", max_items)
-    lists = cast("list[list[int]]", ids)
-    for index, each in enumerate(lists):
-        check_ids(each, f"ids[{index}]", model.vocab_size)
-    return lists
 
 
 def _tokens_of(model: Model, text: str, sliced: SlicedText, *, special: bool) -> Raw:
