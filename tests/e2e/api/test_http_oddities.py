@@ -78,17 +78,6 @@ def completed(answer: Answer) -> bool:
     return answer.status == 200 and json.loads(answer.body)["usage"]["completion_tokens"] == 4
 
 
-@pytest.mark.parametrize(
-    ("size", "extension", "trailer"),
-    [(1, b";name=value", b"X-Trailer: yes\r\n"), (7, b"", b""), (1000, b"", b"")],
-)
-def test_chunked_body(daemon: Daemon, size: int, extension: bytes, trailer: bytes) -> None:
-    head = START + CLOSE + b"Transfer-Encoding: chunked\r\n\r\n"
-    pieces = [BODY[start : start + size] for start in range(0, len(BODY), size)]
-    chunks = [b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in pieces]
-    assert completed(exchange(daemon, head, *chunks, b"0\r\n" + trailer + b"\r\n"))
-
-
 @pytest.mark.parametrize("sent", [b"", BODY[:10], BODY])
 def test_body_shorter_than_announced(daemon: Daemon, sent: bytes) -> None:
     """The client is gone before its body was whole: nothing of it is computed."""
@@ -128,26 +117,6 @@ def test_reset_connection(daemon: Daemon) -> None:
         connection.sendall(START + LENGTH + b"\r\n" + BODY)
 
 
-def test_pipelined_requests(daemon: Daemon) -> None:
-    """Four at once, answered in their order, on one connection."""
-    texts = [b"one", b"two", b"three", b"four"]
-    requests = []
-    for text in texts:
-        body = b'{"model": "penstock-demo", "prompt": "%s"}' % text
-        head = b"POST /tokenize HTTP/1.1\r\nHost: here\r\nX-Request-ID: %s\r\n" % text
-        requests.append(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-    with connected(daemon) as connection:
-        last = b"GET /health HTTP/1.1\r\nHost: here\r\n" + CLOSE + b"\r\n"
-        connection.sendall(b"".join(requests) + last)
-        rest = read_to_end(connection)
-    for text in texts:
-        answer = parse(rest)
-        assert answer.status == 200
-        assert b"x-request-id: " + text in answer.headers
-        rest = answer.rest
-    assert parse(rest).status == 200
-
-
 def test_pipelined_behind_a_bad_request(daemon: Daemon) -> None:
     """A refusal ends its request, not the connection."""
     bad = START + b"Content-Length: 2\r\n\r\n{}"
@@ -155,24 +124,3 @@ def test_pipelined_behind_a_bad_request(daemon: Daemon) -> None:
     answer = exchange(daemon, bad + good)
     assert answer.status == 400
     assert completed(parse(answer.rest))
-
-
-def test_head_request(daemon: Daemon) -> None:
-    """Whatever its status, it has no body: the next answer follows at once."""
-    head = b"HEAD /v1/completions HTTP/1.1\r\nHost: here\r\n\r\n"
-    get = b"GET /health HTTP/1.1\r\nHost: here\r\n" + CLOSE + b"\r\n"
-    with connected(daemon) as connection:
-        connection.sendall(head + get)
-        first, _, rest = read_to_end(connection).partition(b"\r\n\r\n")
-    assert b"content-length: " in first
-    assert parse(rest).status == 200
-
-
-def test_connection_is_kept_between_requests(daemon: Daemon) -> None:
-    with connected(daemon) as connection:
-        for _ in range(3):
-            connection.sendall(START + LENGTH + b"\r\n" + BODY)
-            data = b""
-            while not data.endswith(b"}}}"):
-                data += connection.recv(65536)
-            assert completed(parse(data))
