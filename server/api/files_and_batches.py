@@ -52,7 +52,7 @@ class FileListQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
     """The most files of the answer: 1 to 10,000, which is the default."""
     after: str | None = None
-    """The id of a file of yours: the list begins behind it, as the next page behind `last_id`."""
+    """A file of yours (else 400): the list begins behind it, as the next page behind `last_id`."""
     order: Literal["asc", "desc"] = "desc"
     """`desc`, the newest first, or `asc`."""
     purpose: str | None = None

@@ -151,13 +151,11 @@ rerank_v2 = create_reranking.at("/v2/rerank", order=41)
 
 async def _document_tokenization(model: Model, body: RerankRequest) -> Tokenization | None:
     """Cuts documents if the request permits it, but never the query."""
-    most = model.max_model_len if body.truncation else None
-    most = body.max_tokens_per_doc or most
+    most = body.max_tokens_per_doc or (model.max_model_len if body.truncation else None)
     if most is None:
         return None
-    paired = model.served.execution.scores_pairs
-    query, instruction = body.query if paired else None, body.instruction
-    return await texts_cut_to(model, most, query=query, instruction=instruction)
+    query = body.query if model.served.execution.scores_pairs else None
+    return await texts_cut_to(model, most, query=query, instruction=body.instruction)
 
 
 def _results(

@@ -42,7 +42,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
     add_special_tokens: bool | None = None
     """Default: true for a text, false for a chat."""
     add_generation_prompt: bool | None = None
-    """End the prompt with an answer's beginning. Default: as in [chat](#post-v1chatcompletions)."""
+    """End the prompt with an answer's beginning; only with `messages`, like the next two. Default:
+    as in [chat](#post-v1chatcompletions)."""
     continue_final_message: bool | None = None
     """Default: false."""
     chat_template_kwargs: TemplateVariables | None = None

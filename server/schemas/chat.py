@@ -51,7 +51,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     role: Annotated[str, Meta(min_length=1, max_length=64)]
     """1 to 64 characters: `"system"`, `"developer"`, `"user"`, `"assistant"`, `"tool"`, or another
-    of the template's, which gets `system` if it does not know `developer`."""
+    that the template writes; templates without `developer` get `system`."""
     content: str | list[ContentPart] | None = None
     """Required, but for an assistant; templates get [the form that they
     take](#what-a-template-writes). Parts of other types get 400 with `messages[i].content[j]`, or a
@@ -89,8 +89,7 @@ class ChatRequest(SamplingOptions, kw_only=True, frozen=True):
     messages: Messages
     """At least one: see [messages](#messages-chatmessage)."""
     max_completion_tokens: Count | None = None
-    """1 to 2³¹ − 1; more than the prompt leaves: `context_length_exceeded`. Default: what is
-    left."""
+    """1 to 2³¹ − 1; over the rest of the context: `context_length_exceeded`. Default: the rest."""
     max_tokens: Count | None = None
     """The older name of `max_completion_tokens`; refused if both are given and differ."""
     logprobs: bool | None = None
@@ -105,8 +104,9 @@ class ChatRequest(SamplingOptions, kw_only=True, frozen=True):
     reasoning_effort: str | None = None
     """A variable of this name for the template."""
     chat_template_kwargs: TemplateVariables | None = None
-    """Any JSON: the template's variables by name, but `messages`, `tools`, `documents`,
-    `chat_template`, the two options above or a special token. Default: `{}`."""
+    """Any JSON: the template's variables by name, but not `messages`, `tools`, `documents`,
+    `chat_template`, `add_generation_prompt`, `continue_final_message` or a special token. Default:
+    `{}`."""
     store: bool | None = None
     """Nothing is stored."""
     metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None

@@ -133,7 +133,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     """−2 to 2: subtracted from the logits of tokens that the choice has, without its prompt.
     Default: 0."""
     frequency_penalty: Penalty | None = None
-    """−2 to 2: as that, once for each time that the choice has the token. Default: 0."""
+    """−2 to 2: subtracted from a logit for each time that the choice has the token. Default: 0."""
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
     """0.01 to 2: for tokens in the prompt or the choice, positive logits are divided by it and
     negative logits multiplied by it. Default: the model's, or 1."""
@@ -141,7 +141,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     """Numbers from −100 to 100 by token id in decimal, added to the logits; at most 300, ids within
     the vocabulary: see [biases and penalties](#biases-and-penalties). Default: `{}`."""
     allowed_token_ids: list[TokenId] | None = None
-    """Only these are sampled, also as end tokens; within the vocabulary; empty: all. Default:
+    """Within the vocabulary: no others are sampled, end tokens included; empty: all. Default:
     `[]`."""
     bad_words: BadWords | None = None
     """At most 256 words of 1 to 128 characters: a word's last token is not sampled behind its
@@ -208,7 +208,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     """Ids for tokens in `logprobs`, as `"token_id:17"`; not in a chat's `bytes`. Default: false."""
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     """1 to 256 characters: cached prefixes are shared only with requests of the same salt, so that
-    others cannot time them. [API keys](configuration.md#api-keys) share none, unless by
+    times tell others nothing. [API keys](configuration.md#api-keys) share none, unless by
     `--share-prefixes`."""
     session_id: str | None = None
     user: str | None = None

@@ -1,6 +1,6 @@
 """`/v2/chat`: a conversation's next message, as Cohere answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,7 +15,7 @@ from server.generation.generation import AnswerForm, Generation, answer
 from server.generation.scores import ScoredToken
 from server.http.answers import event
 from server.schemas.chat import ChatRequest, Messages
-from server.schemas.common import CompletionUsage, Count, Int64, renamed
+from server.schemas.common import CompletionUsage, Count, FinishReason, Int64, renamed
 from server.schemas.sampling import JsonObject, Penalty, PlainText, SchemaText, StopString
 from server.service.endpoint import operation
 from server.service.service import Model, service_of
@@ -51,7 +51,7 @@ class CohereChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     """The answer as Cohere's events, see below. Default: false."""
     max_tokens: Count | None = None
-    """1 to 2³¹ − 1, or as many as the prompt leaves of the context. Default: what it leaves."""
+    """1 to 2³¹ − 1; more than the context has left is the rest. Default: the rest."""
     stop_sequences: Annotated[list[StopString], Meta(max_length=16)] | None = None
     """As `stop` of [completions](#post-v1completions): at most 16, each of 1 to 1024 characters."""
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -181,6 +181,11 @@ class CohereChatEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encode = msgspec.json.Encoder().encode
+_FINISH: Mapping[FinishReason, CohereFinish] = {
+    "stop": "COMPLETE",
+    "length": "MAX_TOKENS",
+    "timeout": "TIMEOUT",
+}
 _SCHEMA, _COHERE_SCHEMA = "response_format.schema", "response_format.json_schema"
 
 
@@ -280,15 +285,7 @@ def _event(data: CohereChatEvent) -> bytes:
 
 
 def _finish(choice: Choice) -> CohereFinish:
-    if choice.met_stop_string:
-        return "STOP_SEQUENCE"
-    match choice.finish_reason:
-        case "length":
-            return "MAX_TOKENS"
-        case "timeout":
-            return "TIMEOUT"
-        case _:
-            return "COMPLETE"
+    return "STOP_SEQUENCE" if choice.met_stop_string else _FINISH[choice.finish_reason or "stop"]
 
 
 def _usage(usage: CompletionUsage) -> CohereUsage:
