@@ -1,6 +1,5 @@
-"""Every row of the table of known options that is served, against a real daemon: what is obeyed
-shows, what is neutral changes nothing. What is refused no handler can read: it is named where
-bodies are read (`tests/server/schemas/test_known_options.py`)."""
+"""What is obeyed of the known options shows in a real daemon, what is neutral changes nothing. What
+is refused (`tests/server/schemas/test_known_options.py`) no handler can read."""
 
 import json
 import re
@@ -115,8 +114,7 @@ def http(options_daemon: Daemon) -> Generator[Client]:
 
 
 def placed(body: JSON, path: str, *value: object) -> JSON:
-    """`body` with `value` at a dotted path, or without anything there; of a list, in its first
-    entry."""
+    """`body` with `value` at a dotted path, or nothing there; of a list, in its first entry."""
     name, _, rest = path.partition(".")
     if not rest:
         others = {key: other for key, other in body.items() if key != name}
@@ -135,11 +133,8 @@ def is_in(body: Any, path: str) -> bool:
 
 
 def cases(treatment: Treatment) -> list[Any]:
-    """Parameters: endpoint, type of request, path of the option.
-
-    Other paths of one type of request have the same reader, and so have fields that several types
-    inherit: all but the first are long.
-    """
+    """Endpoint, type of request, path of the option; long for all but a type's first path, and for
+    a field that another type has been shown to have."""
     found: list[Any] = []
     shown: set[tuple[object, str]] = set()
     for request, endpoints in TABLE.endpoints.items():

@@ -78,16 +78,6 @@ def test_the_shape_of_a_stream(deployment, say):
     assert {choice["finish_reason"] for choice in choices[:-1]} == {None}
 
 
-def test_usage_so_far_in_every_chunk_of_a_stream(deployment, say):
-    ids = say("Water falls from the gate.")
-    deployment.engines["writer"].script.step_seconds = 0.005
-    chunks = chunks_of(deployment, stream_options={"continuous_usage_stats": True})
-    used = [chunk["usage"]["completion_tokens"] for chunk in chunks]
-    assert used == sorted(used)
-    assert 0 < used[0] < used[-1] == len(ids) + 1
-    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-
-
 def test_tokens_spelled_by_their_ids(deployment, say):
     ids = say("naïve cafés")
     fields = {"logprobs": True, "top_logprobs": 2}
@@ -162,11 +152,6 @@ def test_max_tokens_under_either_name(deployment, name):
         0, "context_length_exceeded", "too many", "max_tokens"
     )
     assert error(deployment, **{name: 2})["param"] == name
-
-
-def test_max_tokens_under_both_names(deployment):
-    assert chat(deployment, max_tokens=2, max_completion_tokens=2)
-    assert error(deployment, max_tokens=2, max_completion_tokens=3)["param"] == "max_tokens"
 
 
 def test_a_client_that_leaves_ends_its_job(deployment):

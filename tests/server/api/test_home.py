@@ -109,12 +109,6 @@ def test_without_a_key_none_is_needed(deployment) -> None:
     assert deployment.http.get("/").json()["needs_key"] is False
 
 
-def test_a_head_is_that_of_the_page(guarded) -> None:
-    head = guarded.http.head("/", headers=BROWSER)
-    assert head.headers["content-type"] == "text/html; charset=utf-8"
-    assert_page_headers(head)
-
-
 def test_the_open_page_opens_nothing_else(guarded) -> None:
     """`POST /` is TEI's, and needs the key."""
     assert guarded.http.post("/", json={"inputs": "a"}, headers=BROWSER).status_code == 401

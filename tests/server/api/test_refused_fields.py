@@ -183,6 +183,7 @@ COHERE_EMBED: Cases = [
     ({"texts": []}, "texts"),
     ({"texts": ["a", ""]}, "texts[1]"),
     ({"texts": "a"}, "texts"),
+    ({"texts": ["a"] * 2049}, "texts"),
     ({"inputs": inputs_of(["a"])}, "inputs"),
     ({"texts": None, "inputs": []}, "inputs"),
     ({"texts": None, "inputs": [{"content": []}]}, "inputs[0].content"),

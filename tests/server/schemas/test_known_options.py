@@ -97,7 +97,7 @@ def test_a_name_has_one_row_and_an_example_that_is_not_neutral(request_type):
 
 
 def placed(body: dict, path: str, value: object) -> tuple[dict, str]:
-    """`body` with `value` at a dotted path, and that path with its indices; of a list, in its first
+    """`body` with `value` at a dotted path, and the path with indices; of a list, in its first
     entry."""
     name, _, rest = path.partition(".")
     if not rest:
