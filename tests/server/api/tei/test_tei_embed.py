@@ -32,7 +32,7 @@ def test_texts_are_cut_if_asked_to(request, served, path, model, direction):
     deployment.ask(path, inputs="a", truncate=True, truncation_direction=direction)
     deployment.ask(path, inputs="a", truncate=None, prompt_name=None)
     cut, whole = deployment.engines[model].received
-    side = (direction or "right").lower()
+    side = "left" if direction in ("left", "Left") else "right"
     assert cut.tokenization == Tokenization(truncate_to=2048, truncation_side=side)
     assert whole.tokenization.truncate_to is None
 
