@@ -8,7 +8,7 @@ from fastapi import Request, Response
 from msgspec import Struct
 
 from engine_core.refusal import RefusalError
-from server.api.model_endpoint import reads
+from server.api.declaration import answers
 from server.generation.choice import TextPiece
 from server.generation.conversation import ChatOptions, chat_prompt, last_answer
 from server.generation.generation import Generation, TextForm, answer
@@ -32,17 +32,11 @@ from server.service.inputs import text_items
 from server.service.service import Model, service_of
 from server.service.token_text import TokenIds, TokenText
 
-CHAT_COMPLETIONS = Endpoint(
-    "POST",
-    "/v1/chat/completions",
+
+@answers(
+    Endpoint("POST", "/v1/chat/completions", tasks=("generate",), order=20),
     operation(ChatCompletion, ChatRequest, chunk=ChatChunk),
-    tasks=("generate",),
-    order=20,
 )
-
-
-@CHAT_COMPLETIONS.answered_by
-@reads(ChatRequest, CHAT_COMPLETIONS)
 async def create_chat_completion(request: Request, body: ChatRequest, model: Model) -> Response:
     """Answer a conversation, in one piece or as a stream of server-sent events."""
     plan = await chat_plan(body, request, model)
@@ -56,8 +50,8 @@ async def create_chat_completion(request: Request, body: ChatRequest, model: Mod
 async def chat_plan(
     body: ChatRequest, request: Request, model: Model, *, most_tokens: int | None = None
 ) -> GenerationPlan:
-    """The request, checked, its prompt rendered. Without a limit of its own it gets `most_tokens`,
-    or as many as fit. Raises RefusalError."""
+    """The request, checked, its prompt rendered, for `most_tokens` by default. Raises
+    RefusalError."""
     newer, older = body.max_completion_tokens, body.max_tokens
     plan = generation_plan(
         body,
@@ -84,8 +78,8 @@ def _options(body: ChatRequest) -> ChatOptions:
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:
-    """The number of alternatives beside each token, None for no log-probabilities at all. Raises
-    RefusalError for alternatives without log-probabilities."""
+    """The number of alternatives to each token, None for no log-probabilities. Raises
+    RefusalError."""
     if body.logprobs:
         return body.top_logprobs or 0
     if body.top_logprobs:

@@ -3,32 +3,29 @@
 import msgspec
 import numpy as np
 from fastapi import Request
+from msgspec.structs import replace
 
 from engine_core.client.pending_jobs import Encoded, FloatArray
 from engine_core.messages import JobOptions
+from server.api.declaration import answers
 from server.api.encode import count_usage, encode, job_options
-from server.api.model_endpoint import reads
 from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, TextOrIds
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import Endpoint
 from server.service.inputs import Items, items_cut_to, parse_items
 from server.service.service import Model, service_of
 from workers.contract.model_config import ModelConfig
 
 
 class ClassifyRequest(EncodeRequest, kw_only=True, frozen=True):
-    """A request of `/v1/classify`: a text, texts, one input's token ids, or inputs' token ids.
-
-    With `use_activation` false the answer holds logits instead of probabilities.
-    """
+    """A request of `/v1/classify`: a text, texts, one input's token ids, or inputs' token ids."""
 
     """Example: {"input": "What a day!", "model": "moods"}"""
 
     input: TextOrIds
-    """As `prompt` of [completions](#post-v1completions); over 2048 inputs: `too_large`; longer than
-    the model's limit: `context_length_exceeded`."""
+    """As `prompt` of [completions](#post-v1completions); over 2048 inputs: `too_large`; too long:
+    `context_length_exceeded`."""
     truncate_prompt_tokens: KeptTokens | None = None
-    """From 1 to the model's context length: a longer input is truncated at its end to this many
-    tokens. −1: the model's length."""
+    """1 to the model's length, −1 for that: a longer input loses its end."""
     use_activation: bool | None = None
     """False: `probs` are the model's logits. Default: true."""
 
@@ -50,19 +47,7 @@ class ClassificationList(EncodeAnswer[Classification], frozen=True, kw_only=True
     """The answer of `/v1/classify`, in input order."""
 
 
-CLASSIFY = Endpoint(
-    "POST",
-    "/v1/classify",
-    operation(ClassificationList, ClassifyRequest),
-    tasks=("classify",),
-    order=60,
-)
-CLASSIFY_ALIAS = CLASSIFY.at("/classify", order=61)
-
-
-@CLASSIFY.answered_by
-@CLASSIFY_ALIAS.answered_by
-@reads(ClassifyRequest, CLASSIFY)
+@answers(Endpoint("POST", "/v1/classify", tasks=("classify",), order=60))
 async def create_classifications(
     request: Request, body: ClassifyRequest, model: Model
 ) -> ClassificationList:
@@ -89,23 +74,21 @@ async def create_classifications(
     )
 
 
+classify_alias = create_classifications.at("/classify", order=61)
+
+
 async def classify(
     request: Request, model: Model, items: Items, options: JobOptions, *, raw: bool
 ) -> Encoded:
     """Score the items for each label, float32[N, L]: logits if `raw`. Raises RefusalError."""
     encoded = await encode(request, model, items, options)
-    if raw:
-        return encoded
-    scores = label_scores(encoded.values, model.served.execution.model)
-    return msgspec.structs.replace(encoded, values=scores)
+    config, values = model.served.execution.model, encoded.values
+    return encoded if raw else replace(encoded, values=label_scores(values, config))
 
 
 def label_scores(logits: FloatArray, config: ModelConfig) -> FloatArray:
-    """float32[N, L] -> float32[N, L]: probabilities.
-
-    A single label keeps its logit unless the checkpoint declares a sigmoid, as
-    sentence-transformers' cross-encoders do.
-    """
+    """float32[N, L] -> float32[N, L]: probabilities, but a single label's logit unless the
+    checkpoint declares a sigmoid, as sentence-transformers' cross-encoders do."""
     raw = config.num_labels == 1 and not config.sigmoid_scores
     return logits if raw else probabilities(logits, config)
 

@@ -6,7 +6,7 @@ from fastapi import Request, Response
 from msgspec import Struct
 from msgspec.structs import replace
 
-from server.api.model_endpoint import reads
+from server.api.declaration import answers
 from server.generation.choice import TextPiece
 from server.generation.generation import Generation, TextForm, answer
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
@@ -26,17 +26,11 @@ from server.settings.settings import Limits
 
 DEFAULT_MAX_TOKENS = 16
 
-COMPLETIONS = Endpoint(
-    "POST",
-    "/v1/completions",
+
+@answers(
+    Endpoint("POST", "/v1/completions", tasks=("generate",), order=10),
     operation(Completion, CompletionRequest, chunk=Completion),
-    tasks=("generate",),
-    order=10,
 )
-
-
-@COMPLETIONS.answered_by
-@reads(CompletionRequest, COMPLETIONS)
 async def create_completion(request: Request, body: CompletionRequest, model: Model) -> Response:
     """Continue one or more prompts, in one answer or as a stream of server-sent events."""
     service = service_of(request)

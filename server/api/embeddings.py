@@ -14,8 +14,8 @@ from msgspec import UNSET, Raw
 from engine_core.client.pending_jobs import Encoded, FloatArray
 from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
+from server.api.declaration import answers
 from server.api.encode import count_usage, encode, job_options
-from server.api.model_endpoint import reads
 from server.errors import quoted
 from server.schemas.common import invalid, name_and_value, value_under_any_name
 from server.schemas.embeddings import (
@@ -25,7 +25,7 @@ from server.schemas.embeddings import (
     EmbeddingRequest,
     EmbedDtype,
 )
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import Endpoint
 from server.service.inputs import Items, parse_items, truncation_limit
 from server.service.service import Model, service_of
 from server.settings.settings import Limits
@@ -37,13 +37,6 @@ _MAX_FLOAT16 = 65_504.0
 _MAX_INT8 = 127
 _NUMBERS_AT_ONCE = 1 << 15
 _DIRECTIONS: tuple[EmbedDtype, ...] = ("int8", "binary", "ubinary")
-EMBEDDINGS = Endpoint(
-    "POST",
-    "/v1/embeddings",
-    operation(EmbeddingList, EmbeddingRequest),
-    tasks=("embed",),
-    order=30,
-)
 
 
 class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +49,7 @@ class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
     dtype: EmbedDtype
 
 
-@EMBEDDINGS.answered_by
-@reads(EmbeddingRequest, EMBEDDINGS)
+@answers(Endpoint("POST", "/v1/embeddings", tasks=("embed",), order=30))
 async def create_embeddings(
     request: Request, body: EmbeddingRequest, model: Model
 ) -> EmbeddingList:
@@ -80,8 +72,8 @@ async def create_embeddings(
 def embedding_plan(
     body: EmbeddingRequest, model: Model, limits: Limits, field: str = "input"
 ) -> EmbeddingPlan:
-    """Check everything that can be wrong with a request before it is tokenized. `field` is its own
-    name of `input`. Raises RefusalError."""
+    """Check a request, whose `input` has the name `field`, before it is tokenized. Raises
+    RefusalError."""
     items, prompt = _items(body, model, limits, field)
     tokenization = Tokenization(
         add_special_tokens=body.add_special_tokens is not False,
@@ -98,7 +90,7 @@ def embedding_plan(
 
 
 async def planned_vectors(request: Request, model: Model, plan: EmbeddingPlan) -> Encoded:
-    """The vectors that are planned, not yet in the planned type. Raises RefusalError."""
+    """The vectors of a plan, not yet in its type. Raises RefusalError."""
     encoded = await encode(request, model, plan.items, plan.options)
     vectors = shorten(encoded.values, plan.dimensions, normalize=plan.normalize)
     return msgspec.structs.replace(encoded, values=vectors)
@@ -122,11 +114,8 @@ def _items(body: EmbeddingRequest, model: Model, limits: Limits, field: str) -> 
 
 
 def text_prompt(model: Model, prompt_name: str | None, input_type: str | None) -> str:
-    """The prompt of this name or for this type of input, or else the model's default.
-
-    A type for which the model has no prompt gets none. Raises RefusalError for an unknown name or
-    type, and for both at once.
-    """
+    """The prompt of this name, or for this type of input, if the model has one, or else its
+    default. Raises RefusalError for an unknown name or type, and for both at once."""
     if prompt_name is not None and input_type is not None:
         message = "prompt_name and input_type: give only one of them"
         raise RefusalError("invalid_request", message, "prompt_name")
@@ -153,10 +142,8 @@ def _for_kind(prompts: Mapping[str, str], input_type: str) -> str:
 
 
 def behind_prompt(tokenization: Tokenization, model: Model, prompt: str) -> Tokenization:
-    """The tokenization of texts that begin with `prompt`, which the pooling may leave out.
-
-    Raises RefusalError for cutting such texts on the left, which would cut the prompt.
-    """
+    """The tokenization of texts behind `prompt`, which the pooling may leave out. Raises
+    RefusalError for cutting such texts on the left, where the prompt is."""
     if not prompt or model.served.execution.model.pooling.include_prompt:
         return tokenization
     if tokenization.truncate_to is not None and tokenization.truncation_side == "left":
@@ -218,11 +205,8 @@ def _dtype(body: EmbeddingRequest) -> EmbedDtype:
 
 
 def shorten(vectors: FloatArray, dimensions: int, *, normalize: bool) -> FloatArray:
-    """float32[N, D] -> float32[N, dimensions]: the first numbers, or all.
-
-    Matryoshka models (https://arxiv.org/abs/2205.13147) may be cut so. Of length 1 if `normalize`,
-    but for zeros.
-    """
+    """float32[N, D] -> float32[N, dimensions]: the first numbers, as Matryoshka models permit
+    (https://arxiv.org/abs/2205.13147), of length 1, but for zeros, if `normalize`."""
     short = vectors[:, :dimensions]
     if not normalize:
         return short
@@ -259,8 +243,7 @@ def _to_int8(vectors: FloatArray) -> npt.NDArray[np.int8]:
 
 
 async def rows_in_json(rows: Iterable[AnyArray], form: Callable[[AnyArray], object]) -> list[Raw]:
-    """Each array in this form. Other requests run in between: a large answer takes a while to
-    encode."""
+    """Each array in this form. Other requests run in between: large ones take a while."""
     encoded: list[Raw] = []
     numbers = 0
     for row in rows:
@@ -278,15 +261,12 @@ def in_lists(row: AnyArray) -> object:
 
 
 def in_base64(row: AnyArray) -> object:
-    """The bytes of its numbers."""
     return base64.b64encode(row.tobytes()).decode()
 
 
 def similarity(vectors: FloatArray, others: FloatArray, config: ModelConfig) -> FloatArray:
-    """Pooled float32[N or 1, D], float32[N, D] -> float32[N]: the higher, the more alike.
-
-    Distances are negative, as sentence-transformers has them.
-    """
+    """Pooled float32[N or 1, D], float32[N, D] -> float32[N]: the higher, the more alike. Distances
+    are negative, as sentence-transformers has them."""
     kind = config.embedding.similarity
     if kind == "cosine":
         return cosine_similarity(vectors, others)

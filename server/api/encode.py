@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -12,7 +11,7 @@ from starlette.requests import Request
 from engine_core.client.pending_jobs import Encoded
 from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
-from server.schemas.common import EncodeRequest, Usage
+from server.schemas.common import EncodeRequest, Usage, renamed
 from server.service.inputs import Items
 from server.service.service import Model, record_of, service_of, within_limit
 
@@ -38,12 +37,9 @@ async def encode(
     instruction: str | None = None,
     token_states: bool = False,
 ) -> Encoded:
-    """Embed the items, score them, or return their token states.
-
-    `query` is one for all items or one for each; without it texts are scored alone.
-    `instruction` replaces a reranker's default. The client's key and salt are added to `options`.
-    Raises RefusalError if the engine refuses the job, it fails, or the request's time is over.
-    """
+    """Embed the items, score them with `query`, one for all or one for each, or return token
+    states. `options` get the client's key and salt. Raises RefusalError if the engine refuses the
+    job, it fails, or the request's time is over."""
     service, record = service_of(request), record_of(request)
     client = record.client
     with service.in_flight:
@@ -78,8 +74,7 @@ def _renamed(error: RefusalError, items: Items) -> RefusalError:
     row = _ROW.fullmatch(error.param or "")
     if row is None:
         return error
-    field = items.name(int(row["index"] or 0))
-    return replace(error, message=error.message.replace(row[0], field, 1), param=field)
+    return renamed(error, row[0], items.name(int(row["index"] or 0)))
 
 
 async def texts_cut_to(
@@ -90,11 +85,9 @@ async def texts_cut_to(
     instruction: str | None = None,
     side: Literal["left", "right"] = "right",
 ) -> Tokenization:
-    """The tokenization that cuts each text to `max_tokens` tokens, or to what fits.
-
-    Special tokens, a reranker's template and `query` stay whole, beside the text's own tokens.
-    Raises RefusalError `context_length_exceeded` where the query leaves no room for a text.
-    """
+    """The tokenization that leaves each text `max_tokens` of its own tokens, or what fits beside
+    special tokens, a reranker's template and `query`. Raises RefusalError if the query leaves no
+    room."""
     # In a thread: the tokenizer releases the interpreter's lock, and a query may be long.
     others = await asyncio.to_thread(_tokens_around, model, query, instruction)
     if query is not None and others >= model.max_model_len:

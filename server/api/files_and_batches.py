@@ -1,8 +1,6 @@
 """`/v1/files` and `/v1/batches`: uploaded files of requests, answered when there is room."""
 
 import asyncio
-import os
-import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -10,31 +8,31 @@ from pathlib import Path
 from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
-from fastapi import Request, Response
+from fastapi import Request
 from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import FileResponse
 
 from engine_core.refusal import RefusalError
+from server.api.declaration import answers
 from server.batches.state.database import Page
 from server.batches.state.stored_batches import BatchError, Status, StoredBatch
 from server.batches.state.stored_files import StoredFile, Upload, new_id
 from server.errors import quoted
-from server.http.body import Body, length_of, query_of
+from server.http.body import converted, length_of
 from server.http.form import Form
 from server.schemas.common import invalid
 from server.service.endpoint import Endpoint, operation
-from server.service.service import json_answer, service_of
+from server.service.service import service_of
 from server.service.stored import Stored, in_state, page_of, stored_of, storing
 from server.settings.settings import Limits
 
 Item = TypeVar("Item")
-LEAST_KEPT_SECONDS, MOST_KEPT_SECONDS = 3600, 2_592_000
-KeptSeconds = Annotated[int, Meta(ge=LEAST_KEPT_SECONDS, le=MOST_KEPT_SECONDS)]
+KeptSeconds = Annotated[int, Meta(ge=3600, le=2_592_000)]
 BatchEndpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"]
 
 
 class ObjectList(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
-    """A page of a list. With `has_more`, the next one is behind `last_id`."""
+    """A page of a list."""
 
     object: Literal["list"] = "list"
     """Always `list`."""
@@ -49,13 +47,12 @@ class ObjectList(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
 
 
 class FileListQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the client's files, behind the one with the id `after`."""
+    """A page of the client's files."""
 
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
     """The most files of the answer: 1 to 10,000, which is the default."""
     after: str | None = None
-    """The id of a file: the list begins behind it. While `has_more` is true, the next page is
-    behind `last_id`; one that is none of yours gets 400."""
+    """A file of yours (else 400): the list begins behind it, as the next page behind `last_id`."""
     order: Literal["asc", "desc"] = "desc"
     """`desc`, the newest first, or `asc`."""
     purpose: str | None = None
@@ -63,7 +60,7 @@ class FileListQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchListQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the client's batches, behind the one with the id `after`."""
+    """A page of the client's batches."""
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     """The most batches of the answer: 1 to 100; 20 by default."""
@@ -75,22 +72,21 @@ class FileForm(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of an upload, which is read as it comes."""
 
     file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
-    """The file: a [request in each line](batch.md#requests). At most `--max-file-size` bytes (413)
-    and `--max-file-lines` lines (400 `too_large`); 403 `quota_exceeded` beyond `--max-stored-size`
-    of one key's files."""
+    """A [request in each line](batch.md#requests). At most `--max-file-size` bytes (413) and
+    `--max-file-lines` lines (400 `too_large`); 403 `quota_exceeded` beyond `--max-stored-size` a
+    key."""
     purpose: Literal["batch"]
     """`batch`."""
     anchor: Literal["created_at"] | UnsetType = msgspec.field(
         default=UNSET, name="expires_after[anchor]"
     )
     seconds: KeptSeconds | UnsetType = msgspec.field(default=UNSET, name="expires_after[seconds]")
-    """`created_at`, and 3,600 to 2,592,000: when the file is deleted. Otherwise it stays until you
-    delete it."""
+    """`created_at`, and 3,600 to 2,592,000: when the file is deleted. Default: when you delete
+    it."""
 
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A file. Times are in seconds since 1970; without `expires_at` it stays until it is
-    deleted."""
+    """An uploaded file, or one that a batch has written."""
 
     id: str
     """The file's id."""
@@ -115,8 +111,6 @@ class FileList(ObjectList[FileObject], frozen=True, kw_only=True):
 
 
 class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The file is gone."""
-
     id: str
     """The file's id."""
     object: Literal["file"] = "file"
@@ -126,8 +120,6 @@ class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpiresAfter(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a file is kept: `seconds` from its creation."""
-
     anchor: Literal["created_at"]
     """Always `created_at`: the time counts from the file's creation."""
     seconds: KeptSeconds
@@ -143,8 +135,8 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_file_id: str
     """A file with the purpose `batch`."""
     endpoint: BatchEndpoint
-    """`/v1/completions`, `/v1/chat/completions`, `/v1/embeddings` or `/v1/rerank`: that of all its
-    lines."""
+    """That of all lines: `/v1/completions`, `/v1/chat/completions`, `/v1/embeddings` or
+    `/v1/rerank`."""
     completion_window: Literal["24h"]
     """`24h`: what is not answered by then gets the error `batch_expired`."""
     metadata: (
@@ -156,13 +148,10 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
     """At most 16 texts of 512 characters, with names of 64: they come back with the batch."""
     output_expires_after: ExpiresAfter | None = None
-    """When the files with the answers are deleted: `created_at` as `anchor`, and 3,600 to 2,592,000
-    `seconds`."""
+    """When the answers are deleted: `created_at` as `anchor`, and 3,600 to 2,592,000 `seconds`."""
 
 
 class RequestCounts(msgspec.Struct, frozen=True):
-    """Lines in all, answered well, and failed."""
-
     total: int
     """Lines of the file."""
     completed: int
@@ -172,8 +161,6 @@ class RequestCounts(msgspec.Struct, frozen=True):
 
 
 class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the batch failed."""
-
     object: Literal["list"] = "list"
     """Always `list`."""
     data: list[BatchError]
@@ -181,9 +168,8 @@ class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch. Times are in seconds since 1970, `NAME_at` when it took that status; what is not
-    done by `expires_at` will not be. The output file has the answers, the error file what failed;
-    each is null where it would be empty."""
+    """A batch. The output file has the answers, the error file what failed; neither is ever
+    empty."""
 
     id: str
     """The batch's id."""
@@ -231,24 +217,12 @@ class BatchList(ObjectList[BatchObject], frozen=True, kw_only=True):
 _BESIDE_FILE = 2 << 20
 """More than a form has beside its file, in bytes."""
 _WINDOW_SECONDS = 24 * 3600
-_FILE = {"file": "The file's id."}
-_batch = operation(BatchObject, path={"batch": "The batch's id."})
-CREATE_FILE = Endpoint("POST", "/v1/files", operation(FileObject, form=FileForm), order=71)
-LIST_FILES = Endpoint("GET", "/v1/files", operation(FileList, query=FileListQuery), order=72)
-GET_FILE = Endpoint("GET", "/v1/files/{file}", operation(FileObject, path=_FILE), order=73)
-DELETE_FILE = Endpoint("DELETE", "/v1/files/{file}", operation(DeletedFile, path=_FILE), order=74)
-GET_CONTENT = Endpoint("GET", "/v1/files/{file}/content", operation(None, path=_FILE), order=75)
-CREATE_BATCH = Endpoint("POST", "/v1/batches", operation(BatchObject, BatchRequest), order=81)
-LIST_BATCHES = Endpoint("GET", "/v1/batches", operation(BatchList, query=BatchListQuery), order=82)
-GET_BATCH = Endpoint("GET", "/v1/batches/{batch}", _batch, order=83)
-CANCEL_BATCH = Endpoint("POST", "/v1/batches/{batch}/cancel", _batch, order=84)
-_body = Body(BatchRequest)
-_errors = msgspec.json.Decoder(list[BatchError])
-_metadata = msgspec.json.Decoder(dict[str, str] | None)
+FileId = Annotated[str, "The file's id."]
+BatchId = Annotated[str, "The batch's id."]
 
 
-@CREATE_FILE.answered_by
-async def create_file(request: Request) -> Response:
+@answers(Endpoint("POST", "/v1/files", order=71), operation(FileObject, form=FileForm))
+async def create_file(request: Request) -> FileObject:
     """Store a file for a batch: a form with `file` and `purpose`, read as it comes."""
     stored, limits = stored_of(request), service_of(request).limits
     file_id = new_id("file")
@@ -260,49 +234,52 @@ async def create_file(request: Request) -> Response:
         file = _described(form, file_id, stored.owner, upload.num_bytes)
         await asyncio.to_thread(upload.commit)
         await asyncio.to_thread(stored.state.files.add, file)
-    return json_answer(_file_object(file))
+    return _file_object(file)
 
 
-@LIST_FILES.answered_by
-async def list_files(request: Request) -> Response:
-    """The client's files, newest first or by `order`, of one `purpose` or of all. The answer has
-    `limit` of them, behind `after`."""
+@answers(Endpoint("GET", "/v1/files", order=72))
+async def list_files(request: Request, query: FileListQuery) -> FileList:
+    """The client's files of one `purpose` or all, newest first or by `order`: `limit` behind
+    `after`."""
     state, owner = stored_of(request)
-    query = query_of(request, FileListQuery)
     page = Page(query.limit, query.after, newest_first=query.order == "desc")
     found = await page_of(
         page, lambda page: state.files.list(owner, page, query.purpose), _file_object
     )
-    return json_answer(FileList(**found))
+    return FileList(**found)
 
 
-@GET_FILE.answered_by
-async def get_file(request: Request) -> Response:
+@answers(Endpoint("GET", "/v1/files/{file}", order=73))
+async def get_file(request: Request, file: FileId) -> FileObject:
     """Name, size and purpose of a file."""
-    _, file = await _found(request)
-    return json_answer(_file_object(file))
+    state, owner = stored_of(request)
+    return _file_object(_known("file", file, await in_state(state.files.get, file, owner)))
 
 
-@GET_CONTENT.answered_by
-async def get_content(request: Request) -> Response:
+@answers(Endpoint("GET", "/v1/files/{file}/content", order=75))
+async def get_content(request: Request, file: FileId) -> FileResponse:
     """The contents of a file."""
-    path, file = await _found(request)
-    status = await in_state(_status, path)
-    if status is None:
-        raise RefusalError("gone", f"the contents of {quoted(file.id)} are gone", "file")
-    return FileResponse(
-        path, media_type="application/octet-stream", filename=file.filename, stat_result=status
-    )
+    state, owner = stored_of(request)
+    found = _known("file", file, await in_state(state.files.get, file, owner))
+    path = state.files.path(file)
+    if not await in_state(path.is_file):
+        raise RefusalError("gone", f"the contents of {quoted(file)} are gone", "file")
+    return FileResponse(path, media_type="application/octet-stream", filename=found.filename)
 
 
-@DELETE_FILE.answered_by
-async def delete_file(request: Request) -> Response:
+@answers(Endpoint("DELETE", "/v1/files/{file}", order=74))
+async def delete_file(request: Request, file: FileId) -> DeletedFile:
     """Delete a file. A batch that reads it goes on, but not after a restart of the daemon."""
     state, owner = stored_of(request)
-    file_id: str = request.path_params["file"]
-    if not await in_state(state.files.delete, file_id, owner):
-        raise _not_found(file_id)
-    return json_answer(DeletedFile(id=file_id))
+    _known("file", file, await in_state(state.files.delete, file, owner) or None)
+    return DeletedFile(id=file)
+
+
+def _known(kind: str, item_id: str, item: Item | None) -> Item:
+    """The item that has been found. Raises RefusalError if there is none."""
+    if item is None:
+        raise RefusalError("not_found", f"there is no {kind} {quoted(item_id)}", kind)
+    return item
 
 
 @asynccontextmanager
@@ -325,61 +302,21 @@ async def _upload(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[
 
 
 def _described(form: Form, file_id: str, owner: str, num_bytes: int) -> StoredFile:
-    """Raises RefusalError."""
-    if form.filename is None:
-        raise invalid("file", "is required")
-    purpose = form.fields.get("purpose")
-    if purpose != "batch":
-        said = "is required: batch" if purpose is None else f"{quoted(purpose)} is not batch"
-        raise invalid("purpose", said)
+    """The file of an upload. Raises RefusalError."""
+    named = {} if form.filename is None else {"file": form.filename}
+    fields = converted({**form.fields, **named}, FileForm)
+    if (fields.anchor is UNSET) != (fields.seconds is UNSET):
+        raise invalid("expires_after", "has both an anchor and seconds")
     now = int(time.time())
-    seconds = _kept_seconds(form.fields)
     return StoredFile(
         id=file_id,
         owner=owner,
-        filename=form.filename,
+        filename=fields.file,
         purpose="batch",
         bytes=num_bytes,
         created_at=now,
-        expires_at=None if seconds is None else now + seconds,
+        expires_at=None if fields.seconds is UNSET else now + fields.seconds,
     )
-
-
-def _kept_seconds(fields: dict[str, str]) -> int | None:
-    """The seconds for which a file is kept, or None for ever. Raises RefusalError."""
-    anchor, text = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
-    if anchor is None and text is None:
-        return None
-    if anchor != "created_at":
-        raise RefusalError(
-            "invalid_request", "expires_after.anchor: is created_at", "expires_after"
-        )
-    least, most = LEAST_KEPT_SECONDS, MOST_KEPT_SECONDS
-    if not re.fullmatch(r"[0-9]{1,9}", text or "") or not least <= int(text or 0) <= most:
-        message = f"expires_after.seconds: is a number from {least} to {most}"
-        raise RefusalError("invalid_request", message, "expires_after")
-    return int(text or 0)
-
-
-async def _found(request: Request) -> tuple[Path, StoredFile]:
-    """The file that the path names, and where it is. Raises RefusalError."""
-    state, owner = stored_of(request)
-    file_id: str = request.path_params["file"]
-    file = await in_state(state.files.get, file_id, owner)
-    if file is None:
-        raise _not_found(file_id)
-    return state.files.path(file_id), file
-
-
-def _status(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        return None
-
-
-def _not_found(file_id: str) -> RefusalError:
-    return RefusalError("not_found", f"there is no file {quoted(file_id)}", "file")
 
 
 def _file_object(file: StoredFile) -> FileObject:
@@ -389,11 +326,10 @@ def _file_object(file: StoredFile) -> FileObject:
     return msgspec.convert(known, FileObject)
 
 
-@CREATE_BATCH.answered_by
-async def create_batch(request: Request) -> Response:
+@answers(Endpoint("POST", "/v1/batches", order=81))
+async def create_batch(request: Request, body: BatchRequest) -> BatchObject:
     """Answer every line of an uploaded file, below the priority of all other requests."""
     state, owner = stored_of(request)
-    body = await _body.read(request)
     file = await in_state(state.files.get, body.input_file_id, owner)
     if file is None or file.purpose != "batch":
         raise invalid("input_file_id", f"no file {quoted(body.input_file_id)} for batches")
@@ -410,46 +346,37 @@ async def create_batch(request: Request) -> Response:
         expires_at=now + _WINDOW_SECONDS,
     )
     await in_state(state.batches.add, batch)
-    return json_answer(_batch_object(batch))
+    return _batch_object(batch)
 
 
-@LIST_BATCHES.answered_by
-async def list_batches(request: Request) -> Response:
+@answers(Endpoint("GET", "/v1/batches", order=82))
+async def list_batches(request: Request, query: BatchListQuery) -> BatchList:
     """The client's batches, newest first: `limit` of them, behind `after`."""
     state, owner = stored_of(request)
-    query = query_of(request, BatchListQuery)
     page = Page(query.limit, query.after, newest_first=True)
     found = await page_of(page, lambda page: state.batches.list(owner, page), _batch_object)
-    return json_answer(BatchList(**found))
+    return BatchList(**found)
 
 
-@GET_BATCH.answered_by
-async def get_batch(request: Request) -> Response:
+@answers(Endpoint("GET", "/v1/batches/{batch}", order=83))
+async def get_batch(request: Request, batch: BatchId) -> BatchObject:
     """How far a batch is."""
     state, owner = stored_of(request)
-    batch_id: str = request.path_params["batch"]
-    return _answer(batch_id, await in_state(state.batches.get, batch_id, owner))
+    return _batch_object(_known("batch", batch, await in_state(state.batches.get, batch, owner)))
 
 
-@CANCEL_BATCH.answered_by
-async def cancel_batch(request: Request) -> Response:
+@answers(Endpoint("POST", "/v1/batches/{batch}/cancel", order=84))
+async def cancel_batch(request: Request, batch: BatchId) -> BatchObject:
     """End a batch: what is done of it will be in its files. One that is over stays as it is."""
     state, owner = stored_of(request)
-    batch_id: str = request.path_params["batch"]
-    return _answer(batch_id, await in_state(state.batches.cancel, batch_id, owner))
-
-
-def _answer(batch_id: str, batch: StoredBatch | None) -> Response:
-    if batch is None:
-        raise RefusalError("not_found", f"there is no batch {quoted(batch_id)}", "batch")
-    return json_answer(_batch_object(batch))
+    return _batch_object(_known("batch", batch, await in_state(state.batches.cancel, batch, owner)))
 
 
 def _batch_object(batch: StoredBatch) -> BatchObject:
-    errors = _errors.decode(batch.errors)
+    errors = msgspec.json.decode(batch.errors, type=list[BatchError])
     own = {
         "errors": BatchErrors(data=errors) if errors else None,
         "request_counts": RequestCounts(batch.total, batch.completed, batch.failed),
-        "metadata": _metadata.decode(batch.metadata),
+        "metadata": msgspec.json.decode(batch.metadata),
     }
     return msgspec.convert({**msgspec.structs.asdict(batch), **own}, BatchObject)

@@ -11,6 +11,7 @@ from msgspec import Meta
 from engine_core.client.pending_jobs import Encoded
 from engine_core.messages import Tokenization
 from server.api.classify import classify
+from server.api.declaration import answers
 from server.api.embeddings import (
     AnyArray,
     embedding_plan,
@@ -22,10 +23,9 @@ from server.api.embeddings import (
     shorten,
 )
 from server.api.encode import count_usage, encode, job_options
-from server.api.model_endpoint import reads
 from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, TextOrIds, invalid
 from server.schemas.embeddings import EmbeddingRequest
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import Endpoint
 from server.service.inputs import parse_items, truncation_limit
 from server.service.service import Model, service_of
 from server.settings.settings import Limits
@@ -34,34 +34,28 @@ PoolingTask = Literal["embed", "token_embed", "classify"]
 
 
 class PoolingRequest(EncodeRequest, kw_only=True, frozen=True):
-    """A request of `/pooling`: a text, texts, one input's token ids, or inputs' token ids.
-
-    Without a `task`, an embedder embeds and a classifier classifies. With `use_activation` false
-    vectors keep their length, and scores are logits; without it the model's modules decide.
-    """
+    """A request of `/pooling`: a text, texts, one input's token ids, or inputs' token ids."""
 
     """Example: {"input": "Water.", "model": "tiny", "task": "token_embed"}"""
 
     input: TextOrIds
     """As `input` of [embeddings](#post-v1embeddings), or of [classify](#post-v1classify)."""
     task: PoolingTask | None = None
-    """`"embed"`, the default of an embedder: its vector of each input; `"token_embed"`: an
-    embedder's state of each token, special tokens included, at most 4,194,304 numbers an answer;
-    `"classify"`, the default of a classifier or reranker: a score for each label. A model that does
-    not serve the task: 400, as for vLLM's other tasks. Default: the model's."""
+    """An embedder's `"embed"`, its vector of each input, or `"token_embed"`, its state of each
+    token, special tokens included, at most 4,194,304 numbers; a classifier's or reranker's
+    `"classify"`, a score for each label. Others: 400. Default: the model's first."""
     encoding_format: Literal["float", "base64"] | None = None
-    """`"float"`, or `"base64"`: the bytes of each input's numbers, token after token,
-    little-endian. Default: `"float"`."""
+    """`"float"`, or `"base64"`: each input's numbers in bytes, little-endian. Default:
+    `"float"`."""
     embed_dtype: Literal["float32", "float16"] | None = None
     """`"float32"` or `"float16"`. Default: `"float32"`."""
     use_activation: bool | None = None
-    """True: vectors, of tokens too, have length 1; false: they are as the model computes them
-    (`token_embed` as [`/embed_all`](#tei)), and scores are logits. Default: the model's."""
+    """True: vectors, of tokens too, have length 1; false: they are as computed, as in
+    [`/embed_all`](#tei), and scores are logits. Default: the model's."""
     add_special_tokens: bool | None = None
     """False: texts are tokenized without special tokens. Default: true."""
     truncate_prompt_tokens: KeptTokens | None = None
-    """From 1 to the model's context length: a longer input is truncated to this many tokens. −1:
-    the model's length."""
+    """1 to the model's length, −1 for that: longer inputs are truncated."""
     truncation_side: Literal["left", "right"] | None = None
     """`"right"` removes the end, `"left"` the beginning. Default: `"right"`."""
 
@@ -82,35 +76,25 @@ PoolingData = Annotated[
 
 
 class Pooling(msgspec.Struct, frozen=True, kw_only=True):
-    """One input's."""
+    """The result of one input."""
 
     object: str = "pooling"
     """The kind of entry: `score`, or `pooling`."""
     index: int
     """Number of the pair or input."""
     data: PoolingData
-    """The result of the task: a vector, one for each token, or probabilities, as numbers or in
-    base64."""
+    """A vector, one for each token, or probabilities, by task: numbers, or in base64."""
 
 
 class PoolingList(EncodeAnswer[Pooling], frozen=True, kw_only=True):
     """The answer of `/pooling`, in input order."""
 
 
-POOLING = Endpoint(
-    "POST",
-    "/pooling",
-    operation(PoolingList, PoolingRequest),
-    tasks=("embed", "classify"),
-    order=65,
-)
-
 Pooled = tuple[Iterable[AnyArray], Encoded]
 """Each item's numbers in the type requested, [D] or [tokens, D], and the engine's answer."""
 
 
-@POOLING.answered_by
-@reads(PoolingRequest, POOLING)
+@answers(Endpoint("POST", "/pooling", tasks=("embed", "classify"), order=65))
 async def create_poolings(request: Request, body: PoolingRequest, model: Model) -> PoolingList:
     """Embed texts or their tokens, or classify texts."""
     service = service_of(request)

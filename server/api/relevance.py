@@ -1,5 +1,4 @@
-"""`/v1/rerank` and `/v1/score`: how well texts fit queries, by a reranker or the similarity of
-vectors."""
+"""How well texts fit queries, by a reranker or the similarity of vectors."""
 
 from typing import Annotated
 
@@ -11,16 +10,16 @@ from msgspec import Meta
 from engine_core.client.pending_jobs import Encoded, FloatArray
 from engine_core.messages import JobOptions, Tokenization
 from server.api.classify import label_scores, probabilities
+from server.api.declaration import answers
 from server.api.embeddings import similarity
 from server.api.encode import count_usage, encode, job_options, texts_cut_to
-from server.api.model_endpoint import reads
 from server.schemas.common import (
     EncodeAnswer,
     EncodeRequest,
     KeptTokens,
     Usage,
-    given_twice,
     invalid,
+    name_and_value,
     value_under_any_name,
 )
 from server.schemas.rerank import (
@@ -34,20 +33,16 @@ from server.schemas.rerank import (
     RerankResult,
     VoyageResult,
 )
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import Endpoint
 from server.service.inputs import Items, check_count, items_cut_to, text_items
 from server.service.service import Model, service_of
+from workers.contract.config import Task
 
 Texts = str | Annotated[list[str], Meta(min_length=1)]
 
 
 class ScoreRequest(EncodeRequest, kw_only=True, frozen=True):
-    """A request of `/v1/score`: one first text for all second ones, or as many of both.
-
-    `queries` and `documents` are other names of `text_1` and `text_2`. With `use_activation`
-    false the answer holds the model's logits, without the activation of its checkpoint.
-    `instruction` replaces the default of a reranker whose template has one.
-    """
+    """A request of `/v1/score`: one first text for all second ones, or as many of both."""
 
     """Example: {"text_1": "What do pandas eat?", "text_2": ["The giant panda lives on bamboo.",
     "Interest rates rose."]}"""
@@ -55,21 +50,20 @@ class ScoreRequest(EncodeRequest, kw_only=True, frozen=True):
     text_1: Texts | None = None
     """One text for all of `text_2`, or one for each. Default: this or `queries`."""
     text_2: Texts | None = None
-    """At least one; over 1000: `too_large`; longer than the model's limit:
-    `context_length_exceeded`. Default: this or `documents`."""
+    """At least one; over 1000: `too_large`; too long: `context_length_exceeded`. Default: this or
+    `documents`."""
     queries: Texts | None = None
-    """Another name of `text_1`; not both."""
+    """Another name of `text_1`; refused if the two differ."""
     documents: Texts | None = None
-    """Another name of `text_2`; not both."""
+    """Another name of `text_2`; refused if the two differ."""
     truncate_prompt_tokens: KeptTokens | None = None
-    """From 1 to the model's context length: longer inputs are truncated to this many tokens; in a
-    pair only the second text loses tokens. −1: the model's length."""
+    """1 to the model's length, −1 for that: longer inputs are truncated, of a pair the second
+    text."""
     use_activation: bool | None = None
-    """False: a reranker's scores are its logits, without the activation that its configuration
-    declares. Default: true."""
+    """False: a reranker's scores are logits, without its configuration's activation. Default:
+    true."""
     instruction: str | None = None
-    """The task for a reranker that is a causal model, as its prompt states it; another model
-    refuses it. Default: the template's."""
+    """The task for a reranker that is a causal model; others refuse it. Default: its template's."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,62 +82,32 @@ class ScoreList(EncodeAnswer[Score], frozen=True, kw_only=True):
 
 
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):
-    """One query for all texts, or one for each of them.
-
-    `cut_texts` cuts a text, embedded alone or scored with its query. `cut_queries` cuts a query
-    that is embedded alone. None refuses what is too long. `instruction` is that of `EncodeJob`.
-    `options` hold for each job, but for the tokenization.
-    """
+    """One query for all texts, or one for each. `query_options` are for queries that are embedded
+    alone, `text_options` for texts, alone or with their queries."""
 
     queries: Items
     texts: Items
-    cut_queries: Tokenization | None = None
-    cut_texts: Tokenization | None = None
+    query_options: JobOptions
+    text_options: JobOptions
     instruction: str | None = None
-    options: JobOptions = JobOptions()
-
-    def cut_to(self, cut: Tokenization | None) -> JobOptions:
-        """The options of a job whose texts are cut so."""
-        return msgspec.structs.replace(self.options, tokenization=cut or Tokenization())
 
 
 class Relevance(msgspec.Struct, frozen=True):
-    """One score a pair, float32[N], in three forms, the usage, and the indices of texts cut.
-
-    A classifier's `scores` are what its checkpoint defines, `raw_scores` its logits, and
-    `probabilities` lie between 0 and 1. An embedder's are all similarities.
-    """
+    """One score a pair, float32[N], in three forms; `dropped` is that of the texts. A classifier's
+    `scores` are what its checkpoint defines, `raw_scores` its logits, `probabilities` within 0 and
+    1. An embedder's are all similarities."""
 
     scores: FloatArray
     raw_scores: FloatArray
     probabilities: FloatArray
     usage: Usage
-    cut: list[int]
+    dropped: list[int]
 
 
-RERANK = Endpoint(
-    "POST",
-    "/v1/rerank",
-    operation(Reranking, RerankRequest),
-    tasks=("embed", "classify", "rerank"),
-    relevance=True,
-    order=40,
-)
-RERANK_V2 = RERANK.at("/v2/rerank", order=41)
-SCORE = Endpoint(
-    "POST",
-    "/v1/score",
-    operation(ScoreList, ScoreRequest),
-    tasks=("embed", "classify", "rerank"),
-    relevance=True,
-    order=50,
-)
-SCORE_ALIAS = SCORE.at("/score", order=51)
+_TASKS: tuple[Task, ...] = ("embed", "classify", "rerank")
 
 
-@RERANK.answered_by
-@RERANK_V2.answered_by
-@reads(RerankRequest, RERANK)
+@answers(Endpoint("POST", "/v1/rerank", tasks=_TASKS, relevance=True, order=40))
 async def create_reranking(request: Request, body: RerankRequest, model: Model) -> Reranking:
     """Score documents against a query: by a reranker, or the similarity of vectors."""
     service = service_of(request)
@@ -153,9 +117,9 @@ async def create_reranking(request: Request, body: RerankRequest, model: Model) 
     pairs = Pairs(
         queries=text_items(body.query, "query"),
         texts=text_items(documents, "documents"),
-        cut_texts=await _document_tokenization(model, body),
+        query_options=job_options(body),
+        text_options=job_options(body, await _document_tokenization(model, body)),
         instruction=checked_instruction(model, body.instruction),
-        options=job_options(body),
     )
     found = await relevance(request, model, pairs)
     scores = found.raw_scores if body.use_activation is False else found.scores
@@ -171,21 +135,27 @@ async def create_reranking(request: Request, body: RerankRequest, model: Model) 
             api_version=APIVersion.of(request.url.path),
             billed_units=BilledUnits(search_units=1),
             tokens=InputTokens(found.usage.prompt_tokens),
-            warnings=[f"documents[{index}] was cut to fit" for index in found.cut],
+            warnings=cut_warnings(pairs.texts, found.dropped),
         ),
         usage=found.usage,
     )
 
 
+def cut_warnings(items: Items, dropped: list[int]) -> list[str]:
+    """Cohere's lines about items that lost tokens, `dropped` of each."""
+    return [f"{items.name(row)} was cut to fit" for row, tokens in enumerate(dropped) if tokens]
+
+
+rerank_v2 = create_reranking.at("/v2/rerank", order=41)
+
+
 async def _document_tokenization(model: Model, body: RerankRequest) -> Tokenization | None:
     """Cuts documents if the request permits it, but never the query."""
-    most = model.max_model_len if body.truncation else None
-    most = body.max_tokens_per_doc or most
+    most = body.max_tokens_per_doc or (model.max_model_len if body.truncation else None)
     if most is None:
         return None
-    paired = model.served.execution.scores_pairs
-    query, instruction = body.query if paired else None, body.instruction
-    return await texts_cut_to(model, most, query=query, instruction=instruction)
+    query = body.query if model.served.execution.scores_pairs else None
+    return await texts_cut_to(model, most, query=query, instruction=body.instruction)
 
 
 def _results(
@@ -202,9 +172,7 @@ def _results(
     return results, data
 
 
-@SCORE.answered_by
-@SCORE_ALIAS.answered_by
-@reads(ScoreRequest, SCORE)
+@answers(Endpoint("POST", "/v1/score", tasks=_TASKS, relevance=True, order=50))
 async def create_scores(request: Request, body: ScoreRequest, model: Model) -> ScoreList:
     """Score pairs of texts: by a reranker, or the similarity of vectors."""
     service = service_of(request)
@@ -219,42 +187,37 @@ async def create_scores(request: Request, body: ScoreRequest, model: Model) -> S
     )
 
 
+score_alias = create_scores.at("/score", order=51)
+
+
 def _pairs(body: ScoreRequest, model: Model, max_pairs: int) -> Pairs:
     """The pairs of a request. Raises RefusalError where texts are missing or do not pair up."""
-    first_name, firsts = _either(("text_1", body.text_1), ("queries", body.queries))
-    second_name, seconds = _either(("text_2", body.text_2), ("documents", body.documents))
-    queries, texts = text_items(firsts, first_name), text_items(seconds, second_name)
-    check_count(len(texts), second_name, max_pairs)
+    first, queries = _either(("text_1", body.text_1), ("queries", body.queries))
+    second, texts = _either(("text_2", body.text_2), ("documents", body.documents))
+    check_count(len(texts), second, max_pairs)
     if len(queries) not in (1, len(texts)):
-        raise invalid(
-            first_name,
-            f"{len(queries)} texts, but {second_name} has {len(texts)}; "
-            "give one text, or one for each",
-        )
+        counts = f"{len(queries)} texts, but {second} has {len(texts)}"
+        raise invalid(first, f"{counts}; give one text, or one for each")
     cut = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)
     return Pairs(
         queries=queries,
         texts=texts,
-        cut_queries=cut,
-        cut_texts=cut,
+        query_options=job_options(body, cut),
+        text_options=job_options(body, cut),
         instruction=checked_instruction(model, body.instruction),
-        options=job_options(body),
     )
 
 
-def _either(one: tuple[str, Texts | None], other: tuple[str, Texts | None]) -> tuple[str, Texts]:
-    """The field that is given, with its name. Raises RefusalError for both, and for neither."""
-    given = [(name, value) for name, value in (one, other) if value is not None]
-    if not given:
-        raise invalid(one[0], "is required")
-    if len(given) > 1:
-        raise given_twice(one[0], other[0])
-    return given[0]
+def _either(*named: tuple[str, Texts | None]) -> tuple[str, Items]:
+    """The name of the field that is given, and its texts. Raises RefusalError for none."""
+    name, texts = name_and_value(*named)
+    if texts is None:
+        raise invalid(name, "is required")
+    return name, text_items(texts, name)
 
 
 def checked_instruction(model: Model, instruction: str | None) -> str | None:
-    """The instruction of a request. Raises RefusalError if the model takes none; an empty one is
-    none for such a model."""
+    """The instruction of a request, if the model takes any. Raises RefusalError otherwise."""
     reranking = model.served.execution.model.reranking
     if reranking is not None and reranking.known_template.takes_instruction:
         return instruction
@@ -264,58 +227,36 @@ def checked_instruction(model: Model, instruction: str | None) -> str | None:
 
 
 async def relevance(request: Request, model: Model, pairs: Pairs) -> Relevance:
-    """Score every pair.
-
-    Raises RefusalError, with the request's own field and index, if admission or the engine refuses
-    the job, or it fails.
-    """
+    """Score every pair. Raises RefusalError with the request's own field and index."""
     queries, texts, config = pairs.queries, pairs.texts, model.served.execution.model
     for items in (queries, texts):
         model.text_bound.check_all(items.texts, items.name)
     if model.served.execution.scores_pairs:
-        encoded = await encode(
-            request,
-            model,
-            texts,
-            pairs.cut_to(pairs.cut_texts),
-            query=queries.texts[0] if len(queries) == 1 else queries.texts,
-            instruction=pairs.instruction,
-        )
-        scores = label_scores(encoded.values, config)[:, 0]
-        likely = probabilities(encoded.values, config)[:, 0]
-        dropped = _cut_indices(encoded.dropped)
-        return Relevance(scores, encoded.values[:, 0], likely, count_usage(encoded), dropped)
-    of_queries, of_texts = await _encode_apart(request, model, pairs)
-    scores = similarity(of_queries.values, of_texts.values, config)
-    prompt_tokens = sum(of_queries.prompt_tokens) + sum(of_texts.prompt_tokens)
-    usage = Usage(prompt_tokens, prompt_tokens)
-    return Relevance(scores, scores, scores, usage, _cut_indices(of_texts.dropped))
+        query = queries.texts[0] if len(queries) == 1 else queries.texts
+        options, instruction = pairs.text_options, pairs.instruction
+        found = await encode(request, model, texts, options, query=query, instruction=instruction)
+        scores = label_scores(found.values, config)[:, 0]
+        likely = probabilities(found.values, config)[:, 0]
+        return Relevance(scores, found.values[:, 0], likely, count_usage(found), found.dropped)
+    both, count = await _embedded(request, model, pairs), len(queries)
+    scores = similarity(both.values[:count], both.values[count:], config)
+    return Relevance(scores, scores, scores, count_usage(both), both.dropped[count:])
 
 
-async def _encode_apart(request: Request, model: Model, pairs: Pairs) -> tuple[Encoded, Encoded]:
-    """Queries and texts: one job, unless they are cut in different ways."""
+async def _embedded(request: Request, model: Model, pairs: Pairs) -> Encoded:
+    """Queries, then texts: one job, unless their options differ."""
     queries, texts, count = pairs.queries, pairs.texts, len(pairs.queries)
-    of_texts = pairs.cut_to(pairs.cut_texts)
-    if pairs.cut_queries != pairs.cut_texts:
-        of_queries = pairs.cut_to(pairs.cut_queries)
-        encoded = await encode(request, model, queries, of_queries)
-        return encoded, await encode(request, model, texts, of_texts)
-    all_items = Items(
-        [*queries.texts, *texts.texts],
-        [],
-        lambda row: queries.name(row) if row < count else texts.name(row - count),
-    )
-    both = await encode(request, model, all_items, of_texts)
-    return _part(both, slice(count)), _part(both, slice(count, None))
-
-
-def _part(encoded: Encoded, rows: slice) -> Encoded:
+    if pairs.query_options == pairs.text_options:
+        together = Items(
+            [*queries.texts, *texts.texts],
+            [],
+            lambda row: queries.name(row) if row < count else texts.name(row - count),
+        )
+        return await encode(request, model, together, pairs.text_options)
+    first = await encode(request, model, queries, pairs.query_options)
+    second = await encode(request, model, texts, pairs.text_options)
     return Encoded(
-        values=encoded.values[rows],
-        prompt_tokens=encoded.prompt_tokens[rows],
-        dropped=encoded.dropped[rows],
+        values=np.concatenate([first.values, second.values]),
+        prompt_tokens=first.prompt_tokens + second.prompt_tokens,
+        dropped=[0] * count + second.dropped,
     )
-
-
-def _cut_indices(dropped: list[int]) -> list[int]:
-    return [index for index, tokens in enumerate(dropped) if tokens]

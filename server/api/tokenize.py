@@ -13,11 +13,11 @@ from tokenizers import Encoding
 
 from engine_core.tokenization.sliced_text import SLICE_CHARACTERS, SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.api.model_endpoint import reads
+from server.api.declaration import answers, reads
 from server.generation.conversation import ChatOptions, chat_prompt
 from server.schemas.chat import Messages, TemplateVariables
 from server.schemas.common import invalid
-from server.service.endpoint import Endpoint, operation
+from server.service.endpoint import Endpoint
 from server.service.inputs import check_ids
 from server.service.service import Model, record_of, service_of
 from workers.contract.config import Task
@@ -26,12 +26,7 @@ ResultT = TypeVar("ResultT")
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """A text to tokenize, as `model` would, or a chat's messages.
-
-    A text gets the tokenizer's special tokens unless `add_special_tokens` is false, a chat, whose
-    template writes its own, only if it is true. `return_token_strs` adds each
-    token as the vocabulary writes it.
-    """
+    """A text to tokenize, or a chat's messages."""
 
     """Example: {"model": "penstock-demo", "prompt": "The function returns"}"""
     """Example: {"messages": [{"content": "What does it return?", "role": "user"}], "model":
@@ -40,16 +35,15 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
     prompt: str | None = None
     """A text, which may be empty; either `prompt` or `messages` is required."""
     messages: Messages | None = None
-    """A [chat](#messages-chatmessage): its prompt is tokenized, so the model needs a
-    [template](#chat-templates)."""
+    """A [chat](#messages-chatmessage): its prompt, by the [template](#chat-templates), is
+    tokenized."""
     model: str | None = None
     """A name of the model. Default: [the only one that fits](#rules-for-every-request)."""
     add_special_tokens: bool | None = None
     """Default: true for a text, false for a chat."""
     add_generation_prompt: bool | None = None
-    """End the prompt with the beginning of an assistant's message; like `continue_final_message`
-    and `chat_template_kwargs` only with `messages`. Default: as in
-    [chat](#post-v1chatcompletions)."""
+    """End the prompt with an answer's beginning; only with `messages`, like the next two. Default:
+    as in [chat](#post-v1chatcompletions)."""
     continue_final_message: bool | None = None
     """Default: false."""
     chat_template_kwargs: TemplateVariables | None = None
@@ -59,8 +53,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `/tokenize`. `max_model_len` is the model's limit, in tokens; `token_strs`, if
-    requested, are the tokens as the vocabulary writes them."""
+    """The answer of `/tokenize`."""
 
     count: int
     """How many tokens there are."""
@@ -91,17 +84,9 @@ class DetokenizedText(msgspec.Struct, frozen=True):
 
 
 ALL_TASKS = get_args(Task)
-DETOKENIZE = Endpoint(
-    "POST",
-    "/detokenize",
-    operation(DetokenizedText, DetokenizeRequest),
-    tasks=ALL_TASKS,
-    order=210,
-)
 
 
-@DETOKENIZE.answered_by
-@reads(DetokenizeRequest, DETOKENIZE)
+@answers(Endpoint("POST", "/detokenize", tasks=ALL_TASKS, order=210))
 async def detokenize(request: Request, body: DetokenizeRequest, model: Model) -> DetokenizedText:
     """The text of token ids."""
     check_ids(body.tokens, "tokens", model.vocab_size)
@@ -112,7 +97,7 @@ async def detokenize(request: Request, body: DetokenizeRequest, model: Model) ->
     return DetokenizedText(text)
 
 
-@reads(TokenizeRequest, DETOKENIZE)
+@reads(detokenize)
 async def create_tokens(request: Request, body: TokenizeRequest, model: Model) -> Tokens:
     """The token ids of a text, or of the prompt that a chat template makes of messages."""
     text, special = await _text(request, model, body)
@@ -193,10 +178,8 @@ def with_special_tokens(tokenizer: Tokenizer, sliced: SlicedText, *, special: bo
 
 
 async def in_thread(work: Callable[[], ResultT]) -> ResultT:
-    """Do `work` in a thread, because the tokenizer releases the interpreter's lock.
-
-    A thread cannot be stopped: a caller that is cancelled waits for it, and counts as in flight.
-    """
+    """Do `work` in a thread: the tokenizer releases the interpreter's lock. No thread can be
+    stopped: who is cancelled waits for it, and counts as in flight."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)

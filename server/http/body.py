@@ -103,10 +103,11 @@ def _within(path: str) -> Iterator[str]:
         yield ".".join([*names[:depth], name.partition("[")[0]])
 
 
-def query_of(request: Request, query: type[Struct]) -> Struct:
-    """Raises RefusalError, the parameter at fault as its `param`. Unknown names are ignored."""
+def converted(fields: Mapping[str, str], kind: type[Struct]) -> Struct:
+    """The fields of a query or a form. Raises RefusalError, the one at fault as its `param`.
+    Unknown names are ignored."""
     try:
-        return msgspec.convert(dict(request.query_params), query, strict=False)
+        return msgspec.convert(dict(fields), kind, strict=False)
     except msgspec.ValidationError as error:
         fault = fault_of(error)
         raise RefusalError("invalid_request", f"{fault.path}: {fault.reason}", fault.path) from None

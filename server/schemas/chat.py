@@ -51,11 +51,11 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     role: Annotated[str, Meta(min_length=1, max_length=64)]
     """1 to 64 characters: `"system"`, `"developer"`, `"user"`, `"assistant"`, `"tool"`, or another
-    that the template writes; templates that do not know `developer` get `system` instead."""
+    that the template writes; templates without `developer` get `system`."""
     content: str | list[ContentPart] | None = None
-    """Required, except for an assistant; the template gets [the form that it
-    takes](#what-a-template-writes). Parts of other types get 400 with `messages[i].content[j]` as
-    `param`, or the part's own field, such as `messages[i].content[j].image_url`."""
+    """Required, but for an assistant; templates get [the form that they
+    take](#what-a-template-writes). Parts of other types get 400 with `messages[i].content[j]`, or a
+    field of it, as `param`."""
     refusal: str | None = None
     """An assistant's, which the template gets as its content, or behind that."""
     name: str | None = None
@@ -65,9 +65,8 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasoning: str | None = None
     """Another name of `reasoning_content`."""
     tool_calls: list[ToolCall] | None = None
-    """For an assistant's earlier messages: `function` with `name` and `arguments`, a JSON object in
-    a string, and optionally `id`; the template gets the arguments as an object, or as text if it
-    takes no object. Tools themselves are [not served](#known-not-served)."""
+    """An assistant's: `function` with `name` and `arguments`, JSON in a string, which templates get
+    as an object if they take one, and `id`. Tools are [not served](#known-not-served)."""
     tool_call_id: str | None = None
     """Passed to the template."""
     cache_control: dict[str, Any] | None = None
@@ -90,27 +89,24 @@ class ChatRequest(SamplingOptions, kw_only=True, frozen=True):
     messages: Messages
     """At least one: see [messages](#messages-chatmessage)."""
     max_completion_tokens: Count | None = None
-    """1 to 2³¹ − 1; more than the prompt leaves of the context: `context_length_exceeded`. Default:
-    the rest of the context."""
+    """1 to 2³¹ − 1; over the rest of the context: `context_length_exceeded`. Default: the rest."""
     max_tokens: Count | None = None
     """The older name of `max_completion_tokens`; refused if both are given and differ."""
     logprobs: bool | None = None
     """Return each token's log-probability. Default: false."""
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    """0 to 20: the number of alternatives reported for each token; only with `logprobs`. Default:
-    0."""
+    """0 to 20: alternatives reported for each token; only with `logprobs`. Default: 0."""
     add_generation_prompt: bool | None = None
-    """End the prompt with the beginning of an assistant's message. Default: true, unless a message
-    is continued."""
+    """End the prompt with an answer's beginning. Default: true, unless a message is continued."""
     continue_final_message: bool | None = None
-    """End the prompt with the last message's text, which the model continues; not together with
-    `add_generation_prompt` true. Default: false."""
+    """End the prompt inside the last message, for the model to go on; not beside a true
+    `add_generation_prompt`. Default: false."""
     reasoning_effort: str | None = None
     """A variable of this name for the template."""
     chat_template_kwargs: TemplateVariables | None = None
-    """Any JSON: variables for the template by name; names cannot be `messages`, `tools`,
-    `documents`, `chat_template`, `add_generation_prompt`, `continue_final_message` or a special
-    token's name. Default: `{}`."""
+    """Any JSON: the template's variables by name, but not `messages`, `tools`, `documents`,
+    `chat_template`, `add_generation_prompt`, `continue_final_message` or a special token. Default:
+    `{}`."""
     store: bool | None = None
     """Nothing is stored."""
     metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
@@ -146,8 +142,6 @@ class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry for each token."""
-
     content: list[TokenLogprob]
     """An entry for each generated token."""
     refusal: None = None
@@ -175,8 +169,8 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None
     """Log-probabilities of the tokens, if requested; else null."""
     finish_reason: FinishReason | None
-    """`length` at `max_tokens`, `stop` at an end token, stop token or stop string, `timeout` at the
-    deadline; in a stream null until the answer's last chunk."""
+    """`length` at `max_tokens`, `stop` at an end, `timeout` at the deadline; null before a stream's
+    end."""
     token_ids: list[int] | UnsetType = UNSET
     """Ids of the generated tokens, if `return_token_ids` asks for them."""
 
@@ -191,11 +185,10 @@ class ChatCompletion(TextAnswer, frozen=True, kw_only=True):
     usage: CompletionUsage
     """Counts of tokens; in a stream absent, or with `include_usage` null until the last chunk."""
     prompt_token_ids: list[int] | UnsetType = UNSET
-    """Ids of the prompt, if `return_token_ids` asks for them; in a stream in the first chunk of a
-    choice."""
+    """Ids of the prompt, by `return_token_ids`; in a stream in the choice's first chunk."""
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    """If requested, for each token of the prompt the likeliest tokens and itself, by id; null for
-    the first."""
+    """For each token of the prompt the likeliest and itself, by id, if asked; null for the
+    first."""
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,8 +203,6 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of one answer."""
-
     index: int
     """Number of the answer among `n`."""
     delta: Delta
@@ -219,8 +210,8 @@ class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None
     """Log-probabilities of the tokens, if requested; else null."""
     finish_reason: FinishReason | None
-    """`length` at `max_tokens`, `stop` at an end token, stop token or stop string, `timeout` at the
-    deadline; in a stream null until the answer's last chunk."""
+    """`length` at `max_tokens`, `stop` at an end, `timeout` at the deadline; null before a stream's
+    end."""
     token_ids: list[int] | UnsetType = UNSET
     """Ids of the generated tokens, if `return_token_ids` asks for them."""
 
@@ -235,5 +226,4 @@ class ChatChunk(TextAnswer, frozen=True, kw_only=True):
     usage: CompletionUsage | UnsetType | None = UNSET
     """Counts of tokens; in a stream absent, or with `include_usage` null until the last chunk."""
     prompt_token_ids: list[int] | UnsetType = UNSET
-    """Ids of the prompt, if `return_token_ids` asks for them; in a stream in the first chunk of a
-    choice."""
+    """Ids of the prompt, by `return_token_ids`; in a stream in the choice's first chunk."""

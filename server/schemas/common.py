@@ -1,6 +1,7 @@
 """Types that several endpoints share."""
 
 import time
+from dataclasses import replace
 from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
@@ -25,11 +26,10 @@ class EncodeRequest(msgspec.Struct, kw_only=True, frozen=True):
     model: str | None = None
     """A name of the model. Default: [the only one that fits](#rules-for-every-request)."""
     priority: Int64 | None = None
-    """Within [the server's range](#priorities): waiting inputs with the lowest value are computed
-    first, inputs with equal values share steps. Default: 0."""
+    """Within [the server's range](#priorities): waiting inputs with the lowest value come first,
+    with equal values together. Default: 0."""
     cache_salt: str | None = None
-    """Cached prefixes are shared only among requests with the same salt; without effect for a model
-    that keeps no cache, as an encoder."""
+    """Cached prefixes are shared only with requests of the same salt; encoders cache none."""
     user: str | None = None
     """Ignored."""
 
@@ -91,8 +91,7 @@ class CompletionUsage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     """Tokens of all prompts or inputs, special tokens included."""
     completion_tokens: int
-    """Tokens of all choices that were generated, returned or not, with end tokens and text cut at a
-    stop string."""
+    """Tokens of all choices, returned or not, with end tokens and text cut at a stop string."""
     total_tokens: int
     """The sum of both."""
     prompt_tokens_details: PromptTokensDetails
@@ -127,7 +126,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     """Tokens that the model takes at most."""
     text_only: bool | UnsetType = UNSET
-    """True if the checkpoint could see images, too, and its language model alone is served; else
+    """True if the checkpoint could see images, but is served as a language model alone; else
     absent."""
 
 
@@ -158,18 +157,18 @@ Value = TypeVar("Value")
 
 
 def value_under_any_name(*named: tuple[str, Value | None]) -> Value | None:
-    """The value that a request gives under one of a field's names, None if under none. Raises
-    RefusalError if two values differ."""
+    """The value under one of a field's names, or None. Raises RefusalError if two values differ."""
     return name_and_value(*named)[1]
 
 
 def name_and_value(*named: tuple[str, Value | None]) -> tuple[str, Value | None]:
-    """The first of a field's names that a request uses, with its value. If it uses none, the first
-    of all names, and None. Raises RefusalError if two values differ."""
+    """The first of a field's names that a request uses, or else the first of all, and its value.
+    Raises RefusalError if two values differ."""
     first, *others = [(name, value) for name, value in named if value is not None] or named
     for name, value in others:
         if value != first[1]:
-            raise given_twice(first[0], name)
+            reason = f"is another name of {first[0]}, which is also given; give only one of them"
+            raise invalid(name, reason)
     return first
 
 
@@ -178,7 +177,8 @@ def invalid(field: str, reason: str) -> RefusalError:
     return RefusalError("invalid_request", f"{field}: {reason}", field)
 
 
-def given_twice(field: str, other: str) -> RefusalError:
-    """The refusal of a request that gives a field under both of its names."""
-    reason = f"is another name of {field}, which is also given; give only one of them"
-    return invalid(other, reason)
+def renamed(error: RefusalError, old: str, new: str) -> RefusalError:
+    """`error` with the name that a request has for its field, if that is `old`."""
+    if error.param != old:
+        return error
+    return replace(error, message=error.message.replace(old, new, 1), param=new)

@@ -24,38 +24,31 @@ class CompletionRequest(SamplingOptions, kw_only=True, frozen=True):
     the"}"""
 
     prompt: TextOrIds
-    """Texts get the tokenizer's special tokens, and may be empty if the tokenizer adds any; ids are
-    used as they are. Texts and ids cannot be mixed, lists cannot be empty, ids must be within the
-    vocabulary; over 2048 prompts: `too_large`."""
+    """Texts get special tokens, and are empty only if there are any; ids are used as they are.
+    Either texts or ids within the vocabulary, no empty lists; over 2048: `too_large`."""
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    """0 to 2³¹ − 1; more than the prompt leaves of the context: `context_length_exceeded`, also
-    where it is left out and the prompt leaves nothing. With 0 nothing is generated: see [scores of
-    a prompt](#scores-of-a-prompt). Default: 16, or what the prompt leaves of the context."""
+    """0 to 2³¹ − 1; more than the prompt leaves of the context: `context_length_exceeded`. 0
+    generates nothing: see [scores of a prompt](#scores-of-a-prompt). Default: 16, or what the
+    prompt leaves, if anything."""
     max_completion_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     """Another name of `max_tokens`; refused if both are given and differ."""
     best_of: Count | None = None
-    """From `n`; over 128: `too_large`. The number of choices generated for each prompt; the `n`
-    whose tokens have the highest mean log-probability are returned, the best first. With `stream`
-    it cannot be more than `n`. Default: `n`."""
+    """From `n`; over 128: `too_large`. Choices generated for each prompt: the `n` with the highest
+    mean log-probability are returned, the best first; with `stream` only `n`. Default: `n`."""
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    """0 to 20: the number of alternatives reported for each token, with `echo` also for each of the
-    prompt."""
+    """0 to 20: alternatives reported for each token, with `echo` also for the prompt's."""
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """One entry for each token."""
-
     text_offset: list[int]
     """Where each token's text begins in `text`, in characters."""
     token_logprobs: list[float | None]
-    """Natural logarithm of each token's probability, before sampling options; null for a prompt's
-    first token."""
+    """Log-probability of each token before sampling options; null for a prompt's first."""
     tokens: list[str]
-    """Each token's text, `bytes:...` for a part of a character, or its id with
-    `return_tokens_as_token_ids`."""
+    """Each token's text, `bytes:...` for a part of a character, or its `token_id:...`."""
     top_logprobs: list[dict[str, float] | None]
-    """For each token the likeliest ones and itself, from text to log-probability; null for a
-    prompt's first token."""
+    """The likeliest tokens and the token itself: text to log-probability; null for a prompt's
+    first."""
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,16 +61,15 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: CompletionLogprobs | None
     """Log-probabilities of the tokens, if requested; else null."""
     finish_reason: FinishReason | None
-    """`length` at `max_tokens`, `stop` at an end token, stop token or stop string, `timeout` at the
-    deadline; in a stream null until the choice's last chunk."""
+    """`length` at `max_tokens`, `stop` at an end, `timeout` at the deadline; null before a stream's
+    end."""
     token_ids: list[int] | UnsetType = UNSET
     """Ids of the generated tokens, if `return_token_ids` asks for them."""
     prompt_token_ids: list[int] | UnsetType = UNSET
-    """Ids of the prompt, if `return_token_ids` asks for them; in a stream in the choice's first
-    chunk."""
+    """Ids of the prompt, by `return_token_ids`; in a stream in the choice's first chunk."""
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    """If requested, for each token of the prompt the likeliest tokens and itself, by id; null for
-    the first."""
+    """For each token of the prompt the likeliest and itself, by id, if asked; null for the
+    first."""
 
 
 class Completion(TextAnswer, kw_only=True, frozen=True):
@@ -86,7 +78,6 @@ class Completion(TextAnswer, kw_only=True, frozen=True):
     object: str = "text_completion"
     """Always `text_completion`."""
     choices: list[CompletionChoice]
-    """One for each prompt and choice, in the order of the prompts; in a stream, the pieces of this
-    chunk."""
+    """One for each prompt and choice, prompt by prompt; in a stream, the pieces of this chunk."""
     usage: CompletionUsage | UnsetType | None = UNSET
     """Counts of tokens; in a stream absent, or with `include_usage` null until the last chunk."""

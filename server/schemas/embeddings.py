@@ -29,46 +29,42 @@ class EmbeddingRequest(EncodeRequest, kw_only=True, frozen=True):
     day long.", "truncate_prompt_tokens": 8}"""
 
     input: TextOrIds
-    """As `prompt` of [completions](#post-v1completions), but without empty texts; over 2048 inputs:
-    `too_large`; longer than the model's limit: `context_length_exceeded`."""
+    """As `prompt` of [completions](#post-v1completions), but no empty texts; over 2048 inputs:
+    `too_large`; too long: `context_length_exceeded`."""
     encoding_format: Literal["float", "base64"] | None = None
     """`base64` encodes the numbers in `embed_dtype`, little-endian. Default: `"float"`."""
     dimensions: Count | None = None
-    """Return only this many first numbers of each vector: see [dimensions](#dimensions-and-types).
-    Default: the model's."""
+    """Only this many first numbers: see [dimensions](#dimensions-and-types). Default: the
+    model's."""
     embed_dtype: EmbedDtype | None = None
     """Also `"float16"`, `"int8"`, `"binary"`, `"ubinary"`: see [types](#dimensions-and-types).
     Default: `"float32"`."""
     prompt_name: str | None = None
-    """The name of a prompt of the model, put before each text: see [prompts](#prompts). Default:
-    the model's default."""
+    """A prompt of the model to put before each text: see [prompts](#prompts). Default: the
+    model's."""
     input_type: InputType | None = None
     """`"query"`, `"search_query"`, `"document"`, `"search_document"`, `"passage"`,
     `"classification"` or `"clustering"`: see [prompts](#prompts)."""
     add_special_tokens: bool | None = None
-    """Add the tokenizer's special tokens to texts; without it, a text without tokens is refused.
-    Default: true."""
+    """Add special tokens to texts; a text without any token is refused. Default: true."""
     truncate_prompt_tokens: KeptTokens | None = None
-    """1 to the model's length, or −1 for that length: inputs, texts and ids, are truncated to this
-    many tokens, including special tokens."""
+    """1 to the model's length, −1 for that: longer texts and ids are truncated, special tokens
+    included."""
     truncation_side: Literal["left", "right"] | None = None
-    """The side from which tokens are removed; special tokens are kept, a prompt is not protected.
-    Default: `"right"`."""
+    """Where tokens are removed, a prompt's too, but no special ones. Default: `"right"`."""
     normalize: bool | None = None
     """True: vectors of length 1; false: vectors before the last `Normalize`, not with `int8`,
     `binary` and `ubinary`. Default: the model's."""
     use_activation: bool | None = None
     normalized: bool | None = None
-    """The newer name that vLLM has for `normalize`, and Jina's name; refused if two are given and
-    differ. Default: the model's."""
+    """vLLM's newer name of `normalize`, and Jina's; refused if two differ. Default: the model's."""
     truncation: bool | None = None
-    """Voyage's option: true means `truncate_prompt_tokens` −1 if that is not given; false is
-    refused together with `truncate_prompt_tokens`. Default: false."""
+    """Voyage's: true is `truncate_prompt_tokens` −1 unless that is given; false beside it is
+    refused. Default: false."""
     output_dimension: Count | None = None
-    """Voyage's name of `dimensions`; refused if both are given and differ."""
+    """Voyage's name of `dimensions`; refused if the two differ."""
     output_dtype: Literal["float", "int8", "binary", "ubinary"] | None = None
-    """Voyage's name of `embed_dtype`, with `"float"` for `"float32"`; refused if both are given and
-    differ."""
+    """Voyage's name of `embed_dtype`, `"float"` for `"float32"`; refused if the two differ."""
 
 
 _NUMBERS = {"type": "array", "items": {"type": "number"}}

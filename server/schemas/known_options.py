@@ -1,12 +1,9 @@
-"""Every option of a request that a server or client documents, and whether it is served here.
-
-The table is `known_options.toml`, which begins with how to read it. Body types refuse options by
-it; tests hold everything else to it.
-"""
+"""Every option of a request that a server or client documents, and whether it is served here, by
+`known_options.toml`. Body types refuse options by it, tests hold all else to it."""
 
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Union
 
 import msgspec
 from msgspec import Meta
@@ -58,17 +55,10 @@ def known_options() -> KnownOptions:
 
 
 def refused_fields(request: type[msgspec.Struct]) -> dict[str, Any]:
-    """Dotted path -> type of the neutral values, of every option that is refused in a `request`."""
+    """Dotted path -> type of null and the neutral values, of every option that a request
+    refuses."""
     refused = known_options().of(request.__name__, "refused")
-    return {name: _neutral_type(option.neutral) for name, option in refused.items()}
-
-
-def _neutral_type(values: list[Any]) -> Any:
-    """The type that takes these values, and null."""
-    accepted: Any = None
-    for value in values:
-        accepted = accepted | _type_of(value)
-    return accepted
+    return {name: Union[(None, *map(_type_of, option.neutral))] for name, option in refused.items()}
 
 
 def _type_of(value: Any) -> Any:

@@ -1,7 +1,5 @@
-"""The options that completions and chat share: sampling, ends, streams, the text's form.
-
-`workers/contract/token_sampling.py` says what a new sampling parameter takes.
-"""
+"""The options that completions and chat share. `workers/contract/token_sampling.py` says what a new
+sampling parameter takes."""
 
 from typing import Annotated, Literal
 
@@ -24,7 +22,7 @@ class PlainText(msgspec.Struct, frozen=True, tag="text"):
 
 
 class JsonObject(msgspec.Struct, frozen=True, tag="json_object"):
-    """Any JSON object, or one that is valid by a schema: llama.cpp's `schema`, TGI's `value`."""
+    """A JSON object, or one by a schema: llama.cpp's `schema`, TGI's `value`."""
 
     schema: SchemaText | UnsetType = UNSET
     """A JSON schema that the object is valid by; any object without it."""
@@ -56,8 +54,8 @@ class NamedSchema(msgspec.Struct, frozen=True, kw_only=True):
     description: str | None = None
     """The purpose, without effect."""
     strict: bool | None = None
-    """False: what cannot be followed is left out, and objects stay open. Otherwise the schema is
-    followed strictly."""
+    """False: what cannot be followed is left out, and objects stay open. Otherwise it is an
+    error."""
 
 
 class JsonSchema(msgspec.Struct, frozen=True, tag="json_schema"):
@@ -108,86 +106,76 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """The options that completions and chat share. Null and absent mean the same.
-
-    A field with the name of one of `TokenSampling`'s parameters sets it. A `repetition_penalty`
-    divides logits, so it must stay away from 0, where they would not be finite. At most one of the
-    fields from `response_format` to `guided_choice` is given: they are different servers' names for
-    what the whole text must match.
-    """
+    """The options that completions and chat share. One with the name of a parameter of
+    `TokenSampling` sets it. At most one of those from `response_format` to `guided_choice` is
+    given: other servers' names for what the whole text must match."""
 
     model: str | None = None
-    """A name of the model. A chat's model has a [chat template](#chat-templates), or the answer is
-    400 with `model` as `param`. Default: [the only one that fits](#rules-for-every-request)."""
+    """A name of the model, which for a chat has a [template](#chat-templates). Default: [the only
+    one that fits](#rules-for-every-request)."""
     stream: bool | None = None
     """See [streaming](#streaming) and [chat streams](#chat-streams). Default: false."""
     stream_options: StreamOptions | None = None
     """`include_usage`, `continuous_usage_stats`: booleans, default false; only with `stream`."""
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    """0 to 2; with 0 the likeliest token is chosen, and `top_p`, `top_k`, `min_p` and `seed` have
-    no effect. Default: the model's, or 1."""
+    """0 to 2; 0 takes the likeliest token, whatever `top_p`, `top_k`, `min_p` and `seed`. Default:
+    the model's, or 1."""
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """0 to 1: after `top_k`, keeps the smallest set of the likeliest tokens whose renormalised
-    probability reaches `top_p`; with 0 the likeliest token is chosen, as with `temperature` 0.
-    Default: the model's, or 1."""
+    """0 to 1: after `top_k`, keeps the fewest likeliest tokens that reach this share of the
+    probability; 0 is `temperature` 0. Default: the model's, or 1."""
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    """−1 to 2³¹ − 1: keeps this many of the likeliest tokens; 0 and −1 switch it off. Default: the
-    model's, or 0."""
+    """−1 to 2³¹ − 1: keeps this many of the likeliest tokens; 0, −1: all. Default: the model's, or
+    0."""
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     """0 to 1: after `top_p`, keeps the tokens whose probability is at least `min_p` times that of
     the likeliest token; 0 switches it off. Default: the model's, or 0."""
     presence_penalty: Penalty | None = None
-    """−2 to 2: subtracted from the logit of each token that the choice already contains; the prompt
-    does not count. Default: 0."""
+    """−2 to 2: subtracted from the logits of tokens that the choice has, without its prompt.
+    Default: 0."""
     frequency_penalty: Penalty | None = None
-    """−2 to 2: subtracted from a token's logit once for each time that the choice already contains
-    it; the prompt does not count. Default: 0."""
+    """−2 to 2: subtracted from a logit for each time that the choice has the token. Default: 0."""
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
     """0.01 to 2: for tokens in the prompt or the choice, positive logits are divided by it and
     negative logits multiplied by it. Default: the model's, or 1."""
     logit_bias: LogitBias | None = None
-    """From a token id in decimal to a number, −100 to 100, that is added to its logit; at most 300
-    entries, ids within the vocabulary: see [biases and penalties](#biases-and-penalties). Default:
-    `{}`."""
+    """Numbers from −100 to 100 by token id in decimal, added to the logits; at most 300, ids within
+    the vocabulary: see [biases and penalties](#biases-and-penalties). Default: `{}`."""
     allowed_token_ids: list[TokenId] | None = None
-    """Within the vocabulary: no other token is sampled, no end token either; an empty list allows
-    all. Default: `[]`."""
+    """Within the vocabulary: no others are sampled, end tokens included; empty: all. Default:
+    `[]`."""
     bad_words: BadWords | None = None
-    """At most 256, of 1 to 128 characters each: the last token of a word is not sampled behind its
-    others, as the tokenizer writes the word at the beginning of a text and behind a space. A model
-    may still spell it in other tokens. Default: `[]`."""
+    """At most 256 words of 1 to 128 characters: a word's last token is not sampled behind its
+    others, as the word is tokenized at the beginning of a text and behind a space. Other tokens may
+    still spell it. Default: `[]`."""
     n: Count | None = None
     """Choices for each prompt, or answers to a chat; from 1; over 128: `too_large`. Default: 1."""
     stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
     """At most 16, of 1 to 1024 characters each."""
     stop_token_ids: StopTokens | None = None
-    """At most 1024, within the vocabulary: they end a choice as the model's own end tokens do, also
-    with `ignore_eos`. Default: `[]`."""
+    """At most 1024, within the vocabulary: end tokens beside the model's, also with `ignore_eos`.
+    Default: `[]`."""
     include_stop_str_in_output: bool | None = None
-    """The text ends with the stop string, or with the text of the token that ended it, instead of
-    before it. Default: false."""
+    """The text ends with the stop string, or that of the stop token, not before it. Default:
+    false."""
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    """0 to the most tokens that may be generated: before a choice has this many tokens, no stop
-    string ends it, and end and stop tokens are not sampled. A grammar that allows nothing else
-    still ends it. Default: 0."""
+    """0 to the most tokens that may be generated: before so many, no stop string or end token ends
+    a choice, but a grammar that is complete does. Default: 0."""
     skip_special_tokens: bool | None = None
-    """Leave special tokens out of the text; with false the end token is still left out unless
+    """Leave special tokens out of the text; the end token also if false, unless
     `include_stop_str_in_output` is true. Default: true."""
     truncate_prompt_tokens: KeptTokens | None = None
-    """From 1 to the model's context length: a longer prompt is truncated to this many tokens,
-    including its special tokens. −1: as many as leave room for `max_tokens`. `usage` counts only
-    the kept tokens."""
+    """1 to the model's context length, special tokens included: a longer prompt is truncated. −1:
+    to what leaves room for `max_tokens`. `usage` counts what is kept."""
     truncation_side: Literal["left", "right"] | None = None
     """The side from which `truncate_prompt_tokens` removes tokens. Default: `"left"`."""
     priority: Int64 | None = None
     """Within [the server's range](#priorities): waiting requests with the lowest value begin first;
     among equal values, the oldest. A request that has begun is not displaced. Default: 0."""
     timeout: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
-    """Seconds, above 0, to 10⁶: see [deadlines](#deadlines). A chat's time counts from the moment
-    when its prompt has been rendered."""
+    """Above 0, to 10⁶ seconds; a chat's count once its prompt is rendered: see
+    [deadlines](#deadlines)."""
     seed: Int64 | None = None
-    """−2⁶³ to 2⁶³ − 1, taken modulo 2⁶³: see [seeds](#seeds). Default: a new one for each
-    choice."""
+    """−2⁶³ to 2⁶³ − 1, modulo 2⁶³: see [seeds](#seeds). Default: a new one for each choice."""
     ignore_eos: bool | None = None
     """The model's end tokens do not end a choice. Default: false."""
     response_format: ResponseFormat | None = None
@@ -196,18 +184,17 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     regex: Regex | None = None
     """1 to 65,536 characters: see [structured output](#structured-output)."""
     choice: Choices | None = None
-    """At least one, none of them empty; over 65,536 characters as JSON: `too_large`. See
-    [structured output](#structured-output)."""
+    """At least one, none empty; over 65,536 characters as JSON: `too_large`. See [structured
+    output](#structured-output)."""
     json_schema: SchemaText | UnsetType = UNSET
     structured_outputs: StructuredOutputs | None = None
     guided_json: SchemaText | UnsetType = UNSET
     guided_regex: Regex | None = None
     guided_choice: Choices | None = None
-    """Other servers' names of a JSON schema, `regex` and `choice`: see [other
-    names](#other-names)."""
+    """[Other servers' names](#other-names) of a JSON schema, `regex` and `choice`."""
     add_special_tokens: bool | None = None
-    """Add the tokenizer's special tokens to prompts that are texts, or to those that a chat's
-    template writes. Default: true, for a chat false."""
+    """Add special tokens to a text, or to what a chat's template writes. Default: true, for a chat
+    false."""
     echo: bool | None = None
     """Begin each choice's text with its prompt, as far as `truncate_prompt_tokens` keeps that; a
     chat's answer with the text of the last message, if that is an assistant's. Default: false."""
@@ -218,12 +205,11 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     """Each choice also has `token_ids`, all of its generated tokens, and the whole
     `prompt_token_ids`, which a stream sends with the choice's first chunk. Default: false."""
     return_tokens_as_token_ids: bool | None = None
-    """`logprobs` has ids in place of the tokens' texts: `"token_id:17"`. A chat's `bytes` are
-    unchanged. Default: false."""
+    """Ids for tokens in `logprobs`, as `"token_id:17"`; not in a chat's `bytes`. Default: false."""
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    """1 to 256 characters: cached prefixes are shared only among requests with the same salt, so
-    that others cannot infer from the response time that a prompt was seen before. [API
-    keys](configuration.md#api-keys) share none unless `--share-prefixes` says so."""
+    """1 to 256 characters: cached prefixes are shared only with requests of the same salt, so that
+    times tell others nothing. [API keys](configuration.md#api-keys) share none, unless by
+    `--share-prefixes`."""
     session_id: str | None = None
     user: str | None = None
     """Ignored."""

@@ -8,8 +8,7 @@ from workers.contract.config import Task
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True):
-    """The paths from which to go on. All but `health` and `metrics` need an API key if
-    `needs_key`."""
+    """Where to go on. All paths but `health` and `metrics` need an API key if `needs_key`."""
 
     name: str = "penstock"
     """Always `penstock`."""
@@ -29,19 +28,17 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     bounds: list[float]
     """Upper bounds in seconds, ascending."""
     counts: list[int]
-    """How many times were at most so long and longer than the bound before; the last is of those
-    above all bounds."""
+    """How many times were within each bound and above the one before; the last above all bounds."""
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """An engine as of its last heartbeat."""
 
     values: dict[str, float]
-    """The metrics `penstock_engine_*` by the rest of their names, counters without `_total`:
-    `running_rows`, `kv_blocks_used`, `heartbeat_age_seconds`."""
+    """The metrics `penstock_engine_*` by the rest of their names without `_total`:
+    `running_rows`."""
     stages: list[dict[str, float]]
-    """For each stage of the pipeline: `busy_seconds`, `waiting_seconds`, `transfer_seconds`,
-    `idle_seconds`."""
+    """`busy_seconds`, `waiting_seconds`, `transfer_seconds` and `idle_seconds` of each stage."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +106,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     refusals: dict[str, int]
     """Counts of errors by their code, without those that are 0."""
     batches: Literal["running", "waiting"] | None
-    """`running`; `waiting` where the batch process cannot run, for which the log has the reason;
-    null where `--state-dir` is `none`."""
+    """`running`; `waiting` where the batch process cannot run, as the log says; null without
+    `--state-dir`."""
     models: list[ModelStatus]
     """The models, in the order of the command line."""

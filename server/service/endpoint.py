@@ -1,13 +1,15 @@
 """An endpoint of the HTTP API, declared and described by the module that serves it."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Callable, Mapping
+from types import UnionType
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import compile_path
 
+from engine_core.refusal import RefusalError
 from server.errors import ERRORS, ErrorBody
 from server.settings.settings import ServerConfig
 from workers.contract.config import ExecutionConfig, Task
@@ -15,58 +17,73 @@ from workers.contract.config import ExecutionConfig, Task
 Handler = Callable[[Request], Awaitable[Response]]
 Method = Literal["GET", "POST", "DELETE"]
 
-_LAST = 1_000
-
 REF: Final = "#/components/schemas/{name}"
+
+
+class Errors(NamedTuple):
+    """How endpoints refuse: the type of the body, texts by status, and the answer to an error,
+    which by default is the gate's."""
+
+    body: Any
+    statuses: Mapping[int, str]
+    answer: Callable[[RefusalError], Response] | None = None
+
+
+def _codes(status: int) -> str:
+    return ", ".join(code for code, kind in ERRORS.items() if kind.status == status)
+
+
+_STATUSES = sorted({kind.status for kind in ERRORS.values()})
+OWN_ERRORS: Final = Errors(ErrorBody, {each: f"`code`: {_codes(each)}" for each in _STATUSES})
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """The OpenAPI description of an endpoint.
 
     arguments  keyword arguments of FastAPI's routes
-    types      the structs to which they refer by name
+    types      the types to whose structs they refer by name
     path       texts of the parameters in the path
     query      a struct of the parameters in the query
     """
 
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] = {}
     types: tuple[Any, ...] = ()
     path: dict[str, str] = {}
     query: type[msgspec.Struct] | None = None
 
 
 def operation(
-    answer: type[msgspec.Struct] | None,
-    body: type[msgspec.Struct] | None = None,
+    answer: Any,
+    body: Any = None,
     *,
     chunk: type[msgspec.Struct] | None = None,
     form: type[msgspec.Struct] | None = None,
     path: dict[str, str] | None = None,
     query: type[msgspec.Struct] | None = None,
+    errors: Errors = OWN_ERRORS,
 ) -> Operation:
-    """An endpoint's answer, None for whatever a file holds, and body, which may be a `form`. A
-    streamed answer consists of `chunk`s. `path` describes the parameters of the path, the fields of
-    `query` are those of the query."""
-    content: dict[str, Any] = (
-        {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-        if answer is None
-        else {"application/json": {"schema": ref(answer)}}
-    )
+    """An endpoint whose answer and body have these types, where a union has one for each dialect.
+
+    A streamed answer consists of `chunk`s, a body may be a `form`. `path` describes the parameters
+    of the path, the fields of `query` are those of the query.
+    """
+    is_file = answer is FileResponse
+    binary = {"type": "string", "format": "binary"}
+    kind = "application/octet-stream" if is_file else "application/json"
+    content = {kind: {"schema": binary if is_file else _schema(answer)}}
     if chunk is not None:
         content["text/event-stream"] = {"schema": _event(chunk)}
-    responses: dict[int | str, dict[str, Any]] = {
-        200: {"description": "Success", "content": content}
-    }
-    error = {"application/json": {"schema": ref(ErrorBody)}}
-    if body is None:
-        responses["default"] = {"description": "Any error", "content": error}
-    else:
-        for status in sorted({kind.status for kind in ERRORS.values()}):
-            codes = ", ".join(code for code, kind in ERRORS.items() if kind.status == status)
-            responses[status] = {"description": f"`code`: {codes}", "content": error}
+    error = {"application/json": {"schema": _schema(errors.body)}}
+    statuses = {"default": "Any error"} if body is None else errors.statuses
     return Operation(
-        arguments={"responses": responses, "openapi_extra": _body(body, form)},
-        types=tuple(kind for kind in (answer, body, chunk, form, ErrorBody) if kind is not None),
+        arguments={
+            "responses": {
+                200: {"description": "Success", "content": content},
+                **{key: {"description": text, "content": error} for key, text in statuses.items()},
+            },
+            "openapi_extra": _body(body, form),
+        },
+        types=(answer, body, chunk, form, errors.body),
         path=path or {},
         query=query,
     )
@@ -75,26 +92,27 @@ def operation(
 class Endpoint:
     """A method and path, the handler that answers, and which models serve it.
 
-        CLASSIFY = Endpoint("POST", "/v1/classify", operation(Labels, Texts), tasks=("classify",))
-
-        @CLASSIFY.answered_by
-        async def create_classifications(request: Request) -> Response: ...
+        @answers(Endpoint("POST", "/v1/classify", tasks=("classify",)))
+        async def classify(request: Request, body: Texts, model: Model) -> Labels: ...
 
     The application finds each that a module of `server.api` declares. The fields of its request are
     also listed in `server/schemas/known_options.toml`. Strings under fields and examples become the
     OpenAPI document, and tables of the pages (`python -m tools.api_tables`).
     """
 
+    handler: Handler
+    """The function that answers a request."""
+    operation: Operation
+
     def __init__(
         self,
         method: Method,
         path: str,
-        operation: Operation,
         *,
         tasks: tuple[Task, ...] = (),
         relevance: bool = False,
         variant_of: "Endpoint | None" = None,
-        order: int = _LAST,
+        order: int = 0,
         needs_key: bool | Literal["metrics_key"] = True,
     ) -> None:
         """Models of these `tasks` serve it. There are none if it is not about a model. With
@@ -104,31 +122,23 @@ class Endpoint:
         an API key are answered: always, never, or if the setting of that name says so."""
         self.method: Method = method
         self.path = path
-        self.operation = operation
         self.tasks = tasks if variant_of is None else variant_of.tasks
         self.relevance = relevance if variant_of is None else variant_of.relevance
         self.variant_of = variant_of
         self.order = order
         self._needs_key: bool | Literal["metrics_key"] = needs_key
-        self._handler: Handler | None = None
 
-    def at(self, path: str, operation: Operation | None = None, *, order: int) -> "Endpoint":
-        """A variant at another path: with the same bodies and answers, or with an `operation`."""
-        described, original = operation or self.operation, self.variant_of or self
-        return Endpoint(self.method, path, described, variant_of=original, order=order)
+    def at(self, path: str, *, order: int) -> "Endpoint":
+        """A variant at another path, with the same bodies and answers unless it gets its own."""
+        original, needs_key = self.variant_of or self, self._needs_key
+        variant = Endpoint(self.method, path, variant_of=original, order=order, needs_key=needs_key)
+        variant.handler, variant.operation = self.handler, self.operation
+        return variant
 
     @property
     def path_format(self) -> str:
         """The path with its parameters written `{name}`, whatever their kind."""
         return compile_path(self.path)[1]
-
-    @property
-    def handler(self) -> Handler:
-        """The function that answers a request."""
-        if self._handler is None:
-            # A declaration without `answered_by`: a mistake in its module, found at start.
-            raise NotImplementedError(f"{self.method} {self.path} has no handler")
-        return self._handler
 
     def requires_key(self, config: ServerConfig) -> bool:
         """Whether a daemon that has API keys answers only those who send one."""
@@ -136,24 +146,21 @@ class Endpoint:
             return config.metrics_key
         return self._needs_key
 
-    def answered_by(self, handler: Handler) -> Handler:
-        """Decorates the handler."""
-        self._handler = handler
-        return handler
-
     def is_served_by(self, execution: ExecutionConfig) -> bool:
         """Whether a model that is run this way serves it."""
         return execution.task in self.tasks and (execution.scores_relevance or not self.relevance)
 
 
-def ref(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of a struct that the description holds."""
-    return {"$ref": REF.format(name=struct.__name__)}
+def _schema(kind: Any) -> dict[str, Any]:
+    """The schema of a type, by references to structs."""
+    kinds = get_args(kind) if get_origin(kind) is UnionType else (kind,)
+    schemas, _ = msgspec.json.schema_components(kinds, ref_template=REF)
+    return schemas[0] if len(kinds) == 1 else {"anyOf": list(schemas)}
 
 
-def _body(body: type[msgspec.Struct] | None, form: type[msgspec.Struct] | None) -> dict[str, Any]:
+def _body(body: Any, form: type[msgspec.Struct] | None) -> dict[str, Any]:
     forms = {"application/json": body, "multipart/form-data": form}
-    content = {kind: {"schema": ref(struct)} for kind, struct in forms.items() if struct}
+    content = {name: {"schema": _schema(kind)} for name, kind in forms.items() if kind}
     return {"requestBody": {"required": True, "content": content}} if content else {}
 
 
@@ -162,7 +169,7 @@ def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
     json = {
         "type": "string",
         "contentMediaType": "application/json",
-        "contentSchema": {"anyOf": [ref(chunk), ref(ErrorBody)]},
+        "contentSchema": _schema(chunk | ErrorBody),
     }
     data = {"anyOf": [{"const": "[DONE]"}, json]}
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}

@@ -34,7 +34,7 @@ from server.service.token_text import TokenText
 from server.settings.api_keys import ClientKeys
 from server.settings.settings import Limits, ServedModel, ServerConfig
 from server.templates.template_client import TemplateClient
-from workers.contract.config import ExecutionConfig, Task
+from workers.contract.config import ExecutionConfig
 from workers.contract.reranking import UNKNOWN_TEMPLATE
 
 if TYPE_CHECKING:
@@ -154,9 +154,9 @@ class Registry:
             if endpoint.variant_of is None and endpoint.is_served_by(model.served.execution)
         ]
 
-    def has_task(self, task: Task) -> bool:
-        """True if some model has this task."""
-        return any(model.served.execution.task == task for model in self.models)
+    def serves(self, endpoint: Endpoint) -> bool:
+        """True if some model serves it."""
+        return any(endpoint.is_served_by(model.served.execution) for model in self.models)
 
     def named(self, name: str) -> Model:
         """The model of this name, in any state. Raises RefusalError for an unknown one."""

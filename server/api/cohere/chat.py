@@ -1,7 +1,6 @@
 """`/v2/chat`: a conversation's next message, as Cohere answers."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -9,14 +8,14 @@ from fastapi import Request, Response
 from msgspec import UNSET, Meta, UnsetType
 
 from engine_core.refusal import RefusalError
-from server.api.chat import CHAT_COMPLETIONS, chat_error, chat_plan
-from server.api.model_endpoint import reads
+from server.api.chat import chat_error, chat_plan, create_chat_completion
+from server.api.declaration import answers
 from server.generation.choice import Choice, TextPiece
 from server.generation.generation import AnswerForm, Generation, answer
 from server.generation.scores import ScoredToken
 from server.http.answers import event
 from server.schemas.chat import ChatRequest, Messages
-from server.schemas.common import CompletionUsage, Count, Int64
+from server.schemas.common import CompletionUsage, Count, FinishReason, Int64, renamed
 from server.schemas.sampling import JsonObject, Penalty, PlainText, SchemaText, StopString
 from server.service.endpoint import operation
 from server.service.service import Model, service_of
@@ -24,23 +23,20 @@ from server.service.token_text import TokenText
 
 
 class CohereJson(msgspec.Struct, frozen=True, tag="json_object"):
-    """Any JSON object, or one that is valid by a schema."""
-
     json_schema: SchemaText | UnsetType = UNSET
     """The JSON schema that the text is valid by."""
 
 
 class CitationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How documents are cited: without effect, because there are none."""
+    """How documents are cited, which has no effect: there are none."""
 
     mode: Literal["ENABLED", "DISABLED", "FAST", "ACCURATE", "OFF"] | None = None
-    """How to cite: without effect, because there are no documents."""
+    """Without effect."""
 
 
 class CohereChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of `/v2/chat`, without tools and documents. What it leaves out is as in
-    `/v1/chat/completions`, where `p` is `top_p`, `k` is `top_k` and `stop_sequences` are `stop`;
-    more `max_tokens` than there is room for are as many as there is."""
+    """A request of `/v2/chat`, without tools and documents. `p`, `k` and `stop_sequences` are
+    `top_p`, `top_k` and `stop` of `/v1/chat/completions`."""
 
     """Example: {"max_tokens": 12, "messages": [{"content": "What does it return?", "role":
     "user"}], "model": "penstock-demo", "temperature": 0}"""
@@ -50,13 +46,12 @@ class CohereChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: Messages
     """As in [chat](#messages-chatmessage)."""
     model: str | None = None
-    """A model with a [chat template](#chat-templates); otherwise 400 with `model` as `param`.
-    Default: [the only one that fits](#rules-for-every-request)."""
+    """A model with a [chat template](#chat-templates). Default: [the only one that
+    fits](#rules-for-every-request)."""
     stream: bool | None = None
     """The answer as Cohere's events, see below. Default: false."""
     max_tokens: Count | None = None
-    """1 to 2³¹ − 1; more than the prompt leaves of the context is as much as it leaves. Default:
-    the rest of the context."""
+    """1 to 2³¹ − 1; more than the context has left is the rest. Default: the rest."""
     stop_sequences: Annotated[list[StopString], Meta(max_length=16)] | None = None
     """As `stop` of [completions](#post-v1completions): at most 16, each of 1 to 1024 characters."""
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -76,8 +71,8 @@ class CohereChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Also `{"type": "json_object"}`, optionally with a `json_schema`: see [structured
     output](#structured-output). Default: `{"type": "text"}`."""
     priority: Int64 | None = None
-    """Within [the server's range](#priorities): of the waiting requests, the lowest value is
-    computed first. Default: 0."""
+    """Within [the server's range](#priorities): the lowest waiting is computed first. Default:
+    0."""
     citation_options: CitationOptions | None = None
     """A `mode` of Cohere's; without effect, because there are no documents to cite."""
 
@@ -86,8 +81,6 @@ CohereFinish = Literal["COMPLETE", "MAX_TOKENS", "STOP_SEQUENCE", "TIMEOUT"]
 
 
 class CohereText(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of an answer."""
-
     type: Literal["text"] = "text"
     """Always `text`."""
     text: str
@@ -104,8 +97,6 @@ class CohereMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenUnits(msgspec.Struct, frozen=True, kw_only=True):
-    """Exact counts, special tokens included."""
-
     input_tokens: int
     """Tokens of the prompt, special tokens included."""
     output_tokens: int
@@ -113,8 +104,6 @@ class TokenUnits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CohereUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Token counts in two forms, and the prompt's tokens that had been computed before."""
-
     billed_units: TokenUnits
     """Equal to `tokens`."""
     tokens: TokenUnits
@@ -150,8 +139,6 @@ class CohereChat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContentDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """More of the text."""
-
     type: Literal["text"] | UnsetType = UNSET
     """Always `text`."""
     text: str
@@ -179,8 +166,7 @@ class EventDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CohereChatEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a stream. The message's events have the answer's `id`, the content's have the
-    `index` of the content."""
+    """One event of a stream."""
 
     type: Literal["message-start", "content-start", "content-delta", "content-end", "message-end"]
     """The event's name: what begins, goes on or ends."""
@@ -194,15 +180,19 @@ class CohereChatEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Log-probabilities of the added text, if requested."""
 
 
-CHAT = CHAT_COMPLETIONS.at(
-    "/v2/chat", operation(CohereChat, CohereChatRequest, chunk=CohereChatEvent), order=21
-)
 _encode = msgspec.json.Encoder().encode
+_FINISH: Mapping[FinishReason, CohereFinish] = {
+    "stop": "COMPLETE",
+    "length": "MAX_TOKENS",
+    "timeout": "TIMEOUT",
+}
 _SCHEMA, _COHERE_SCHEMA = "response_format.schema", "response_format.json_schema"
 
 
-@CHAT.answered_by
-@reads(CohereChatRequest, CHAT_COMPLETIONS)
+@answers(
+    create_chat_completion.at("/v2/chat", order=21),
+    operation(CohereChat, CohereChatRequest, chunk=CohereChatEvent),
+)
 async def chat(request: Request, body: CohereChatRequest, model: Model) -> Response:
     """Answer a conversation in Cohere's shapes, in one piece or as a stream of its events."""
     asked = _as_chat_request(body)
@@ -211,7 +201,7 @@ async def chat(request: Request, body: CohereChatRequest, model: Model) -> Respo
         plan = await chat_plan(asked, request, model, most_tokens=body.max_tokens)
         return await answer(request, model, plan, form, stream=body.stream)
     except RefusalError as error:
-        raise _in_cohere_words(chat_error(error, asked)) from None
+        raise renamed(chat_error(error, asked), _SCHEMA, _COHERE_SCHEMA) from None
 
 
 def _as_chat_request(body: CohereChatRequest) -> ChatRequest:
@@ -232,14 +222,6 @@ def _as_chat_request(body: CohereChatRequest) -> ChatRequest:
         response_format=JsonObject(form.json_schema) if isinstance(form, CohereJson) else form,
         priority=body.priority,
     )
-
-
-def _in_cohere_words(error: RefusalError) -> RefusalError:
-    """`error` with the request's own name of its field."""
-    if error.param != _SCHEMA:
-        return error
-    message = error.message.replace(_SCHEMA, _COHERE_SCHEMA, 1)
-    return replace(error, message=message, param=_COHERE_SCHEMA)
 
 
 class CohereForm(AnswerForm):
@@ -284,9 +266,7 @@ class CohereForm(AnswerForm):
 
     def _delta(self, piece: TextPiece) -> CohereChatEvent:
         message = MessageDelta(content=ContentDelta(text=piece.text))
-        item: LogprobItem | UnsetType = UNSET
-        if self._logprobs:
-            item = self._item(piece.text, piece.tokens)
+        item = self._item(piece.text, piece.tokens) if self._logprobs else UNSET
         return CohereChatEvent(
             type="content-delta", index=0, delta=EventDelta(message=message), logprobs=item
         )
@@ -305,15 +285,7 @@ def _event(data: CohereChatEvent) -> bytes:
 
 
 def _finish(choice: Choice) -> CohereFinish:
-    if choice.met_stop_string:
-        return "STOP_SEQUENCE"
-    match choice.finish_reason:
-        case "length":
-            return "MAX_TOKENS"
-        case "timeout":
-            return "TIMEOUT"
-        case _:
-            return "COMPLETE"
+    return "STOP_SEQUENCE" if choice.met_stop_string else _FINISH[choice.finish_reason or "stop"]
 
 
 def _usage(usage: CompletionUsage) -> CohereUsage:

@@ -1,6 +1,5 @@
 """`/v1/embed` and `/v2/embed`: a vector for each text, in one type or several."""
 
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
@@ -10,10 +9,11 @@ from msgspec import Meta, Raw
 
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.refusal import RefusalError
+from server.api.declaration import answers
 from server.api.embeddings import (
-    EMBEDDINGS,
     AnyArray,
     EmbeddingPlan,
+    create_embeddings,
     embedding_plan,
     in_base64,
     in_lists,
@@ -21,11 +21,10 @@ from server.api.embeddings import (
     quantize,
     rows_in_json,
 )
-from server.api.model_endpoint import reads
-from server.schemas.common import Count, Int64, invalid
+from server.api.relevance import cut_warnings
+from server.schemas.common import Count, Int64, invalid, renamed
 from server.schemas.embeddings import EmbeddingRequest, InputType, Vector
 from server.schemas.rerank import APIVersion, InputTokens
-from server.service.endpoint import operation
 from server.service.inputs import check_count
 from server.service.service import Model, service_of
 from server.settings.settings import Limits
@@ -34,8 +33,6 @@ EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 
 
 class EmbedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of an input."""
-
     type: Literal["text"]
     """Always `text`."""
     text: str
@@ -43,18 +40,12 @@ class EmbedPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbedInput(msgspec.Struct, frozen=True, kw_only=True):
-    """One input: its parts, joined by line breaks."""
-
     content: Annotated[list[EmbedPart], Meta(min_length=1)]
     """The parts of the text, of type `text`; several are joined by line breaks."""
 
 
 class CohereEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of `/v1/embed` or `/v2/embed`: `texts`, or `inputs` in parts.
-
-    `input_type` chooses the checkpoint's prompt. `truncate` says at which end an input loses tokens
-    beyond `max_tokens`, special tokens included, or beyond the model's length; NONE refuses it.
-    """
+    """A request of `/v1/embed` or `/v2/embed`: `texts`, or `inputs` in parts."""
 
     """Example: {"embedding_types": ["int8", "ubinary"], "input_type": "search_query", "model":
     "all-MiniLM-L6-v2", "texts": ["The cat sat on the mat."]}"""
@@ -62,31 +53,28 @@ class CohereEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     texts: Annotated[list[str], Meta(min_length=1)] | None = None
     """At least one, none empty; over 2048: `too_large`. Default: this or `inputs`."""
     inputs: Annotated[list[EmbedInput], Meta(min_length=1)] | None = None
-    """As `texts`. Several parts are joined by line breaks; parts of other types, such as images,
-    get 400 with `inputs[i].content[j].type` as `param`. Default: this or `texts`."""
+    """As `texts`, of parts joined by line breaks; other parts, such as images, get 400 with
+    `inputs[i].content[j].type` as `param`. Default: this or `texts`."""
     model: str | None = None
     """A name of the model. Default: [the only one that fits](#rules-for-every-request)."""
     input_type: InputType | None = None
-    """`search_query`, `search_document`, `classification` or `clustering`: the prompt before each
-    text, [as in embeddings](#prompts); no prompt if the model has none for it."""
+    """`search_query`, `search_document`, `classification` or `clustering`: [the prompt](#prompts),
+    if the model has one for it."""
     embedding_types: Annotated[list[EmbeddingType], Meta(min_length=1)] | None = None
     """At least one of the types below. Default: `["float"]`."""
     output_dimension: Count | None = None
     """As `dimensions` of [embeddings](#dimensions-and-types). Default: the model's."""
     truncate: Literal["NONE", "START", "END"] | None = None
-    """`END` or `START`: where a text that is too long loses tokens; `NONE`: it gets 400
-    `context_length_exceeded`. Default: `"END"`."""
+    """Where a too long text loses tokens: `START`, `END`; `NONE`: it gets 400. Default: `"END"`."""
     max_tokens: Count | None = None
-    """1 to 2³¹ − 1: texts are truncated to this many tokens, special tokens included; not with
-    `truncate` `NONE`. Default: the model's length."""
+    """1 to 2³¹ − 1: the tokens that texts keep, special ones included; not with `truncate` `NONE`.
+    Default: the model's length."""
     priority: Int64 | None = None
-    """Within [the server's range](#priorities): of the waiting requests, the lowest value is
-    computed first. Default: 0."""
+    """Within [the server's range](#priorities): the lowest waiting is computed first. Default:
+    0."""
 
 
 class EmbedMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`warnings` names the inputs that were cut."""
-
     api_version: APIVersion
     """The version in the request's path."""
     billed_units: InputTokens
@@ -110,13 +98,7 @@ class CohereEmbeddings(msgspec.Struct, frozen=True, kw_only=True):
     """Version, units and warnings."""
 
 
-EMBED = EMBEDDINGS.at("/v1/embed", operation(CohereEmbeddings, CohereEmbedRequest), order=31)
-EMBED_V2 = EMBED.at("/v2/embed", order=32)
-
-
-@EMBED.answered_by
-@EMBED_V2.answered_by
-@reads(CohereEmbedRequest, EMBEDDINGS)
+@answers(create_embeddings.at("/v1/embed", order=31))
 async def embed(request: Request, body: CohereEmbedRequest, model: Model) -> CohereEmbeddings:
     """Embed texts as Cohere does: too long ones are cut unless `truncate` is NONE."""
     service = service_of(request)
@@ -131,7 +113,6 @@ async def embed(request: Request, body: CohereEmbedRequest, model: Model) -> Coh
         )
         for kind in body.embedding_types or ("float",)
     }
-    cut = (row for row, dropped in enumerate(encoded.dropped) if dropped)
     return CohereEmbeddings(
         id=service.new_id("embed"),
         response_type="embeddings_floats" if one_type else "embeddings_by_type",
@@ -140,14 +121,16 @@ async def embed(request: Request, body: CohereEmbedRequest, model: Model) -> Coh
         meta=EmbedMeta(
             api_version=version,
             billed_units=InputTokens(sum(encoded.prompt_tokens)),
-            warnings=[f"{plan.items.name(row)} was cut to fit" for row in cut],
+            warnings=cut_warnings(plan.items, encoded.dropped),
         ),
     )
 
 
+embed_v2 = embed.at("/v2/embed", order=32)
+
+
 def _given_texts(body: CohereEmbedRequest) -> tuple[list[str], str]:
-    """The texts to embed, and the field that holds them. Raises RefusalError unless one field
-    does."""
+    """The texts to embed, and their field. Raises RefusalError unless there is one such field."""
     if body.texts is not None and body.inputs is not None:
         raise invalid("inputs", "`texts` are given too; give only one of them")
     if body.texts is not None:
@@ -173,10 +156,7 @@ def _plan(
     try:
         return embedding_plan(request, model, limits, field)
     except RefusalError as error:
-        if error.param != "truncation_side":
-            raise
-        message = error.message.replace("truncation_side", "truncate", 1)
-        raise replace(error, message=message, param="truncate") from None
+        raise renamed(error, "truncation_side", "truncate") from None
 
 
 def _longest(body: CohereEmbedRequest, model_len: int) -> int | None:

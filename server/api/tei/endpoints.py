@@ -1,8 +1,8 @@
 """TEI's endpoints: vectors, similarities, labels, relevance, tokens, and the model behind them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,14 +11,14 @@ from msgspec import Raw
 
 from engine_core.client.pending_jobs import FloatArray
 from engine_core.messages import JobOptions, Tokenization
-from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SlicedText
 from server import __version__
-from server.api.classify import CLASSIFY, probabilities
+from server.api.classify import create_classifications, probabilities
+from server.api.declaration import FindModel, answers
 from server.api.embeddings import (
-    EMBEDDINGS,
     EmbeddingPlan,
     behind_prompt,
+    create_embeddings,
     embedding_plan,
     in_lists,
     planned_vectors,
@@ -26,16 +26,15 @@ from server.api.embeddings import (
     text_prompt,
 )
 from server.api.encode import encode, texts_cut_to
-from server.api.model_endpoint import reads
-from server.api.relevance import RERANK, Pairs, create_reranking, relevance
+from server.api.relevance import Pairs, create_reranking, relevance
 from server.api.tei import protocol as tei
 from server.api.tokenize import (
     ALL_TASKS,
-    DETOKENIZE,
     TokenizeRequest,
     Tokens,
     all_slices,
     create_tokens,
+    detokenize,
     in_thread,
     tokenizing,
     with_special_tokens,
@@ -45,50 +44,22 @@ from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.rerank import Reranking, RerankRequest
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import Items, check_count, check_ids, text_items
-from server.service.service import Model, json_answer, record_of, service_of
-
-EMBED = EMBEDDINGS.at(
-    "/embed", tei.operation_of(list[list[float]], body=tei.EmbedRequest), order=70
-)
-EMBED_SPARSE = Endpoint(
-    "POST",
-    "/embed_sparse",
-    tei.operation_of(list[list[tei.SparseValue]], body=tei.EmbedTokensRequest),
-    tasks=("embed_sparse",),
-    order=80,
-)
-EMBED_ALL = EMBEDDINGS.at(
-    "/embed_all", tei.operation_of(list[list[list[float]]], body=tei.EmbedTokensRequest), order=90
-)
-SIMILARITY = EMBEDDINGS.at(
-    "/similarity", tei.operation_of(list[float], body=tei.SimilarityRequest), order=100
-)
+from server.service.service import Model, record_of, service_of
 
 
-def _embedder(request: Request, name: str | None = None) -> Model:
-    """The one of that name, or the only one. Raises RefusalError if there is none, or several."""
-    has = service_of(request).registry.has_task
-    if name is None and has("embed_sparse") and not has("embed"):
-        raise RefusalError("wrong_endpoint", "Model has SPLADE pooling: it serves `/embed_sparse`")
-    return _find(request, name, EMBEDDINGS)
+def _first_of(*endpoints: Endpoint) -> FindModel:
+    """Find the model of a name, which serves the last endpoint, or without a name the only one
+    behind the first endpoint that is served at all."""
+
+    def find(request: Request, name: str | None) -> Model:
+        service, known = service_of(request), endpoints if name is None else ()
+        served = filter(service.registry.serves, known)
+        return service.find(record_of(request), name, next(served, endpoints[-1]))
+
+    return find
 
 
-def _sparse_embedder(request: Request, name: str | None = None) -> Model:
-    """The one of that name, or the only one. Raises RefusalError if there is none, in TEI's words,
-    or several."""
-    if name is None and not service_of(request).registry.has_task("embed_sparse"):
-        message = "Model is not an embedding model with SPLADE pooling"
-        raise RefusalError("wrong_endpoint", message)
-    return _find(request, name, EMBED_SPARSE)
-
-
-def _find(request: Request, name: str | None, endpoint: Endpoint) -> Model:
-    return service_of(request).find(record_of(request), name, endpoint)
-
-
-@EMBED.answered_by
-@tei.errors
-@reads(tei.EmbedRequest, _embedder)
+@tei.answers(create_embeddings.at("/embed", order=70))
 async def embed(request: Request, body: tei.EmbedRequest, model: Model) -> list[list[float]]:
     """A vector for each text, of length 1 unless `normalize` is false."""
     normalize = body.normalize is not False
@@ -96,9 +67,10 @@ async def embed(request: Request, body: tei.EmbedRequest, model: Model) -> list[
     return (await planned_vectors(request, model, plan)).values.tolist()
 
 
-@EMBED_SPARSE.answered_by
-@tei.errors
-@reads(tei.EmbedTokensRequest, _sparse_embedder)
+@tei.answers(
+    Endpoint("POST", "/embed_sparse", tasks=("embed_sparse",), order=80),
+    tei.described(list[list[tei.SparseValue]], tei.EmbedTokensRequest),
+)
 async def embed_sparse(request: Request, body: tei.EmbedTokensRequest, model: Model) -> list[Raw]:
     """The nonzero entries of the vector of each text, which has the size of the vocabulary."""
     plan = _plan(request, body, model)
@@ -107,9 +79,10 @@ async def embed_sparse(request: Request, body: tei.EmbedTokensRequest, model: Mo
     return await rows_in_json(rows, _sparse_values)
 
 
-@EMBED_ALL.answered_by
-@tei.errors
-@reads(tei.EmbedTokensRequest, _embedder)
+@tei.answers(
+    create_embeddings.at("/embed_all", order=90),
+    tei.described(list[list[list[float]]], tei.EmbedTokensRequest),
+)
 async def embed_all(request: Request, body: tei.EmbedTokensRequest, model: Model) -> list[Raw]:
     """The last hidden state of each token of each text, special tokens included."""
     plan = _plan(request, body, model)
@@ -118,24 +91,21 @@ async def embed_all(request: Request, body: tei.EmbedTokensRequest, model: Model
     return await rows_in_json(rows, in_lists)
 
 
-@SIMILARITY.answered_by
-@tei.errors
-@reads(tei.SimilarityRequest, _embedder)
+@tei.answers(create_embeddings.at("/similarity", order=100))
 async def similarity(request: Request, body: tei.SimilarityRequest, model: Model) -> list[float]:
-    """The similarity of a sentence to other sentences: the cosine of their vectors, unless the
-    model's checkpoint names another."""
+    """The similarity of a sentence to others: the cosine of their vectors, or the model's own."""
     sentences = body.inputs.sentences
     if not sentences:
         raise tei.empty_batch("inputs.sentences")
     check_count(len(sentences), "inputs.sentences", service_of(request).limits.max_inputs)
     options = body.parameters or tei.SimilarityParameters()
     prompt = text_prompt(model, options.prompt_name, None)
-    cut = behind_prompt(tei.whole_cut(model, options), model, prompt)
+    job = JobOptions(tokenization=behind_prompt(tei.whole_cut(model, options), model, prompt))
     pairs = Pairs(
         queries=text_items(prompt + body.inputs.source_sentence, "inputs.source_sentence"),
         texts=text_items([prompt + sentence for sentence in sentences], "inputs.sentences"),
-        cut_queries=cut,
-        cut_texts=cut,
+        query_options=job,
+        text_options=job,
     )
     return (await relevance(request, model, pairs)).scores.tolist()
 
@@ -167,87 +137,56 @@ def _sparse_values(entries: FloatArray) -> list[tei.SparseValue]:
     return [tei.SparseValue(*entry) for entry in zip(indices, values, strict=True)]
 
 
-PREDICT = CLASSIFY.at(
-    "/predict",
-    tei.operation_of(list[tei.Prediction], list[list[tei.Prediction]], body=tei.PredictRequest),
-    order=110,
-)
-RERANK_TEXTS = RERANK.at(
-    "/rerank",
-    tei.either_operation(
-        operation(Reranking, RerankRequest),
-        tei.operation_of(list[tei.Rank], body=tei.RerankTextsRequest),
-    ),
-    order=120,
-)
-
-
-class Sequences(msgspec.Struct, frozen=True):
-    """The items to classify: one or two texts each."""
-
-    items: list[list[str]]
-    in_batch: bool
-
-    def name(self, index: int) -> str:
-        """The field of an item."""
-        return f"inputs[{index}]" if self.in_batch else "inputs"
-
-
-@PREDICT.answered_by
-@tei.errors
-@reads(tei.PredictRequest, CLASSIFY)
+@tei.answers(create_classifications.at("/predict", order=110))
 async def predict(
     request: Request, body: tei.PredictRequest, model: Model
 ) -> list[tei.Prediction] | list[list[tei.Prediction]]:
     """The labels of a text, a pair, or each item of a list, sorted by score, highest first."""
-    sequences = _sequences(body.inputs, service_of(request).limits.max_documents)
-    for index, texts in enumerate(sequences.items):
-        model.text_bound.check_all(texts, lambda _, item=index: sequences.name(item))
+    inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    items, name = _batch(inputs, "inputs", service_of(request).limits.max_documents)
+    for index, texts in enumerate(items):
+        if len(texts) not in (1, 2):
+            raise invalid(name(index), f"{len(texts)} texts; expected one or two")
+        model.text_bound.check_all(texts, lambda _, item=index: name(item))
     config = model.served.execution.model
-    logits = await _logits(request, model, sequences, tei.whole_cut(model, body))
+    logits = await _logits(request, model, items, name, tei.whole_cut(model, body))
     scores = logits if body.raw_scores else probabilities(logits, config)
     predictions = [_predictions(row, config.labels) for row in scores]
-    return predictions if sequences.in_batch else predictions[0]
+    return predictions if items is inputs else predictions[0]
 
 
-def _sequences(inputs: str | list[str | list[str]], max_items: int) -> Sequences:
-    """A text, a pair, or a list of lists. Raises RefusalError for anything else."""
-    if isinstance(inputs, str):
-        found = Sequences([[inputs]], in_batch=False)
-    elif not inputs:
-        raise tei.empty_batch("inputs")
-    elif all(isinstance(item, str) for item in inputs):
-        found = Sequences([cast("list[str]", inputs)], in_batch=False)
-    elif all(isinstance(item, list) for item in inputs):
-        found = Sequences(cast("list[list[str]]", inputs), in_batch=True)
-    else:
-        raise invalid(
-            "inputs", "expected a text, a pair of texts, or a list of lists of one or two texts"
-        )
-    check_count(len(found.items), "inputs", max_items)
-    for index, texts in enumerate(found.items):
-        if len(texts) not in (1, 2):
-            name = found.name(index)
-            raise invalid(name, f"{len(texts)} texts; expected one or two")
-    return found
+def _batch(inputs: list[Any], field: str, most: int) -> tuple[list[Any], Callable[[int], str]]:
+    """The lists in a field, or the one that it is, and their names. Raises RefusalError."""
+    if not inputs:
+        raise tei.empty_batch(field)
+    kinds = set(map(type, inputs))
+    if kinds != {list}:
+        if list in kinds:
+            raise invalid(field, "all or none of its items are lists")
+        return [inputs], lambda _: field
+    check_count(len(inputs), field, most)
+    return inputs, lambda index: f"{field}[{index}]"
 
 
 async def _logits(
-    request: Request, model: Model, sequences: Sequences, cut: Tokenization
+    request: Request,
+    model: Model,
+    items: list[list[str]],
+    name: Callable[[int], str],
+    cut: Tokenization,
 ) -> FloatArray:
     """float32[N, L]: single texts are one job, pairs another."""
-    logits = np.empty((len(sequences.items), model.served.execution.model.num_labels), np.float32)
-    options = JobOptions(tokenization=cut)
+    logits = np.empty((len(items), model.served.execution.model.num_labels), np.float32)
     for size in (1, 2):
-        found = [(i, texts) for i, texts in enumerate(sequences.items) if len(texts) == size]
+        found = [(index, texts) for index, texts in enumerate(items) if len(texts) == size]
         if not found:
             continue
         indices, texts = zip(*found, strict=True)
         query = [first for first, _ in texts] if size == 2 else None
-        names = [sequences.name(index) for index in indices]
+        names = [*map(name, indices)]
         last = Items([each[-1] for each in texts], [], names.__getitem__)
-        encoded = await encode(request, model, last, options, query=query)
-        logits[[*indices]] = encoded.values
+        options = JobOptions(tokenization=cut)
+        logits[[*indices]] = (await encode(request, model, last, options, query=query)).values
     return logits
 
 
@@ -256,46 +195,44 @@ def _predictions(scores: FloatArray, labels: tuple[str, ...]) -> list[tei.Predic
     return [tei.Prediction(float(scores[index]), labels[index]) for index in order]
 
 
-@RERANK_TEXTS.answered_by
+@answers(
+    create_reranking.at("/rerank", order=120),
+    operation(
+        Reranking | list[tei.Rank],
+        RerankRequest | tei.RerankTextsRequest,
+        errors=tei.EITHER_ERRORS,
+    ),
+)
 async def rerank(request: Request) -> Response:
     """Score texts against a query, for clients of TEI, Cohere and others."""
     fields = await tei.fields_of(request)
     is_tei = "texts" in fields and "documents" not in fields
-    return await (_rerank_texts if is_tei else create_reranking)(request)
+    return await (_rerank_texts if is_tei else create_reranking.handler)(request)
 
 
-def _reranker(request: Request, name: str | None) -> Model:
-    """The one of that name, or the only reranker, or if there is none the only embedder. Raises
-    RefusalError otherwise."""
-    if name is None:
-        rerankers = [
-            model.name
-            for model in service_of(request).registry.models
-            if model.served.execution.scores_pairs and RERANK.is_served_by(model.served.execution)
-        ]
-        if len(rerankers) > 1:
-            names = ", ".join(rerankers)
-            raise RefusalError("model_required", f"several models serve this endpoint: {names}")
-        name = next(iter(rerankers), None)
-    return _find(request, name, RERANK)
+# Without a name a reranker, or if there is none an embedder.
+_RERANKERS = (
+    Endpoint("POST", "/rerank", tasks=("classify", "rerank"), relevance=True),
+    create_reranking,
+)
 
 
-@tei.errors
-@reads(tei.RerankTextsRequest, _reranker)
+@tei.reads(_first_of(*_RERANKERS))
 async def _rerank_texts(
     request: Request, body: tei.RerankTextsRequest, model: Model
 ) -> list[tei.Rank]:
     if not body.texts:
         raise tei.empty_batch("texts")
     check_count(len(body.texts), "texts", service_of(request).limits.max_documents)
-    cut: Tokenization | None = None
+    cut = Tokenization()
     if body.truncate:
         query = body.query if model.served.execution.scores_pairs else None
         cut = await texts_cut_to(model, model.max_model_len, query=query, side=tei.side(body))
     pairs = Pairs(
         queries=text_items(body.query, "query"),
         texts=text_items(body.texts, "texts"),
-        cut_texts=cut,
+        query_options=JobOptions(),
+        text_options=JobOptions(tokenization=cut),
     )
     found = await relevance(request, model, pairs)
     scores = found.raw_scores if body.raw_scores else found.probabilities
@@ -304,43 +241,25 @@ async def _rerank_texts(
     return [tei.Rank(index=index, score=float(scores[index]), text=texts[index]) for index in best]
 
 
-INFO = Endpoint("GET", "/info", tei.operation_of(tei.Info), order=130)
-ROOT = Endpoint("POST", "/", tei.operation_of(Any, body=tei.EmbedRequest), order=140)
+_described = _first_of(create_embeddings, embed_sparse, create_classifications)
 
 
-@INFO.answered_by
-@tei.errors
-async def get_info(request: Request) -> Response:
+@tei.answers(Endpoint("GET", "/info", order=130), find=_described)
+async def get_info(request: Request, model: Model) -> tei.Info:
     """The model that answers, and the limits of a request."""
-    model, limits = _described(request), service_of(request).limits
-    execution = model.served.execution
+    limits, execution = service_of(request).limits, model.served.execution
     embeds = execution.task in ("embed", "embed_sparse")
-    return json_answer(
-        tei.Info(
-            model_id=model.name,
-            model_dtype=execution.dtype,
-            served_model_name=model.name,
-            model_type=_model_type(model),
-            max_concurrent_requests=limits.max_sequences,
-            max_input_length=model.max_model_len,
-            max_batch_tokens=execution.max_step_tokens,
-            max_client_batch_size=limits.max_inputs if embeds else limits.max_documents,
-            version=__version__,
-        )
+    return tei.Info(
+        model_id=model.name,
+        model_dtype=execution.dtype,
+        served_model_name=model.name,
+        model_type=_model_type(model),
+        max_concurrent_requests=limits.max_sequences,
+        max_input_length=model.max_model_len,
+        max_batch_tokens=execution.max_step_tokens,
+        max_client_batch_size=limits.max_inputs if embeds else limits.max_documents,
+        version=__version__,
     )
-
-
-def _described(request: Request) -> Model:
-    """The only embedder, or else the only one with SPLADE pooling, or else the only classifier.
-
-    Raises RefusalError where none is there, or several are.
-    """
-    has = service_of(request).registry.has_task
-    if has("embed"):
-        return _embedder(request)
-    if has("embed_sparse"):
-        return _sparse_embedder(request)
-    return _find(request, None, CLASSIFY)
 
 
 def _model_type(model: Model) -> tei.ModelType:
@@ -359,44 +278,38 @@ def _model_type(model: Model) -> tei.ModelType:
     return tei.ModelType(reranker=labels) if ranks else tei.ModelType(classifier=labels)
 
 
-@ROOT.answered_by
-@tei.errors
+@tei.answers(Endpoint("POST", "/", order=140), tei.described(Any, tei.EmbedRequest))
 async def answer(request: Request) -> Response:
-    """`/embed` if there is an embedder, or else `/embed_sparse`, or else `/rerank` for a reranker
-    and `/predict` for any other classifier. With `model` that of the task of the named one."""
+    """`/embed` if there is an embedder, or else `/embed_sparse`, `/rerank` for a reranker,
+    `/predict` for a classifier; with `model` by the task of that."""
     fields = await tei.fields_of(request)
     execution = _named(request, fields).served.execution
-    if execution.task == "embed":
-        return await embed(request)
-    if execution.task == "embed_sparse":
-        return await embed_sparse(request)
-    return await (rerank if RERANK.is_served_by(execution) else predict)(request)
+    forms = (embed, embed_sparse, rerank)
+    form = next((each for each in forms if each.is_served_by(execution)), predict)
+    return await form.handler(request)
 
 
 def _named(request: Request, fields: Mapping[str, Raw]) -> Model:
-    """The model that the body names, if it can be read, or else the one of `/info`. Raises
+    """The model that the body names, if it can be read, or else that of `/info`. Raises
     RefusalError."""
     try:
         name = msgspec.json.decode(fields["model"], type=str)
     except (KeyError, msgspec.MsgspecError, UnicodeDecodeError):
-        return _described(request)
+        return _described(request, None)
     return service_of(request).registry.named(name)
 
 
-TOKENIZE = Endpoint(
-    "POST",
-    "/tokenize",
-    tei.either_operation(
-        operation(Tokens, TokenizeRequest),
-        tei.operation_of(list[list[tei.SimpleToken]], body=tei.TokenizeTextsRequest),
+_of_any_task = _first_of(create_embeddings, embed_sparse, create_classifications, detokenize)
+
+
+@answers(
+    Endpoint("POST", "/tokenize", tasks=ALL_TASKS, order=200),
+    operation(
+        Tokens | list[list[tei.SimpleToken]],
+        TokenizeRequest | tei.TokenizeTextsRequest,
+        errors=tei.EITHER_ERRORS,
     ),
-    tasks=ALL_TASKS,
-    order=200,
 )
-DECODE = DETOKENIZE.at("/decode", tei.operation_of(list[str], body=tei.DecodeRequest), order=125)
-
-
-@TOKENIZE.answered_by
 async def tokenize(request: Request) -> Response:
     """The tokens of texts, or of the prompt that a chat template makes of messages."""
     fields = await tei.fields_of(request)
@@ -404,15 +317,7 @@ async def tokenize(request: Request) -> Response:
     return await (_tokenize_texts if is_tei else create_tokens)(request)
 
 
-def _model(request: Request, name: str | None) -> Model:
-    """The one of that name, or the only one, or the one of `/info`. Raises RefusalError."""
-    if name is None and len(service_of(request).registry.models) > 1:
-        return _described(request)
-    return _find(request, name, DETOKENIZE)
-
-
-@tei.errors
-@reads(tei.TokenizeTextsRequest, _model)
+@tei.reads(_of_any_task)
 async def _tokenize_texts(
     request: Request, body: tei.TokenizeTextsRequest, model: Model
 ) -> list[Raw]:
@@ -434,36 +339,17 @@ async def _tokenize_texts(
         )
 
 
-@DECODE.answered_by
-@tei.errors
-@reads(tei.DecodeRequest, _model)
+@tei.answers(detokenize.at("/decode", order=125), find=_of_any_task)
 async def decode(request: Request, body: tei.DecodeRequest, model: Model) -> list[str]:
     """The text of each list of token ids, without special tokens unless they are asked for."""
-    service = service_of(request)
-    lists = _id_lists(body.ids, model, service.limits.max_inputs)
-    skips = body.skip_special_tokens is not False
+    service, skips = service_of(request), body.skip_special_tokens is not False
+    lists, name = _batch(body.ids, "ids", service.limits.max_inputs)
+    for index, ids in enumerate(lists):
+        check_ids(ids, name(index), model.vocab_size)
     with service.in_flight:
         return await in_thread(
             lambda: [model.tokenizer.decode(ids, skip_special_tokens=skips) for ids in lists]
         )
-
-
-def _id_lists(ids: list[int | list[int]], model: Model, max_items: int) -> list[list[int]]:
-    """The ids of each text. Raises RefusalError for none, a mixed list, too many texts, and ids
-    outside the vocabulary."""
-    if not ids:
-        raise tei.empty_batch("ids")
-    if all(isinstance(item, int) for item in ids):
-        single = cast("list[int]", ids)
-        check_ids(single, "ids", model.vocab_size)
-        return [single]
-    if not all(isinstance(item, list) for item in ids):
-        raise invalid("ids", "all token ids, or all lists of them")
-    check_count(len(ids), "ids", max_items)
-    lists = cast("list[list[int]]", ids)
-    for index, each in enumerate(lists):
-        check_ids(each, f"ids[{index}]", model.vocab_size)
-    return lists
 
 
 def _tokens_of(model: Model, text: str, sliced: SlicedText, *, special: bool) -> Raw:

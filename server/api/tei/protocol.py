@@ -1,9 +1,9 @@
-"""The bodies, answers and errors of Hugging Face's text-embeddings-inference (TEI), and with a
-`model`, because a daemon may have several."""
+"""The bodies, answers and errors of Hugging Face's text-embeddings-inference (TEI), with a
+`model`."""
 
-import functools
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import msgspec
 from fastapi import Response
@@ -12,21 +12,21 @@ from starlette.requests import Request
 
 from engine_core.messages import Tokenization
 from engine_core.refusal import ErrorCode, RefusalError
+from server.api import declaration
+from server.errors import ErrorBody
 from server.http.answers import ErrorAnswer
 from server.http.body import looked_at
 from server.schemas.common import Count, TextOrIds
-from server.service.endpoint import REF, Handler, Operation, operation, ref
+from server.service.endpoint import OWN_ERRORS, Errors, operation
 from server.service.service import Model
-
-JSON = dict[str, Any]
 
 
 class TextOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """How texts are cut. Without `truncate` one that is too long is an error."""
+    """How texts are cut."""
 
     truncate: bool | None = None
-    """Truncate inputs that are too long for the model, which otherwise get an error. In a pair only
-    the second text loses tokens. Default: false."""
+    """Truncate what is too long, which otherwise is an error; of a pair only the second text.
+    Default: false."""
     truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
     """The side from which tokens are removed; also capitalised. Default: `"right"`."""
 
@@ -37,9 +37,8 @@ class EmbedTokensRequest(TextOptions, kw_only=True, frozen=True):
     """Example: {"inputs": "Water."}"""
 
     inputs: TextOrIds
-    """As `input` of [embeddings](#post-v1embeddings). An answer of `/embed_all` has at most
-    4,194,304 numbers, one of `/embed_sparse`, which takes a model with SPLADE pooling, at most
-    2,097,152 entries."""
+    """As `input` of [embeddings](#post-v1embeddings). At most 4,194,304 numbers for `/embed_all`,
+    2,097,152 entries for `/embed_sparse`, which takes a model with SPLADE pooling."""
     prompt_name: str | None = None
     """Not for pairs: as in [embeddings](#post-v1embeddings). Default: the model's."""
     model: str | None = None
@@ -47,7 +46,7 @@ class EmbedTokensRequest(TextOptions, kw_only=True, frozen=True):
 
 
 class EmbedRequest(EmbedTokensRequest, kw_only=True, frozen=True):
-    """A request of `/embed`. Without `truncate` a text that is too long is an error."""
+    """A request of `/embed`."""
 
     """Example: {"inputs": ["The cat sat on the mat.", "Interest rates rose."]}"""
 
@@ -58,8 +57,6 @@ class EmbedRequest(EmbedTokensRequest, kw_only=True, frozen=True):
 
 
 class SimilarityInputs(msgspec.Struct, kw_only=True, frozen=True):
-    """A sentence, and the sentences that it is compared with."""
-
     source_sentence: str
     """The sentence that the others are compared with."""
     sentences: list[str]
@@ -67,8 +64,6 @@ class SimilarityInputs(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SimilarityParameters(TextOptions, kw_only=True, frozen=True):
-    """How sentences are tokenized."""
-
     prompt_name: str | None = None
     """The name of a prompt of the model, put before each sentence."""
 
@@ -125,8 +120,7 @@ class TokenizeTextsRequest(msgspec.Struct, kw_only=True, frozen=True):
     """Example: {"inputs": "Café?"}"""
 
     inputs: str | list[str]
-    """At most 2048; not together with `prompt` or `messages`, which make the body that of [our
-    own](#post-tokenize)."""
+    """At most 2048; beside `prompt` or `messages`, which are [our own](#post-tokenize), refused."""
     add_special_tokens: bool | None = None
     """Default: true."""
     prompt_name: str | None = None
@@ -136,8 +130,7 @@ class TokenizeTextsRequest(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class DecodeRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """A request of `/decode`: the token ids of a text, or of texts. Special tokens are left out
-    unless `skip_special_tokens` is false."""
+    """A request of `/decode`: the token ids of a text, or of texts."""
 
     """Example: {"ids": [[101, 7668, 102], [2300]]}"""
 
@@ -150,7 +143,7 @@ class DecodeRequest(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SimpleToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token of a text, and its place there in bytes. A special token has no place."""
+    """A token of a text, and its place there."""
 
     id: int
     """The token's id."""
@@ -164,8 +157,6 @@ class SimpleToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """A label and its score."""
-
     score: float
     """The label's or the text's probability, or its logit with `raw_scores`."""
     label: str
@@ -173,8 +164,6 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 class SparseValue(msgspec.Struct, frozen=True):
-    """One number of a sparse vector."""
-
     index: int
     """The token's id."""
     value: float
@@ -182,7 +171,7 @@ class SparseValue(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One text's score. `index` is its position in the request; `text` comes only if requested."""
+    """One text's score."""
 
     index: int
     """Number of the text in the request."""
@@ -193,15 +182,11 @@ class Rank(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class EmbeddingType(msgspec.Struct, frozen=True):
-    """How an embedder pools."""
-
     pooling: str
     """How vectors are pooled: `cls`, `mean`, `last_token`, `splade`, or several joined by `+`."""
 
 
 class ClassifierType(msgspec.Struct, frozen=True):
-    """A classifier's labels by number, and their numbers."""
-
     id2label: dict[str, str]
     """The labels by number."""
     label2id: dict[str, int]
@@ -280,7 +265,6 @@ _KINDS: Mapping[ErrorCode, tuple[int, TEIErrorType]] = {
 _BACKEND: tuple[int, TEIErrorType] = (424, "Backend")
 _NULL = Raw(b"null")
 _fields = msgspec.json.Decoder(dict[str, Raw])
-STATUSES = sorted({400, _BACKEND[0], *(status for status, _ in _KINDS.values())})
 
 
 class EmptyBatchError(RefusalError):
@@ -292,67 +276,26 @@ def empty_batch(field: str) -> EmptyBatchError:
     return EmptyBatchError("invalid_request", f"`{field}` cannot be empty", field)
 
 
-def errors(handler: Handler) -> Handler:
-    """`handler` with TEI's answers to errors."""
-
-    @functools.wraps(handler)
-    async def answer(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except RefusalError as error:
-            status, kind = _KINDS.get(error.code, _BACKEND)
-            if isinstance(error, EmptyBatchError):
-                status, kind = 400, "Empty"
-            body = msgspec.json.encode(TEIError(error.message, kind))
-            return ErrorAnswer(error, status=status, body=body)
-
-    return answer
+def _answer(error: RefusalError) -> Response:
+    status, kind = _KINDS.get(error.code, _BACKEND)
+    if isinstance(error, EmptyBatchError):
+        status, kind = 400, "Empty"
+    body = msgspec.json.encode(TEIError(error.message, kind))
+    return ErrorAnswer(error, status=status, body=body)
 
 
-def operation_of(*answers: Any, body: type[msgspec.Struct] | None = None) -> Operation:
-    """An endpoint's answer, of one type or another, and its body."""
-    described = operation(TEIError, body)
-    schemas, _ = msgspec.json.schema_components(answers, ref_template=REF)
-    schema: JSON = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
-    success = {"description": "Success", "content": {"application/json": {"schema": schema}}}
-    error = {"application/json": {"schema": ref(TEIError)}}
-    failures = {
-        status: {"description": "TEI's error", "content": error}
-        for status in (STATUSES if body else (424, 503))
-    }
-    return Operation(
-        arguments={**described.arguments, "responses": {200: success, **failures}},
-        types=(*described.types, *answers),
-    )
-
-
-def either_operation(own: Operation, tei: Operation) -> Operation:
-    """The operation of a path whose bodies and answers are our own or TEI's."""
-    ours, theirs = own.arguments, tei.arguments
-    statuses = sorted({*ours["responses"], *theirs["responses"]})
-    responses = {
-        status: _either(*(side["responses"].get(status) for side in (ours, theirs)))
-        for status in statuses
-    }
-    body = _either(*(side["openapi_extra"]["requestBody"] for side in (ours, theirs)))
-    return Operation(
-        arguments={"responses": responses, "openapi_extra": {"requestBody": body}},
-        types=(*own.types, *tei.types),
-    )
-
-
-def _either(one: JSON | None, other: JSON | None) -> JSON:
-    if one is None or other is None:
-        return one or other or {}
-    schemas = [side["content"]["application/json"]["schema"] for side in (one, other)]
-    return {**one, "content": {"application/json": {"schema": {"anyOf": schemas}}}}
+_STATUSES = sorted({400, _BACKEND[0], *(status for status, _ in _KINDS.values())})
+ERRORS = Errors(TEIError, dict.fromkeys(_STATUSES, "TEI's error"), _answer)
+EITHER_ERRORS = Errors(ErrorBody | TEIError, {**ERRORS.statuses, **OWN_ERRORS.statuses})
+"""Those of a path whose bodies are our own or TEI's."""
+answers = partial(declaration.answers, errors=ERRORS)
+reads = partial(declaration.reads, errors=ERRORS)
+described = partial(operation, errors=ERRORS)
 
 
 async def fields_of(request: Request) -> dict[str, Raw]:
-    """The fields that are not null of a request's body, which is still to be read.
-
-    A body that cannot be decoded has none. Raises RefusalError.
-    """
+    """The fields of a body that are not null, none if it cannot be decoded; it can still be read.
+    Raises RefusalError."""
     try:
         fields = _fields.decode(await looked_at(request))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -361,7 +304,6 @@ async def fields_of(request: Request) -> dict[str, Raw]:
 
 
 def side(options: TextOptions) -> Literal["left", "right"]:
-    """The side on which a text is cut."""
     return "left" if options.truncation_direction in ("left", "Left") else "right"
 
 

@@ -27,8 +27,8 @@ PROMPTS = {"prompts": {"query": "query: ", "passage": "passage: "}}
 
 @pytest.fixture(scope="session")
 def options_daemon(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemon]:
-    """A generator, an embedder, a sparse one, a reranker and a generator that reranks (`judge`), in
-    which every option can show, for those who have the key."""
+    """A generator, an embedder, a sparse one, a reranker and a causal one, `judge`, behind a
+    key."""
     models = save_models(tmp_path_factory.mktemp("models"))
     entries: list[dict[str, Any]] = [
         {"model": str(folder), "names": [name], "threads": 1} for name, folder in models.items()

@@ -86,11 +86,18 @@ def post(daemon: Daemon, path: str, content: bytes) -> httpx.Response:
     return httpx.post(f"{daemon.url}{path}", content=content, headers=headers, timeout=60)
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-@pytest.mark.parametrize(("path", "body"), BODIES.values(), ids=BODIES)
-def test_any_text_is_taken(demo: Daemon, path: str, body: dict[str, Any], text: str) -> None:
-    answer = post(demo, path, filled(body, json.dumps(text)[1:-1]))
-    assert answer.status_code == 200, answer.text
+@pytest.mark.parametrize(
+    ("served", "path", "body"),
+    [
+        *[pytest.param("demo", *case, id=name) for name, case in BODIES.items()],
+        *[pytest.param("options_daemon", *case, id=name) for name, case in CLASSIFIED.items()],
+    ],
+)
+def test_any_text_is_taken(request, served: str, path: str, body: dict[str, Any]) -> None:
+    for text in TEXTS.values():
+        daemon = request.getfixturevalue(served)
+        answer = post(daemon, path, filled(body, json.dumps(text)[1:-1]))
+        assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
@@ -98,13 +105,6 @@ def test_any_text_of_a_call_comes_to_the_template(demo: Daemon, text: str) -> No
     """The demo model's writes no calls."""
     answer = post(demo, "/v1/chat/completions", filled(CALLING, json.dumps(text)[1:-1]))
     assert answer.json()["error"]["param"] == "messages[0].tool_calls"
-
-
-@pytest.mark.parametrize(("path", "body"), CLASSIFIED.values(), ids=CLASSIFIED)
-def test_any_text_is_classified(options_daemon: Daemon, path: str, body: dict[str, Any]) -> None:
-    for text in TEXTS.values():
-        answer = post(options_daemon, path, filled(body, json.dumps(text)[1:-1]))
-        assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize("raw", [r"\ud800", r"a\udc00b", r"\udfff\ud800"])

@@ -74,21 +74,6 @@ def test_a_prompt_is_scored_once_for_all_its_choices(demo: Daemon) -> None:
         )
 
 
-def test_a_stop_token_waits_for_the_least_length(demo: Daemon) -> None:
-    """Another token is sampled in its place: the stop token is not just passed over."""
-    greedy = choice(demo, temperature=0, max_tokens=6, return_token_ids=True, ignore_eos=True)
-    ids = greedy["token_ids"]
-    stopped = choice(demo, temperature=0, max_tokens=6, stop_token_ids=[ids[2]])
-    assert (stopped["finish_reason"], stopped["text"]) != ("length", greedy["text"])
-    waits = choice(
-        demo, temperature=0, max_tokens=6, stop_token_ids=[ids[2]], min_tokens=4,
-        return_token_ids=True,
-    )  # fmt: skip
-    assert len(waits["token_ids"]) >= 4
-    assert ids[2] not in waits["token_ids"][:4]
-    assert waits["token_ids"][:2] == ids[:2]
-
-
 def test_cached_tokens_are_reported(demo: Daemon) -> None:
     prompt = "The server waits for the client to close the connection. " * 8
     salt = str(time.time())

@@ -104,16 +104,6 @@ def test_a_classifier_gives_the_scores_of_the_card(
     assert raw == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_classifier_answers_tei(served: Rerankers) -> None:
-    likely = probabilities(logits(*served.classifier, PAIRS))
-    ranks = served.ask("/rerank", CLASSIFIER, query=QUERY, texts=DOCUMENTS)
-    assert {rank["index"]: rank["score"] for rank in ranks} == pytest.approx(
-        dict(enumerate(likely.tolist())), abs=1e-5
-    )
-    (prediction,) = served.ask("/predict", CLASSIFIER, inputs=list(PAIRS[0]))
-    assert prediction["score"] == pytest.approx(likely[0], abs=1e-5)
-
-
 @pytest.mark.parametrize("model", [RERANKER, CLASSIFIER])
 def test_a_document_is_cut(served: Rerankers, model: str) -> None:
     short = RERANK | {"documents": DOCUMENTS[-1:], "max_tokens_per_doc": 3}

@@ -134,16 +134,6 @@ def test_without_special_tokens(client, reference) -> None:
     np.testing.assert_allclose(vectors_of(bare), vectors_of(embed(client, [ids])), atol=1e-6)
 
 
-@pytest.mark.parametrize(("side", "kept"), [("right", slice(4)), ("left", slice(-4, None))])
-def test_ids_are_cut_as_they_are(client, side, kept) -> None:
-    ids = list(range(2000, 2300))
-    cut = embed(client, [ids], truncate_prompt_tokens=4, truncation_side=side)
-    whole = embed(client, [ids[kept]], truncate_prompt_tokens=4)
-    assert cut.data[0].model_extra == {"truncated": True}
-    assert whole.data[0].model_extra == {}
-    np.testing.assert_allclose(vectors_of(cut), vectors_of(whole), atol=1e-6)
-
-
 @pytest.mark.parametrize("truncation", [{}, {"truncation": False}])
 def test_one_over_long_text_among_a_hundred_is_named(client, reference, truncation) -> None:
     length = len(reference.tokenizer(PROMPTS["document"] + LONG, truncation=False)["input_ids"])
@@ -153,8 +143,3 @@ def test_one_over_long_text_among_a_hundred_is_named(client, reference, truncati
     assert raised.value.param == "input[61]"
     assert f"{length} tokens" in raised.value.message
     assert f"at most {MAX_LEN}" in raised.value.message
-
-
-def test_a_text_without_tokens_is_a_400(client) -> None:
-    with pytest.raises(openai.BadRequestError, match="no tokens"):
-        embed(client, ["a", " "], prompt_name="plain", add_special_tokens=False)

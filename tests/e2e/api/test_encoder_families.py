@@ -1,13 +1,11 @@
-"""Encoders of other families over HTTP, against transformers and sentence-transformers: XLM-RoBERTa
-in the forms of multilingual-e5 and bge-reranker, MPNet in that of all-mpnet-base-v2, NomicBERT in
-that of nomic-embed-text."""
+"""Encoders of other families over HTTP, against the libraries: XLM-RoBERTa as multilingual-e5 and
+bge-reranker have it, MPNet as all-mpnet-base-v2, NomicBERT as nomic-embed-text."""
 
 import json
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
 import numpy as np
 import pytest
 from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -102,12 +100,6 @@ def test_vectors_are_those_of_the_library(served: Served, name: str, prompt: str
     assert np.abs(expected - expected.mean(0)).max() > 0.01
 
 
-def test_a_short_vector_is_the_beginning_of_the_long_one(served: Served) -> None:
-    vectors = served.vectors("nomic", dimensions=16)
-    expected = served.embedders["nomic"].encode(TEXTS, truncate_dim=16, normalize_embeddings=True)
-    np.testing.assert_allclose(vectors, expected, atol=1e-5)
-
-
 def test_scores_are_those_of_the_library(served: Served) -> None:
     query, documents = TEXTS[0], TEXTS[1:]
     answer = served.daemon.ask("/v1/rerank", model="reranker", query=query, documents=documents)
@@ -130,12 +122,3 @@ def test_tokens_are_those_of_transformers(served: Served, name: str) -> None:
             )
             assert answer["tokens"] == tokenizer(text, add_special_tokens=special)["input_ids"]
             assert answer["max_model_len"] == LIMIT
-
-
-def test_the_longest_text_fits_and_a_longer_one_is_refused(served: Served) -> None:
-    ids = [5] * LIMIT
-    served.daemon.ask("/v1/embeddings", model="mpnet", input=ids)
-    body = {"model": "mpnet", "input": [5, *ids]}
-    answer = httpx.post(f"{served.daemon.url}/v1/embeddings", json=body)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == "context_length_exceeded"

@@ -1,13 +1,11 @@
 """Odd clients over real sockets. After each of them the daemon answers an ordinary request on
 another connection. What one connection does byte by byte is in `tests/server/http/test_wire.py`."""
 
-import json
 import re
 import socket
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -20,15 +18,6 @@ BODY = b'{"prompt": "The function returns", "max_tokens": 4, "temperature": 0}'
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 START = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\n"
 CLOSE = b"Connection: close\r\n"
-
-
-class Answer(NamedTuple):
-    """One answer; `rest` is what came behind it."""
-
-    status: int
-    headers: bytes
-    body: bytes
-    rest: bytes
 
 
 @pytest.fixture
@@ -56,37 +45,6 @@ def connected(daemon: Daemon) -> Generator[socket.socket]:
 def read_to_end(connection: socket.socket) -> bytes:
     """What comes until the daemon closes. Raises TimeoutError if it does not."""
     return b"".join(iter(lambda: connection.recv(65536), b""))
-
-
-def parse(data: bytes) -> Answer:
-    head, _, rest = data.partition(b"\r\n\r\n")
-    line, _, headers = head.partition(b"\r\n")
-    found = re.search(rb"(?i)content-length: (\d+)", headers)
-    size = int(found[1]) if found else len(rest)
-    return Answer(int(line.split()[1]), headers, rest[:size], rest[size:])
-
-
-def exchange(daemon: Daemon, *parts: bytes) -> Answer:
-    """Send `parts`; all that is answered."""
-    with connected(daemon) as connection:
-        for part in parts:
-            connection.sendall(part)
-        return parse(read_to_end(connection))
-
-
-def completed(answer: Answer) -> bool:
-    return answer.status == 200 and json.loads(answer.body)["usage"]["completion_tokens"] == 4
-
-
-@pytest.mark.parametrize(
-    ("size", "extension", "trailer"),
-    [(1, b";name=value", b"X-Trailer: yes\r\n"), (7, b"", b""), (1000, b"", b"")],
-)
-def test_chunked_body(daemon: Daemon, size: int, extension: bytes, trailer: bytes) -> None:
-    head = START + CLOSE + b"Transfer-Encoding: chunked\r\n\r\n"
-    pieces = [BODY[start : start + size] for start in range(0, len(BODY), size)]
-    chunks = [b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in pieces]
-    assert completed(exchange(daemon, head, *chunks, b"0\r\n" + trailer + b"\r\n"))
 
 
 @pytest.mark.parametrize("sent", [b"", BODY[:10], BODY])
@@ -128,51 +86,11 @@ def test_reset_connection(daemon: Daemon) -> None:
         connection.sendall(START + LENGTH + b"\r\n" + BODY)
 
 
-def test_pipelined_requests(daemon: Daemon) -> None:
-    """Four at once, answered in their order, on one connection."""
-    texts = [b"one", b"two", b"three", b"four"]
-    requests = []
-    for text in texts:
-        body = b'{"model": "penstock-demo", "prompt": "%s"}' % text
-        head = b"POST /tokenize HTTP/1.1\r\nHost: here\r\nX-Request-ID: %s\r\n" % text
-        requests.append(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-    with connected(daemon) as connection:
-        last = b"GET /health HTTP/1.1\r\nHost: here\r\n" + CLOSE + b"\r\n"
-        connection.sendall(b"".join(requests) + last)
-        rest = read_to_end(connection)
-    for text in texts:
-        answer = parse(rest)
-        assert answer.status == 200
-        assert b"x-request-id: " + text in answer.headers
-        rest = answer.rest
-    assert parse(rest).status == 200
-
-
 def test_pipelined_behind_a_bad_request(daemon: Daemon) -> None:
     """A refusal ends its request, not the connection."""
     bad = START + b"Content-Length: 2\r\n\r\n{}"
-    good = START + CLOSE + LENGTH + b"\r\n" + BODY
-    answer = exchange(daemon, bad + good)
-    assert answer.status == 400
-    assert completed(parse(answer.rest))
-
-
-def test_head_request(daemon: Daemon) -> None:
-    """Whatever its status, it has no body: the next answer follows at once."""
-    head = b"HEAD /v1/completions HTTP/1.1\r\nHost: here\r\n\r\n"
-    get = b"GET /health HTTP/1.1\r\nHost: here\r\n" + CLOSE + b"\r\n"
     with connected(daemon) as connection:
-        connection.sendall(head + get)
-        first, _, rest = read_to_end(connection).partition(b"\r\n\r\n")
-    assert b"content-length: " in first
-    assert parse(rest).status == 200
-
-
-def test_connection_is_kept_between_requests(daemon: Daemon) -> None:
-    with connected(daemon) as connection:
-        for _ in range(3):
-            connection.sendall(START + LENGTH + b"\r\n" + BODY)
-            data = b""
-            while not data.endswith(b"}}}"):
-                data += connection.recv(65536)
-            assert completed(parse(data))
+        connection.sendall(bad + START + CLOSE + LENGTH + b"\r\n" + BODY)
+        answers = read_to_end(connection)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"400", b"200"]
+    assert b'"completion_tokens":4' in answers

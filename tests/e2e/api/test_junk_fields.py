@@ -14,15 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.api.classify import ClassifyRequest
-from server.api.pooling import PoolingRequest
-from server.api.relevance import ScoreRequest
-from server.api.tei import protocol as tei
-from server.api.tokenize import DetokenizeRequest, TokenizeRequest
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest
-from server.schemas.embeddings import EmbeddingRequest
-from server.schemas.rerank import RerankRequest
+from tests.e2e.api.test_known_options import STRUCTS, TABLE, base_of
 from tests.e2e.daemon import Daemon
 from tests.e2e.full_daemon import HEADERS
 from tests.patience import PATIENCE
@@ -41,44 +35,26 @@ class Endpoint(NamedTuple):
 
 FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "integer"}}}
 GENERATION: JSON = {
-    "max_tokens": 2, "temperature": 0, "stop": ["zz"], "stop_token_ids": [7],
-    "logit_bias": {"5": 1}, "response_format": FORM,
+    "max_tokens": 2, "stop": ["zz"], "stop_token_ids": [7], "logit_bias": {"5": 1},
+    "response_format": FORM,
 }  # fmt: skip
-ENDPOINTS = [
-    Endpoint("/v1/completions", CompletionRequest, {"prompt": ["The", "A"], **GENERATION}),
-    Endpoint(
-        "/v1/chat/completions", ChatRequest,
-        {
-            "messages": [
-                {"role": "system", "content": "a"},
-                {"role": "user", "content": [{"type": "text", "text": "a"}]},
-                {"role": "assistant", "content": "a", "name": "b", "tool_calls": None,
-                 "tool_call_id": None, "refusal": None, "reasoning_content": None},
-            ],
-            **GENERATION,
-        },
-    ),
-    Endpoint("/v1/embeddings", EmbeddingRequest, {"input": ["a", "b"]}),
-    Endpoint(
-        "/v1/rerank", RerankRequest,
-        {"model": "ranker", "query": "a", "documents": ["b", {"text": "c"}]},
-    ),
-    Endpoint("/v1/score", ScoreRequest, {"model": "embedder", "text_1": "a", "text_2": ["b"]}),
-    Endpoint("/v1/classify", ClassifyRequest, {"model": "ranker", "input": ["a", "b"]}),
-    Endpoint("/pooling", PoolingRequest, {"model": "embedder", "input": ["a", "b"]}),
-    Endpoint("/tokenize", TokenizeRequest, {"model": "writer", "prompt": "a"}),
-    Endpoint("/detokenize", DetokenizeRequest, {"model": "writer", "tokens": [5, 6]}),
-    Endpoint("/embed", tei.EmbedRequest, {"inputs": ["a", "b"]}),
-    Endpoint("/embed_all", tei.EmbedTokensRequest, {"inputs": ["a", "b"]}),
-    Endpoint("/predict", tei.PredictRequest, {"inputs": [["a"], ["b"]]}),
-    Endpoint(
-        "/similarity", tei.SimilarityRequest,
-        {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"truncate": True}},
-    ),
-    Endpoint(
-        "/rerank", tei.RerankTextsRequest, {"model": "ranker", "query": "a", "texts": ["b", "c"]}
-    ),
+TALK = [
+    {"role": "user", "content": [{"type": "text", "text": "a"}]},
+    {"role": "assistant", "content": "a", "name": "b", "tool_calls": None, "tool_call_id": None,
+     "refusal": None, "reasoning_content": None},
 ]  # fmt: skip
+NESTED: dict[str, JSON] = {
+    "CompletionRequest": {"prompt": ["The", "A"], **GENERATION},
+    "ChatRequest": {"messages": TALK, **GENERATION},
+    "RerankRequest": {"documents": ["b", {"text": "c"}]},
+    "SimilarityRequest": {"parameters": {"truncate": True}},
+}
+"""Fields that hold others, in which junk is planted, too."""
+ENDPOINTS = [
+    Endpoint(paths[0], STRUCTS[name], base_of(paths[0], name) | NESTED.get(name, {}))
+    for name, paths in TABLE.endpoints.items()
+    if name not in ("BatchRequest", "TokenizeTextsRequest")
+]
 
 UGLY_TEXTS = ["", "a\0b", "\ud800", "\U0010ffff" * 50, "x" * 5000, "nobody", "1"]
 UGLY_NUMBERS = [-1, 0, 2**31, 2**63, -(2**63) - 1, 10**40, 0.5, -0.0, 1e308, 5e-324]

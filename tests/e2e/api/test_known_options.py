@@ -1,5 +1,5 @@
-"""Every row of the table of known options, against a real daemon: what is obeyed shows, what is
-refused is named, what is neutral changes nothing."""
+"""What is obeyed of the known options shows in a real daemon, what is neutral changes nothing. What
+is refused (`tests/server/schemas/test_known_options.py`) no handler can read."""
 
 import json
 import re
@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from server.daemon.application import all_endpoints
+from server.http.openapi import structs_of
 from server.schemas.known_options import Treatment, known_options
 from tests.e2e.daemon import Daemon
 from tests.e2e.full_daemon import HEADERS
@@ -17,9 +18,7 @@ from tests.server.schemas.option_examples import examples_of
 
 JSON = dict[str, Any]
 TABLE = known_options()
-STRUCTS: dict[str, Any] = {
-    kind.__name__: kind for each in all_endpoints() for kind in each.operation.types
-}
+STRUCTS = structs_of(all_endpoints())
 LONG = " ".join(f"{number} sheep sleep under the old oak tree," for number in range(40))
 
 GENERATION: JSON = {"model": "writer", "max_tokens": 8, "temperature": 0}
@@ -115,8 +114,7 @@ def http(options_daemon: Daemon) -> Generator[Client]:
 
 
 def placed(body: JSON, path: str, *value: object) -> JSON:
-    """`body` with `value` at a dotted path, or without anything there; of a list, in its first
-    entry."""
+    """`body` with `value` at a dotted path, or nothing there; of a list, in its first entry."""
     name, _, rest = path.partition(".")
     if not rest:
         others = {key: other for key, other in body.items() if key != name}
@@ -135,11 +133,8 @@ def is_in(body: Any, path: str) -> bool:
 
 
 def cases(treatment: Treatment) -> list[Any]:
-    """Parameters: endpoint, type of request, path of the option.
-
-    Other paths of one type of request have the same reader, and so have fields that several types
-    inherit: all but the first are long.
-    """
+    """Endpoint, type of request, path of the option; long for all but a type's first path, and for
+    a field that another type has been shown to have."""
     found: list[Any] = []
     shown: set[tuple[object, str]] = set()
     for request, endpoints in TABLE.endpoints.items():
@@ -210,40 +205,3 @@ def test_what_is_accepted_changes_nothing(http, endpoint, request_type, path) ->
     absent = [] if is_in(given.beside, path) else [None]
     for value in (*absent, *option.neutral, given.example):
         assert http.answer(endpoint, placed(body, path, value)) == before, value
-
-
-@pytest.mark.parametrize(("endpoint", "request_type", "path"), cases("refused"))
-def test_what_is_refused_is_named(http, endpoint, request_type, path) -> None:
-    option, given = TABLE.of(request_type, "refused")[path], examples_of(request_type)[path]
-    body = base_beside(endpoint, request_type, path, given.beside)
-    response = http.post(endpoint, placed(body, path, given.example))
-    is_tei = "inputs" in base_of(endpoint, request_type) or request_type in TEI_FORMS
-    assert response.status_code == (422 if is_tei else 400), response.text
-    error = response.json()["error"]
-    named = error.partition(" ")[0] if is_tei else error["param"]
-    assert named.replace("[0]", "") == path
-    if given.beside:
-        before = told_by_200(http.settled(endpoint, body))
-        for neutral in (None, *option.neutral):
-            assert http.answer(endpoint, placed(body, path, neutral)) == before, neutral
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "request_type"),
-    [(path, request) for request, paths in TABLE.endpoints.items() for path in paths],
-)
-def test_neutral_values_of_what_is_refused_change_nothing(http, endpoint, request_type) -> None:
-    refused = TABLE.of(request_type, "refused")
-    body = base_of(endpoint, request_type)
-    before = told_by_200(http.settled(endpoint, body))
-    examples = examples_of(request_type)
-    values = {
-        path: [None, *option.neutral]
-        for path, option in refused.items()
-        if not examples[path].beside
-    }
-    for turn in range(max(map(len, values.values()), default=0)):
-        varied = body
-        for path, neutral in values.items():
-            varied = placed(varied, path, neutral[turn % len(neutral)])
-        assert http.answer(endpoint, varied) == before

@@ -1,8 +1,5 @@
 """Biases and penalties of the demo model's own tokens, from the request to the text."""
 
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -18,44 +15,6 @@ VOCABULARY = 4096
 def text(daemon: Daemon, **fields: Any) -> str:
     body = {"model": GENERATOR_NAME, "prompt": PROMPT, "ignore_eos": True} | fields
     return daemon.ask("/v1/completions", **body)["choices"][0]["text"]
-
-
-def tokens(daemon: Daemon, spelled: str) -> list[int]:
-    body = {"model": GENERATOR_NAME, "prompt": spelled, "add_special_tokens": False}
-    return daemon.ask("/tokenize", **body)["tokens"]
-
-
-def most_repeated(spelled: str) -> int:
-    """How often the commonest pair of words comes."""
-    return max(Counter(pairwise(spelled.split())).values())
-
-
-def test_a_bias_bans_the_best_token_or_forces_another(demo: Daemon) -> None:
-    first = text(demo, temperature=0, max_tokens=1)
-    (best,) = tokens(demo, first)
-    banned = text(demo, temperature=0, max_tokens=1, logit_bias={str(best): -100})
-    assert banned != first
-    (second,) = tokens(demo, banned)
-    forced = text(demo, temperature=1.5, seed=3, max_tokens=4, logit_bias={str(second): 100})
-    assert forced == banned * 4
-
-
-def test_penalties_end_a_repetition(demo: Daemon) -> None:
-    greedy: dict[str, Any] = {"temperature": 0, "max_tokens": 100}
-    penalties = ({}, *({f"{name}_penalty": 2} for name in ("frequency", "repetition", "presence")))
-    with ThreadPoolExecutor() as pool:
-        plain, frequency, repetition, presence = pool.map(
-            lambda penalty: text(demo, **greedy, **penalty), penalties
-        )
-    assert most_repeated(plain) >= 5
-    assert max(map(most_repeated, (frequency, repetition))) <= 2
-    assert presence != plain
-
-
-def test_min_p_of_one_leaves_the_best_token(demo: Daemon) -> None:
-    greedy = text(demo, temperature=0, max_tokens=20)
-    assert text(demo, temperature=2, seed=1, max_tokens=20) != greedy
-    assert text(demo, temperature=2, seed=1, max_tokens=20, min_p=1) == greedy
 
 
 @pytest.mark.parametrize("token", [VOCABULARY, 2**31 - 1])

@@ -93,42 +93,6 @@ def test_every_choice_has_a_text_of_its_own(demo: Daemon) -> None:
         assert_valid(text)
 
 
-def test_an_object_is_json(demo: Daemon) -> None:
-    """The demo model may go on for ever; what is cut is at least the beginning of an object."""
-    (choice,) = complete(demo, response_format={"type": "json_object"}, temperature=0)["choices"]
-    assert choice["text"].startswith("{")
-    if choice["finish_reason"] == "stop":
-        assert isinstance(json.loads(choice["text"]), dict)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"regex": VERSION, "temperature": 0},
-        {"regex": VERSION, "seed": 2, "top_k": 3},
-        {"response_format": {"type": "regex", "value": VERSION}},
-    ],
-)
-def test_a_regular_expression_is_matched(demo: Daemon, fields: dict[str, Any]) -> None:
-    (choice,) = complete(demo, **fields)["choices"]
-    assert re.fullmatch(VERSION, choice["text"])
-    assert choice["finish_reason"] == "stop"
-
-
-def test_a_choice_is_one_of_them(demo: Daemon) -> None:
-    answer = complete(demo, choice=COLOURS, n=8, seed=1, ignore_eos=True)
-    texts = {choice["text"] for choice in answer["choices"]}
-    assert texts <= set(COLOURS)
-    assert len(texts) > 1
-    assert {choice["finish_reason"] for choice in answer["choices"]} == {"stop"}
-
-
-def test_max_tokens_cuts_and_says_so(demo: Daemon) -> None:
-    answer = complete(demo, response_format=JSON_SCHEMA, max_tokens=3)
-    assert answer["choices"][0]["finish_reason"] == "length"
-    assert answer["usage"]["completion_tokens"] == 3
-
-
 def test_log_probabilities_are_those_of_the_model(demo: Daemon) -> None:
     """The mask decides what is sampled, not what the model thinks of it."""
     (choice,) = complete(demo, choice=["zebra", "quagga"], logprobs=3, temperature=0)["choices"]
@@ -145,7 +109,7 @@ def test_a_mixed_crowd_gets_its_own_forms(demo: Daemon) -> None:
     free = complete(demo, temperature=0, max_tokens=40, ignore_eos=True)["choices"][0]["text"]
     forms: list[dict[str, Any]] = [
         {"response_format": JSON_SCHEMA},
-        {"regex": VERSION},
+        {"response_format": {"type": "regex", "value": VERSION}},
         {"choice": COLOURS},
         {"temperature": 0, "max_tokens": 40, "ignore_eos": True},
     ] * 4

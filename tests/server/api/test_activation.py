@@ -1,5 +1,4 @@
-"""`normalize`, whose other names are `use_activation` and `normalized`, and `use_activation` of
-scores: what a model computed, before and after its last step."""
+"""`normalize` by its three names, and `use_activation` of scores: results before the last step."""
 
 from typing import Any
 
@@ -47,11 +46,6 @@ def test_directions_have_no_other_length(encoders, name, fields):
         embed(encoders, "long", **fields, **asked).tolist() for asked in ({}, {name: True})
     )
     assert plain == unit
-
-
-def test_float16_is_not_normalised_either(encoders):
-    vector = embed(encoders, embed_dtype="float16", normalize=False)
-    assert vector.tolist() == (LENGTH * UNIT).astype(np.float16).tolist()
 
 
 @pytest.mark.parametrize("normalize", [True, False])

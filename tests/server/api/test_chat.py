@@ -78,16 +78,6 @@ def test_the_shape_of_a_stream(deployment, say):
     assert {choice["finish_reason"] for choice in choices[:-1]} == {None}
 
 
-def test_usage_so_far_in_every_chunk_of_a_stream(deployment, say):
-    ids = say("Water falls from the gate.")
-    deployment.engines["writer"].script.step_seconds = 0.005
-    chunks = chunks_of(deployment, stream_options={"continuous_usage_stats": True})
-    used = [chunk["usage"]["completion_tokens"] for chunk in chunks]
-    assert used == sorted(used)
-    assert 0 < used[0] < used[-1] == len(ids) + 1
-    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-
-
 def test_tokens_spelled_by_their_ids(deployment, say):
     ids = say("naïve cafés")
     fields = {"logprobs": True, "top_logprobs": 2}
@@ -164,51 +154,8 @@ def test_max_tokens_under_either_name(deployment, name):
     assert error(deployment, **{name: 2})["param"] == name
 
 
-def test_max_tokens_under_both_names(deployment):
-    assert chat(deployment, max_tokens=2, max_completion_tokens=2)
-    assert error(deployment, max_tokens=2, max_completion_tokens=3)["param"] == "max_tokens"
-
-
 def test_a_client_that_leaves_ends_its_job(deployment):
     deployment.engines["writer"].script.held = True
     with pytest.raises(httpx.ReadTimeout):
         deployment.http.post(PATH, json={"model": "writer", "messages": HELLO}, timeout=0.3)
     wait_until(lambda: deployment.engines["writer"].running == 0)
-
-
-def test_openai_chat(client, say):
-    say(" world")
-    answer = client.chat.completions.create(
-        model="writer", messages=HELLO, logprobs=True, top_logprobs=2, max_completion_tokens=20
-    )
-    choice = answer.choices[0]
-    assert (choice.message.role, choice.message.content) == ("assistant", " world")
-    assert choice.finish_reason == "stop"
-    assert choice.logprobs.content[0].top_logprobs[0].token == "<s>"
-    again = client.chat.completions.create(
-        model="writer", messages=[*HELLO, choice.message.model_dump(), *HELLO]
-    )
-    assert again.usage.prompt_tokens > answer.usage.prompt_tokens
-
-
-def test_openai_stream(client, say):
-    say("The quick brown fox")
-    with client.chat.completions.stream(model="writer", messages=HELLO) as stream:
-        for _ in stream:
-            pass
-        final = stream.get_final_completion()
-    assert final.choices[0].message.content == "The quick brown fox"
-    assert final.choices[0].finish_reason == "stop"
-
-
-def test_openai_parse(client, deployment, say):
-    pydantic = pytest.importorskip("pydantic")
-
-    class Thing(pydantic.BaseModel):
-        size: int
-
-    say('{"size": 3}')
-    answer = client.chat.completions.parse(model="writer", messages=HELLO, response_format=Thing)
-    assert answer.choices[0].message.parsed == Thing(size=3)
-    grammar = deployment.engines["writer"].received[-1].params.grammar
-    assert grammar.kind == "json_schema"

@@ -88,15 +88,6 @@ def test_a_template_process_that_is_killed_is_replaced(deployment):
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_an_engine_that_refuses_is_told_in_chats_names(deployment, streamed):
-    deployment.engines["writer"].script.refusal = Failed(
-        0, "context_length_exceeded", "2048 tokens fit; prompt has 3000", "prompt"
-    )
-    refused = error(deployment, stream=streamed)
-    assert (refused["param"], refused["code"]) == ("messages", "context_length_exceeded")
-
-
-@pytest.mark.parametrize("streamed", [False, True])
 def test_an_engine_whose_queue_is_too_long(deployment, streamed):
     script = deployment.engines["writer"].script
     script.refusal = Failed(0, "overloaded", "would wait 31 s", None, 30.2)
@@ -105,8 +96,3 @@ def test_an_engine_whose_queue_is_too_long(deployment, streamed):
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "31")
     script.refusal = None
     wait_until(lambda: post(deployment).status_code == 200)
-
-
-def test_embedders_do_not_chat(shared_deployment):
-    refused = shared_deployment.refusal(PATH, model="embedder", messages=HELLO)
-    assert refused["code"] == "wrong_endpoint"

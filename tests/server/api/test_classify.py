@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from engine_core.messages import Failed, Tokenization
+from engine_core.messages import Tokenization
 from server.api.classify import label_scores, probabilities
 from tests.server.api.conftest import LABELS
 from tests.server.conftest import Deployment
@@ -58,19 +58,6 @@ def test_texts_are_cut_if_asked_for(encoders, asked, limit):
     job = encoders.job("sorter")
     assert job.tokenization == Tokenization(truncate_to=limit)
     assert (job.priority, job.query, len(job.ids)) == (-1, None, 1)
-
-
-def test_a_classifier_of_several_labels_does_not_rerank(encoders):
-    error = encoders.refusal("/v1/rerank", model="sorter", query="a", documents=["b"])
-    assert error["code"] == "wrong_endpoint"
-
-
-def test_the_engines_complaint_is_told_in_the_requests_words(encoders):
-    encoders.engines["sorter"].script.refusal = Failed(
-        0, "context_length_exceeded", "documents[1] has 9 tokens", "documents[1]"
-    )
-    error = encoders.refusal("/v1/classify", model="sorter", input=["a", "b"])
-    assert (error["param"], error["message"]) == ("input[1]", "input[1] has 9 tokens")
 
 
 @pytest.mark.filterwarnings("error")

@@ -164,30 +164,10 @@ def test_a_stop_string_over_several_tokens(deployment, say, streamed):
     wait_until(lambda: sorted(engine.ended_rows) == [(job, 0), (job, 1)])
 
 
-def test_held_back_text_is_told_when_the_end_comes(deployment, say):
-    say("The quick")
-    body = complete(deployment, prompt="a", stop="quick brown")
-    assert body["choices"][0]["text"] == "The quick"
-    assert body["choices"][0]["finish_reason"] == "stop"
-
-
-def test_a_row_that_runs_to_its_length(deployment, say):
-    ids = say("The quick brown fox", end=False)
-    body = complete(deployment, prompt="a", max_tokens=len(ids))
-    assert body["choices"][0]["text"] == "The quick brown fox"
-    assert body["choices"][0]["finish_reason"] == "length"
-
-
 def test_echo_repeats_the_prompt_as_it_was_sent(deployment, say):
     say(" then")
     body = complete(deployment, prompt=["Water  falls", "naïve"], echo=True)
     assert [c["text"] for c in body["choices"]] == ["Water  falls then", "naïve then"]
-
-
-def test_echo_of_token_ids_is_their_text(deployment, say, tokenizer):
-    say(" then")
-    ids = tokenizer.raw.encode("Water falls").ids
-    assert complete(deployment, prompt=ids, echo=True)["choices"][0]["text"] == "Water falls then"
 
 
 @pytest.mark.parametrize("streamed", [False, True])

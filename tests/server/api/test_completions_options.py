@@ -127,11 +127,6 @@ def test_token_ids_are_all_that_was_generated(deployment, say, tokenizer, stream
         assert (choice["prompt_token_ids"], choice["token_ids"]) == (prompt, [*ids, 1])
 
 
-def test_what_nobody_asked_for_is_absent(deployment):
-    (choice,) = complete(deployment, prompt="a")["choices"]
-    assert set(choice) == {"index", "text", "logprobs", "finish_reason"}
-
-
 def test_the_log_probabilities_of_a_prompt(deployment, tokenizer):
     ids = tokenizer.raw.encode("The quick").ids
     body = complete(deployment, prompt=["The quick", "a"], prompt_logprobs=2, max_tokens=1)

@@ -1,17 +1,40 @@
+"""`/v1/embeddings`: its shape, what the engine is asked for, what is refused."""
+
 import base64
+from typing import Any
 
 import numpy as np
 import pytest
 
+from engine_core.messages import EncodeJob, Tokenization
+from server.api.embeddings import quantize
+from tests.server.api.conftest import EMBEDDERS
+from tests.server.conftest import Deployment
 from tests.server.fake_engine import vector_of
 
+PATH = "/v1/embeddings"
 
-def embed(deployment, **fields) -> dict:
-    return deployment.ask("/v1/embeddings", **fields)
+
+def embed(encoders: Deployment, model: str, **fields: Any) -> list[Any]:
+    """The vector of each input, as it is written."""
+    data = encoders.ask(PATH, **{"model": model, "input": "a"} | fields)["data"]
+    return [entry["embedding"] for entry in data]
+
+
+def job_of(encoders: Deployment, model: str, **fields: Any) -> EncodeJob:
+    embed(encoders, model, **fields)
+    return encoders.job(model)
+
+
+def refused(encoders: Deployment, param: str, words: list[str], model: str, **fields: Any) -> None:
+    error = encoders.refusal(PATH, **{"model": model, "input": "a"} | fields)
+    assert (error["code"], error["param"]) == ("invalid_request", param)
+    assert all(word in error["message"] for word in words), error
+    assert encoders.engines[model].received == []
 
 
 def test_the_shape(deployment):
-    body = embed(deployment, model="embedder", input="Hello", user="somebody")
+    body = deployment.ask(PATH, model="embedder", input="Hello", user="somebody")
     vector = body["data"][0].pop("embedding")
     assert body == {
         "object": "list",
@@ -24,7 +47,7 @@ def test_the_shape(deployment):
 
 @pytest.mark.parametrize("value", ["a b", ["a b", "c", "a b"], [7, 8, 9], [[7, 8], [9], [7]]])
 def test_every_form_of_input(deployment, tokenizer, value):
-    body = embed(deployment, input=value)
+    body = deployment.ask(PATH, input=value)
     job = deployment.job("embedder")
     assert [entry["index"] for entry in body["data"]] == list(range(len(body["data"])))
     expected = [vector_of(item, 8) for item in job.texts or job.ids]
@@ -34,9 +57,159 @@ def test_every_form_of_input(deployment, tokenizer, value):
     assert body["usage"]["prompt_tokens"] == sum(len(tokens) // 4 for tokens in ids)
 
 
-def test_base64_holds_the_same_float32(deployment):
-    texts = [f"text {number}" for number in range(130)]  # more than are written at once
-    plain = embed(deployment, input=texts)["data"]
-    coded = embed(deployment, input=texts, encoding_format="base64")["data"]
-    decoded = [np.frombuffer(base64.b64decode(entry["embedding"]), "<f4") for entry in coded]
-    assert np.array_equal(decoded, np.array([entry["embedding"] for entry in plain], np.float32))
+@pytest.mark.parametrize("model", EMBEDDERS)
+@pytest.mark.parametrize("size", [8, None])
+def test_every_model_has_its_own_size(encoders, model, size) -> None:
+    assert np.shape(embed(encoders, model, dimensions=size, input=[[7]])) == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "words"),
+    [
+        ("plain", 4, ["8 numbers", "cannot be cut"]),
+        ("listed", 3, ["3", "2, 4, 8"]),
+        ("listed", 9, ["9", "2, 4, 8"]),
+        ("any-size", 9, ["1 to 8"]),
+        ("any-size", 2**31 - 1, ["1 to 8"]),
+        ("any-size", 0, [">= 1"]),
+        ("any-size", -1, [">= 1"]),
+        ("any-size", 2**63, []),
+        ("any-size", 2**64, []),
+        ("any-size", 4.0, ["`int"]),
+        ("any-size", True, ["`int"]),
+        ("any-size", "4", ["`int"]),
+        ("any-size", [4], ["`int"]),
+    ],
+)
+def test_sizes_that_are_refused(encoders, model, size, words) -> None:
+    refused(encoders, "dimensions", words, model, dimensions=size)
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("float32", "<f4"), ("float16", "<f2"), ("int8", "i1"), ("binary", "i1"), ("ubinary", "u1")],
+)
+def test_every_type_in_both_encodings(encoders, dtype, kind, encoding) -> None:
+    texts = ["a", "b", "c"]
+    data = embed(encoders, "plain", input=texts, embed_dtype=dtype, encoding_format=encoding)
+    expected = quantize(np.stack([vector_of(text, 8) for text in texts]), dtype)
+    if encoding == "base64":
+        data = [np.frombuffer(base64.b64decode(row), kind).tolist() for row in data]
+    elif dtype in ("int8", "binary", "ubinary"):
+        assert all(type(number) is int for row in data for number in row)
+    np.testing.assert_allclose(data, expected, atol=1e-6)
+
+
+def test_a_type_is_of_the_vector_that_was_cut(encoders) -> None:
+    expected = quantize(vector_of("a", 8)[None, :3], "int8")
+    assert embed(encoders, "any-size", dimensions=3, embed_dtype="int8") == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokenization"),
+    [
+        ({}, Tokenization()),
+        ({"truncate_prompt_tokens": None, "truncation_side": None}, Tokenization()),
+        ({"truncate_prompt_tokens": 5}, Tokenization(truncate_to=5)),
+        ({"truncate_prompt_tokens": -1}, Tokenization(truncate_to=2048)),
+        ({"truncate_prompt_tokens": 2048}, Tokenization(truncate_to=2048)),
+        ({"truncation": True}, Tokenization(truncate_to=2048)),
+        ({"truncation": False}, Tokenization()),
+        ({"truncation": True, "truncate_prompt_tokens": 7}, Tokenization(truncate_to=7)),
+        (
+            {"truncate_prompt_tokens": 5, "truncation_side": "left"},
+            Tokenization(truncate_to=5, truncation_side="left"),
+        ),
+        ({"add_special_tokens": False}, Tokenization(add_special_tokens=False)),
+        ({"add_special_tokens": True}, Tokenization()),
+    ],
+)
+@pytest.mark.parametrize("value", [["a b"], [[3, 4]]])
+def test_the_engine_is_told_how_to_tokenize(encoders, fields, tokenization, value) -> None:
+    assert job_of(encoders, "plain", input=value, **fields).tokenization == tokenization
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "prompt"),
+    [
+        ("plain", {}, ""),
+        ("plain", {"input_type": "query"}, ""),
+        ("plain", {"input_type": "search_document"}, ""),
+        ("prompted", {}, ""),
+        ("prompted", {"prompt_name": "query"}, "Q: "),
+        ("prompted", {"prompt_name": "Clustering"}, "C: "),
+        ("prompted", {"prompt_name": "plain"}, ""),
+        ("prompted", {"input_type": "query"}, "Q: "),
+        ("prompted", {"input_type": "search_query"}, "Q: "),
+        ("prompted", {"input_type": "document"}, "P: "),
+        ("prompted", {"input_type": "search_document"}, "P: "),
+        ("prompted", {"input_type": "passage"}, "P: "),
+        ("prompted", {"input_type": "classification"}, ""),
+        ("prompted", {"input_type": None, "prompt_name": None}, ""),
+        ("default", {}, "Q: "),
+        ("default", {"prompt_name": "plain"}, ""),
+        ("default", {"input_type": "document"}, "P: "),
+        ("default", {"input_type": "classification"}, ""),
+        ("unpooled", {}, ""),
+        ("unpooled", {"prompt_name": "plain"}, ""),
+    ],
+)
+def test_prompts_go_before_texts(encoders, model, fields, prompt) -> None:
+    texts = job_of(encoders, model, input=["a", "ü"], **fields).texts
+    assert texts == [f"{prompt}a", f"{prompt}ü"]
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "param", "words"),
+    [
+        ("plain", {"prompt_name": "query"}, "prompt_name", ["'query'", "no prompts"]),
+        ("prompted", {"prompt_name": "Query"}, "prompt_name", ["query, passage, plain"]),
+        ("prompted", {"prompt_name": ""}, "prompt_name", ["query, passage, plain"]),
+        ("prompted", {"prompt_name": 3}, "prompt_name", []),
+        ("plain", {"input_type": "queries"}, "input_type", ["query, search_query, document"]),
+        ("prompted", {"input_type": "plain"}, "input_type", ["query, search_query, document"]),
+        ("prompted", {"input_type": "query", "prompt_name": "query"}, "prompt_name", ["one of"]),
+        ("prompted", {"prompt_name": "query", "input": [3, 4]}, "prompt_name", ["as they are"]),
+        ("prompted", {"input_type": "query", "input": [[3]]}, "input_type", ["as they are"]),
+        ("plain", {"prompt_name": "query", "input": [3]}, "prompt_name", ["no prompts"]),
+        (
+            "unpooled",
+            {"input_type": "query", "truncation": True, "truncation_side": "left"},
+            "truncation_side",
+            ["does not pool its prompts"],
+        ),
+    ],
+)
+def test_prompts_that_are_refused(encoders, model, fields, param, words) -> None:
+    refused(encoders, param, words, model, **fields)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "unpooled"),
+    [
+        ("unpooled", {"prompt_name": "query"}, 4),
+        ("unpooled", {"input_type": "document", "truncation": True}, 4),
+        ("unpooled", {"input_type": "document", "add_special_tokens": False}, 3),
+        ("unpooled", {"prompt_name": "plain"}, 0),
+        ("unpooled", {"truncation": True, "truncation_side": "left"}, 0),
+        ("unpooled", {}, 0),
+        ("prompted", {"prompt_name": "query"}, 0),
+    ],
+)
+def test_a_prompt_is_left_out_of_the_pooling(encoders, model, fields, unpooled) -> None:
+    assert job_of(encoders, model, **fields).tokenization.unpooled == unpooled
+
+
+@pytest.mark.parametrize("fields", [{}, {"input_type": "classification"}])
+def test_ids_are_taken_as_they_are(encoders, fields) -> None:
+    job = job_of(encoders, "default", input=[[3, 4], [5]], **fields)
+    assert [np.frombuffer(ids, np.int32).tolist() for ids in job.ids] == [[3, 4], [5]]
+
+
+def test_voyage_names(encoders) -> None:
+    theirs = {"truncation": True, "output_dimension": 4, "output_dtype": "int8"}
+    ours = {"truncate_prompt_tokens": -1, "dimensions": 4, "embed_dtype": "int8"}
+    answers = [embed(encoders, "listed", **fields) for fields in (theirs, ours, theirs | ours)]
+    assert answers[0] == answers[1] == answers[2]
+    assert embed(encoders, "plain", output_dtype="float")

@@ -25,7 +25,29 @@ def inputs_of(*contents: list[str]) -> list[JSON]:
     ]
 
 
+BOUNDS: dict[str, list[float]] = {
+    "n": [0, -1, 129, 2**63],
+    "best_of": [0, -1, 129, 2**63],
+    "max_tokens": [-1, 2**31, 2**63],
+    "max_completion_tokens": [-1, 2**31, 2**63],
+    "min_tokens": [-1, 17, 2**31, 2**63],
+    "top_k": [-2, 2**31, 2**63],
+    "logprobs": [-1, 21, 2**63],
+    "prompt_logprobs": [-1, 21, 2**63],
+    "truncate_prompt_tokens": [-2, 0, 2049, 2**63],
+    "seed": [-(2**63) - 1, 2**63],
+    "priority": [-(2**63) - 1, 2**63],
+    "temperature": [-0.1, 2.1],
+    "top_p": [-0.1, 1.1],
+    "min_p": [-0.01, 1.01],
+    "presence_penalty": [-2.01, 2.01],
+    "frequency_penalty": [-2.01, 2.01],
+    "repetition_penalty": [-1, 0, 1e-40, 2.01],
+    "timeout": [0, -1, 1e7, 2**63],
+}
+"""What is just outside, and far. Other types are planted by `tests/e2e/api/test_junk_fields.py`."""
 COMPLETIONS: Cases = [
+    *[({field: value}, field) for field, values in BOUNDS.items() for value in values],
     ({"prompt": []}, "prompt"),
     ({"prompt": [[]]}, "prompt[0]"),
     ({"prompt": ["a", 1]}, "prompt[1]"),
@@ -161,6 +183,7 @@ COHERE_EMBED: Cases = [
     ({"texts": []}, "texts"),
     ({"texts": ["a", ""]}, "texts[1]"),
     ({"texts": "a"}, "texts"),
+    ({"texts": ["a"] * 2049}, "texts"),
     ({"inputs": inputs_of(["a"])}, "inputs"),
     ({"texts": None, "inputs": []}, "inputs"),
     ({"texts": None, "inputs": [{"content": []}]}, "inputs[0].content"),
@@ -203,7 +226,7 @@ SCORE: Cases = [
     ({"text_2": []}, "text_2"),
     ({"text_1": ["a", "b"]}, "text_1"),
     ({"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
-    ({"queries": "a"}, "queries"),
+    ({"queries": "c"}, "queries"),
     ({"documents": "a"}, "documents"),
     ({"text_2": ["a", 3]}, "text_2[1]"),
     ({"text_2": ["a"] * 1001}, "text_2"),

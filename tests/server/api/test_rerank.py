@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from engine_core.messages import Failed, Tokenization
+from engine_core.messages import Tokenization
 from tests.server.fake_engine import score_of, vector_of
 
 DOCUMENTS = ["red apples", "red wine and cheese", "nothing", "red apples", "wine"]
@@ -66,16 +66,11 @@ def test_top_k_is_top_n(deployment):
     assert rerank(deployment, model="ranker", top_k=2, top_n=2)["data"] == whole[:2]
 
 
-def test_the_priority_is_passed_on(deployment):
-    rerank(deployment, model="ranker", priority=3)
-    job = deployment.job("ranker")
-    assert job.priority == 3
-
-
 @pytest.mark.parametrize("fields", [{}, {"truncation": True}])
 def test_a_reranker_cuts_documents_beside_the_whole_query(deployment, tokenizer, fields):
-    rerank(deployment, model="ranker", max_tokens_per_doc=5, **fields)
+    rerank(deployment, model="ranker", max_tokens_per_doc=5, priority=3, **fields)
     job = deployment.job("ranker")
+    assert job.priority == 3
     others = len(tokenizer.raw.encode(QUERY, "").ids)
     assert job.tokenization == Tokenization(truncate_to=others + 5)
 
@@ -102,11 +97,6 @@ def test_a_query_that_leaves_no_room_is_refused(deployment):
     assert (error["code"], error["param"]) == ("context_length_exceeded", "query")
 
 
-def test_errors_have_a_detail(deployment):
-    body = deployment.post("/v1/rerank", {"model": "ranker", "query": "a", "documents": []}).json()
-    assert body["detail"] == body["error"]["message"]
-
-
 def test_documents_as_objects_are_returned_if_asked_for(deployment):
     documents = ["wine", {"text": "red wine", "title": "ignored"}]
     body = rerank(deployment, model="ranker", documents=documents, return_documents=True)
@@ -118,24 +108,3 @@ def test_the_model_must_be_named_where_several_could_be_meant(deployment):
     error = deployment.refusal("/v1/rerank", query="a", documents=["b"])
     assert (error["param"], error["code"]) == ("model", "model_required")
     assert "embedder, ranker" in error["message"]
-
-
-@pytest.mark.parametrize(
-    ("engine_param", "param"),
-    [("input[0]", "query"), ("input[2]", "documents[1]"), ("other", "other"), (None, None)],
-)
-def test_the_embedders_complaint_is_told_in_the_requests_words(deployment, engine_param, param):
-    deployment.engines["embedder"].script.refusal = Failed(
-        0, "context_length_exceeded", "too long", engine_param
-    )
-    body = {"model": "embedder", "query": "a", "documents": ["b", "c"]}
-    assert deployment.refusal("/v1/rerank", **body)["param"] == param
-
-
-def test_an_overlong_document_is_named_with_its_index(deployment):
-    deployment.engines["ranker"].script.refusal = Failed(
-        0, "context_length_exceeded", "documents has 9 tokens; at most 8", "documents"
-    )
-    error = deployment.refusal("/v1/rerank", model="ranker", query="a", documents=["b"])
-    assert error["param"] == "documents[0]"
-    assert error["message"] == "documents[0] has 9 tokens; at most 8"

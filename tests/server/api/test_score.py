@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from engine_core.messages import Failed, Tokenization
+from engine_core.messages import Tokenization
 from tests.server.fake_engine import score_of, vector_of
 
 FIRST, SECOND = "red wine", ["red apples", "red wine and cheese", "nothing"]
@@ -54,24 +54,3 @@ def test_texts_are_cut_if_asked_for(deployment, model, asked, limit):
     job = deployment.job(model)
     assert job.tokenization == Tokenization(truncate_to=limit)
     assert job.priority == 2
-
-
-@pytest.mark.parametrize(
-    ("model", "text_2", "engine_param", "param"),
-    [
-        ("ranker", "b", "documents", "text_2"),
-        ("ranker", ["b", "c"], "documents[1]", "text_2[1]"),
-        ("embedder", "b", "input[0]", "text_1"),
-        ("embedder", "b", "input[1]", "text_2"),
-    ],
-)
-def test_the_engines_complaint_is_told_in_the_requests_words(
-    deployment, model, text_2, engine_param, param
-):
-    message = f"{engine_param} has 9 tokens"
-    deployment.engines[model].script.refusal = Failed(
-        0, "context_length_exceeded", message, engine_param
-    )
-    error = deployment.refusal("/v1/score", model=model, text_1="a", text_2=text_2)
-    assert error["param"] == param
-    assert error["message"] == f"{param} has 9 tokens"

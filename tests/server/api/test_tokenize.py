@@ -40,10 +40,6 @@ def test_spellings_if_asked_for(deployment, tokenizer):
     assert "token_strs" not in plain
 
 
-def test_the_model_must_be_named(deployment):
-    assert deployment.refusal("/tokenize", prompt="a")["code"] == "model_required"
-
-
 def test_messages_come_to_what_chat_sends_to_the_engine(chats):
     chats.ask("/v1/chat/completions", model="writer", messages=HELLO, max_tokens=1)
     (text,) = chats.job("writer").texts

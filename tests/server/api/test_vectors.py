@@ -10,7 +10,6 @@ from sentence_transformers.util import SimilarityFunction, quantize_embeddings
 
 from server.api.embeddings import cosine_similarity, quantize, shorten, similarity
 from tests.engine_core.configs import MODEL
-from tests.server.fake_engine import LENGTH, vector_of
 from workers.contract.model_config import EmbeddingConfig, NormalizeConfig
 
 
@@ -108,12 +107,6 @@ def test_similarities_are_the_librarys(kind, normalize: bool, queries: int) -> N
     ours = similarity(first, second, config)
     assert ours.dtype == np.float32
     np.testing.assert_allclose(ours, pairwise(*own), rtol=1e-5, atol=1e-6)
-
-
-def test_scores_are_those_of_the_models_own_similarity(encoders) -> None:
-    data = encoders.ask("/v1/score", model="long", text_1="a", text_2=["b", "c"])["data"]
-    expected = [LENGTH**2 * float(vector_of("a", 8) @ vector_of(text, 8)) for text in ("b", "c")]
-    assert [entry["score"] for entry in data] == pytest.approx(expected, rel=1e-5)
 
 
 @given(vectors=hnp.arrays(np.float32, (4, 5), elements=st.floats(-(2.0**20), 2.0**20, width=32)))

@@ -84,6 +84,11 @@ BODIES = {
     "/tokenize": {"prompt": "a", "model": "generate"},
     "/detokenize": {"tokens": [5], "model": "generate"},
     "/decode": {"ids": [5]},
+    "/v1/batches": {
+        "input_file_id": "a",
+        "endpoint": "/v1/completions",
+        "completion_window": "24h",
+    },
 }
 
 

@@ -13,7 +13,7 @@ from engine_core.refusal import RefusalError
 from server.http.answers import EventStream, event
 from server.http.body import ClientLeftError
 from server.http.gate import Gate, RouteTable
-from server.service.endpoint import Endpoint, Operation
+from server.service.endpoint import Endpoint
 from server.service.service import Registry, Service
 from tests.server.support import served_model, server_config
 
@@ -50,7 +50,7 @@ HANDLERS = {"/broken": broken, "/half": half, "/late": late}
 @pytest.fixture
 def service(folder) -> Service:
     model = served_model("writer", "generate", folder, "ipc://nowhere", vocab_size=400)
-    endpoints = [Endpoint("GET", path, Operation(arguments={})) for path in HANDLERS]
+    endpoints = [Endpoint("GET", path) for path in HANDLERS]
     return Service(server_config(model), Registry.load((model,), endpoints))
 
 

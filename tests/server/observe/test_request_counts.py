@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine_core.messages import Failed
-from server.api.tei.protocol import STATUSES as TEI_STATUSES
+from server.api.tei.protocol import ERRORS as TEI_ERRORS
 from server.errors import ERRORS
 from server.observe.metrics import STATUSES
 from tests.patience import wait_until
@@ -182,4 +182,4 @@ def test_reasons_and_statuses_are_there_before_they_happen(deployment: Deploymen
         name = "failures" if kind.status == httpx.codes.INTERNAL_SERVER_ERROR else "refusals"
         assert f'penstock_{name}_total{{reason="{code}"}}' in text
         assert str(kind.status) in STATUSES
-    assert set(map(str, TEI_STATUSES)) <= set(STATUSES)
+    assert set(map(str, TEI_ERRORS.statuses)) <= set(STATUSES)

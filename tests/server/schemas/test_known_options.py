@@ -10,6 +10,7 @@ import pytest
 from engine_core.refusal import RefusalError
 from server.daemon.application import all_endpoints
 from server.http.body import Body
+from server.http.openapi import structs_of
 from server.schemas.known_options import KnownOption, known_options
 from tests.server.schemas.option_examples import examples_of
 
@@ -18,13 +19,14 @@ TABLE = known_options()
 
 def bodies() -> dict[str, Body[Any]]:
     """Every body that an endpoint describes, by the name of its type."""
-    found: dict[str, Body[Any]] = {}
-    for operation in (endpoint.operation for endpoint in all_endpoints()):
-        request = operation.arguments.get("openapi_extra", {}).get("requestBody", {})
-        described = str(request.get("content", {}).get("application/json"))
-        types = {kind.__name__: kind for kind in operation.types if isinstance(kind, type)}
-        found |= {name: Body(types[name]) for name in re.findall(r"schemas/(\w+)", described)}
-    return found
+    endpoints = all_endpoints()
+    structs = structs_of(endpoints)
+    described = [
+        each.operation.arguments.get("openapi_extra", {}).get("requestBody", {}).get("content", {})
+        for each in endpoints
+    ]
+    in_json = str([content.get("application/json") for content in described])
+    return {name: Body(structs[name]) for name in re.findall(r"schemas/(\w+)", in_json)}
 
 
 BODIES = bodies()
@@ -95,7 +97,7 @@ def test_a_name_has_one_row_and_an_example_that_is_not_neutral(request_type):
 
 
 def placed(body: dict, path: str, value: object) -> tuple[dict, str]:
-    """`body` with `value` at a dotted path, and that path with its indices; of a list, in its first
+    """`body` with `value` at a dotted path, and the path with indices; of a list, in its first
     entry."""
     name, _, rest = path.partition(".")
     if not rest:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from engine_core.messages import Failed
 from tests.server.chat_client import HELLO
 from tests.server.conftest import Deployment
 
@@ -121,15 +120,3 @@ def test_a_conversation_of_every_role(deployment) -> None:
     chat(deployment, messages=[{"role": role, "content": parts} for role in roles])
     (text,) = deployment.job("writer").texts
     assert text.count("a\nb") == len(roles)
-
-
-@pytest.mark.parametrize(
-    ("said", "param"),
-    [("prompt", "messages"), ("response_format.schema", "response_format.json_schema")],
-)
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_refusal_of_the_engine_names_the_request_s_field(deployment, said, param, stream) -> None:
-    script = deployment.engines["writer"].script
-    script.refusal = Failed(0, "invalid_request", f"{said}: no", said)
-    body = {"model": "writer", "messages": HELLO, "stream": stream}
-    assert deployment.refusal("/v2/chat", **body)["param"] == param

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine_core.messages import Failed, Tokenization
+from engine_core.messages import Tokenization
 from server.api.embeddings import quantize
 from tests.server.api.test_refused_fields import inputs_of
 from tests.server.conftest import Deployment
@@ -64,12 +64,6 @@ def test_inputs_are_texts_in_parts(encoders, path) -> None:
     assert encoders.job("plain").texts == found["texts"] == ["a", "b\nc"]
 
 
-def test_a_vector_is_cut(encoders) -> None:
-    found = embed(encoders, model="any-size", output_dimension=3)
-    expected = vectors_of("a")[:, :3] / np.linalg.norm(vectors_of("a")[:, :3])
-    np.testing.assert_allclose(found["embeddings"]["float"], expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("fields", "tokenization"),
     [
@@ -111,20 +105,3 @@ def test_the_kind_of_input_chooses_the_prompt(encoders, model, kind, prompt) -> 
 def test_a_prompt_that_is_not_pooled_stays_whole(encoders) -> None:
     body = {"model": "unpooled", "texts": ["a"], "input_type": "search_query"}
     assert encoders.refusal("/v2/embed", **body, truncate="START")["param"] == "truncate"
-
-
-def test_too_many_texts(encoders) -> None:
-    error = encoders.refusal("/v1/embed", model="plain", texts=["a"] * 2049)
-    assert (error["code"], error["param"]) == ("too_large", "texts")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("texts", ["a", "b"]), ("inputs", inputs_of(["a"], ["b"]))]
-)
-def test_a_refusal_names_the_request_s_field(encoders, field, value) -> None:
-    message = "input[1] has 9 tokens"
-    script = encoders.engines["plain"].script
-    script.refusal = Failed(0, "context_length_exceeded", message, "input[1]")
-    error = encoders.refusal("/v2/embed", model="plain", truncate="NONE", **{field: value})
-    assert (error["code"], error["param"]) == ("context_length_exceeded", f"{field}[1]")
-    assert error["message"].startswith(f"{field}[1] has")

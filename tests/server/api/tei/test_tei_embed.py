@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine_core.messages import Failed, Tokenization
-from tests.server.api.tei.tei_client import assert_cut_then_whole, failure
+from tests.server.api.tei.tei_client import failure
 from tests.server.fake_engine import LENGTH, states_of, vector_of
 
 
@@ -23,13 +23,18 @@ def test_embed_normalises_unless_told_not_to(tei_deployment, normalize, length):
 
 
 @pytest.mark.parametrize(
-    ("direction", "side"),
-    [(None, "right"), ("right", "right"), ("Right", "right"), ("left", "left"), ("Left", "left")],
+    ("served", "path", "model"),
+    [("tei_deployment", "/embed", "vectors"), ("splade_deployment", "/embed_sparse", "splade")],
 )
-def test_embed_truncates_if_asked_to(tei_deployment, direction, side):
-    tei_deployment.ask("/embed", inputs="a", truncate=True, truncation_direction=direction)
-    tei_deployment.ask("/embed", inputs="a", truncate=None)
-    assert_cut_then_whole(tei_deployment.engines["vectors"], side)
+@pytest.mark.parametrize("direction", [None, "right", "Right", "left", "Left"])
+def test_texts_are_cut_if_asked_to(request, served, path, model, direction):
+    deployment = request.getfixturevalue(served)
+    deployment.ask(path, inputs="a", truncate=True, truncation_direction=direction)
+    deployment.ask(path, inputs="a", truncate=None, prompt_name=None)
+    cut, whole = deployment.engines[model].received
+    side = "left" if direction in ("left", "Left") else "right"
+    assert cut.tokenization == Tokenization(truncate_to=2048, truncation_side=side)
+    assert whole.tokenization.truncate_to is None
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,7 @@ def test_a_body_that_is_no_json(tei_deployment):
 
 def test_sparse_vectors_need_a_splade_model(tei_deployment):
     found = failure(tei_deployment, "/embed_sparse", {"inputs": "a"})
-    assert found == (424, "Backend", "Model is not an embedding model with SPLADE pooling")
+    assert found == (424, "Backend", "no model of this daemon serves /embed_sparse")
 
 
 # /embed_all

@@ -5,7 +5,9 @@ from tests.server.api.tei.tei_client import failure
 from tests.server.support import server_config
 
 
-def test_an_address_alone_is_the_models_own_endpoint(tei_deployment, builder):
+def test_an_address_alone_is_the_models_own_endpoint(tei_deployment, splade_deployment, builder):
+    found = splade_deployment.ask("/", inputs="a")
+    assert found == splade_deployment.ask("/embed_sparse", inputs="a")
     assert tei_deployment.ask("/", inputs="a") == tei_deployment.ask("/embed", inputs="a")
     deployment = builder.open(server_config(builder.model("sorter-alone", "classify", LABELS)))
     assert deployment.ask("/", inputs="a") == deployment.ask("/predict", inputs="a")
@@ -77,7 +79,9 @@ def test_a_generator_alone_has_only_a_tokenizer(builder, tei_deployment):
         assert failure(deployment, path, body)[:2] == (424, "Backend")
 
 
-def test_info_tells_of_the_embedder(tei_deployment):
+def test_info_tells_of_the_embedder(tei_deployment, splade_deployment):
+    info = splade_deployment.http.get("/info").json()
+    assert info["model_type"] == {"embedding": {"pooling": "splade"}}
     info = tei_deployment.http.get("/info").json()
     assert info["model_id"] == info["served_model_name"] == "vectors"
     assert info["model_type"] == {"embedding": {"pooling": "mean"}}

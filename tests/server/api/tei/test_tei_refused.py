@@ -57,7 +57,7 @@ TOKENIZE = [
 DECODE = [
     ({"ids": []}, EMPTY, "`ids` cannot be empty"),
     ({"ids": [[]] * 2049}, TOO_MANY, "ids: 2049 items"),
-    ({"ids": [5, [5]]}, BAD, "ids: all token ids"),
+    ({"ids": [5, [5]]}, BAD, "ids: all or none"),
     ({"ids": [5, -1]}, BAD, "ids: token id -1"),
     ({"ids": [[5], [99_999]]}, BAD, "ids[1]: token id 99999"),
     ({"ids": "a"}, BAD, "ids: "),
