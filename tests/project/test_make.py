@@ -46,6 +46,13 @@ def bare_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not told.match(name)}
 
 
+def copy_files(folder: Path, *files: str) -> None:
+    """Of the repository, to the same places below `folder`."""
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / file, folder / file)
+
+
 # constraints.txt
 
 
@@ -80,8 +87,7 @@ def test_all_that_running_needs_is_pinned() -> None:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the set-up reads, and two indexes: of builds for CPUs, and of others."""
     folder = tmp_path_factory.mktemp("checkout")
-    for file in ("Makefile", "constraints.txt"):
-        shutil.copy(REPOSITORY / file, folder)
+    copy_files(folder, "Makefile", "constraints.txt", "tools/set_up_step.py")
     release = pins("3.11")["torch"]
     write_wheel(folder / "cpu", "torch", f"{release}+cpu")
     write_wheel(folder / "usual", "torch", str(release), "nvidia-cublas", "other")
@@ -139,6 +145,20 @@ def test_torch_comes_from_the_index_given_for_it(
     release = pins("3.11")["torch"]
     wheel = f"{indexes}/{taken}/torch/torch-{release}"
     assert torch["download_info"]["url"].removeprefix(wheel).startswith(("-", "%2B"))
+
+
+@pytest.mark.parametrize(("code", "shown"), [(0, []), (3, ["what is wrong"])])
+def test_a_step_shows_one_line_and_what_failed(code: int, shown: list[str]) -> None:
+    pip = ["sh", "-c", f"echo what is wrong; exit {code}"]
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "tools" / "set_up_step.py", "torch (1 of 3)", *pip],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    line, *rest = done.stdout.splitlines()
+    assert re.fullmatch(rf"torch \(1 of 3\): {'failed' if code else 'done'} after \d+ s", line)
+    assert (done.returncode, rest) == (code, shown)
 
 
 # `make constraints`
@@ -203,11 +223,8 @@ def commands(folder: Path, target: str) -> list[str]:
 @pytest.fixture
 def fresh(tmp_path: Path) -> Path:
     """A checkout as it was cloned."""
-    for file in ("Makefile", "constraints.txt", "pyproject.toml"):
-        shutil.copy(REPOSITORY / file, tmp_path)
-    clients = Path("tests", "clients", "requirements.txt")
-    (tmp_path / clients).parent.mkdir(parents=True)
-    shutil.copy(REPOSITORY / clients, tmp_path / clients)
+    files = ("Makefile", "constraints.txt", "pyproject.toml", "tests/clients/requirements.txt")
+    copy_files(tmp_path, *files)
     return tmp_path
 
 

@@ -103,12 +103,11 @@ def names(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
 
-def rows(title: str) -> list[list[str]]:
-    """The cells of a section's tables, row by row; the lines under headings left out."""
-    lines = section(title).splitlines()
+def rows(text: str) -> list[list[str]]:
+    """The cells of its tables, row by row; the lines under headings left out."""
     return [
         [cell.strip() for cell in line[1:-1].split("|")]
-        for line in lines
+        for line in text.splitlines()
         if line.startswith("|") and set(line) - set("| -")
     ]
 
@@ -144,7 +143,7 @@ def test_every_option_that_is_not_served_is_named() -> None:
 
 
 def test_the_table_of_errors_is_the_codes() -> None:
-    documented = [row[:4] for row in rows("Errors")[1:]]
+    documented = [row[:4] for row in rows((ROOT / "docs/refusals.md").read_text())[1:]]
     assert documented == [
         [f"`{code}`", str(kind.status), f"`{kind.type}`", str(kind.retry_after or "")]
         for code, kind in ERRORS.items()
@@ -153,7 +152,7 @@ def test_the_table_of_errors_is_the_codes() -> None:
 
 def test_the_limits_are_the_defaults() -> None:
     limits = Limits()
-    documented = {row[0]: row[1].replace(",", "") for row in rows("Limits and admission")}
+    documented = {row[0]: row[1].replace(",", "") for row in rows(section("Limits and admission"))}
     assert documented.pop("size of a body") == f"{limits.max_body_size >> 20} MiB"
     uploaded = documented.pop("size of a file that is uploaded")
     assert uploaded == f"{limits.max_file_size >> 20} MiB"
@@ -176,5 +175,5 @@ def test_the_limits_are_the_defaults() -> None:
 def test_every_metric_is_named(demo: Daemon) -> None:
     page = httpx.get(f"{demo.url}/metrics").text
     kinds = dict(re.findall(r"(?m)^# TYPE (\S+) (\w+)$", page))
-    documented = {names(row[0])[0]: row[1] for row in rows("Metrics")[1:]}
+    documented = {names(row[0])[0]: row[1] for row in rows(section("Metrics"))[1:]}
     assert documented == {n: kind for n, kind in kinds.items() if not n.endswith("_created")}
