@@ -249,9 +249,9 @@ class Metrics:
 
     def own(self) -> Iterator[Metric]:
         """Every metric under its own name, as it is now."""
-        sums, alive = self._cells.sums(), self._cells.sums(alive=True)
+        sums = self._cells.sums()
         for name, family in self._families.items():
-            shown = family.metric(alive if family.kind == "gauge" else sums)
+            shown = family.metric(sums)
             if name == "in_flight":
                 add_admitted(shown, self._engines)
             yield shown

@@ -13,8 +13,6 @@ from pathlib import Path
 import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from server.observe.shared_cells import is_alive
-
 
 class DaemonProcess(msgspec.Struct, frozen=True):
     """A process by its `role`: supervisor, api, engine, worker or batch.
@@ -79,4 +77,4 @@ def batches_run(file: Path) -> bool:
     if len(content) != _CONTENT.size:
         return False
     pid, runs = _CONTENT.unpack(content)
-    return runs and is_alive(pid)
+    return runs and Path(f"/proc/{pid}").exists()
