@@ -10,15 +10,14 @@ third of the time from a request to its job.
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,9 +27,8 @@ from server.http.answers import ErrorAnswer, note_error
 from server.http.body import ClientLeftError
 from server.observe.access_log import AccessLog
 from server.observe.request_record import CLIENT_LEFT, RequestRecord
+from server.service.endpoint import Handler
 from server.service.service import Service
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 _SLASHES = re.compile(r"(/|%2f)+$", re.IGNORECASE)
 
@@ -106,8 +104,7 @@ def redirect_slashes(app: FastAPI) -> None:
         known = bare["path"] != scope["path"] and any(
             route.matches(bare)[0] is not Match.NONE for route in app.routes
         )
-        others: ASGIApp = SlashRedirect(scope) if known and scope["type"] == "http" else not_found
-        await others(scope, receive, send)
+        await (SlashRedirect(scope) if known else not_found)(scope, receive, send)
 
     app.router.redirect_slashes = False
     app.router.default = answer
@@ -249,10 +246,7 @@ def with_cors(app: ASGIApp, origins: Sequence[str], access_log: AccessLog | None
 
 
 class _LoggedCORS(CORSMiddleware):
-    """Sends pages of other origins no CORS headers. Starlette's own class sends all but one.
-
-    The access log gets the preflights, which do not come to the gate.
-    """
+    """Has the access log get the preflights, which do not come to the gate."""
 
     def __init__(self, app: ASGIApp, access_log: AccessLog | None, **options: Any) -> None:
         super().__init__(app, **options)
@@ -272,25 +266,3 @@ class _LoggedCORS(CORSMiddleware):
         if "record" not in scope:
             record.close()
             self._access_log.add(scope, record)
-
-    def preflight_response(self, request_headers: Headers) -> Response:
-        """The answer to a preflight."""
-        if self.is_allowed_origin(request_headers["origin"]):
-            return super().preflight_response(request_headers)
-        return PlainTextResponse("Disallowed CORS origin", 400, headers={"vary": "Origin"})
-
-    async def simple_response(
-        self, scope: Scope, receive: Receive, send: Send, request_headers: Headers
-    ) -> None:
-        """Any other answer."""
-        origin = request_headers.get("origin")
-        if origin is None or self.is_allowed_origin(origin):
-            await super().simple_response(scope, receive, send, request_headers)
-            return
-
-        async def send_varied(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).add_vary_header("Origin")
-            await send(message)
-
-        await self.app(scope, receive, send_varied)

@@ -233,13 +233,9 @@ class Service:
         return found
 
     def _check_priority(self, priority: int) -> None:
-        allowed = self.limits.priority_range
-        if allowed is None and priority != 0:
-            reason = "only 0 is served, as this server has no --priority-range LOW:HIGH"
-            raise invalid("priority", reason)
-        if allowed is not None and not allowed[0] <= priority <= allowed[1]:
-            low, high = allowed
-            reason = f"{priority} is not from {low} to {high}, this server's range"
+        low, high = self.limits.priority_range or (0, 0)
+        if not low <= priority <= high:
+            reason = f"{priority} is not from {low} to {high} (--priority-range of this server)"
             raise invalid("priority", reason)
 
     def check(self, models: Sequence[Model]) -> None:
