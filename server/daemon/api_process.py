@@ -15,7 +15,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -33,8 +33,6 @@ from server.settings.api_keys import ClientKeys
 from server.settings.settings import TLS, ServerConfig
 from workers.contract.process import DRAIN_SIGNAL, exit_with_parent, open_log
 
-_log = logging.getLogger(__name__)
-
 
 class Certificate:
     """The certificate for new connections on `context`: its first one, or the newest renewal."""
@@ -45,12 +43,9 @@ class Certificate:
         # Loading into the context that is in use would leave it without a key where one fails.
         context.sni_callback = self._on_client_hello
 
-    def renew(self, tls: TLS) -> None:
-        """Read the files of `tls`, if they have been renewed. Raises TLSError, and keeps what it
-        has."""
-        if tls != self._tls:
-            self._context = server_context(Path(tls.cert), Path(tls.key))
-            self._tls = tls
+    def renew(self) -> None:
+        """Read the files again. Raises TLSError, and keeps what it has."""
+        self._context = server_context(Path(self._tls.cert), Path(self._tls.key))
 
     def _on_client_hello(self, connection: ssl.SSLObject, name: str | None, _: object) -> None:
         """Called for each connection, whether the client named a host or not."""
@@ -63,15 +58,11 @@ def read_config(file: Path) -> ServerConfig:
 
 
 def reload(config_file: Path, keys: ClientKeys, certificate: Certificate | None) -> None:
-    """Apply what the supervisor, which has checked everything, has written anew. A certificate that
-    was replaced meanwhile by one that cannot be used is logged here."""
-    config = read_config(config_file)
-    keys.replace(config.api_keys)
-    if certificate is not None and config.tls is not None:
-        try:
-            certificate.renew(config.tls)
-        except TLSError as error:
-            _log.warning("%s; the former certificate stays in use", error)
+    """Apply what the supervisor has read anew. It has said what is wrong with a certificate."""
+    keys.replace(read_config(config_file).api_keys)
+    if certificate is not None:
+        with suppress(TLSError):
+            certificate.renew()
 
 
 # Longer than clients keep idle connections, so that it is they who close them.

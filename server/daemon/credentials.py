@@ -5,8 +5,6 @@ import ssl
 import stat
 from pathlib import Path
 
-import msgspec
-
 from server.settings.api_keys import (
     APIKey,
     APIKeyError,
@@ -61,7 +59,6 @@ class Credentials:
         if self.tls is not None:
             try:
                 self._read_tls()
-                self.tls = msgspec.structs.replace(self.tls, renewals=self.tls.renewals + 1)
             except SettingsError as error:
                 faults += 1
                 _log.warning("%s; the former certificate stays in use", error)
@@ -83,9 +80,10 @@ class Credentials:
         if cert is None:
             raise SettingsError(f"{self._names.of('tls_key')}: there is no certificate beside it")
         try:
-            return checked_tls(Path(cert), Path(key))
+            server_context(Path(cert), Path(key))
         except TLSError as error:
             raise SettingsError(f"{self._names.of(error.key)}: {error}") from None
+        return TLS(cert=cert, key=key)
 
 
 class TLSError(ValueError):
@@ -94,12 +92,6 @@ class TLSError(ValueError):
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
         self.key = key
-
-
-def checked_tls(cert: Path, key: Path) -> TLS:
-    """Both files as absolute paths. Raises TLSError unless `server_context` can load them."""
-    server_context(cert, key)
-    return TLS(cert=str(cert.absolute()), key=str(key.absolute()))
 
 
 def server_context(cert: Path, key: Path) -> ssl.SSLContext:

@@ -44,9 +44,7 @@ def describe(model: ServedModel) -> str:
 
 def welcome(config: ServerConfig, seconds: float) -> str:
     """The ready message: the daemon's addresses, and a command to try for each endpoint."""
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    scheme = "http" if config.tls is None else "https"
-    url = f"{scheme}://{host}:{config.port}"
+    url = config.url
     lines = [f"\npenstock is ready on {url} after {seconds:.1f} s."]
     lines.append(f"What it does, and a box to try it, in a browser: {url}/")
     if not config.api_keys:  # which a browser does not send

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from server.daemon.api_process import Certificate
@@ -43,22 +42,19 @@ async def connect(
 async def test_new_connections_see_the_newest(tmp_path: Path, name: str) -> None:
     cert, key = make_certificate(tmp_path)
     first = ssl.PEM_cert_to_DER_cert(cert.read_text())
-    tls = TLS(cert=str(cert), key=str(key))
     context = server_context(cert, key)
-    certificate = Certificate(context, tls)
+    certificate = Certificate(context, TLS(cert=str(cert), key=str(key)))
     async with echoing(context) as port:
         shown, reader, writer = await connect(port, name)
         assert shown == first
 
         key.write_text("broken")
         with pytest.raises(TLSError, match=str(key)):
-            certificate.renew(msgspec.structs.replace(tls, renewals=1))
+            certificate.renew()
         assert (await closed(await connect(port, name))) == first
 
         make_certificate(tmp_path)
-        certificate.renew(tls)  # which nobody has renewed
-        assert (await closed(await connect(port, name))) == first
-        certificate.renew(msgspec.structs.replace(tls, renewals=1))
+        certificate.renew()
         second = ssl.PEM_cert_to_DER_cert(cert.read_text())
         assert (await closed(await connect(port, name))) == second != first
 

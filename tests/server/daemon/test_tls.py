@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from server.daemon.credentials import TLSError, checked_tls
-from server.settings.settings import TLS
+from server.daemon.credentials import TLSError, server_context
 from tests.server.certificates import encrypt_key, make_certificate
 
 
@@ -16,21 +15,15 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def fault(cert: Path, key: Path) -> TLSError:
     with pytest.raises(TLSError) as caught:
-        checked_tls(cert, key)
+        server_context(cert, key)
     assert "\n" not in str(caught.value)
     return caught.value
-
-
-def test_a_pair_that_fits(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    cert, key = pair
-    monkeypatch.chdir(cert.parent)
-    assert checked_tls(Path(cert.name), Path(key.name)) == TLS(cert=str(cert), key=str(key))
 
 
 def test_a_chain_and_its_key_in_one_file(pair: tuple[Path, Path], tmp_path: Path) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(pair[1].read_bytes() + pair[0].read_bytes())
-    checked_tls(both, both)
+    server_context(both, both)
 
 
 def test_files_that_are_not_there(pair: tuple[Path, Path], tmp_path: Path) -> None:
