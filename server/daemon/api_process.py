@@ -1,10 +1,9 @@
 """One HTTP process: `python -P -m server.daemon.api_process CONFIG.json FD INDEX`.
 
-CONFIG.json holds a ServerConfig; FD is an inherited listening socket, shared with the other HTTP
-processes, of which this is number INDEX. The first DRAIN_SIGNAL drains, the second ends running
-requests; SIGHUP reads API keys and the certificate again; the supervisor answers
-Ctrl-C. SIGTERM ends it at once, and with it the daemon: one that drained beside others would have
-the daemon seem healthy and ill in turns.
+CONFIG.json holds a ServerConfig; FD is a listening socket that all HTTP processes share; INDEX is
+the number of this one. The first DRAIN_SIGNAL drains, the second ends running requests; SIGHUP
+reads API keys and the certificate again. SIGTERM ends it, and with it the daemon, at once: one that
+drained beside others would have the daemon seem healthy and ill in turns.
 """
 
 import asyncio
@@ -53,7 +52,6 @@ class Certificate:
 
 
 def read_config(file: Path) -> ServerConfig:
-    """The configuration that the supervisor has written."""
     return msgspec.json.decode(file.read_bytes(), type=ServerConfig)
 
 
@@ -143,9 +141,7 @@ async def serve(
 def _reload_on_sighup(
     config_file: Path, config: ServerConfig, service: Service, context: ssl.SSLContext | None
 ) -> None:
-    certificate = None
-    if context is not None and config.tls is not None:
-        certificate = Certificate(context, config.tls)
+    certificate = Certificate(context, config.tls) if context and config.tls else None
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, reload, config_file, service.keys, certificate)
     # It is blocked from birth: one that came since the configuration was read is handled now.

@@ -23,10 +23,7 @@ from server.service.service import Service
 
 
 def create_app(service: Service) -> ASGIApp:
-    """The HTTP application around `service`. Its lifespan holds the connections to the engines.
-
-    FastAPI describes the endpoints, serves the documentation and answers all other paths.
-    """
+    """The HTTP application around `service`, which connects to the engines while it lives."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:

@@ -26,10 +26,10 @@ class Credentials:
         self._settings = command.settings
         self._names = command.setting_names
         try:  # that of the command line was checked there
-            own = () if command.api_key is None else (GivenKey(checked_key(command.api_key)),)
+            key = command.api_key
+            self._own_key = [] if key is None else [GivenKey(checked_key(key))]
         except APIKeyError as error:
             raise SettingsError(f"{API_KEY_VARIABLE}: {error}") from None
-        self._own_key = own
         self._of_file = {file: self._read_keys(file) for file in self._settings.api_key_files}
         self.tls = self._read_tls()
         secrets = [*self._settings.api_key_files, *([self.tls.key] if self.tls else [])]
@@ -38,13 +38,11 @@ class Credentials:
 
     @property
     def api_keys(self) -> tuple[APIKey, ...]:
-        """All keys, each once."""
         of_files = [key for keys in self._of_file.values() for key in keys]
         return hashed([*self._own_key, *of_files])
 
     def read_again(self) -> None:
-        """Read all files again. One line is logged for each that cannot be used; what was read from
-        it before stays in force."""
+        """Read all files again. One that cannot be used is logged, and stays in force as it was."""
         faults = 0
         for file in self._of_file:
             try:
@@ -96,10 +94,7 @@ class TLSError(ValueError):
 
 def server_context(cert: Path, key: Path) -> ssl.SSLContext:
     """A server's context with what the files hold now. Raises TLSError unless they are PEM and
-    belong together.
-
-    An encrypted key is refused: nobody could type its passphrase.
-    """
+    belong together. Nobody could type an encrypted key's passphrase."""
     if b"-----BEGIN CERTIFICATE-----" not in _content("tls_cert", cert):
         raise TLSError("tls_cert", f"{cert} holds no PEM certificate")
     secret = _content("tls_key", key)

@@ -87,11 +87,8 @@ def serve(command: ServeCommand, hangup: Hangup) -> int:
 def build_config(
     command: ServeCommand, credentials: Credentials, *, port: int, folder: Path
 ) -> ServerConfig:
-    """The configuration of a daemon on `port` whose sockets are in `folder`.
-
-    Reads the models' configurations; models of the hub are downloaded. Raises SettingsError, or
-    what `set_up_model` raises.
-    """
+    """The configuration of a daemon on `port` whose sockets are in `folder`. Models of the hub are
+    downloaded. Raises SettingsError, or what `set_up_model` raises."""
     settings, names = command.settings, command.setting_names
     known = {ALL_KEYS, *(key.name for key in credentials.api_keys)}
     if unknown := [name for name in settings.share_prefixes if name not in known]:
@@ -125,10 +122,8 @@ def _check_traces(setting: str) -> None:
 
 @contextmanager
 def held_state(setting: str | None, keys: Sequence[APIKey]) -> Generator[State]:
-    """The state folder that the setting names, by default the user's, locked for this daemon.
-
-    What one of `keys` stored before it had a name becomes its name's.
-    """
+    """The state folder that the setting names, by default the user's, locked for this daemon. What
+    one of `keys` stored before it had a name becomes its name's."""
     if setting == NO_STATE:
         yield State(fault=_SWITCHED_OFF, switched_off=True)
         return
@@ -210,8 +205,8 @@ def _listening(host: str, port: int, setting_names: SettingNames) -> Generator[s
 
 
 def _raise_open_files_limit() -> None:
-    """Every connection is one: raise the limit to the hard limit, 65,536 at most, for this process
-    and its children."""
+    """Raise the limit, for this process and its children, as far as allowed: connections are
+    files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
     if soft != resource.RLIM_INFINITY and soft < limit:

@@ -1,8 +1,5 @@
-"""Engines that a program runs without HTTP or supervisor, daemons that start, and folders that
-announce what runs.
-
-Each daemon of this user says in its private folder which models it serves, as does such a program.
-"""
+"""Engines that a program runs without HTTP or supervisor, and private folders, in which they and
+daemons announce themselves."""
 
 import asyncio
 import fcntl
@@ -67,10 +64,8 @@ class RunningEngine(NamedTuple):
 async def running_engine(
     folder: Path, options: EngineOptions | None = None
 ) -> AsyncGenerator[RunningEngine]:
-    """The engine of the model in `folder`, until the block ends.
-
-    Raises StartError if it does not become ready, and what `set_up_model` raises.
-    """
+    """The engine of the model in `folder`, until the block ends. Raises StartError if it does not
+    become ready, and what `set_up_model` raises."""
     options = options or EngineOptions(log_level="warning")
     # Whoever submits all work at once expects it to wait. What large jobs leave to other clients
     # comes on top: there are none.
@@ -87,10 +82,8 @@ async def running_engine(
 
 @asynccontextmanager
 async def running_model(model: ServedModel, directory: Path) -> AsyncGenerator[RunningEngine]:
-    """The engine of a model whose sockets are in `directory`, until the block ends.
-
-    Raises StartError if it does not become ready.
-    """
+    """The engine of a model whose sockets are in `directory`, until the block ends. Raises
+    StartError if it does not become ready."""
     async with running_parts(engine_parts([model], directory)) as parts:
         client = EngineClient(model.engine.client_endpoint)
         try:
@@ -108,11 +101,9 @@ class RunningParts(list[RunningPart]):
         """The result of `ready`. Raises StartError after `seconds`, the name of whose `limit` it
         has, or once a process has ended."""
         waiting = asyncio.ensure_future(ready)
-        exits = [each.exit for each in self]
         try:
-            await asyncio.wait(
-                (waiting, *exits), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            either = (waiting, *(each.exit for each in self))
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 return waiting.result()
         finally:
@@ -170,12 +161,9 @@ class RunningDaemon(msgspec.Struct, frozen=True):
 
 @contextmanager
 def private_folder() -> Generator[tuple[Path, FileIO]]:
-    """A folder (0700) for sockets, and the file in it that `announce` writes.
-
-    The file is locked as long as this process lives, however that ends. Folders whose processes are
-    gone are deleted. Raises StartError if none can be made, or the names of sockets in it would be
-    too long.
-    """
+    """A folder (0700) for sockets, and the file in it that `announce` writes. The file is locked as
+    long as this process lives, however that ends. Folders whose processes are gone are deleted.
+    Raises StartError if none can be made, or the names of sockets in it would be too long."""
     with ExitStack() as stack:
         with room_for("make a folder for sockets"):
             sweep_private_folders()

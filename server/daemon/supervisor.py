@@ -19,10 +19,8 @@ from workers.contract.process import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 
 
 class Hangup:
-    """Handles SIGHUP from its making on, which is before anything that may take long.
-
-    Until somebody follows, the signal is kept; the end of the terminal ends the process.
-    """
+    """Handles SIGHUP from its making on. Until somebody follows, the signal is kept, and the end of
+    the terminal ends the process."""
 
     def __init__(self) -> None:
         # `nohup` has it ignored.
@@ -85,12 +83,9 @@ class Supervisor:
         on_hangup: Callable[[], None],
     ) -> None:
         """The daemon lives as long as its `parts` do, and the batch process is started again. With
-        a `stall_timeout` of 0 none is watched.
-
-        `on_started` gets all processes once they are spawned, and again after a restart. `on_ready`
-        gets the seconds that the start took. `on_hangup` is called after SIGHUP, before the API
-        processes get it.
-        """
+        a `stall_timeout` of 0 none is watched. `on_started` gets all processes once they are
+        spawned, and again after a restart, `on_ready` the seconds that the start took. `on_hangup`
+        is called after SIGHUP, before the API processes get it."""
         self._parts = [part for part in parts if part.role != "batch"]
         self._restarted = [part for part in parts if part.role == "batch"]
         self._config = config
@@ -234,8 +229,7 @@ class Supervisor:
         return [child for child in self._children if child.part.role == "api"]
 
     async def _drain(self) -> None:
-        """The API processes finish what runs and exit. The others are idle then. Batches go on
-        another time."""
+        """Have the API processes finish what runs and exit: all others are idle then."""
         self._draining = True
         for kept in self._kept:
             await kept.stop()
@@ -277,6 +271,5 @@ async def _first(*waits: Coroutine[object, object, object]) -> None:
 
 
 async def _wait(children: list[RunningPart], seconds: float | None) -> None:
-    """Until all have exited, or for that many seconds."""
     if children:
         await asyncio.wait([child.exit for child in children], timeout=seconds)

@@ -47,7 +47,6 @@ class Form(MultiPartParser):
         self.fields = {name: value for name, value in form.items() if isinstance(value, str)}
 
     def on_headers_finished(self) -> None:
-        """Have the file written into the upload."""
         super().on_headers_finished()
         part = self._current_part
         if part.file is not None:

@@ -1,8 +1,8 @@
 """The access log of one API process: lines of text or JSON. Never a body, a header, a key or a
 query.
 
-At 5,000 requests a second, a microsecond a line is half a percent of a core. Hence JSON's numbers
-are cut, which is faster than rounding, and repeated strings are cached.
+At 5,000 requests a second, a microsecond a line is half a percent of a core: JSON's numbers are
+cut, not rounded, and repeated strings are cached.
 """
 
 import time
@@ -70,8 +70,6 @@ class AccessLog:
 
 
 class LineFormat:
-    """Makes lines of one format."""
-
     def __init__(self, form: LogFormat) -> None:
         self.line = self._json if form == "json" else self._text
         self._is_json = form == "json"

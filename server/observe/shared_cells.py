@@ -19,8 +19,6 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Count:
-    """One cell."""
-
     __slots__ = ("_at", "_cells")
 
     def __init__(self, cells: "memoryview[float]", at: int) -> None:
@@ -40,7 +38,6 @@ class Distribution:
         self._sum = at + len(bounds) + 1
 
     def observe(self, value: float) -> None:
-        """Count one more, of this value."""
         self._cells[self._at + bisect_left(self._bounds, value)] += 1.0
         self._cells[self._sum] += value
 
@@ -81,11 +78,9 @@ class Family:
         return Count(cells, self._at(values))
 
     def distribution(self, cells: "memoryview[float]", *values: str) -> Distribution:
-        """The series of these label values, of a histogram."""
         return Distribution(cells, self._at(values), self.bounds)
 
     def metric(self, cells: Sequence[float]) -> Metric:
-        """As Prometheus shows it, with the values in `cells`."""
         labels = tuple(self._labels)
         if self.kind == "histogram":
             histogram = HistogramMetricFamily(self.name, self.text, labels=labels)

@@ -45,8 +45,7 @@ def operation(
     query: type[msgspec.Struct] | None = None,
 ) -> Operation:
     """An endpoint's answer, None for whatever a file holds, and body, which may be a `form`. A
-    streamed answer consists of `chunk`s. `path` describes the parameters of the path, the fields of
-    `query` are those of the query."""
+    streamed answer consists of `chunk`s. `path` describes its parameters, by name."""
     content: dict[str, Any] = (
         {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         if answer is None
@@ -124,7 +123,6 @@ class Endpoint:
 
     @property
     def handler(self) -> Handler:
-        """The function that answers a request."""
         if self._handler is None:
             # A declaration without `answered_by`: a mistake in its module, found at start.
             raise NotImplementedError(f"{self.method} {self.path} has no handler")
@@ -137,7 +135,6 @@ class Endpoint:
         return self._needs_key
 
     def answered_by(self, handler: Handler) -> Handler:
-        """Decorates the handler."""
         self._handler = handler
         return handler
 
@@ -147,7 +144,6 @@ class Endpoint:
 
 
 def ref(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of a struct that the description holds."""
     return {"$ref": REF.format(name=struct.__name__)}
 
 

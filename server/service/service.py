@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import Self, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -36,10 +36,6 @@ from server.settings.settings import Limits, ServedModel, ServerConfig
 from server.templates.template_client import TemplateClient
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.reranking import UNKNOWN_TEMPLATE
-
-if TYPE_CHECKING:
-    from server.observe.request_tracer import RequestTracer
-
 
 Result = TypeVar("Result")
 
@@ -130,7 +126,6 @@ class Registry:
             await model.chat.close()
 
     def abort_all(self, error: RefusalError) -> None:
-        """End every running job with `error`."""
         for model in self.models:
             model.client.abort_all(error)
 
@@ -155,7 +150,6 @@ class Registry:
         ]
 
     def has_task(self, task: Task) -> bool:
-        """True if some model has this task."""
         return any(model.served.execution.task == task for model in self.models)
 
     def named(self, name: str) -> Model:
@@ -194,7 +188,12 @@ class Service:
         if config.access_log is not None:
             alone = config.api_workers == 1
             self.access_log = AccessLog(config.access_log, self.metrics.dropped_lines, alone=alone)
-        self.tracer = _request_tracer(config.otlp_traces_endpoint)
+        self.tracer = None
+        if config.otlp_traces_endpoint is not None:
+            # Imported here: its packages are an extra.
+            from server.observe.request_tracer import RequestTracer  # noqa: PLC0415
+
+            self.tracer = RequestTracer(config.otlp_traces_endpoint)
         self.state = None
         if config.state.folder is not None:
             self.state = StateFolder(Path(config.state.folder), config.state.token)
@@ -218,11 +217,9 @@ class Service:
         endpoint: Endpoint,
         priority: int | None = None,
     ) -> Model:
-        """The model that the request of `record` means. `priority` is its job's.
-
-        Raises RefusalError if it cannot be served now, or not with that priority, or if the
-        engine's queue is known to be full.
-        """
+        """The model that the request of `record` means. `priority` is its job's. Raises
+        RefusalError if it cannot be served now, or not with that priority, or if the engine's queue
+        is known to be full."""
         found = self.registry.find(model, endpoint)
         record.model = found.name
         record.begun = time.perf_counter()
@@ -281,15 +278,6 @@ class Service:
         self.registry.abort_all(RefusalError("draining", "the server is shutting down"))
 
 
-def _request_tracer(endpoint: str | None) -> "RequestTracer | None":
-    if endpoint is None:
-        return None
-    # Imported here: its packages are an extra.
-    from server.observe.request_tracer import RequestTracer  # noqa: PLC0415
-
-    return RequestTracer(endpoint)
-
-
 class InFlight:
     """Counts the requests within its blocks, for which models work. A drain waits for them."""
 
@@ -319,17 +307,14 @@ class InFlight:
 
 
 def service_of(request: Request) -> Service:
-    """The service of the request's application."""
     return cast("Service", request.scope["service"])
 
 
 def record_of(request: Request) -> RequestRecord:
-    """The record of `request`."""
     return cast("RequestRecord", request.scope["record"])
 
 
 def json_answer(answer: object) -> Response:
-    """A good answer with `answer` as JSON."""
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
@@ -343,10 +328,7 @@ def time_left(limits: Limits, record: RequestRecord) -> float | None:
 
 async def within_limit(limits: Limits, record: RequestRecord, work: Awaitable[Result]) -> Result:
     """The result of `work`, or RefusalError `request_timeout` when the request's time is over."""
-    seconds = time_left(limits, record)
-    if seconds is None:
-        return await work
-    limit = asyncio.timeout(max(seconds, 0.0))
+    limit = asyncio.timeout(time_left(limits, record))
     try:
         async with limit:
             return await work
