@@ -101,16 +101,10 @@ class ChildProcess:
 
     def end(self) -> str:
         code = self.exit.result()
-        return f"exited with status {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+        killer = {each.value: each.name for each in signal.Signals}.get(-code, f"signal {-code}")
+        return f"exited with status {code}" if code >= 0 else f"was killed by {killer}"
 
     def _on_exit(self) -> None:
         self.exit.get_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         self.exit.set_result(self._process.wait())
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

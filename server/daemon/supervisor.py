@@ -86,8 +86,7 @@ class Supervisor:
         a `stall_timeout` of 0 none is watched. `on_started` gets all processes once they are
         spawned, and again after a restart, `on_ready` the seconds that the start took. `on_hangup`
         is called after SIGHUP, before the API processes get it."""
-        self._parts = [part for part in parts if part.role != "batch"]
-        self._restarted = [part for part in parts if part.role == "batch"]
+        self._parts = parts
         self._config = config
         self._hangup = hangup
         self._until_ready = until_ready
@@ -116,9 +115,10 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
             try:
                 for part in self._parts:
-                    self._children.append(RunningPart(part))
-                for part in self._restarted:
-                    self._kept.append(KeptRunning(part, self._name_processes))
+                    if part.role == "batch":
+                        self._kept.append(KeptRunning(part, self._name_processes))
+                    else:
+                        self._children.append(RunningPart(part))
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
             self._name_processes()

@@ -1,5 +1,6 @@
 """Forms (multipart/form-data, RFC 7578) with one file, which is not held in memory."""
 
+from collections.abc import AsyncGenerator
 from typing import BinaryIO, cast
 
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -9,6 +10,7 @@ from engine_core.refusal import RefusalError
 from server.batches.state.stored_files import Upload
 from server.errors import shortened
 from server.http.body import check_encoding, incoming, length_of
+from server.service.ledger import Account
 
 _MAX_FIELDS = 32
 _MAX_FIELD_BYTES = 4096
@@ -36,7 +38,8 @@ class Form(MultiPartParser):
         ClientLeftError, or what the upload raises."""
         check_encoding(self._request)
         try:
-            async with incoming(self._request, length_of(self._request, max_bytes)):
+            async with incoming(self._request, length_of(self._request, max_bytes)) as account:
+                self.stream = self._parts(account)
                 form = await self.parse()
             if not self._is_whole:
                 raise MultiPartException("it ends before its last boundary")
@@ -45,6 +48,12 @@ class Form(MultiPartParser):
             param = shortened(self._current_part.field_name) or None
             raise RefusalError("invalid_request", message, param) from None
         self.fields = {name: value for name, value in form.items() if isinstance(value, str)}
+
+    async def _parts(self, account: Account) -> AsyncGenerator[bytes]:
+        """The body. A part is held until it has been written."""
+        async for part in self._request.stream():
+            account.hold(len(part))
+            yield part
 
     def on_headers_finished(self) -> None:
         super().on_headers_finished()

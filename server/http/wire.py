@@ -141,8 +141,7 @@ class UnreadAnswers:
     def _cut(self, connection: HttpToolsProtocol, why: str) -> None:
         unread = self._watched[connection].unread
         self.forget(connection)
-        message = "a client that does not read its answer is cut off, %d bytes: %s"
-        CONNECTION_LOG.warning(message, unread, why)
+        CONNECTION_LOG.warning("a client is cut off with %d unread bytes: %s", unread, why)
         connection.transport.abort()
 
 
@@ -245,8 +244,11 @@ class WireProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Raises RefusalError for headers that cannot be served. They are too large, name no host,
         or two hosts or keys, or announce a coded body, or the target is bad."""
-        if self._stalled_bytes + self._read_bytes > self.max_header_bytes:
-            self._check_size()
+        if (
+            self._stalled_bytes + self._read_bytes > self.max_header_bytes
+            and self._head_bytes() > self.max_header_bytes
+        ):
+            raise self._too_large()
         if self.parser.should_upgrade():
             return
         names = [name for name, _ in self.headers]
@@ -291,10 +293,9 @@ class WireProtocol(HttpToolsProtocol):
                 message = "no `Transfer-Encoding` but `chunked` is served: send the body uncoded"
                 raise RefusalError("unsupported_transfer", message)
 
-    def _check_size(self) -> None:
+    def _head_bytes(self) -> int:
         fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
-        if len(self.url) + fields > self.max_header_bytes:
-            raise self._too_large()
+        return len(self.url) + fields
 
     def _too_large(self) -> RefusalError:
         message = f"request line and headers are larger than {self.max_header_bytes} bytes"
