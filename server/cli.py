@@ -1,5 +1,4 @@
-"""The command line: `penstock serve`, `batch`, `config`, `inspect`, `trace` and
-`bench`."""
+"""The command line: the commands of `penstock` and their flags."""
 
 import argparse
 import sys
@@ -162,7 +161,6 @@ def _add_serve_and_config(add_command: Callable[..., argparse.ArgumentParser]) -
 
 
 def _add_models(parser: argparse.ArgumentParser, groups: Sequence[FlagGroup]) -> None:
-    """The models, and the flags of `groups`."""
     parser.add_argument(
         "models",
         nargs="*",

@@ -1,7 +1,4 @@
-"""Every error that a client can get: one table from code to HTTP status, type and advice.
-
-`server.daemon.daemon.START_ERRORS` lists those that keep a daemon from starting.
-"""
+"""Every error that a client can get: one table from code to HTTP status, type and advice."""
 
 import math
 import re
@@ -14,8 +11,7 @@ from engine_core.refusal import ErrorCode, RefusalError
 
 
 class ErrorKind(NamedTuple):
-    """How a code is reported: HTTP status, OpenAI's `type`, seconds until the client may retry, and
-    other headers."""
+    """A code's HTTP status, OpenAI's `type`, seconds until the client may retry, other headers."""
 
     status: int
     type: str
@@ -97,7 +93,6 @@ def error_headers(error: RefusalError) -> dict[str, str]:
 
 
 def error_body(error: RefusalError) -> bytes:
-    """`error` as JSON."""
     detail = ErrorDetail(error.message, ERRORS[error.code].type, error.param, error.code)
     return msgspec.json.encode(ErrorBody(detail, detail=error.message))
 
@@ -138,11 +133,8 @@ _entries = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One validation error.
-
-    `path` leads to the value or field, or for an entry or key to the object that holds it. It is
-    empty for the whole input.
-    """
+    """One validation error. `path` leads to the value or field, or for an entry or key to the
+    object that holds it. It is empty for the whole input."""
 
     kind: Literal["value", "entry", "key", "missing", "unknown"]
     path: str
@@ -150,7 +142,6 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def fault_of(error: msgspec.ValidationError) -> Fault:
-    """Parse the message of `error`."""
     reason = str(error)
     path, kind = "", "value"
     if at := _AT_PATH.search(reason):

@@ -12,10 +12,8 @@ from workers.contract.process import BEAT_SECONDS, Heartbeat, end_process
 
 
 def lasting_task(work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
-    """Start a task that only ends when it has done its work, or is cancelled.
-
-    An exception that ends it ends the process: nobody would see it, as nobody waits for the task.
-    """
+    """Start a task that only ends when it has done its work, or is cancelled. An exception ends the
+    process: nobody waits for the task, and would see it."""
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_end_process)
     return task
@@ -36,11 +34,8 @@ async def keep_beating() -> None:
 
 @contextmanager
 def first_error(*kinds: type[Exception]) -> Generator[None]:
-    """Raise the first error alone where an `asyncio.TaskGroup` failed with these `kinds` only.
-
-    An error raised in an `except*` block is alone in some releases of Python, and in a group in
-    others (3.11.2).
-    """
+    """Raise the first error alone where an `asyncio.TaskGroup` failed with these `kinds` only. One
+    raised in an `except*` block is in a group in some releases of Python (3.11.2)."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -51,7 +46,6 @@ def first_error(*kinds: type[Exception]) -> Generator[None]:
 
 
 def _first_of(group: BaseExceptionGroup[Exception]) -> Exception:
-    """The first error of a group, at any depth."""
     first = group.exceptions[0]
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
@@ -60,8 +54,8 @@ class ChildProcess:
     """A running child in a session of its own: a terminal's Ctrl-C reaches only its parent.
 
     Its standard input is one end of a socket pair whose other end is `socket` (not blocking). The
-    kernel closes ours when this process ends, however it ends, and the child then exits. `exit`
-    becomes its status. Signals go through a pidfd, which can never mean another process.
+    kernel closes ours when this process ends, and the child then exits. `exit` becomes its status.
+    Signals go through a pidfd, which can never mean another process.
     """
 
     def __init__(
@@ -95,13 +89,10 @@ class ChildProcess:
         except OSError:
             self.socket.close()
             raise
+        self.pid = self._process.pid
+        """Its process id, which another process may have once it has exited."""
         self.exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.exit.get_loop().add_reader(self._pidfd, self._on_exit)
-
-    @property
-    def pid(self) -> int:
-        """The child's process id, which another process may have once it has exited."""
-        return self._process.pid
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, unless it has exited."""
@@ -109,18 +100,11 @@ class ChildProcess:
             signal.pidfd_send_signal(self._pidfd, number)
 
     def end(self) -> str:
-        """How it ended, in words."""
         code = self.exit.result()
-        return f"exited with status {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+        killer = {each.value: each.name for each in signal.Signals}.get(-code, f"signal {-code}")
+        return f"exited with status {code}" if code >= 0 else f"was killed by {killer}"
 
     def _on_exit(self) -> None:
         self.exit.get_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         self.exit.set_result(self._process.wait())
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -229,8 +229,8 @@ async def create_file(request: Request) -> FileObject:
     path = stored.state.files.path(file_id)
     async with _upload(stored, path, limits) as upload:
         upload.check(length_of(request, 0) - _BESIDE_FILE)
-        form = Form("file", upload)
-        await form.read(request, limits.max_file_size)
+        form = Form(request, "file", upload)
+        await form.read(limits.max_file_size)
         file = _described(form, file_id, stored.owner, upload.num_bytes)
         await asyncio.to_thread(upload.commit)
         await asyncio.to_thread(stored.state.files.add, file)

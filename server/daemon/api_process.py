@@ -1,10 +1,9 @@
 """One HTTP process: `python -P -m server.daemon.api_process CONFIG.json FD INDEX`.
 
-CONFIG.json holds a ServerConfig; FD is an inherited listening socket, shared with the other HTTP
-processes, of which this is number INDEX. The first DRAIN_SIGNAL drains, the second ends running
-requests; SIGHUP reads API keys and the certificate again; the supervisor answers
-Ctrl-C. SIGTERM ends it at once, and with it the daemon: one that drained beside others would have
-the daemon seem healthy and ill in turns.
+CONFIG.json holds a ServerConfig; FD is a listening socket that all HTTP processes share; INDEX is
+the number of this one. The first DRAIN_SIGNAL drains, the second ends running requests; SIGHUP
+reads API keys and the certificate again. SIGTERM ends it, and with it the daemon, at once: one that
+drained beside others would have the daemon seem healthy and ill in turns.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -33,8 +32,6 @@ from server.settings.api_keys import ClientKeys
 from server.settings.settings import TLS, ServerConfig
 from workers.contract.process import DRAIN_SIGNAL, exit_with_parent, open_log
 
-_log = logging.getLogger(__name__)
-
 
 class Certificate:
     """The certificate for new connections on `context`: its first one, or the newest renewal."""
@@ -45,12 +42,9 @@ class Certificate:
         # Loading into the context that is in use would leave it without a key where one fails.
         context.sni_callback = self._on_client_hello
 
-    def renew(self, tls: TLS) -> None:
-        """Read the files of `tls`, if they have been renewed. Raises TLSError, and keeps what it
-        has."""
-        if tls != self._tls:
-            self._context = server_context(Path(tls.cert), Path(tls.key))
-            self._tls = tls
+    def renew(self) -> None:
+        """Read the files again. Raises TLSError, and keeps what it has."""
+        self._context = server_context(Path(self._tls.cert), Path(self._tls.key))
 
     def _on_client_hello(self, connection: ssl.SSLObject, name: str | None, _: object) -> None:
         """Called for each connection, whether the client named a host or not."""
@@ -58,20 +52,15 @@ class Certificate:
 
 
 def read_config(file: Path) -> ServerConfig:
-    """The configuration that the supervisor has written."""
     return msgspec.json.decode(file.read_bytes(), type=ServerConfig)
 
 
 def reload(config_file: Path, keys: ClientKeys, certificate: Certificate | None) -> None:
-    """Apply what the supervisor, which has checked everything, has written anew. A certificate that
-    was replaced meanwhile by one that cannot be used is logged here."""
-    config = read_config(config_file)
-    keys.replace(config.api_keys)
-    if certificate is not None and config.tls is not None:
-        try:
-            certificate.renew(config.tls)
-        except TLSError as error:
-            _log.warning("%s; the former certificate stays in use", error)
+    """Apply what the supervisor has read anew. It has said what is wrong with a certificate."""
+    keys.replace(read_config(config_file).api_keys)
+    if certificate is not None:
+        with suppress(TLSError):
+            certificate.renew()
 
 
 # Longer than clients keep idle connections, so that it is they who close them.
@@ -152,9 +141,7 @@ async def serve(
 def _reload_on_sighup(
     config_file: Path, config: ServerConfig, service: Service, context: ssl.SSLContext | None
 ) -> None:
-    certificate = None
-    if context is not None and config.tls is not None:
-        certificate = Certificate(context, config.tls)
+    certificate = Certificate(context, config.tls) if context and config.tls else None
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, reload, config_file, service.keys, certificate)
     # It is blocked from birth: one that came since the configuration was read is handled now.

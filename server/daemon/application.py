@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 import server.api
-from engine_core.refusal import ErrorCode, RefusalError
+from engine_core.refusal import RefusalError
 from server import __version__
 from server.errors import INTERNAL
 from server.http.answers import ErrorAnswer
@@ -23,10 +23,7 @@ from server.service.service import Service
 
 
 def create_app(service: Service) -> ASGIApp:
-    """The HTTP application around `service`. Its lifespan holds the connections to the engines.
-
-    FastAPI describes the endpoints, serves the documentation and answers all other paths.
-    """
+    """The HTTP application around `service`, which connects to the engines while it lives."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -56,13 +53,10 @@ def create_app(service: Service) -> ASGIApp:
 
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:
+    """Answer for starlette: nothing is at a path, or not by this method."""
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
-    code: ErrorCode = "not_found" if status == HTTPStatus.NOT_FOUND else "invalid_request"
-    if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        code = "method_not_allowed"
-    elif status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        code = "internal_error"
+    code = "not_found" if status == HTTPStatus.NOT_FOUND else "method_not_allowed"
     return ErrorAnswer(RefusalError(code, status.phrase), headers=error.headers)
 
 

@@ -5,8 +5,6 @@ import ssl
 import stat
 from pathlib import Path
 
-import msgspec
-
 from server.settings.api_keys import (
     APIKey,
     APIKeyError,
@@ -28,10 +26,10 @@ class Credentials:
         self._settings = command.settings
         self._names = command.setting_names
         try:  # that of the command line was checked there
-            own = () if command.api_key is None else (GivenKey(checked_key(command.api_key)),)
+            key = command.api_key
+            self._own_key = [] if key is None else [GivenKey(checked_key(key))]
         except APIKeyError as error:
             raise SettingsError(f"{API_KEY_VARIABLE}: {error}") from None
-        self._own_key = own
         self._of_file = {file: self._read_keys(file) for file in self._settings.api_key_files}
         self.tls = self._read_tls()
         secrets = [*self._settings.api_key_files, *([self.tls.key] if self.tls else [])]
@@ -40,13 +38,11 @@ class Credentials:
 
     @property
     def api_keys(self) -> tuple[APIKey, ...]:
-        """All keys, each once."""
         of_files = [key for keys in self._of_file.values() for key in keys]
         return hashed([*self._own_key, *of_files])
 
     def read_again(self) -> None:
-        """Read all files again. One line is logged for each that cannot be used; what was read from
-        it before stays in force."""
+        """Read all files again. One that cannot be used is logged, and stays in force as it was."""
         faults = 0
         for file in self._of_file:
             try:
@@ -61,7 +57,6 @@ class Credentials:
         if self.tls is not None:
             try:
                 self._read_tls()
-                self.tls = msgspec.structs.replace(self.tls, renewals=self.tls.renewals + 1)
             except SettingsError as error:
                 faults += 1
                 _log.warning("%s; the former certificate stays in use", error)
@@ -83,9 +78,10 @@ class Credentials:
         if cert is None:
             raise SettingsError(f"{self._names.of('tls_key')}: there is no certificate beside it")
         try:
-            return checked_tls(Path(cert), Path(key))
+            server_context(Path(cert), Path(key))
         except TLSError as error:
             raise SettingsError(f"{self._names.of(error.key)}: {error}") from None
+        return TLS(cert=cert, key=key)
 
 
 class TLSError(ValueError):
@@ -96,18 +92,9 @@ class TLSError(ValueError):
         self.key = key
 
 
-def checked_tls(cert: Path, key: Path) -> TLS:
-    """Both files as absolute paths. Raises TLSError unless `server_context` can load them."""
-    server_context(cert, key)
-    return TLS(cert=str(cert.absolute()), key=str(key.absolute()))
-
-
 def server_context(cert: Path, key: Path) -> ssl.SSLContext:
     """A server's context with what the files hold now. Raises TLSError unless they are PEM and
-    belong together.
-
-    An encrypted key is refused: nobody could type its passphrase.
-    """
+    belong together. Nobody could type an encrypted key's passphrase."""
     if b"-----BEGIN CERTIFICATE-----" not in _content("tls_cert", cert):
         raise TLSError("tls_cert", f"{cert} holds no PEM certificate")
     secret = _content("tls_key", key)

@@ -12,19 +12,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
 from server.batches.state.database import StateFolderError
 from server.batches.state.state_folder import NoStateFolderError, StateLock
 from server.daemon.credentials import Credentials
-from server.daemon.parts import PROCESS_FILE, RunningPart, daemon_parts, write_server_config
+from server.daemon.parts import PROCESS_FILE, Part, RunningPart, daemon_parts, write_server_config
 from server.daemon.run import (
     StartError,
     announce,
     private_folder,
-    sweep_private_folders,
+    room_for,
     until_ready,
 )
 from server.daemon.supervisor import Hangup, Supervisor
@@ -47,10 +47,6 @@ from server.settings.settings import (
 from workers.contract.process import TIME_FORMAT
 
 _BACKLOG = 2048
-_MAX_SOCKET_PATH = 107
-"""The longest name of a Unix socket on Linux, in bytes."""
-_LONGEST_NAME = len("/symm_mem-4194304")
-"""The longest name of a socket in the private folder: of a worker with the highest possible PID."""
 _TRACES_PACKAGE = "opentelemetry-exporter-otlp-proto-http"
 _SWITCHED_OFF = "this server stores no files and no batches: --state-dir is none"
 _UNUSABLE = "this server has no folder for files and batches (--state-dir): its log has the reason"
@@ -73,7 +69,7 @@ def serve(command: ServeCommand, hangup: Hangup) -> int:
     _log_to_stderr(settings.log_level)
     _raise_open_files_limit()
     where = _listening(settings.host, settings.port, setting_names)
-    with where as listener, _socket_folder() as (folder, announcement), ExitStack() as stack:
+    with where as listener, private_folder() as (folder, announcement), ExitStack() as stack:
         credentials = Credentials(command)
         port = listener.getsockname()[1]
         state = stack.enter_context(held_state(settings.state_dir, credentials.api_keys))
@@ -82,19 +78,17 @@ def serve(command: ServeCommand, hangup: Hangup) -> int:
         for model in config.models:
             _log.info("starting %s", describe(model))
         _warn_of_few_open_files(config)
-        with _room_for(f"write to {folder}"):
+        with room_for(f"write to {folder}"):
             announce(announcement, config.models)
-        return asyncio.run(_supervise(config, credentials, listener, folder, hangup))
+            parts = daemon_parts(config, listener.fileno(), folder)
+        return asyncio.run(_supervise(parts, config, credentials, listener, folder, hangup))
 
 
 def build_config(
     command: ServeCommand, credentials: Credentials, *, port: int, folder: Path
 ) -> ServerConfig:
-    """The configuration of a daemon on `port` whose sockets are in `folder`.
-
-    Reads the models' configurations; models of the hub are downloaded. Raises SettingsError, or
-    what `set_up_model` raises.
-    """
+    """The configuration of a daemon on `port` whose sockets are in `folder`. Models of the hub are
+    downloaded. Raises SettingsError, or what `set_up_model` raises."""
     settings, names = command.settings, command.setting_names
     known = {ALL_KEYS, *(key.name for key in credentials.api_keys)}
     if unknown := [name for name in settings.share_prefixes if name not in known]:
@@ -128,10 +122,8 @@ def _check_traces(setting: str) -> None:
 
 @contextmanager
 def held_state(setting: str | None, keys: Sequence[APIKey]) -> Generator[State]:
-    """The state folder that the setting names, by default the user's, locked for this daemon.
-
-    What one of `keys` stored before it had a name becomes its name's.
-    """
+    """The state folder that the setting names, by default the user's, locked for this daemon. What
+    one of `keys` stored before it had a name becomes its name's."""
     if setting == NO_STATE:
         yield State(fault=_SWITCHED_OFF, switched_off=True)
         return
@@ -153,6 +145,7 @@ def held_state(setting: str | None, keys: Sequence[APIKey]) -> Generator[State]:
 
 
 async def _supervise(
+    parts: Sequence[Part],
     config: ServerConfig,
     credentials: Credentials,
     listener: socket.socket,
@@ -165,9 +158,9 @@ async def _supervise(
     def reload() -> None:
         """Give the API processes the credentials that the files hold now."""
         credentials.read_again()
-        own = {"api_keys": credentials.api_keys, "tls": credentials.tls}
+        renewed = msgspec.structs.replace(config, api_keys=credentials.api_keys)
         try:
-            write_server_config(msgspec.structs.replace(config, **own), folder)
+            write_server_config(renewed, folder)
         except OSError as error:
             _log.warning("cannot write to %s: %s; nothing has changed", folder, error.strerror)
 
@@ -175,15 +168,13 @@ async def _supervise(
         # The API processes alone hold it from then on: a connection must not wait in the queue of
         # a socket that nobody will accept from.
         listener.close()
-        parts = [(child.pid, child.part) for child in children]
-        others = [DaemonProcess(pid, p.role, p.model or "", p.number) for pid, p in parts]
+        running = [(child.pid, child.part) for child in children]
+        others = [DaemonProcess(pid, p.role, p.model or "", p.number) for pid, p in running]
         with suppress(OSError):  # a full disk costs no more than what metrics show of memory
             write_processes(
                 folder / PROCESS_FILE, [DaemonProcess(os.getpid(), "supervisor"), *others]
             )
 
-    with _room_for(f"write to {folder}"):
-        parts = daemon_parts(config, listener.fileno(), folder)
     supervisor = Supervisor(
         parts,
         config,
@@ -213,35 +204,9 @@ def _listening(host: str, port: int, setting_names: SettingNames) -> Generator[s
         yield listener
 
 
-@contextmanager
-def _socket_folder() -> Generator[tuple[Path, TextIO]]:
-    """A private folder for the daemon's sockets and its children's configurations.
-
-    Raises StartError if it cannot be made, or the names of its sockets would be too long.
-    """
-    with ExitStack() as stack:
-        with _room_for("make a folder for sockets"):
-            sweep_private_folders()
-            folder, announcement = stack.enter_context(private_folder())
-        if len(str(folder)) + _LONGEST_NAME > _MAX_SOCKET_PATH:
-            raise StartError(f"{folder.parent} is too long a path for sockets; set TMPDIR")
-        yield folder, announcement
-
-
-@contextmanager
-def _room_for(what: str) -> Generator[None]:
-    """Raises StartError where the file system refuses: it is full, for one."""
-    try:
-        yield
-    except OSError as error:
-        raise StartError(
-            f"cannot {what}: {error.strerror}; TMPDIR can name a folder elsewhere"
-        ) from None
-
-
 def _raise_open_files_limit() -> None:
-    """Every connection is one: raise the limit to the hard limit, 65,536 at most, for this process
-    and its children."""
+    """Raise the limit, for this process and its children, as far as allowed: connections are
+    files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
     if soft != resource.RLIM_INFINITY and soft < limit:

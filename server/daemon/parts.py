@@ -1,7 +1,4 @@
-"""The daemon's child processes: commands, environments, configuration files, and each as it runs.
-
-`supervisor.py` starts and ends them all.
-"""
+"""The daemon's child processes, which `supervisor.py` starts and ends."""
 
 import asyncio
 import logging
@@ -59,10 +56,7 @@ _API_SETTINGS = {
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A child process to be: of an engine that of `model`, or an API process, which serves all.
-
-    `number` is a worker's stage, or counts API processes. `inherited_fd` stays open in it, and is
-    closed in the supervisor.
-    """
+    `number` is a worker's stage, or counts API processes. `inherited_fd` stays open in it."""
 
     title: str
     role: Role
@@ -102,7 +96,6 @@ def daemon_parts(config: ServerConfig, listening_fd: int, directory: Path) -> li
 
 
 def engine_parts(models: Sequence[ServedModel], directory: Path) -> list[Part]:
-    """The engine core and the workers of each model."""
     parts: list[Part] = []
     for index, model in enumerate(models):
         name = model.execution.name
@@ -196,7 +189,6 @@ class RunningPart(ChildProcess):
         return self._silent
 
     def kill_stalled(self) -> None:
-        """Kill it because it stands still."""
         seconds = self._silent * BEAT_SECONDS
         self._stall = f"stood still (no heartbeat for {seconds:g} s) and was killed"
         self.signal(signal.SIGKILL)
@@ -220,33 +212,29 @@ class KeptRunning:
         """Start it. `on_restart` is called when it has been started again. Raises OSError."""
         self._part = part
         self._on_restart = on_restart
-        self._child = RunningPart(part)
-        self._keeping = lasting_task(self._keep(), f"{part.title} kept running")
-
-    @property
-    def child(self) -> RunningPart:
+        self.child = RunningPart(part)
         """The one that runs, or ran last."""
-        return self._child
+        self._keeping = lasting_task(self._keep(), f"{part.title} kept running")
 
     async def stop(self) -> None:
         """End it: what it was doing goes on at the next start. Idempotent."""
         self._keeping.cancel()
-        self._child.signal(signal.SIGTERM)
-        await asyncio.wait([self._child.exit], timeout=_GRACE_S)
-        self._child.signal(signal.SIGKILL)
-        await asyncio.wait([self._child.exit])
+        self.child.signal(signal.SIGTERM)
+        await asyncio.wait([self.child.exit], timeout=_GRACE_S)
+        self.child.signal(signal.SIGKILL)
+        await asyncio.wait([self.child.exit])
 
     async def _keep(self) -> None:
         pause = _FIRST_PAUSE_S
         while True:
             started = time.monotonic()
-            await asyncio.wait([self._child.exit])
+            await asyncio.wait([self.child.exit])
             if time.monotonic() - started > _LONGEST_PAUSE_S:
                 pause = _FIRST_PAUSE_S
-            end = self._child.end()
+            end = self.child.end()
             _log.warning("the %s %s; starting it again in %g s", self._part.title, end, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             with suppress(OSError):  # no memory, for one: tried again after the next pause
-                self._child = RunningPart(self._part)
+                self.child = RunningPart(self._part)
                 self._on_restart()

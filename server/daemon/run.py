@@ -1,12 +1,8 @@
-"""Engines that a program runs without HTTP or supervisor, daemons that start, and folders that
-announce what runs.
-
-Each daemon of this user says in its private folder which models it serves, as does such a program.
-"""
+"""Engines that a program runs without HTTP or supervisor, and private folders, in which they and
+daemons announce themselves."""
 
 import asyncio
 import fcntl
-import http.client
 import os
 import shutil
 import signal
@@ -14,9 +10,12 @@ import ssl
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from http.client import HTTPException
+from io import FileIO
 from pathlib import Path
-from typing import NamedTuple, TextIO, TypeVar
+from typing import NamedTuple, TypeVar
+from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import msgspec
 
@@ -41,6 +40,12 @@ FOLDER_PREFIX = "penstock-"
 
 _FILE = "running.json"
 
+_MAX_SOCKET_PATH = 107
+"""The longest name of a Unix socket on Linux, in bytes."""
+
+_LONGEST_NAME = len("/symm_mem-4194304")
+"""The longest name of a socket in the private folder: of a worker with the highest possible PID."""
+
 _SETTLED_S = 60.0
 
 _READY_POLL_S, _PROBE_TIMEOUT_S = 0.05, 2.0
@@ -59,10 +64,8 @@ class RunningEngine(NamedTuple):
 async def running_engine(
     folder: Path, options: EngineOptions | None = None
 ) -> AsyncGenerator[RunningEngine]:
-    """The engine of the model in `folder`, until the block ends.
-
-    Raises StartError if it does not become ready, and what `set_up_model` raises.
-    """
+    """The engine of the model in `folder`, until the block ends. Raises StartError if it does not
+    become ready, and what `set_up_model` raises."""
     options = options or EngineOptions(log_level="warning")
     # Whoever submits all work at once expects it to wait. What large jobs leave to other clients
     # comes on top: there are none.
@@ -79,10 +82,8 @@ async def running_engine(
 
 @asynccontextmanager
 async def running_model(model: ServedModel, directory: Path) -> AsyncGenerator[RunningEngine]:
-    """The engine of a model whose sockets are in `directory`, until the block ends.
-
-    Raises StartError if it does not become ready.
-    """
+    """The engine of a model whose sockets are in `directory`, until the block ends. Raises
+    StartError if it does not become ready."""
     async with running_parts(engine_parts([model], directory)) as parts:
         client = EngineClient(model.engine.client_endpoint)
         try:
@@ -94,22 +95,29 @@ async def running_model(model: ServedModel, directory: Path) -> AsyncGenerator[R
 
 
 class RunningParts(list[RunningPart]):
-    async def until(self, ready: Coroutine[object, object, _ResultT], seconds: float) -> _ResultT:
-        """The result of `ready`. Raises StartError after `seconds`, or once a process has ended."""
+    async def until(
+        self, ready: Coroutine[object, object, _ResultT], seconds: float, limit: str = ""
+    ) -> _ResultT:
+        """The result of `ready`. Raises StartError after `seconds`, the name of whose `limit` it
+        has, or once a process has ended."""
         waiting = asyncio.ensure_future(ready)
-        exits = [each.exit for each in self]
         try:
-            await asyncio.wait(
-                (waiting, *exits), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            either = (waiting, *(each.exit for each in self))
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 return waiting.result()
         finally:
             waiting.cancel()
-        for each in self:
-            if each.exit.done():
-                raise StartError(f"the {each.part.title} {each.end()}")
-        raise StartError(f"not ready after {seconds:g} s")
+        if ended := [each for each in self if each.exit.done()]:
+            raise StartError(f"the {cause_of(ended)} while starting")
+        raise StartError(f"not ready after {seconds:g} s{limit}")
+
+
+def cause_of(ended: Sequence[RunningPart]) -> str:
+    """Name and end of a worker that was killed, or else of what ended first."""
+    killed = (part for part in ended if part.part.role == "worker" and part.exit.result() < 0)
+    cause = next(killed, ended[0])
+    return f"{cause.part.title} {cause.end()}"
 
 
 @asynccontextmanager
@@ -133,23 +141,15 @@ async def until_ready(config: ServerConfig) -> None:
 
 
 def _is_ready(config: ServerConfig) -> bool:
-    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared, not bound)
-    host, timeout = everywhere.get(config.host, config.host), _PROBE_TIMEOUT_S
-    if config.tls is None:
-        connection = http.client.HTTPConnection(host, config.port, timeout=timeout)
-    else:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False  # the certificate need not name it
-        context.verify_mode = ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(
-            host, config.port, timeout=timeout, context=context
-        )
-    with closing(connection):
-        try:
-            connection.request("GET", "/health/ready")
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # the certificate need not name it
+    context.verify_mode = ssl.CERT_NONE
+    opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
+    try:
+        opener.open(f"{config.url}/health/ready", timeout=_PROBE_TIMEOUT_S).close()
+    except (OSError, HTTPException):
+        return False
+    return True
 
 
 class RunningDaemon(msgspec.Struct, frozen=True):
@@ -160,30 +160,38 @@ class RunningDaemon(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def private_folder() -> Generator[tuple[Path, TextIO]]:
-    """A folder (0700) for sockets, and the file in it that `announce` writes.
+def private_folder() -> Generator[tuple[Path, FileIO]]:
+    """A folder (0700) for sockets, and the file in it that `announce` writes. The file is locked as
+    long as this process lives, however that ends. Folders whose processes are gone are deleted.
+    Raises StartError if none can be made, or the names of sockets in it would be too long."""
+    with ExitStack() as stack:
+        with room_for("make a folder for sockets"):
+            sweep_private_folders()
+            folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            # Without a buffer, which a full disk would refuse when the file is closed.
+            file = stack.enter_context((folder / _FILE).open("wb", buffering=0))
+        # Who looks for daemons holds it for a moment.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if len(str(folder)) + _LONGEST_NAME > _MAX_SOCKET_PATH:
+            raise StartError(f"{folder.parent} is too long a path for sockets; set TMPDIR")
+        yield folder, file
 
-    The file is locked as long as this process lives, however that ends. Raises OSError.
-    """
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+
+@contextmanager
+def room_for(what: str) -> Generator[None]:
+    """Raises StartError where the file system refuses: it is full, for one."""
     try:
-        file = (folder / _FILE).open("w")
-        try:
-            # Who looks for daemons holds it for a moment.
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield folder, file
-        finally:
-            # What a full disk has refused was said when it was written.
-            with suppress(OSError):
-                file.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        yield
+    except OSError as error:
+        raise StartError(
+            f"cannot {what}: {error.strerror}; TMPDIR can name a folder elsewhere"
+        ) from None
 
 
-def announce(file: TextIO, models: Sequence[ServedModel]) -> None:
+def announce(file: FileIO, models: Sequence[ServedModel]) -> None:
     """Say in the file of a private folder that this process serves `models`. Raises OSError."""
-    file.write(msgspec.json.encode(RunningDaemon(os.getpid(), tuple(models))).decode())
-    file.flush()
+    file.write(msgspec.json.encode(RunningDaemon(os.getpid(), tuple(models))))
 
 
 def running_daemons() -> list[RunningDaemon]:

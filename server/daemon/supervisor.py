@@ -6,22 +6,21 @@ import math
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from types import FrameType
 
 from server.daemon.parts import KeptRunning, Part, RunningPart
+from server.daemon.run import RunningParts, StartError, cause_of
 from server.event_loop import lasting_task
 from server.settings.settings import ServerConfig
 from workers.contract.process import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 
 
 class Hangup:
-    """Handles SIGHUP from its making on, which is before anything that may take long.
-
-    Until somebody follows, the signal is kept; the end of the terminal ends the process.
-    """
+    """Handles SIGHUP from its making on. Until somebody follows, the signal is kept, and the end of
+    the terminal ends the process."""
 
     def __init__(self) -> None:
         # `nohup` has it ignored.
@@ -78,27 +77,23 @@ class Supervisor:
         config: ServerConfig,
         hangup: Hangup,
         *,
-        until_ready: Callable[[], Awaitable[None]],
+        until_ready: Callable[[], Coroutine[object, object, None]],
         on_started: Callable[[Sequence[RunningPart]], None],
         on_ready: Callable[[float], None],
         on_hangup: Callable[[], None],
     ) -> None:
         """The daemon lives as long as its `parts` do, and the batch process is started again. With
-        a `stall_timeout` of 0 none is watched.
-
-        `on_started` gets all processes once they are spawned, and again after a restart. `on_ready`
-        gets the seconds that the start took. `on_hangup` is called after SIGHUP, before the API
-        processes get it.
-        """
-        self._parts = [part for part in parts if part.role != "batch"]
-        self._restarted = [part for part in parts if part.role == "batch"]
+        a `stall_timeout` of 0 none is watched. `on_started` gets all processes once they are
+        spawned, and again after a restart, `on_ready` the seconds that the start took. `on_hangup`
+        is called after SIGHUP, before the API processes get it."""
+        self._parts = parts
         self._config = config
         self._hangup = hangup
         self._until_ready = until_ready
         self._on_started = on_started
         self._on_ready = on_ready
         self._on_hangup = on_hangup
-        self._children: list[RunningPart] = []
+        self._children = RunningParts()
         self._kept: list[KeptRunning] = []
         self._lost: dict[str, list[RunningPart]] = {}
         self._unlogged: list[str] = []
@@ -120,9 +115,10 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
             try:
                 for part in self._parts:
-                    self._children.append(RunningPart(part))
-                for part in self._restarted:
-                    self._kept.append(KeptRunning(part, self._name_processes))
+                    if part.role == "batch":
+                        self._kept.append(KeptRunning(part, self._name_processes))
+                    else:
+                        self._children.append(RunningPart(part))
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
             self._name_processes()
@@ -155,41 +151,20 @@ class Supervisor:
             child.signal(signal.SIGHUP)
 
     async def _start_and_serve(self) -> int:
-        died = asyncio.create_task(self._first_death())
-        stopped = asyncio.create_task(self._stop.wait())
-        ready = asyncio.create_task(self._seconds_to_start())
+        started, seconds = time.monotonic(), self._config.startup_timeout
+        ready = self._children.until(self._until_ready(), seconds, " (--startup-timeout)")
         try:
-            await asyncio.wait(
-                (died, stopped, ready),
-                timeout=self._config.startup_timeout,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if ready.done():
-                self._on_ready(ready.result())
-                return await self._serve()
-            if stopped.done():
-                await self._drain()
-                return 0
-            why = f"not ready after {self._config.startup_timeout:g} s (--startup-timeout)"
-            if died.done():
-                why = f"the {died.result().part.title} {died.result().end()} while starting"
+            await _first(ready, self._stop.wait())
+        except StartError as error:
             # There is nobody to answer yet, and nothing must follow the line that says why.
             await self._end(grace=0.0)
-            _log.error("%s", why)
+            _log.error("%s", error)
             return 1
-        finally:
-            for task in (died, stopped, ready):
-                task.cancel()
-
-    async def _seconds_to_start(self) -> float:
-        started = time.monotonic()
-        await self._until_ready()
-        return time.monotonic() - started
-
-    async def _first_death(self) -> RunningPart:
-        exits = [child.exit for child in self._children]
-        await asyncio.wait(exits, return_when=asyncio.FIRST_COMPLETED)
-        return _cause([child for child in self._children if child.exit.done()])
+        if self._stop.is_set():
+            await self._drain()
+            return 0
+        self._on_ready(time.monotonic() - started)
+        return await self._serve()
 
     async def _serve(self) -> int:
         """Until a signal comes or a part dies. Then the requests in flight are finished."""
@@ -224,20 +199,18 @@ class Supervisor:
         if not self._serving or drained or self._force.is_set():
             return
         lost = part.model or part.title
-        ended = self._lost.setdefault(lost, [])
-        ended.append(child)
         later = asyncio.get_running_loop().call_later
-        if len(ended) == 1:
+        if lost not in self._lost:
             self._unlogged.append(lost)
             later(_CAUSE_S, self._log_losses)
+        self._lost.setdefault(lost, []).append(child)
         if part.role == "engine":
             later(_CAUSE_S, self._kill_workers, part.model)
 
     def _log_losses(self) -> None:
-        """Name the cause. What runs elsewhere is then finished."""
+        """Name the causes. What runs elsewhere is then finished."""
         for lost in self._unlogged:
-            cause = _cause(self._lost[lost])
-            _log.error("the %s %s; %s", cause.part.title, cause.end(), self._consequence())
+            _log.error("the %s; stopping", cause_of(self._lost[lost]))
         self._unlogged.clear()
         self._died.set()
 
@@ -246,11 +219,6 @@ class Supervisor:
         for child in self._children:
             if child.part.model == model:
                 child.signal(signal.SIGKILL)
-
-    def _consequence(self) -> str:
-        if self._draining or not self._can_finish():
-            return "stopping"
-        return f"stopping: up to {self._config.drain_timeout:g} s for the others to finish"
 
     def _can_finish(self) -> bool:
         """Whether a whole model is left, and an API process to answer for it."""
@@ -261,8 +229,7 @@ class Supervisor:
         return [child for child in self._children if child.part.role == "api"]
 
     async def _drain(self) -> None:
-        """The API processes finish what runs and exit. The others are idle then. Batches go on
-        another time."""
+        """Have the API processes finish what runs and exit: all others are idle then."""
         self._draining = True
         for kept in self._kept:
             await kept.stop()
@@ -293,12 +260,6 @@ class Supervisor:
         await _wait(self._children, None)
 
 
-def _cause(ended: Sequence[RunningPart]) -> RunningPart:
-    """A worker that was killed, or else what ended first."""
-    killed = (part for part in ended if part.part.role == "worker" and part.exit.result() < 0)
-    return next(killed, ended[0])
-
-
 async def _first(*waits: Coroutine[object, object, object]) -> None:
     """Until one of them is over. The others are cancelled. Raises what that one has raised."""
     tasks = [asyncio.create_task(wait) for wait in waits]
@@ -310,6 +271,5 @@ async def _first(*waits: Coroutine[object, object, object]) -> None:
 
 
 async def _wait(children: list[RunningPart], seconds: float | None) -> None:
-    """Until all have exited, or for that many seconds."""
     if children:
         await asyncio.wait([child.exit for child in children], timeout=seconds)

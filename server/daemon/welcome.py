@@ -27,7 +27,6 @@ _EXAMPLES: dict[str, tuple[tuple[Task, ...], dict[str, object]]] = {
 
 
 def describe(model: ServedModel) -> str:
-    """One line on how a model is about to run."""
     execution = model.execution
     first, last = execution.devices[0], execution.devices[-1]
     between = "and" if len(execution.gpus) == 2 else "to"
@@ -44,14 +43,14 @@ def describe(model: ServedModel) -> str:
 
 def welcome(config: ServerConfig, seconds: float) -> str:
     """The ready message: the daemon's addresses, and a command to try for each endpoint."""
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    scheme = "http" if config.tls is None else "https"
-    url = f"{scheme}://{host}:{config.port}"
-    lines = [f"\npenstock is ready on {url} after {seconds:.1f} s."]
-    lines.append(f"What it does, and a box to try it, in a browser: {url}/")
-    if not config.api_keys:  # which a browser does not send
-        lines.append(f"Documentation of every endpoint, to read and to try: {url}/docs")
-    lines.append("From a shell:")
+    url = config.url
+    documentation = f"Documentation of every endpoint, to read and to try: {url}/docs"
+    lines = [
+        f"\npenstock is ready on {url} after {seconds:.1f} s.",
+        f"What it does, and a box to try it, in a browser: {url}/",
+        *([] if config.api_keys else [documentation]),  # keys, which a browser does not send
+        "From a shell:",
+    ]
     for endpoint, (tasks, body) in _EXAMPLES.items():
         name = next((m.name for m in config.models if _serves(m, endpoint, tasks)), None)
         if name is not None:

@@ -23,10 +23,8 @@ _log = logging.getLogger(__name__)
 
 
 class ErrorAnswer(Response):
-    """The answer to `error`. `status` and `body` override those of OpenAI's API.
-
-    A failure of the server's own (500) is logged when it is sent, with its `cause`.
-    """
+    """The answer to `error`. `status` and `body` override those of OpenAI's API. A failure of the
+    server's own (500) is logged when it is sent, with its `cause`."""
 
     def __init__(
         self,
@@ -47,7 +45,6 @@ class ErrorAnswer(Response):
         self._cause = cause
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Note it, and send it."""
         note_error(scope, self._error, self._cause)
         if self._error.code in _OF_BODIES and not has_come(scope):
             self.headers["connection"] = "close"
@@ -55,10 +52,8 @@ class ErrorAnswer(Response):
 
 
 def note_error(scope: Scope, error: RefusalError, cause: Exception | None = None) -> None:
-    """Write `error` into the request's record, and into the log if it is the server's own failure.
-
-    The log gets a line with the request and the reason, then the traceback of `cause`, if any.
-    """
+    """Write `error` into the request's record. The server's own failure is logged, with the
+    traceback of `cause`, if any."""
     record: RequestRecord = scope["record"]
     record.error = error.code
     if ERRORS[error.code].status != HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -78,7 +73,6 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(data: bytes) -> bytes:
-    """One event that carries `data` (JSON)."""
     return b"data: " + data + b"\n\n"
 
 
@@ -98,11 +92,8 @@ class EventStream(Response):
 
     @classmethod
     async def begin(cls, events: AsyncGenerator[bytes]) -> Self:
-        """Run `events` up to its first item, which is not sent. Until then no status line has been
-        sent, so a failure can still be answered with a status of its own.
-
-        Raises whatever `events` raises.
-        """
+        """Run `events` up to its first item, which is not sent. Until then a failure can still be
+        answered with a status of its own. Raises whatever `events` raises."""
         await anext(events)
         return cls(events)
 

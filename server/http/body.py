@@ -1,12 +1,9 @@
-"""Request bodies: read within bounds, decoded into a typed struct, faults named by field.
-
-A client that leaves, while it sends its body or later, cancels the work that is done for it.
-"""
+"""Request bodies: read within bounds, decoded into a typed struct, faults named by field."""
 
 import asyncio
 import re
 import types
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property
 from types import TracebackType
@@ -34,6 +31,7 @@ _ONLY_NULL = "expected `null`,"
 # A body that has been looked at, in its request's scope.
 _READ = "penstock.body"
 _INDICES = re.compile(r"\[[^]]*\]")
+_LAST_INDEX = re.compile(r"\[[^]]*\]$")
 
 
 class ClientLeftError(Exception):
@@ -55,10 +53,8 @@ class Body(Generic[Struct]):
         return self.decode(raw, strictly=service_of(request).config.strict_fields)
 
     def decode(self, raw: bytes, *, strictly: bool = False) -> Struct:
-        """Raises RefusalError `invalid_request`, with the field as `param` where there is one.
-
-        With `strictly` an unknown field is one, too.
-        """
+        """Raises RefusalError `invalid_request`, with the field as `param` where there is one. With
+        `strictly` an unknown field is one, too."""
         decoder = self._strict_decoder if strictly else self._decoder
         try:
             # msgspec checks the strings that it keeps; a body is UTF-8 as a whole or not at all.
@@ -80,10 +76,10 @@ class Body(Generic[Struct]):
 
     def _error(self, fault: Fault, text: str) -> RefusalError:
         """The decoder's message in words for the person who wrote the field."""
-        for path in _within(fault.path):
-            if _INDICES.sub("", path) in self._refused:
-                message = f"{path} is known but not served here: leave it out"
-                return RefusalError("invalid_request", message, path)
+        field = _LAST_INDEX.sub("", fault.path)
+        if _INDICES.sub("", field) in self._refused:
+            message = f"{field} is known but not served here: leave it out"
+            return RefusalError("invalid_request", message, field)
         if fault.reason.startswith(_ONLY_NULL):
             message = f"{fault.path}: is for another type of this object: leave it out"
             return RefusalError("invalid_request", message, fault.path)
@@ -94,13 +90,6 @@ class Body(Generic[Struct]):
         if fault.kind == "key":
             subject = f"a key of {subject}"
         return RefusalError("invalid_request", f"{subject}: {fault.reason}", param)
-
-
-def _within(path: str) -> Iterator[str]:
-    """The fields on the way to a fault, from the outermost: "a", "a[1].b" for "a[1].b[2]"."""
-    names = path.split(".")
-    for depth, name in enumerate(names):
-        yield ".".join([*names[:depth], name.partition("[")[0]])
 
 
 def converted(fields: Mapping[str, str], kind: type[Struct]) -> Struct:
@@ -136,8 +125,7 @@ async def whole_body(request: Request) -> bytes:
 
 
 async def looked_at(request: Request) -> bytes:
-    """The raw body, which is still to be read: the next `whole_body` has it at once. Raises as that
-    does."""
+    """The raw body, which the next `whole_body` has at once. Raises as that does."""
     raw = request.scope[_READ] = await whole_body(request)
     return raw
 
@@ -153,7 +141,6 @@ async def _buffered(request: Request, max_bytes: int) -> bytes:
 
 
 async def _incoming(request: Request, max_bytes: int) -> bytes:
-    """The body, which is on its way."""
     hopeless = max_bytes * _DROPPED_BODIES
     length = length_of(request, max_bytes)
     if length > hopeless:
@@ -170,15 +157,13 @@ async def _incoming(request: Request, max_bytes: int) -> bytes:
                 raise _too_large(max_bytes)
     if size > max_bytes:
         raise _too_large(max_bytes)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return b"".join(parts)
 
 
 @asynccontextmanager
 async def incoming(request: Request, length: int) -> AsyncGenerator[Account]:
     """Read a body of `length` bytes within the block, and have the account hold what has come.
-
-    Raises RefusalError `overloaded` or `body_timeout`, or ClientLeftError.
-    """
+    Raises RefusalError `overloaded` or `body_timeout`, or ClientLeftError."""
     seconds = _READING_S + length / _READING_RATE
     limit = asyncio.timeout(seconds)
     try:
@@ -195,7 +180,6 @@ async def incoming(request: Request, length: int) -> AsyncGenerator[Account]:
 
 
 def has_come(scope: Scope) -> bool:
-    """Whether the whole body of a request is here already."""
     return "body_has_come" in scope.get("state", ())
 
 
@@ -205,7 +189,6 @@ def length_of(request: Request, unknown: int) -> int:
 
 
 def body_account(request: Request) -> Account:
-    """An account for a body, in part or whole."""
     key = record_of(request).client.share.number
     return service_of(request).ledger.account(key, "the body of this request")
 
@@ -225,11 +208,8 @@ def _too_large(max_bytes: int) -> RefusalError:
 
 
 class CancelOnDisconnect:
-    """Cancels the body of its `with` block, and only that, when the client disconnects.
-
-    The request's body must have been read. Leaving a block that was cancelled so raises
-    ClientLeftError.
-    """
+    """Cancels the body of its `with` block, and only that, when the client disconnects: that block
+    raises ClientLeftError. The request's body must have been read."""
 
     def __init__(self, receive: Receive) -> None:
         self._gone = False
@@ -261,17 +241,14 @@ class CancelOnDisconnect:
 
 
 def derived(
-    struct: type[Struct], added: Mapping[str, Any] | None = None, *, strictly: bool = False
+    struct: type[Struct], added: Mapping[str, Any], *, strictly: bool = False
 ) -> type[Struct]:
     """A subclass of `struct` that also takes the `added` fields, or `struct` itself without any.
 
     They go by dotted path to type, at any depth, and are null if left out. `strictly`: the subclass
     takes no other fields. One of several structs in a union has the fields of the others too, as
-    null.
-
-    Fields that are left undecoded (`msgspec.Raw`) or are taken whole (a dict) do not change.
+    null. Fields that are left undecoded (`msgspec.Raw`) or are taken whole (a dict) do not change.
     """
-    added = added or {}
     own_names = struct.__struct_encode_fields__
     fields: list[Any] = [
         (name, kind, None)
@@ -301,7 +278,6 @@ def derived(
 
 
 def _below(added: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The fields added to the structs in the field `name`."""
     prefix = f"{name}."
     return {
         path.removeprefix(prefix): kind for path, kind in added.items() if path.startswith(prefix)
@@ -331,10 +307,7 @@ def _mapped(kind: Any, added: Mapping[str, Any], *, strictly: bool) -> Any:
 
 
 def _fields_of_several(kinds: tuple[Any, ...]) -> dict[str, None]:
-    """The fields of all structs in a union of several.
-
-    What another one would obey must not be lost.
-    """
+    """The fields of all structs in a union of several: what another would obey must not be lost."""
     structs = [kind for kind in kinds if _is_struct(kind)]
     if len(structs) < 2:
         return {}

@@ -2,23 +2,20 @@
 handler breaks.
 
 The API key is checked here (401). Too much load (429) is refused by the bytes of this process
-(`server/service/ledger.py`), or by the engine (`engine_core/loop/admission.py`).
-
-Handlers are looked up and called here: a framework's middleware, routing and dependencies took a
-third of the time from a request to its job.
+(`server/service/ledger.py`), or by the engine (`engine_core/loop/admission.py`). Handlers are
+looked up and called here: a framework's middleware, routing and dependencies took a third of the
+time from a request to its job.
 """
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,18 +25,15 @@ from server.http.answers import ErrorAnswer, note_error
 from server.http.body import ClientLeftError
 from server.observe.access_log import AccessLog
 from server.observe.request_record import CLIENT_LEFT, RequestRecord
+from server.service.endpoint import Handler
 from server.service.service import Service
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 _SLASHES = re.compile(r"(/|%2f)+$", re.IGNORECASE)
 
 
 class RouteTable:
-    """A path without parameters is found by one look-up, one with parameters by its pattern.
-
-    HEAD is served wherever GET is: the HTTP server leaves the body out.
-    """
+    """A path without parameters is found by one look-up, one with parameters by its pattern. HEAD
+    is served wherever GET is: the HTTP server leaves the body out."""
 
     def __init__(self, routes: Iterable[APIRoute]) -> None:
         self._fixed: dict[tuple[str, str], Handler] = {}
@@ -106,8 +100,7 @@ def redirect_slashes(app: FastAPI) -> None:
         known = bare["path"] != scope["path"] and any(
             route.matches(bare)[0] is not Match.NONE for route in app.routes
         )
-        others: ASGIApp = SlashRedirect(scope) if known and scope["type"] == "http" else not_found
-        await others(scope, receive, send)
+        await (SlashRedirect(scope) if known else not_found)(scope, receive, send)
 
     app.router.redirect_slashes = False
     app.router.default = answer
@@ -118,8 +111,6 @@ _MAX_REQUEST_ID = 128
 
 
 class Gate:
-    """The whole ASGI application."""
-
     def __init__(self, service: Service, table: RouteTable, others: ASGIApp) -> None:
         """`others` answers paths that are not in `table`."""
         self._service = service
@@ -191,7 +182,6 @@ class Gate:
         await response(scope, receive, send)
 
     def _note(self, scope: Scope, record: RequestRecord, handler: Handler | None) -> None:
-        """Have a request that is over counted, logged and traced."""
         record.endpoint = self._table.endpoint(scope)
         self._service.note(scope, record)
         if self._service.tracer is not None and handler not in self._open and not record.is_probe:
@@ -213,11 +203,8 @@ def _own_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
 
 
 def _note_unanswered(scope: Scope, record: RequestRecord) -> None:
-    """Note why an answer has not been sent whole.
-
-    The handler failed, the client left, or the rest of the request could not be read. In the last
-    case the HTTP server has answered.
-    """
+    """Note why an answer has not been sent whole. The handler failed, the client left, or the rest
+    of the request could not be read, which the HTTP server has answered."""
     unreadable: RefusalError | None = scope.get("unreadable")
     if unreadable is not None:
         record.status, record.error = ERRORS[unreadable.code].status, unreadable.code
@@ -231,66 +218,28 @@ _UNAUTHORIZED = ErrorAnswer(
 
 
 def with_cors(app: ASGIApp, origins: Sequence[str], access_log: AccessLog | None) -> ASGIApp:
-    """`app`, which the pages of `origins` may call. `*` means all pages.
-
-    A preflight is answered here, without an API key: browsers send none with it. No cookies are
-    used.
-    """
+    """`app`, which the pages of `origins` may call. `*` means all pages. A preflight is answered
+    here, without an API key, as browsers send none, and logged. No cookies are used."""
     if not origins:
         return app
-    return _LoggedCORS(
+    cors = CORSMiddleware(
         app,
-        access_log,
         allow_origins=origins,
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
         expose_headers=("x-request-id", "retry-after", "x-penstock-ignored"),
     )
 
-
-class _LoggedCORS(CORSMiddleware):
-    """Sends pages of other origins no CORS headers. Starlette's own class sends all but one.
-
-    The access log gets the preflights, which do not come to the gate.
-    """
-
-    def __init__(self, app: ASGIApp, access_log: AccessLog | None, **options: Any) -> None:
-        super().__init__(app, **options)
-        self._access_log = access_log
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._access_log is None or scope.get("method") != "OPTIONS":
-            await super().__call__(scope, receive, send)
-            return
+    async def logged(scope: Scope, receive: Receive, send: Send) -> None:
         record = RequestRecord(request_id="", started=time.perf_counter())
 
         async def send_and_note(message: Message) -> None:
             record.status = message.get("status", record.status)
             await send(message)
 
-        await super().__call__(scope, receive, send_and_note)
-        if "record" not in scope:
+        await cors(scope, receive, send_and_note)
+        if access_log is not None and scope["type"] == "http" and "record" not in scope:
             record.close()
-            self._access_log.add(scope, record)
+            access_log.add(scope, record)
 
-    def preflight_response(self, request_headers: Headers) -> Response:
-        """The answer to a preflight."""
-        if self.is_allowed_origin(request_headers["origin"]):
-            return super().preflight_response(request_headers)
-        return PlainTextResponse("Disallowed CORS origin", 400, headers={"vary": "Origin"})
-
-    async def simple_response(
-        self, scope: Scope, receive: Receive, send: Send, request_headers: Headers
-    ) -> None:
-        """Any other answer."""
-        origin = request_headers.get("origin")
-        if origin is None or self.is_allowed_origin(origin):
-            await super().simple_response(scope, receive, send, request_headers)
-            return
-
-        async def send_varied(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).add_vary_header("Origin")
-            await send(message)
-
-        await self.app(scope, receive, send_varied)
+    return logged

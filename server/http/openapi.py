@@ -31,7 +31,6 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
 def route_of(endpoint: Endpoint) -> APIRoute:
-    """FastAPI's route, which describes the endpoint and matches its path."""
     arguments: JSON = {"response_class": Response, **endpoint.operation.arguments}
     return APIRoute(endpoint.path, endpoint.handler, methods=[endpoint.method], **arguments)
 
@@ -79,7 +78,6 @@ def components(structs: dict[str, Struct]) -> JSON:
 
 
 def parameters(operation: Operation) -> list[JSON]:
-    """The parameters of an operation's path and query."""
     path = {"in": "path", "required": True, "schema": {"type": "string"}}
     found = [{"name": name, "description": text, **path} for name, text in operation.path.items()]
     if operation.query is not None:
@@ -105,7 +103,6 @@ def field_texts(struct: Struct) -> dict[str, str]:
 
 
 def examples_of(request: Struct) -> list[JSON]:
-    """The example bodies on a request's struct."""
     strings = _strings_in(request.__module__)[request.__name__][""]
     return [json.loads(text[len(_EXAMPLE) :]) for text in strings if text.startswith(_EXAMPLE)]
 
@@ -135,8 +132,7 @@ def _strings(node: ast.ClassDef) -> dict[str, list[str]]:
 
 
 def _complete(described: JSON, operation: Operation, structs: dict[str, Struct]) -> None:
-    """Add an operation's parameters, examples of its bodies, and the known options that these do
-    not serve."""
+    """Add parameters, examples of the bodies, and the known options that these do not serve."""
     if found := parameters(operation):
         described["parameters"] = found
     body = described.get("requestBody", {}).get("content", {}).get("application/json")

@@ -30,12 +30,8 @@ CONNECTION_LOG: Final = logging.getLogger("penstock.connections")
 
 
 class LogLimit(logging.Filter):
-    """Lets the first records of a logger through in each `seconds`, and counts the others.
-
-    One line tells their number when that time is over.
-
-    It belongs to loggers that are used in the event loop.
-    """
+    """Lets the first records of a logger through in each `seconds`, then logs the number of the
+    others. The logger is used in the event loop."""
 
     def __init__(self, logger: logging.Logger, *, first: int = 5, seconds: float = 10.0) -> None:
         super().__init__()
@@ -44,7 +40,6 @@ class LogLimit(logging.Filter):
         self._seen = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether `record` is among the first."""
         if not self._seen:
             asyncio.get_running_loop().call_later(self._seconds, self._count_others)
         self._seen += 1
@@ -67,9 +62,7 @@ not steady: one answer may be larger than the bound of all."""
 
 class _Watched:
     """A connection whose client lags behind, and the bytes that it has read in `looks` looks.
-
-    Unsent bytes only shrink meanwhile: nothing is written until the client has caught up.
-    """
+    Unsent bytes only shrink: nothing is written until the client has caught up."""
 
     def __init__(self, unsent: int, now: float) -> None:
         self.unsent, self.moved_at = unsent, now
@@ -93,7 +86,6 @@ class _Watched:
 
     @property
     def is_steady(self) -> bool:
-        """Whether it reads, as far as one can tell."""
         return self.looks < _NEW or self.taken >= self.looks * _STEADY_BYTES
 
 
@@ -111,7 +103,6 @@ class UnreadAnswers:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, connection: HttpToolsProtocol) -> None:
-        """Note that a connection's client lags behind from now on."""
         loop = asyncio.get_running_loop()
         unsent = connection.transport.get_write_buffer_size()
         watched = self._watched[connection] = _Watched(unsent, loop.time())
@@ -150,8 +141,7 @@ class UnreadAnswers:
     def _cut(self, connection: HttpToolsProtocol, why: str) -> None:
         unread = self._watched[connection].unread
         self.forget(connection)
-        message = "a client that does not read its answer is cut off, %d bytes: %s"
-        CONNECTION_LOG.warning(message, unread, why)
+        CONNECTION_LOG.warning("a client is cut off with %d unread bytes: %s", unread, why)
         connection.transport.abort()
 
 
@@ -189,7 +179,6 @@ class WireProtocol(HttpToolsProtocol):
         self._note_unread, self._unread_answers = note_unread, unread_answers
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Wait for a first request."""
         coalescing = CoalescingTransport(transport, self._drop_rest)
         super().connection_made(cast("asyncio.Transport", coalescing))
         # A file gets the lowest free number, so the highest is used when no other is free. The
@@ -203,23 +192,19 @@ class WireProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_at(self._deadline, self._check_deadline)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
         self._timer.cancel()
         self._unread_answers.forget(self)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client lags behind."""
         super().pause_writing()
         self._unread_answers.watch(self)
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
         super().resume_writing()
         self._unread_answers.forget(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parse one read."""
         if self._refused:
             return
         self._unset_keepalive_if_required()
@@ -245,10 +230,8 @@ class WireProtocol(HttpToolsProtocol):
             self._parse_without_offer()
 
     def _parse_without_offer(self) -> None:
-        """Parse the last headers again without their offer of another protocol, which is declined.
-
-        After an offer the parser reads no body. Raises HttpParserError.
-        """
+        """Parse the last headers again without their offer of another protocol: after one the
+        parser reads no body. Raises HttpParserError."""
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if method == b"CONNECT":
             raise httptools.HttpParserError("CONNECT is for proxies")
@@ -259,13 +242,13 @@ class WireProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
 
     def on_headers_complete(self) -> None:
-        """Raises RefusalError for headers that cannot be served.
-
-        They are too large, name no host, or two hosts or keys, or announce a coded body, or the
-        target is bad.
-        """
-        if self._stalled_bytes + self._read_bytes > self.max_header_bytes:
-            self._check_size()
+        """Raises RefusalError for headers that cannot be served. They are too large, name no host,
+        or two hosts or keys, or announce a coded body, or the target is bad."""
+        if (
+            self._stalled_bytes + self._read_bytes > self.max_header_bytes
+            and self._head_bytes() > self.max_header_bytes
+        ):
+            raise self._too_large()
         if self.parser.should_upgrade():
             return
         names = [name for name, _ in self.headers]
@@ -287,7 +270,6 @@ class WireProtocol(HttpToolsProtocol):
         self._progressed = True
 
     def on_body(self, body: bytes) -> None:
-        """Some of a body."""
         super().on_body(body)
         self._progressed = True
 
@@ -311,18 +293,17 @@ class WireProtocol(HttpToolsProtocol):
                 message = "no `Transfer-Encoding` but `chunked` is served: send the body uncoded"
                 raise RefusalError("unsupported_transfer", message)
 
-    def _check_size(self) -> None:
+    def _head_bytes(self) -> int:
         fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
-        if len(self.url) + fields > self.max_header_bytes:
-            raise self._too_large()
+        return len(self.url) + fields
 
     def _too_large(self) -> RefusalError:
         message = f"request line and headers are larger than {self.max_header_bytes} bytes"
         return RefusalError("head_too_large", message)
 
     def _refuse(self, error: RefusalError) -> None:
-        """Answer with `error`, after the answers to earlier requests, and close. What comes from
-        now on is dropped."""
+        """Answer with `error`, after the answers to earlier requests, drop what comes, and
+        close."""
         CONNECTION_LOG.warning("a request could not be read: %s", error.message)
         self._refused = True
         self._deadline = None
@@ -388,7 +369,6 @@ class WireProtocol(HttpToolsProtocol):
         return self._refused
 
     def _follow(self) -> None:
-        """Set the deadline by what has been read."""
         if self._whole:
             self._stalled_bytes = 0
             self._deadline = None
@@ -403,10 +383,8 @@ class WireProtocol(HttpToolsProtocol):
                 self._deadline = self.loop.time() + self.progress_timeout_s
 
     def _check_deadline(self) -> None:
-        """Close if it has passed, unless the client waits for us: for an answer, or to be read.
-
-        One timer a connection, which follows the deadline: setting one for each request is dearer.
-        """
+        """Close if it has passed, unless the client waits for us: for an answer, or to be read. One
+        timer a connection follows the deadline: setting one for each request is dearer."""
         now = self.loop.time()
         look = now + self.progress_timeout_s
         if self._deadline is not None:
@@ -435,7 +413,7 @@ class WireProtocol(HttpToolsProtocol):
 
 
 def _with_path(url: bytes) -> bytes:
-    """A URL may end with its host (RFC 9112, 3.2.2), but uvicorn needs a path. Raises
+    """The URL, with a path for uvicorn where it ends with its host (RFC 9112, 3.2.2). Raises
     HttpParserInvalidURLError."""
     parsed = httptools.parse_url(url)
     return url if parsed.path else b"/?" + (parsed.query or b"")
@@ -483,10 +461,8 @@ def answer_as_http10(cycle: RequestResponseCycle) -> None:
 
 class CoalescingTransport:
     """Holds the headers of an answer back until its body begins, or until the iteration of the
-    event loop ends. The body is sent at once: a token does not wait for those of other streams.
-
-    Everything else is the wrapped transport's.
-    """
+    event loop ends. The body is sent at once: a token waits for no other stream's. Everything else
+    is the wrapped transport's."""
 
     def __init__(self, transport: asyncio.Transport, drop_rest: Callable[[], bool]) -> None:
         """`drop_rest` has dropped what the client may still send, and returns whether it may."""
@@ -519,7 +495,6 @@ class CoalescingTransport:
         self._closing = True
 
     def is_closing(self) -> bool:
-        """Whether nothing more can be sent."""
         return self._closing or self._transport.is_closing()
 
     def _send(self, data: bytes = b"") -> None:

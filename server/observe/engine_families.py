@@ -1,7 +1,5 @@
-"""Reports of the engines on themselves, as of their last heartbeats.
-
-Every API process has the same heartbeats: each shows them as they are, and none adds them up.
-"""
+"""Reports of the engines on themselves, as of their last heartbeats, which all API processes
+have."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -1,14 +1,12 @@
-"""The counts of one API process, and the page that shows those of all.
-
-Its work in flight is counted where it is admitted (`server/service/service.py`).
-"""
+"""The counts of one API process, and the page that shows those of all."""
 
 import asyncio
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -96,8 +94,6 @@ _OBSERVED_AT_END: Final[dict[str, Callable[[RequestRecord], float | None]]] = {
 
 
 class ModelMetrics:
-    """The counts of one model."""
-
     def __init__(
         self, families: Mapping[str, Family], cells: "memoryview[float]", model: str
     ) -> None:
@@ -112,25 +108,12 @@ class ModelMetrics:
         self._rows = {end: families["rows"].count(cells, model, end) for end in ROW_ENDS}
 
     def count(self, record: RequestRecord) -> None:
-        """A request that this model's engine has accepted is over."""
         for end, rows in record.ended_rows.items():
             self._rows[end].add(rows)
         self._cached_tokens.add(record.cached_tokens)
         for distribution, value_of in self._at_end:
             if (value := value_of(record)) is not None:
                 distribution.observe(value)
-
-
-class KeyMetrics(NamedTuple):
-    requests: Count
-    prompt_tokens: Count
-    generated_tokens: Count
-
-    def add(self, record: RequestRecord) -> None:
-        """A request of this key is over."""
-        self.requests.add()
-        self.prompt_tokens.add(record.prompt_tokens)
-        self.generated_tokens.add(record.output_tokens)
 
 
 def _families(
@@ -179,12 +162,9 @@ def _of_answers(endpoint: dict[str, tuple[str, ...]]) -> Iterator[Family]:
 
 
 class Metrics:
-    """The counts of this API process, and what `/metrics` and the status page show.
-
-    Shown are the sums over all API processes, and the engines' own counts.
-
-    Labels have fixed values: models by their first names, endpoints, statuses, reasons.
-    """
+    """The counts of this API process. `/metrics` and the status page show the sums over all of
+    them, and the engines' own. Labels have fixed values: models by their first names, endpoints,
+    statuses, reasons."""
 
     def __init__(
         self,
@@ -193,8 +173,8 @@ class Metrics:
         endpoints: Sequence[str],
         index: int,
     ) -> None:
-        """`clients` are those of the models' engines, `endpoints` paths. `index` is the number of
-        this API process. A key that comes later counts as another. Raises OSError."""
+        """`endpoints` are paths, `index` is the number of this API process. A key that comes later
+        counts as another. Raises OSError."""
         self.draining = False
         self._engines = list(zip(config.models, clients, strict=True))
         self._config = config
@@ -206,37 +186,33 @@ class Metrics:
         own = self._cells.own
         self._of_model = {model: ModelMetrics(families, own, model) for model in models}
         of_keys = [families[f"key_{name}"] for name in _KEY_COUNTS]
-        self._of_key = {
-            key: KeyMetrics(*(each.count(own, key) for each in of_keys)) for key in keys
-        }
+        self._of_key = {key: [each.count(own, key) for each in of_keys] for key in keys}
         self._by_reason = {
             code: families[name].count(own, code) for name, _, codes in _REASONS for code in codes
         }
         self.dropped_lines = families["access_log_dropped"].count(own)
         # Most series are never counted; looking the others up takes longer than counting.
-        self._of_answer: dict[tuple[str, int], tuple[Count, Distribution]] = {}
+        self._answers = cache(self._answers_of)
         self._endpoints = frozenset(endpoints)
 
     def of_model(self, model: str) -> ModelMetrics:
         return self._of_model[model]
 
     def set_in_flight(self, requests: int) -> None:
-        """Note that so many requests are in flight in this process from now on."""
         self._cells.own[self._families["in_flight"].first] = requests
 
     def answered(self, record: RequestRecord) -> None:
         """A request is over: its record is closed."""
-        answer = record.endpoint, record.status
-        found = self._of_answer.get(answer)
-        if found is None:
-            found = self._of_answer[answer] = self._answers(*answer)
-        answers, seconds = found
+        answers, seconds = self._answers(record.endpoint, record.status)
         answers.add()
         seconds.observe(record.total_s)
         if record.error is not None and not record.is_probe:
             self._by_reason[record.error].add()
         if name := record.client.name:
-            (self._of_key.get(name) or self._of_key[OTHER]).add(record)
+            counts = self._of_key.get(name, self._of_key[OTHER])
+            amounts = (1, record.prompt_tokens, record.output_tokens)
+            for count, amount in zip(counts, amounts, strict=True):
+                count.add(amount)
         if record.rows and record.model is not None:
             self._of_model[record.model].count(record)
 
@@ -249,9 +225,9 @@ class Metrics:
 
     def own(self) -> Iterator[Metric]:
         """Every metric under its own name, as it is now."""
-        sums, alive = self._cells.sums(), self._cells.sums(alive=True)
+        sums = self._cells.sums()
         for name, family in self._families.items():
-            shown = family.metric(alive if family.kind == "gauge" else sums)
+            shown = family.metric(sums)
             if name == "in_flight":
                 add_admitted(shown, self._engines)
             yield shown
@@ -269,15 +245,15 @@ class Metrics:
         yield process_memory(self._config.process_file)
 
     async def page(self) -> bytes:
-        """The metrics in Prometheus' text format. Other requests run in between: a page of several
-        models takes some ten milliseconds."""
+        """The metrics in Prometheus' text format. It may take ten milliseconds: others run in
+        between."""
         shown: list[bytes] = []
         for metric in self.collect():
             shown.append(generate_latest(_Only(metric)))
             await asyncio.sleep(0)
         return b"".join(shown)
 
-    def _answers(self, endpoint: str, status: int) -> tuple[Count, Distribution]:
+    def _answers_of(self, endpoint: str, status: int) -> tuple[Count, Distribution]:
         path = endpoint if endpoint in self._endpoints else OTHER
         known = str(status) if str(status) in STATUSES else OTHER
         families, own = self._families, self._cells.own

@@ -1,7 +1,4 @@
-"""Files that other processes of the daemon write for the metrics.
-
-The supervisor says which processes there are, the batch process whether it can run.
-"""
+"""Files that the supervisor and the batch process write for the metrics."""
 
 import mmap
 import os
@@ -13,14 +10,10 @@ from pathlib import Path
 import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from server.observe.shared_cells import is_alive
-
 
 class DaemonProcess(msgspec.Struct, frozen=True):
-    """A process by its `role`: supervisor, api, engine, worker or batch.
-
-    `model` is empty where it has none. `number` counts API processes, and the stages of a model.
-    """
+    """A process by its `role`: supervisor, api, engine, worker or batch. `number` counts API
+    processes, and the stages of a model."""
 
     pid: int
     role: str
@@ -36,17 +29,14 @@ def write_processes(file: Path, processes: Sequence[DaemonProcess]) -> None:
 
 
 def process_memory(file: str | None) -> Metric:
-    """The resident memory of the processes that are named in `file` and run. Of none before it has
-    been written."""
+    """The resident memory of the running processes that `file` names, once it has been written."""
     family = GaugeMetricFamily(
         "penstock_process_resident_memory_bytes",
         "Resident memory.",
         labels=["role", "model", "number"],
     )
-    try:  # each time: the batch process may be another one by now
-        content = b"[]" if file is None else Path(file).read_bytes()
-    except FileNotFoundError:
-        content = b"[]"
+    # Each time: the batch process may be another one by now.
+    content = Path(file).read_bytes() if file and Path(file).exists() else b"[]"
     for process in msgspec.json.decode(content, type=list[DaemonProcess]):
         with suppress(OSError):  # it is gone
             pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
@@ -65,7 +55,6 @@ class BatchState:
     def __init__(self, file: Path) -> None:
         """The batch process cannot run yet. Raises OSError."""
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-        os.posix_fallocate(self._descriptor, 0, _CONTENT.size)
         self.set(runs=False)
 
     def set(self, *, runs: bool) -> None:
@@ -74,9 +63,8 @@ class BatchState:
 
 
 def batches_run(file: Path) -> bool:
-    """Whether there is a batch process that says that it can run."""
     content = file.read_bytes() if file.exists() else b""
     if len(content) != _CONTENT.size:
         return False
     pid, runs = _CONTENT.unpack(content)
-    return runs and is_alive(pid)
+    return runs and Path(f"/proc/{pid}").exists()

@@ -1,7 +1,4 @@
-"""The record of one HTTP request, written along its life.
-
-Metrics, the access log and traces read it at its end.
-"""
+"""The record of one HTTP request, which metrics, the access log and traces read at its end."""
 
 import time
 from collections.abc import Callable
@@ -32,13 +29,9 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     started        when its headers were there (time.perf_counter).
     begun          when its body was there, too, and its model was found.
     endpoint       its path, parameters written `{name}`; "other" for a path that is not served.
-    client         whose it is, by its API key.
-    model          the first name of the model that it means.
-    status         of its answer.
     error          why it was refused, or failed; a stream may fail after its status was sent.
     is_probe       it asks how the daemon is: what that answers refuses nothing, and is not traced.
     jobs           of its engine, as far as they have been told the time.
-    rows           sequences that its engine has accepted.
     ended_rows     how many of them ended, and how.
     held_bytes     about how much of the answer waits for its client to read what comes before.
     ignored        paths in its schema that its answer does not follow.
@@ -80,14 +73,12 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     total_s: float = 0.0
 
     def add_timing(self, timing: JobTiming) -> None:
-        """Add what the engine said of one of its jobs."""
         self.jobs += 1
         self.tokenize_s = (self.tokenize_s or 0.0) + timing.tokenize
         self.queue_s = (self.queue_s or 0.0) + timing.queue
         self.prefill_s = (self.prefill_s or 0.0) + timing.prefill
 
     def end_rows(self, end: RowEnd, rows: int = 1) -> None:
-        """Count so many more rows that have ended this way."""
         self.ended_rows[end] = self.ended_rows.get(end, 0) + rows
 
     def close(self) -> None:

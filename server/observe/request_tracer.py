@@ -1,14 +1,11 @@
-"""Makes the spans of each request and hands them to OpenTelemetry's SDK, whose thread sends them.
-
-The only file that imports the SDK (the extra `otel`): nothing of it is loaded without
-`--otlp-traces-endpoint`.
-"""
+"""Makes the spans of each request and hands them to OpenTelemetry's SDK (the extra `otel`), whose
+thread sends them. No other file imports it."""
 
 import logging
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import (
@@ -30,21 +27,15 @@ from server.observe.shared_cells import OTHER
 AttributeValue = str | int | float
 
 
-class Phase(NamedTuple):
-    """A part of a request: seconds from the arrival of its headers to the part's begin and end."""
-
-    name: str
-    begin: float
-    end: float
+Phase = tuple[str, float, float]
+"""A part of a request: its name, and seconds from the arrival of the request's headers to its begin
+and end."""
 
 
 def phases(record: RequestRecord) -> list[Phase]:
     """The engine's work for a request that is over: tokenize, queue, prefill, decode, as far as it
-    came. None for a request of several jobs: these run side by side, and only their sums are known.
-
-    The engine tells durations. These are laid end to end, up to the first token, to the last text
-    that was computed, or else to the answer.
-    """
+    came. None for several jobs, which run side by side. The engine tells durations, which are laid
+    end to end, up to the first token, to the last text that was computed, or else to the answer."""
     if record.jobs != 1:
         return []
     moments = (record.first_token_s, record.encoded_s, record.total_s)
@@ -58,10 +49,10 @@ def phases(record: RequestRecord) -> list[Phase]:
     }
     for name, seconds in durations.items():
         begin = max(end - (seconds or 0.0), 0.0)
-        found.insert(0, Phase(name, begin, end))
+        found.insert(0, (name, begin, end))
         end = begin
     if record.decode_s is not None:
-        found.append(Phase("decode", first, min(first + record.decode_s, record.total_s)))
+        found.append(("decode", first, min(first + record.decode_s, record.total_s)))
     return found
 
 
@@ -71,11 +62,8 @@ def failed(record: RequestRecord) -> bool:
 
 
 def attributes(record: RequestRecord, method: str, path: str) -> dict[str, AttributeValue]:
-    """The attributes of a request's span, by OpenTelemetry's semantic conventions.
-
-    They are those for HTTP and generative AI. `gen_ai.request.id` and `gen_ai.latency.*` (seconds)
-    are named as vLLM does.
-    """
+    """The attributes of a request's span, by OpenTelemetry's conventions for HTTP and generative
+    AI. `gen_ai.request.id` and `gen_ai.latency.*` (seconds) are named as vLLM does."""
     found: dict[str, AttributeValue | None] = {
         "http.request.method": method,
         "http.route": None if record.endpoint == OTHER else record.endpoint,
@@ -107,14 +95,12 @@ _PARENT: Final = ("traceparent", "tracestate")
 class RequestTracer:
     """A span for each request, with one for each part of the engine's work in it.
 
-    A request with a `traceparent` (W3C Trace Context) continues that trace, if its caller samples
-    it. The SDK reads its own variables of the environment (`OTEL_SERVICE_NAME`,
-    `OTEL_TRACES_SAMPLER`, `OTEL_EXPORTER_OTLP_TRACES_HEADERS` and so on). At most 2,048 spans wait
-    for the collector; where it is slow or away, the oldest are dropped.
+    A `traceparent` (W3C Trace Context) is continued, if its caller samples it. The SDK reads its
+    own variables of the environment. At most 2,048 spans wait for the collector; beyond, the oldest
+    are dropped.
     """
 
     def __init__(self, endpoint: str) -> None:
-        """`endpoint` is the collector's URL for traces, by OTLP over HTTP."""
         own = {SERVICE_NAME: "penstock", SERVICE_VERSION: __version__}
         asked = OTELResourceDetector().detect().attributes
         self._provider = TracerProvider(
@@ -128,7 +114,6 @@ class RequestTracer:
         logging.getLogger("opentelemetry.sdk").setLevel(logging.CRITICAL)
 
     def add(self, scope: Scope, record: RequestRecord) -> None:
-        """A request whose record is closed now."""
         start = time.time_ns() - _nanoseconds(record.total_s)
         method, path = scope["method"], scope["path"]
         span = self._tracer.start_span(
@@ -179,8 +164,8 @@ class _Exporter(OTLPSpanExporter):
 
 
 class _Complaint(logging.Handler):
-    """The first line that was logged since `text` was empty: later ones only say that it was tried
-    again."""
+    """The first line that was logged since `text` was empty: later ones tell of further
+    attempts."""
 
     text = ""
 

@@ -1,7 +1,5 @@
 """Metrics with fixed label values, each series with cells of its own (`SharedCells`)."""
 
-import mmap
-import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, product
@@ -21,8 +19,6 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Count:
-    """One cell."""
-
     __slots__ = ("_at", "_cells")
 
     def __init__(self, cells: "memoryview[float]", at: int) -> None:
@@ -42,7 +38,6 @@ class Distribution:
         self._sum = at + len(bounds) + 1
 
     def observe(self, value: float) -> None:
-        """Count one more, of this value."""
         self._cells[self._at + bisect_left(self._bounds, value)] += 1.0
         self._cells[self._sum] += value
 
@@ -83,11 +78,9 @@ class Family:
         return Count(cells, self._at(values))
 
     def distribution(self, cells: "memoryview[float]", *values: str) -> Distribution:
-        """The series of these label values, of a histogram."""
         return Distribution(cells, self._at(values), self.bounds)
 
     def metric(self, cells: Sequence[float]) -> Metric:
-        """As Prometheus shows it, with the values in `cells`."""
         labels = tuple(self._labels)
         if self.kind == "histogram":
             histogram = HistogramMetricFamily(self.name, self.text, labels=labels)
@@ -126,53 +119,24 @@ def cumulative(bounds: Sequence[float], counts: Sequence[float]) -> list[tuple[s
     return list(zip(texts, accumulate(counts), strict=True))
 
 
-_ITEM = 8
-
-_PID = 0  # the cell that holds the process that writes
-
-
 class SharedCells:
     """float64 cells: this process's `own`, and the sums over all processes."""
 
     def __init__(self, size: int, files: Sequence[Path], index: int) -> None:
         """`files` are those of all API processes, of which this is number `index`. None if there is
-        but one process. `size` cells are for its caller. Raises OSError."""
-        self._bytes = (size + 1) * _ITEM
+        but one process. Raises OSError."""
         self._files = list(files)
         self._maps: dict[Path, npt.NDArray[np.float64]] = {}
-        memory = bytearray(self._bytes) if not files else self._mapped(files[index], create=True)
-        cells = memoryview(memory).cast("B").cast("d")
-        cells[_PID] = os.getpid()
-        self.own = cells[1:]
-        self._own = np.frombuffer(memory, np.float64)
+        self._own = np.zeros(size)
+        if files:
+            # Whole from the start: a full disk would end who writes into it later.
+            self._own.tofile(files[index])
+            self._own = np.memmap(files[index], np.float64, "r+")
+        self.own = self._own.data.cast("B").cast("d")
 
-    def sums(self, *, alive: bool = False) -> list[float]:
-        """The sum of every cell, over all processes or over those that are `alive`."""
-        found = [cells for cells in self._all() if not alive or is_alive(int(cells[_PID]))]
-        return np.sum(found, axis=0)[1:].tolist()
-
-    def _all(self) -> list[npt.NDArray[np.float64]]:
-        """The cells of every process that has begun, which are its own with one process."""
+    def sums(self) -> list[float]:
+        """The sum of every cell over all processes that have begun."""
         for file in self._files:
-            if file not in self._maps and file.exists() and file.stat().st_size == self._bytes:
-                self._maps[file] = np.frombuffer(self._mapped(file), np.float64)
-        return list(self._maps.values()) or [self._own]
-
-    def _mapped(self, file: Path, *, create: bool = False) -> mmap.mmap:
-        flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
-        descriptor = os.open(file, flags, 0o600)
-        try:
-            if create:
-                os.posix_fallocate(descriptor, 0, self._bytes)
-            access = mmap.ACCESS_WRITE if create else mmap.ACCESS_READ
-            return mmap.mmap(descriptor, self._bytes, access=access)
-        finally:
-            os.close(descriptor)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+            if file not in self._maps and file.exists() and file.stat().st_size == self._own.nbytes:
+                self._maps[file] = np.memmap(file, np.float64, "r")
+        return np.sum(list(self._maps.values()) or [self._own], axis=0).tolist()

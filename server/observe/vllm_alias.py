@@ -1,8 +1,8 @@
 """The metrics once more under vLLM's names, types and labels (`--metrics-alias vllm`).
 
-What reads vLLM's `/metrics` reads these: llm-d's and production-stack's routers, KEDA's recipes,
-Grafana's boards. Names and labels are those of `vllm/v1/metrics/loggers.py`, also those that later
-releases have renamed; buckets are our own.
+Routers (llm-d, production-stack), KEDA's recipes and Grafana's boards read them. Names and labels
+are those of `vllm/v1/metrics/loggers.py`, also those that later releases have renamed; buckets are
+our own.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -77,7 +77,6 @@ def _renamed(metric: Metric, name: str, samples: list[Sample], numbers: dict[str
 
 
 def _finished(samples: Sequence[Sample]) -> list[Sample]:
-    """The rows by vLLM's reasons."""
     values = {(s.labels["model"], s.labels["reason"]): s.value for s in samples}
     name = samples[0].name if samples else ""
     return [

@@ -28,11 +28,9 @@ class Items(msgspec.Struct, frozen=True):
 def parse_items(
     value: str | list[str | int | list[int]], field: str, model: Model, max_items: int
 ) -> Items:
-    """Parse a text, texts, one item's token ids, or items' token ids.
-
-    Raises RefusalError, with the index if there is one: an empty or mixed list, too many items, far
-    too long texts, unknown ids.
-    """
+    """Parse a text, texts, one item's token ids, or items' token ids. Raises RefusalError, with the
+    index if there is one: an empty or mixed list, too many items, far too long texts, unknown
+    ids."""
     if isinstance(value, str):
         model.text_bound.check(value, field)
         return text_items(value, field)
@@ -59,7 +57,6 @@ def parse_items(
 
 
 def text_items(texts: str | list[str], field: str) -> Items:
-    """The text of a field, or the texts of its list."""
     if isinstance(texts, str):
         return Items([texts], [], lambda _: field)
     return Items(texts, [], lambda index: f"{field}[{index}]")

@@ -36,11 +36,10 @@ class Ledger:
 
     @property
     def num_bytes(self) -> int:
-        """All held bytes."""
         return self._held + self.unread
 
     def account(self, key: int, purpose: str) -> "Account":
-        """Make an account for a request of an API key (0 without keys). Refusals name the
+        """Make an account for a request of an API key (0 without keys), which refusals call
         `purpose`."""
         return Account(self, key, purpose)
 
@@ -87,9 +86,8 @@ class Account:
         self._move(REQUEST_BYTES + num_bytes)
 
     def refuse(self, max_bytes: int) -> None:
-        """Hold nothing any more, and end the block with a refusal.
-
-        It is raised here in the block's own task, which any other task cancels."""
+        """Hold nothing any more, and end the block with a refusal. It is raised here in the block's
+        own task, which any other task cancels."""
         self._refusal = (
             f"this server holds as much as it may (--max-unread-size), {max_bytes} bytes, "
             f"{self.num_bytes} of them for {self._purpose}; try again later"

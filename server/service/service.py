@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import Self, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -36,10 +36,6 @@ from server.settings.settings import Limits, ServedModel, ServerConfig
 from server.templates.template_client import TemplateClient
 from workers.contract.config import ExecutionConfig
 from workers.contract.reranking import UNKNOWN_TEMPLATE
-
-if TYPE_CHECKING:
-    from server.observe.request_tracer import RequestTracer
-
 
 Result = TypeVar("Result")
 
@@ -130,7 +126,6 @@ class Registry:
             await model.chat.close()
 
     def abort_all(self, error: RefusalError) -> None:
-        """End every running job with `error`."""
         for model in self.models:
             model.client.abort_all(error)
 
@@ -194,7 +189,12 @@ class Service:
         if config.access_log is not None:
             alone = config.api_workers == 1
             self.access_log = AccessLog(config.access_log, self.metrics.dropped_lines, alone=alone)
-        self.tracer = _request_tracer(config.otlp_traces_endpoint)
+        self.tracer = None
+        if config.otlp_traces_endpoint is not None:
+            # Imported here: its packages are an extra.
+            from server.observe.request_tracer import RequestTracer  # noqa: PLC0415
+
+            self.tracer = RequestTracer(config.otlp_traces_endpoint)
         self.state = None
         if config.state.folder is not None:
             self.state = StateFolder(Path(config.state.folder), config.state.token)
@@ -218,11 +218,9 @@ class Service:
         endpoint: Endpoint,
         priority: int | None = None,
     ) -> Model:
-        """The model that the request of `record` means. `priority` is its job's.
-
-        Raises RefusalError if it cannot be served now, or not with that priority, or if the
-        engine's queue is known to be full.
-        """
+        """The model that the request of `record` means. `priority` is its job's. Raises
+        RefusalError if it cannot be served now, or not with that priority, or if the engine's queue
+        is known to be full."""
         found = self.registry.find(model, endpoint)
         record.model = found.name
         record.begun = time.perf_counter()
@@ -233,13 +231,9 @@ class Service:
         return found
 
     def _check_priority(self, priority: int) -> None:
-        allowed = self.limits.priority_range
-        if allowed is None and priority != 0:
-            reason = "only 0 is served, as this server has no --priority-range LOW:HIGH"
-            raise invalid("priority", reason)
-        if allowed is not None and not allowed[0] <= priority <= allowed[1]:
-            low, high = allowed
-            reason = f"{priority} is not from {low} to {high}, this server's range"
+        low, high = self.limits.priority_range or (0, 0)
+        if not low <= priority <= high:
+            reason = f"{priority} is not from {low} to {high} (--priority-range of this server)"
             raise invalid("priority", reason)
 
     def check(self, models: Sequence[Model]) -> None:
@@ -285,15 +279,6 @@ class Service:
         self.registry.abort_all(RefusalError("draining", "the server is shutting down"))
 
 
-def _request_tracer(endpoint: str | None) -> "RequestTracer | None":
-    if endpoint is None:
-        return None
-    # Imported here: its packages are an extra.
-    from server.observe.request_tracer import RequestTracer  # noqa: PLC0415
-
-    return RequestTracer(endpoint)
-
-
 class InFlight:
     """Counts the requests within its blocks, for which models work. A drain waits for them."""
 
@@ -323,17 +308,14 @@ class InFlight:
 
 
 def service_of(request: Request) -> Service:
-    """The service of the request's application."""
     return cast("Service", request.scope["service"])
 
 
 def record_of(request: Request) -> RequestRecord:
-    """The record of `request`."""
     return cast("RequestRecord", request.scope["record"])
 
 
 def json_answer(answer: object) -> Response:
-    """A good answer with `answer` as JSON."""
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
@@ -347,10 +329,7 @@ def time_left(limits: Limits, record: RequestRecord) -> float | None:
 
 async def within_limit(limits: Limits, record: RequestRecord, work: Awaitable[Result]) -> Result:
     """The result of `work`, or RefusalError `request_timeout` when the request's time is over."""
-    seconds = time_left(limits, record)
-    if seconds is None:
-        return await work
-    limit = asyncio.timeout(max(seconds, 0.0))
+    limit = asyncio.timeout(time_left(limits, record))
     try:
         async with limit:
             return await work

@@ -48,8 +48,6 @@ def status_of(service: Service) -> Status:
 
 
 class _Samples:
-    """Values of metrics by name and labels."""
-
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._by_name: defaultdict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
         for metric in metrics:
@@ -66,7 +64,6 @@ class _Samples:
         return sum(value for _, value in self.all(name, **labels))
 
     def times(self, name: str, **labels: str) -> Times:
-        """A histogram."""
         buckets = sorted(
             (float(own["le"]), count) for own, count in self.all(f"{name}_bucket", **labels)
         )

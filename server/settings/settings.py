@@ -497,13 +497,11 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
         return self.engine.execution
 
 
-class TLS(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Paths of the PEM files for HTTPS. `cert` may hold a chain. `renewals` counts how often the
-    daemon has found others in them since it started."""
+class TLS(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths of the PEM files for HTTPS. `cert` may hold a chain."""
 
     cert: str
     key: str
-    renewals: int = 0
 
 
 class ServerConfig(DaemonSettings, frozen=True, kw_only=True):
@@ -524,6 +522,12 @@ class ServerConfig(DaemonSettings, frozen=True, kw_only=True):
     batch_file: str | None = None
     state: State = State()
     models: tuple[ServedModel, ...]
+
+    @property
+    def url(self) -> str:
+        """The daemon's address."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'http' if self.tls is None else 'https'}://{host}:{self.port}"
 
 
 def unattended(settings: DaemonSettings, models: tuple[ServedModel, ...]) -> ServerConfig:

@@ -8,11 +8,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.patience import PATIENCE, wait_until
 
@@ -55,6 +59,22 @@ class Daemon:
         url = self._url()
         assert url is not None
         return url
+
+    def connect(self, window: int | None = None) -> socket.socket:
+        """A connection, which takes about `window` bytes that are not read."""
+        url, client = httpx.URL(self.url), socket.socket()
+        if window is not None:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        client.settimeout(PATIENCE)
+        client.connect((url.host, url.port or 80))
+        return client
+
+    def send(self, path: str, body: object, *headers: str, window: int) -> socket.socket:
+        """The connection of a request of whose answer nothing is read."""
+        client, data = self.connect(window), msgspec.json.encode(body)
+        lines = [f"POST {path} HTTP/1.1", "host: x", f"content-length: {len(data)}", *headers]
+        client.sendall("\r\n".join([*lines, "\r\n"]).encode() + data)
+        return client
 
     def ask(self, path: str, /, **body: Any) -> Any:
         """The JSON of a 200."""
@@ -132,18 +152,14 @@ class Asking:
     """A request in a thread of its own."""
 
     def __init__(self, daemon: Daemon, path: str, body: object) -> None:
-        self._answer: httpx.Response | None = None
-        self._thread = threading.Thread(target=self._run, args=(f"{daemon.url}{path}", body))
-        self._thread.start()
-
-    def _run(self, url: str, body: object) -> None:
-        with suppress(httpx.TransportError):
-            self._answer = httpx.post(url, json=body, timeout=PATIENCE)
+        post = partial(httpx.post, f"{daemon.url}{path}", json=body, timeout=PATIENCE)
+        self._asked = ThreadPoolExecutor(1).submit(post)
 
     def answer(self) -> httpx.Response | None:
-        """Wait for it; None if the connection broke, or nothing has come."""
-        self._thread.join(PATIENCE)
-        return self._answer
+        """Wait for it; None if the connection broke."""
+        with suppress(httpx.TransportError):
+            return self._asked.result(PATIENCE)
+        return None
 
 
 def is_alive(pid: int) -> bool:
@@ -164,11 +180,6 @@ def free_port() -> int:
 
 def metric(url: str, name: str, **labels: str) -> float:
     """The sum of a metric's samples that carry `labels`."""
-    total = 0.0
-    for line in httpx.get(f"{url}/metrics").text.splitlines():
-        sample, _, value = line.rpartition(" ")
-        if re.split(r"[{ ]", sample)[0] == name and all(
-            f'{key}="{label}"' in sample for key, label in labels.items()
-        ):
-            total += float(value)
-    return total
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
+    samples = [sample for family in families for sample in family.samples if sample.name == name]
+    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())

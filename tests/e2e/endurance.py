@@ -11,6 +11,7 @@ import numpy as np
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
+from tests.e2e.daemon import children_of
 from workers.contract.token_sampling import TokenSampling
 
 AT_ONCE = 200
@@ -106,23 +107,11 @@ class Footprint:
 
 def footprint(device: int = 0) -> Footprint:
     """Of the engine that this process has started; `device` is what the caller has measured."""
-    return Footprint({name: _resident(pid) for name, pid in _children().items()}, device)
+    return Footprint(
+        {name: _resident(pid) for name, (pid,) in children_of(os.getpid()).items()}, device
+    )
 
 
 def _resident(pid: int) -> int:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _children() -> dict[str, int]:
-    """Pids of our children by module (`python -m MODULE`)."""
-    found: dict[str, int] = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            words = (process / "cmdline").read_bytes().decode().split("\0")
-        except OSError:  # it has just ended
-            continue
-        if parent == os.getpid() and "-m" in words:
-            found[words[words.index("-m") + 1]] = int(process.name)
-    return found

@@ -4,15 +4,14 @@ import os
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import httpx
 import msgspec
 
 from server.settings.settings import ServerConfig
-from tests.patience import PATIENCE
+from tests.patience import wait_until
 from workers.contract.process import DRAIN_SIGNAL
 
 
@@ -31,24 +30,19 @@ class ApiServer:
         self._environment = {**os.environ, **(environment or {})}
 
     def __enter__(self) -> "ApiServer":
+        command = [sys.executable, "-P", "-m", "server.daemon.api_process", str(self._file)]
         descriptor = self._listener.fileno()
         with self.output.open("wb") as output:
-            self.process = self._start(descriptor, output)
+            self.process = subprocess.Popen(
+                [*command, str(descriptor), "0"],
+                pass_fds=[descriptor],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                env=self._environment,
+            )
         self._listener.close()
         self._wait_for(200, 503)
         return self
-
-    def _start(self, descriptor: int, output: BinaryIO) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "server.daemon.api_process"),
-                *(str(self._file), str(descriptor), "0"),
-            ],
-            pass_fds=[descriptor],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            env=self._environment,
-        )
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
@@ -66,12 +60,10 @@ class ApiServer:
         self.process.send_signal(DRAIN_SIGNAL)
 
     def _wait_for(self, *statuses: int) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                if httpx.get(f"{self.url}/health/ready").status_code in statuses:
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(0.02)
-        raise RuntimeError(f"the API process is not ready (exit code {self.process.poll()})")
+        wait_until(lambda: self.process.poll() is not None or self._status() in statuses)
+        assert self.process.poll() is None, "the API process has ended"
+
+    def _status(self) -> int | None:
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{self.url}/health/ready").status_code
+        return None

@@ -3,7 +3,6 @@
 import socketserver
 import threading
 import time
-from types import TracebackType
 
 
 class CannedServer:
@@ -51,12 +50,7 @@ class CannedServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

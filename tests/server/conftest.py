@@ -1,6 +1,7 @@
 """A real API process before fake engines: one deployment for all tests that leave it as it was."""
 
 import json
+import socket
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
@@ -37,6 +38,18 @@ class Deployment:
     def post(self, path: str, body: object) -> httpx.Response:
         """POST `body` as JSON."""
         return self.http.post(path, json=body)
+
+    def connect(self) -> socket.socket:
+        """A connection on which nothing has been sent."""
+        return socket.create_connection(("127.0.0.1", self.api.port), timeout=PATIENCE)
+
+    def begin(self, path: str, body: bytes, *, unsent: int = 0, more: str = "") -> socket.socket:
+        """A connection with a POST of which so many bytes lack. `more` are headers."""
+        client = self.connect()
+        size = len(body) + unsent
+        head = f"POST {path} HTTP/1.1\r\nHost: a\r\n{more}Content-Length: {size}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        return client
 
     def ask(self, path: str, /, **fields: Any) -> Any:
         """The JSON of a 200."""

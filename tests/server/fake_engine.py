@@ -25,11 +25,9 @@ from engine_core.messages import (
     Hello,
     JobTiming,
     Outputs,
-    ResetCache,
     RowOutput,
     StageTime,
     ToCore,
-    Trace,
     Usage,
 )
 from engine_core.tokenization.tokenizer import Tokenizer
@@ -154,9 +152,7 @@ class FakeEngine:
         self._stop = threading.Event()
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, 0)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.set_hwm(0)
         self._socket.bind(endpoint)
         self._decoder = msgspec.msgpack.Decoder(ToCore)
         self._encoder = msgspec.msgpack.Encoder()
@@ -202,10 +198,7 @@ class FakeEngine:
                 self._step()
 
     def _beat(self) -> None:
-        if self.script.ready:
-            for client in self._unready:
-                self._greet(client)
-            self._unready.clear()
+        self._greet_if_ready()
         running = sum(len(job.open_rows) for job in self._jobs.values())
         beat = Beat(
             usage=Usage(running=running, waiting=0, kv_blocks_used=1, kv_blocks_total=16),
@@ -224,17 +217,16 @@ class FakeEngine:
         for client in self._greeted:
             self._send(client, beat)
 
-    def _greet(self, client: bytes) -> None:
-        self._greeted.add(client)
-        self._send(client, self._info)
+    def _greet_if_ready(self) -> None:
+        while self.script.ready and self._unready:
+            self._greeted.add(client := self._unready.pop())
+            self._send(client, self._info)
 
     def _receive(self, client: bytes, message: ToCore) -> None:
         match message:
             case Hello():
-                if self.script.ready:
-                    self._greet(client)
-                else:
-                    self._unready.add(client)
+                self._unready.add(client)
+                self._greet_if_ready()
             case Abort():
                 # Of an earlier test's job it may come late.
                 known = {job.id for job in self.received}
@@ -246,14 +238,12 @@ class FakeEngine:
                 self.ended_rows.append((message.job, message.row))
                 if (job := self._jobs.get((client, message.job))) is not None:
                     self._close_row(job, message.row)
-            case ResetCache() | Trace():
-                pass  # there is no cache here, and no stage
             case GenerateJob() | EncodeJob():
                 self.received.append(message)
                 if not self.script.deaf:
                     self._admit(client, message)
             case _:
-                pass
+                pass  # there is no cache here, and no stage
 
     def _admit(self, client: bytes, message: GenerateJob | EncodeJob) -> None:
         if (refusal := self.script.refusal) is not None:
@@ -268,10 +258,8 @@ class FakeEngine:
             return
         rows = set(range(len(ids) * message.n))
         self._jobs[client, message.id] = _Job(client, message, ids, rows)
-        self._send(
-            client,
-            Outputs(accepted=[Accepted(message.id, lengths, ids, ignored=self.script.ignored)]),
-        )
+        accepted = Accepted(message.id, lengths, ids, ignored=self.script.ignored)
+        self._send(client, Outputs(accepted=[accepted]))
 
     def _ids(self, message: GenerateJob | EncodeJob) -> list[bytes]:
         options = message.tokenization

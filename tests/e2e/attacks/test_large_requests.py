@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
@@ -43,14 +42,8 @@ def assert_honest_are_served(daemon: Daemon) -> None:
 
 def sent(daemon: Daemon, body: object) -> socket.socket:
     """A request of the greedy client, of whose answer nothing is read."""
-    url, data = httpx.URL(daemon.url), msgspec.json.encode(body)
-    lines = ["POST /v1/completions HTTP/1.1", "host: x", f"content-length: {len(data)}"]
-    head = "\r\n".join([*lines, f"authorization: Bearer {KEYS['greedy']}", "\r\n"])
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    client.connect((url.host, url.port or 80))
-    client.sendall(head.encode() + data)
-    return client
+    key = f"authorization: Bearer {KEYS['greedy']}"
+    return daemon.send("/v1/completions", body, key, window=2048)
 
 
 def in_flight(daemon: Daemon, what: str) -> float:
@@ -100,3 +93,25 @@ def test_no_key_sees_what_another_has_asked(daemon: Daemon) -> None:
     assert cached("friend", cache_salt="own") == 0
     used = metric(daemon.url, "penstock_key_prompt_tokens_total", key="greedy")
     assert used > 100
+
+
+def test_log_probabilities_of_too_many_prompts_are_refused_before_they_are_computed(
+    daemon: Daemon,
+) -> None:
+    """A small request for an enormous answer. Each choice repeats the scores."""
+
+    def scored(prompts: int, **fields: Any) -> httpx.Response:
+        prompt = [[9] * 500] * prompts
+        return asked(daemon, "/v1/completions", "honest", prompt=prompt, max_tokens=0, **fields)
+
+    for fields in ({"prompt_logprobs": 20}, {"echo": True, "logprobs": 20}):
+        error = scored(500, **fields).json()["error"]
+        assert error["code"] == "too_large"
+        assert "250000 prompt tokens x (20 + 1)" in error["message"]
+    found = [
+        each["prompt_logprobs"] for each in scored(1, prompt_logprobs=20, n=128).json()["choices"]
+    ]
+    assert [len(entries) for entries in found] == [500] * 128
+    assert all(entries == found[0] for entries in found)
+    large = scored(4, prompt_logprobs=20, n=128)
+    assert (large.status_code, large.json()["error"]["code"]) == (400, "too_large")

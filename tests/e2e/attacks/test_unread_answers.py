@@ -5,13 +5,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 
-import httpx
-import msgspec
 import pytest
 
 from server.demo import EMBEDDER_NAME, demo_models
 from tests.e2e.daemon import Daemon, metric, running
-from tests.patience import PATIENCE, wait_until
+from tests.patience import wait_until
 
 MAX_SECONDS = 3.0
 ANSWER_BYTES = 2048 * 384 * 9
@@ -27,14 +25,7 @@ def daemon() -> Iterator[Daemon]:
 
 def asked(daemon: Daemon, texts: int) -> socket.socket:
     """A request whose answer has about 4.5 KB a text. Nothing of it is read yet."""
-    url, data = httpx.URL(daemon.url), msgspec.json.encode({"input": ["a"] * texts})
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    client.settimeout(PATIENCE)
-    client.connect((url.host, url.port or 80))
-    head = f"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n"
-    client.sendall(head.encode() + data)
-    return client
+    return daemon.send("/v1/embeddings", {"input": ["a"] * texts}, window=2048)
 
 
 def read_all(client: socket.socket) -> int:

@@ -51,12 +51,6 @@ def context(folder: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=folder / "server.crt")
 
 
-@pytest.fixture
-def http(daemon: Daemon, context: ssl.SSLContext) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=daemon.url, verify=context, timeout=60) as client:
-        yield client
-
-
 def test_a_client_of_openai(daemon: Daemon, context: ssl.SSLContext) -> None:
     assert daemon.url.startswith("https://127.0.0.1:")
     with openai.DefaultHttpxClient(verify=context) as http:
@@ -73,27 +67,9 @@ def ask_both(client: openai.OpenAI) -> None:
     assert len(vectors.data) == 2
 
 
-def test_nobody_else_is_let_in(http: httpx.Client) -> None:
-    body = {"model": "chat", "prompt": "a"}
-    for headers in ({}, {"Authorization": "Bearer sesame"}):
-        answer = http.post("/v1/completions", json=body, headers=headers)
-        assert answer.status_code == 401
-        assert answer.json()["error"]["code"] == "invalid_api_key"
-    assert http.get("/health/ready").status_code == 200
-
-
 def test_plain_http_is_not_spoken(daemon: Daemon) -> None:
     with pytest.raises(httpx.TransportError):
         httpx.get(daemon.url.replace("https", "http") + "/health")
-
-
-def test_the_files_limits_are_the_models(http: httpx.Client) -> None:
-    answer = http.post(
-        "/v1/completions",
-        json={"model": "chat", "prompt": "a", "max_tokens": 257},
-        headers={"Authorization": f"Bearer {KEY}"},
-    )
-    assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
 def test_no_child_knows_a_key(daemon: Daemon) -> None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Asking, Daemon, is_alive, metric, running
+from tests.e2e.daemon import Daemon, is_alive, metric
 from tests.patience import PATIENCE, wait_until
 
 STALL = 8.0
@@ -155,29 +155,6 @@ def check_answers(answers: list[Answer], lost: float, late: float, why: str) -> 
         if answer.began < lost:
             # One that had not reached the daemon then gets 503.
             assert answer.status in (200, 500, 503)
-
-
-@pytest.mark.long
-def test_a_frozen_stage_fails_its_model_and_the_others_finish() -> None:
-    words = ("--pipeline-stages", "2", "--threads", "1", "--drain-timeout", "120")
-    with running(*words, "--stall-timeout", f"{STALL:g}") as daemon:
-        processes = pids(daemon)
-        finishing = Asking(daemon, "/v1/completions", COMPLETION | {"model": GENERATOR_NAME})
-        wait_until(lambda: metric(daemon.url, "penstock_in_flight", what="requests") == 1)
-        os.kill(daemon.part("1.worker-1"), signal.SIGSTOP)
-        asked = time.monotonic()
-        answer = Asking(daemon, "/v1/embeddings", EMBEDDING).answer()
-        assert answer is not None
-        assert time.monotonic() - asked < LATE[signal.SIGSTOP]
-        assert answer.status_code == 500
-        assert f"worker 1 of {EMBEDDER_NAME} stands still: " in answer.json()["error"]["message"]
-        refused = httpx.post(f"{daemon.url}/v1/embeddings", json=EMBEDDING)
-        assert refused.status_code == 503
-        finished = finishing.answer()
-        assert finished is not None
-        assert finished.status_code == 200
-        assert daemon.exit_code() == 1
-        assert not any(map(is_alive, processes))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import contextlib
 import resource
-import socket
 from collections.abc import Iterator
 
 import httpx
@@ -10,7 +9,7 @@ import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon
-from tests.patience import PATIENCE, wait_until
+from tests.patience import wait_until
 
 HARD = 300
 
@@ -46,13 +45,10 @@ def test_a_limit_below_what_is_admitted_is_a_warning(narrow: Daemon) -> None:
 
 
 def test_no_file_left_is_one_line_of_the_log(narrow: Daemon) -> None:
-    url = httpx.URL(narrow.url)
     for _ in range(2):
         with contextlib.ExitStack() as stack:
             for _ in range(HARD + 50):
-                stack.enter_context(
-                    socket.create_connection((url.host, url.port), timeout=PATIENCE)
-                )
+                stack.enter_context(narrow.connect())
             wait_until(lambda: lines(narrow, "are open"))
         # Until their ends have been seen there is no file for another one.
         wait_until(lambda: is_live(narrow))

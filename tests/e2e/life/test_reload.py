@@ -32,13 +32,14 @@ def statuses(daemon: Daemon, key: str) -> set[int]:
 
 
 def shown(daemon: Daemon) -> set[bytes | None]:
-    """The certificates that fresh connections see."""
+    """The certificates that fresh connections see, whether they name a host (SNI) or not."""
     found: set[bytes | None] = set()
-    for _ in range(CONNECTIONS):
+    for number in range(CONNECTIONS):
+        name = "localhost" if number % 2 else None
         address = ("127.0.0.1", httpx.URL(daemon.url).port or 0)
         with (
             socket.create_connection(address) as plain,
-            unverified_context().wrap_socket(plain) as connection,
+            unverified_context().wrap_socket(plain, server_hostname=name) as connection,
         ):
             found.add(connection.getpeercert(binary_form=True))
     return found

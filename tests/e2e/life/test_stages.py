@@ -1,5 +1,9 @@
 """Pipelines of several stages and several API processes give the answers of one."""
 
+import json
+import os
+import signal
+
 import httpx
 import numpy as np
 import pytest
@@ -55,11 +59,22 @@ def test_a_pipeline_that_is_divided_and_scheduled_as_asked(demo: Daemon) -> None
         assert texts(daemon) == texts(demo)
 
 
-def test_several_api_processes_share_the_port_and_the_metrics(demo: Daemon) -> None:
-    with running("--api-workers", "2", "--threads", "1") as daemon:
+def test_several_api_processes_share_the_port_the_metrics_and_standard_output(
+    demo: Daemon, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with running("--api-workers", "2", "--threads", "1", "--access-log", "json") as daemon:
         assert len(daemon.children()["server.daemon.api_process"]) == 2
         assert texts(daemon) == texts(demo)
         for _ in range(20):
             assert httpx.get(f"{daemon.url}/v1/models").status_code == 200
         name = "penstock_http_requests_total"
         wait_until(lambda: metric(daemon.url, name, endpoint="/v1/completions") == len(BODIES))
+        os.kill(daemon.pid, signal.SIGTERM)
+        assert daemon.exit_code() == 0
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert len([line for line in lines if line["path"] == "/v1/models"]) == 20
+    texts_asked = [line for line in lines if line["path"] == "/v1/completions"]
+    assert len(texts_asked) == len(BODIES)
+    for line in texts_asked:
+        assert (line["status"], line["output_tokens"] % 40) == (200, 0)
+        assert 0 < line["queue_seconds"] < line["first_token_seconds"] < line["total_seconds"]

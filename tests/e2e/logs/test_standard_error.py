@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -97,12 +97,40 @@ def fill(descriptor: int) -> None:
     os.close(own)
 
 
-def test_a_full_device() -> None:
-    full = os.open("/dev/full", os.O_WRONLY)
-    with served(full, "--log-level", "debug") as daemon:
+@contextmanager
+def full_device() -> Generator[int]:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        yield full.fileno()
+
+
+@contextmanager
+def full_pipe() -> Generator[int]:
+    reader, writer = os.pipe()
+    fill(writer)
+    yield writer
+    os.close(writer)
+    os.close(reader)
+
+
+@contextmanager
+def full_socket() -> Generator[int]:
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        with suppress(BlockingIOError):
+            while True:
+                writer.send(LINE, socket.MSG_DONTWAIT)
+        yield writer.fileno()
+
+
+@pytest.mark.parametrize(
+    "full", [full_device, full_pipe, pytest.param(full_socket, marks=pytest.mark.long)]
+)
+def test_one_that_was_full_from_the_start(
+    full: Callable[[], AbstractContextManager[int]],
+) -> None:
+    with full() as stderr, served(stderr, "--log-level", "debug") as daemon:
         assert daemon.embeds()
         daemon.stop()
-    os.close(full)
 
 
 @pytest.mark.long
@@ -124,28 +152,6 @@ def test_a_pipe_whose_reader_has_gone() -> None:
         assert daemon.embeds()
         daemon.stop()
     os.close(writer)
-
-
-def test_a_pipe_that_was_full_from_the_start() -> None:
-    reader, writer = os.pipe()
-    fill(writer)
-    with served(writer) as daemon:
-        assert daemon.embeds()
-        daemon.stop()
-    os.close(writer)
-    os.close(reader)
-
-
-@pytest.mark.long
-def test_a_socket_that_was_full_from_the_start() -> None:
-    reader, writer = socket.socketpair()
-    with reader, writer:
-        with suppress(BlockingIOError):
-            while True:
-                writer.send(LINE, socket.MSG_DONTWAIT)
-        with served(writer.fileno()) as daemon:
-            assert daemon.embeds()
-            daemon.stop()
 
 
 @pytest.mark.long

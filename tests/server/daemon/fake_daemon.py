@@ -48,33 +48,17 @@ class FakeDaemon:
     def add(self, name: str, role: Role, on_terminate: str = "0", model: str = "the model") -> None:
         """A child that on its signal to stop works for so many seconds, or "never" ends what it
         does before a second one, or does "ignore" it. Engines and workers are of `model`."""
-        self._add(name, role, CHILD, on_terminate, model=model)
-
-    def add_failing(self, name: str, role: Role, status: int) -> None:
-        """A child that exits at once."""
-        self._add(name, role, f"raise SystemExit({status})")
-
-    def add_killed(self, name: str, role: Role) -> None:
-        """A child that is killed at once."""
-        self._add(name, role, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-
-    def add_silent(self, name: str, role: Role) -> None:
-        """A child that runs, and is never up."""
-        self._add(name, role, "import sys; sys.stdin.read()")
+        self.add_program(name, role, CHILD, on_terminate, model=model)
 
     def add_model(self, name: str) -> None:
         """An engine and its worker."""
         self.add(f"engine of {name}", "engine", model=name)
         self.add(f"worker of {name}", "worker", model=name)
 
-    def _add(
-        self,
-        name: str,
-        role: Role,
-        program: str,
-        *arguments: str,
-        model: str = "the model",
+    def add_program(
+        self, name: str, role: Role, program: str, *arguments: str, model: str = "the model"
     ) -> None:
+        """A child that runs a program of its own."""
         command = [sys.executable, "-I", "-S", "-c", program, str(self.folder), name, *arguments]
         self.parts.append(
             Part(
@@ -89,14 +73,14 @@ class FakeDaemon:
     def pid(self, name: str) -> int:
         return int((self.folder / name).read_text().split()[0])
 
-    def diary(self) -> list[str]:
+    def diary(self, name: str = "diary") -> list[str]:
         """Who ended by a signal to stop, in order."""
-        return (self.folder / "diary").read_text().splitlines()
+        file = self.folder / name
+        return file.read_text().splitlines() if file.exists() else []
 
     def reloads(self) -> list[str]:
         """Who was told to reload, in order."""
-        file = self.folder / "reloads"
-        return file.read_text().splitlines() if file.exists() else []
+        return self.diary("reloads")
 
     async def run(
         self,

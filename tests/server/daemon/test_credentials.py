@@ -77,23 +77,11 @@ def test_a_pair_that_does_not_fit_is_not_renewed(
 ) -> None:
     cert, key = make_certificate(tmp_path)
     credentials = Credentials(command_of(tls=(cert, key)))
-    first = credentials.tls
     shutil.copy(make_certificate(tmp_path, "other")[1], key)
     credentials.read_again()
-    assert credentials.tls == first
     assert caplog.messages == [
         f"--tls-key: {key} is not the key of {cert}; the former certificate stays in use"
     ]
-
-
-def test_a_pair_that_fits_is(tmp_path: Path) -> None:
-    cert, key = make_certificate(tmp_path)
-    credentials = Credentials(command_of(tls=(cert, key)))
-    assert credentials.tls is not None
-    assert credentials.tls.renewals == 0
-    make_certificate(tmp_path)
-    credentials.read_again()
-    assert credentials.tls.renewals == 1
 
 
 def test_a_start_needs_all_files(files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -31,20 +31,16 @@ def send(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 
 
-async def terminate_once_reloaded(daemon: FakeDaemon) -> None:
-    while len(daemon.reloads()) < 2:  # noqa: ASYNC110 (there is no event)
-        await asyncio.sleep(0.02)
-    send(signal.SIGTERM)
-
-
 async def test_one_that_comes_before_a_process_can_follow_waits_for_it(daemon: FakeDaemon) -> None:
     """Its default action would end the child, and with it the start."""
-    ending: list[asyncio.Task[None]] = []
 
-    def when_ready() -> None:
-        ending.append(asyncio.create_task(terminate_once_reloaded(daemon)))
+    def terminate_once_reloaded() -> None:
+        if len(daemon.reloads()) < 2:
+            asyncio.get_running_loop().call_later(0.02, terminate_once_reloaded)
+        else:
+            send(signal.SIGTERM)
 
-    assert await daemon.run(when_ready, on_started=lambda _: send(signal.SIGHUP)) == 0
+    assert await daemon.run(terminate_once_reloaded, on_started=lambda _: send(signal.SIGHUP)) == 0
     assert sorted(daemon.reloads()) == ["api 0", "api 1"]
 
 

@@ -2,8 +2,7 @@
 
 import json
 import socket
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -18,24 +17,6 @@ from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import server_config
 
 ENDLESS = {"prompt": "a", "max_tokens": 2000, "ignore_eos": True}
-
-
-class Background:
-    """A request in a thread of its own; `result` waits for its answer."""
-
-    def __init__(self, call: Callable[[], httpx.Response]) -> None:
-        self._response: httpx.Response | None = None
-        self._call = call
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        self._response = self._call()
-
-    def result(self) -> httpx.Response:
-        self._thread.join(PATIENCE)
-        assert self._response is not None, "there was no answer"
-        return self._response
 
 
 def two_models(builder: DeploymentBuilder, **config) -> Deployment:
@@ -76,24 +57,21 @@ def health(deployment: Deployment) -> set[str]:
 def running(deployment: Deployment):
     """One request of every kind in flight, and how each ended."""
     slow(deployment)
-    calls = [
-        lambda: deployment.post("/v1/completions", ENDLESS),
-        lambda: deployment.post("/v1/completions", {**ENDLESS, "stream": True}),
-        lambda: deployment.post("/v1/embeddings", {"input": "a"}),
+    asked = [
+        ("/v1/completions", ENDLESS),
+        ("/v1/completions", {**ENDLESS, "stream": True}),
+        ("/v1/embeddings", {"input": "a"}),
     ]
-    requests = [Background(call) for call in calls]
-    wait_until(lambda: sum(engine.running for engine in deployment.engines.values()) == 3)
-    wait_until(lambda: metric(deployment, "penstock_in_flight", what="requests") == 3)
-    yield requests
+    with ThreadPoolExecutor(3) as pool:
+        requests = [pool.submit(deployment.post, *each) for each in asked]
+        wait_until(lambda: sum(engine.running for engine in deployment.engines.values()) == 3)
+        wait_until(lambda: metric(deployment, "penstock_in_flight", what="requests") == 3)
+        yield requests
 
 
 def ask(deployment: Deployment, path: str, body: dict) -> socket.socket:
     """A connection on which a request has been sent."""
-    connection = socket.create_connection(("127.0.0.1", deployment.api.port), timeout=PATIENCE)
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(content)}\r\n\r\n"
-    connection.sendall(head.encode() + content)
-    return connection
+    return deployment.begin(path, json.dumps(body).encode())
 
 
 @pytest.mark.parametrize(
@@ -171,15 +149,9 @@ def test_many_clients_and_a_small_deployment(builder):
     deployment = writer_alone(builder, limits=limits)
     deployment.engines["writer"].script.step_seconds = 0.01
     scored = {"prompt": "a", "max_tokens": 20, "logprobs": 5}
-    requests = [
-        Background(
-            lambda body={**scored, "stream": number % 2 == 0}: deployment.post(
-                "/v1/completions", body
-            )
-        )
-        for number in range(24)
-    ]
-    answers = [request.result() for request in requests]
+    bodies = [{**scored, "stream": stream} for stream in (True, False) * 12]
+    with ThreadPoolExecutor(24) as pool:
+        answers = list(pool.map(lambda body: deployment.post("/v1/completions", body), bodies))
     assert {answer.status_code for answer in answers} == {200, 429}
     (refusal, *_) = [answer for answer in answers if answer.status_code == 429]
     assert refusal.headers["retry-after"] == "1"

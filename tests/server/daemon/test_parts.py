@@ -59,6 +59,9 @@ def test_one_engine_a_model_one_worker_a_stage(tmp_path: Path) -> None:
     commands = [part.command[:4] for part in parts]
     assert commands == [[sys.executable, "-P", "-m", module] for module in modules]
     assert [part.inherited_fd for part in parts] == [None] * 6 + [FD] * 2
+    assert [api.command[-1] for api in parts[-2:]] == ["0", "1"]
+    files = [file for api in parts[-2:] for file in read(api, ServerConfig).count_files]
+    assert files == [str(tmp_path / f"api-{number}.counts") for number in (0, 1)] * 2
 
 
 def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
@@ -79,20 +82,6 @@ def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
     assert {Path(part.command[4]).stat().st_mode & 0o777 for part in parts} == {0o600}
 
 
-def test_environments(tmp_path: Path) -> None:
-    engine, worker, *_ = environments(tmp_path, "engine", "worker")
-    assert (engine["OMP_NUM_THREADS"], worker["OMP_NUM_THREADS"]) == ("1", "3")
-    assert worker["GLOO_SOCKET_IFNAME"] == "lo"
-
-
-def test_several_api_processes_know_each_others_counts(tmp_path: Path) -> None:
-    config = write_config(tmp_path, api_workers=2)
-    apis = daemon_parts(config, FD, tmp_path)[-2:]
-    files = [file for api in apis for file in read(api, ServerConfig).count_files]
-    assert files == [str(tmp_path / f"api-{number}.counts") for number in (0, 1)] * 2
-    assert [api.command[-1] for api in apis] == ["0", "1"]
-
-
 def test_workers_make_no_multicast_objects_whatever_the_daemon_was_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,13 +94,15 @@ def test_workers_make_no_multicast_objects_whatever_the_daemon_was_told(
     assert {worker["NCCL_NVLS_ENABLE"] for worker in workers} == {"0"}
 
 
-def test_workers_make_their_own_sockets_in_the_private_folder(
+def test_workers_have_threads_and_make_their_own_sockets_in_the_private_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", "/elsewhere")
-    *others, api = environments(tmp_path, "worker", "api")
-    assert {worker["TMPDIR"] for worker in others} == {str(tmp_path)}
-    assert api["TMPDIR"] == "/elsewhere"
+    engine, *workers = environments(tmp_path, "engine", "worker")[:3]
+    assert (engine["TMPDIR"], engine["OMP_NUM_THREADS"]) == ("/elsewhere", "1")
+    for worker in workers:
+        assert (worker["TMPDIR"], worker["OMP_NUM_THREADS"]) == (str(tmp_path), "3")
+        assert worker["GLOO_SOCKET_IFNAME"] == "lo"
 
 
 @pytest.mark.parametrize(

@@ -117,11 +117,10 @@ def test_what_is_no_daemon_of_this_user_is_passed_over(
     (temporary / "penstock-notes").mkdir()
     (temporary / "penstock-file").touch()
     anothers = killed_daemon(temporary)
-    age(anothers)
     with private_folder() as (_, file), private_folder() as (_, starting):
+        age(anothers)
         announce(file, [])
-        starting.write('{"pid":')
-        starting.flush()
+        starting.write(b'{"pid":')
         assert [daemon.pid for daemon in running_daemons()] == [os.getpid()]
         monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
         assert running_daemons() == []

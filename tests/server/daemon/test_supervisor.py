@@ -63,17 +63,25 @@ async def test_a_server_that_does_not_finish_in_time_is_killed(
     assert not is_alive(daemon.pid("api"))
 
 
-async def test_a_second_signal_ends_everything_at_once(daemon: FakeDaemon) -> None:
+@pytest.mark.parametrize(
+    ("on_terminate", "number", "diary"),
+    [("ignore", signal.SIGINT, []), ("never", signal.SIGTERM, ["api"])],
+)
+async def test_a_second_signal_ends_everything_at_once(
+    daemon: FakeDaemon, on_terminate: str, number: signal.Signals, diary: list[str]
+) -> None:
+    """Servers that can still say so."""
     daemon.add("engine", "engine", on_terminate="ignore")
-    daemon.add("api", "api", on_terminate="ignore")
+    daemon.add("api", "api", on_terminate=on_terminate)
 
     def stop_twice() -> None:
         stop()
-        later(0.1, stop, signal.SIGINT)
+        later(0.3, stop, number)
 
     started = time.monotonic()
-    assert await daemon.run(stop_twice) == 128 + signal.SIGINT
+    assert await daemon.run(stop_twice, drain=60) == 128 + number
     assert time.monotonic() - started < 25
+    assert daemon.diary() == diary
     assert not is_alive(daemon.pid("engine"))
     assert not is_alive(daemon.pid("api"))
 
@@ -84,32 +92,13 @@ async def test_a_killed_part_ends_the_daemon(
 ) -> None:
     daemon.add("engine", "engine")
     daemon.add("worker", "worker", on_terminate="ignore")
-    daemon.add("api", "api")
+    daemon.add("api", "api", on_terminate="0.5")
     started = time.monotonic()
     assert await daemon.run(lambda: kill(daemon, victim)) == 1
     assert time.monotonic() - started < 25
     assert caplog.messages == [f"the {victim} was killed by SIGKILL; stopping"]
+    assert ("api" in daemon.diary()) == (victim != "api"), "it has time to answer"
     assert all(not is_alive(daemon.pid(part.title)) for part in daemon.parts)
-
-
-async def test_a_second_signal_lets_servers_say_so(daemon: FakeDaemon) -> None:
-    daemon.add("engine", "engine")
-    daemon.add("api", "api", on_terminate="never")
-
-    def stop_twice() -> None:
-        stop()
-        later(0.3, stop)
-
-    assert await daemon.run(stop_twice, drain=60) == 128 + signal.SIGTERM
-    assert daemon.diary() == ["api"]
-
-
-async def test_servers_get_time_to_answer_after_a_death(daemon: FakeDaemon) -> None:
-    daemon.add("engine", "engine")
-    daemon.add("worker", "worker")
-    daemon.add("api", "api", on_terminate="0.5")
-    assert await daemon.run(lambda: kill(daemon, "engine")) == 1
-    assert daemon.diary() == ["api"]
 
 
 async def test_when_nothing_else_lives_they_get_a_moment_only(daemon: FakeDaemon) -> None:
@@ -168,7 +157,7 @@ async def test_a_death_while_starting_ends_the_start(
     daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon.add("api", "api")
-    daemon.add_failing("worker 0", "worker", status=3)
+    daemon.add_program("worker 0", "worker", "raise SystemExit(3)")
     assert await daemon.run(never_ready) == 1
     assert caplog.messages == ["the worker 0 exited with status 3 while starting"]
 
@@ -177,16 +166,16 @@ async def test_of_those_that_end_together_a_killed_worker_is_named(
     daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its neighbour and its engine core, which end because of it, may be seen before it."""
-    daemon.add_failing("engine", "engine", status=1)
-    daemon.add_failing("worker 0", "worker", status=1)
-    daemon.add_killed("worker 1", "worker")
+    daemon.add_program("engine", "engine", "raise SystemExit(1)")
+    daemon.add_program("worker 0", "worker", "raise SystemExit(1)")
+    daemon.add_program("worker 1", "worker", "import os; os.kill(os.getpid(), 9)")
     assert await daemon.run(never_ready, on_started=lambda _: time.sleep(1)) == 1
     assert caplog.messages == ["the worker 1 was killed by SIGKILL while starting"]
 
 
 async def test_a_start_has_a_deadline(daemon: FakeDaemon, caplog: pytest.LogCaptureFixture) -> None:
     daemon.add("engine", "engine")
-    daemon.add_silent("never up", "worker")
+    daemon.add_program("never up", "worker", "import sys; sys.stdin.read()")
     assert await daemon.run(never_ready, startup=0.5) == 1
     assert caplog.messages == ["not ready after 0.5 s (--startup-timeout)"]
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from server.daemon.credentials import TLSError, checked_tls
-from server.settings.settings import TLS
+from server.daemon.credentials import TLSError, server_context
 from tests.server.certificates import encrypt_key, make_certificate
 
 
@@ -16,46 +15,34 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def fault(cert: Path, key: Path) -> TLSError:
     with pytest.raises(TLSError) as caught:
-        checked_tls(cert, key)
+        server_context(cert, key)
     assert "\n" not in str(caught.value)
     return caught.value
-
-
-def test_a_pair_that_fits(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    cert, key = pair
-    monkeypatch.chdir(cert.parent)
-    assert checked_tls(Path(cert.name), Path(key.name)) == TLS(cert=str(cert), key=str(key))
 
 
 def test_a_chain_and_its_key_in_one_file(pair: tuple[Path, Path], tmp_path: Path) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(pair[1].read_bytes() + pair[0].read_bytes())
-    checked_tls(both, both)
+    server_context(both, both)
 
 
-def test_files_that_are_not_there(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_files_that_cannot_be_used(pair: tuple[Path, Path], tmp_path: Path) -> None:
     cert, key = pair
-    gone = tmp_path / "gone"
-    assert (fault(gone, key).key, fault(cert, gone).key) == ("tls_cert", "tls_key")
-    assert str(fault(gone, key)) == f"{gone} cannot be read: No such file or directory"
-    assert str(fault(tmp_path, key)) == f"{tmp_path} cannot be read: Is a directory"
-
-
-def test_files_that_hold_something_else(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    cert, key = pair
-    assert str(fault(key, key)) == f"{key} holds no PEM certificate"
-    assert str(fault(cert, cert)) == f"{cert} holds no PEM private key"
-    broken = tmp_path / "broken.crt"
+    gone, broken = tmp_path / "gone", tmp_path / "broken.crt"
     broken.write_bytes(cert.read_bytes()[:100])
-    assert str(fault(broken, key)).startswith(f"{broken} and {key} are not valid: ")
-
-
-def test_a_key_of_another_certificate(pair: tuple[Path, Path], tmp_path: Path) -> None:
     _, other = make_certificate(tmp_path, "other")
-    error = fault(pair[0], other)
-    assert (error.key, str(error)) == ("tls_key", f"{other} is not the key of {pair[0]}")
-
-
-def test_nobody_is_asked_for_a_passphrase(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    encrypted = encrypt_key(pair[1], tmp_path / "encrypted.key")
-    assert f"{encrypted} is encrypted" in str(fault(pair[0], encrypted))
+    # Nobody is asked for a passphrase.
+    encrypted = encrypt_key(key, tmp_path / "encrypted.key")
+    for given, at_fault, words in (
+        ((gone, key), "tls_cert", f"{gone} cannot be read: No such file or directory"),
+        ((cert, gone), "tls_key", f"{gone} cannot be read: No such file or directory"),
+        ((tmp_path, key), "tls_cert", f"{tmp_path} cannot be read: Is a directory"),
+        ((key, key), "tls_cert", f"{key} holds no PEM certificate"),
+        ((cert, cert), "tls_key", f"{cert} holds no PEM private key"),
+        ((broken, key), "tls_cert", f"{broken} and {key} are not valid: "),
+        ((cert, other), "tls_key", f"{other} is not the key of {cert}"),
+        ((cert, encrypted), "tls_key", f"{encrypted} is encrypted"),
+    ):
+        error = fault(*given)
+        assert error.key == at_fault
+        assert str(error).startswith(words)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -117,12 +116,6 @@ def test_bodies_and_answers_are_described(description, path, body, answer):
     assert "model" in fields
 
 
-def operations(description: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for path, item in description["paths"].items():
-        for method, operation in item.items():
-            yield f"{method} {path}", operation
-
-
 def test_every_field_is_described(description):
     properties = {
         f"{name}.{field}": schema
@@ -133,21 +126,18 @@ def test_every_field_is_described(description):
     assert [name for name, schema in properties.items() if not schema.get("description")] == []
 
 
-def test_every_parameter_of_a_path_is_described(description):
-    for name, operation in operations(description):
-        found = operation.get("parameters", [])
-        in_path = {each["name"] for each in found if each["in"] == "path"}
-        assert in_path == set(re.findall(r"{(\w+)}", name)), name
-        assert all(each["description"] for each in found), name
-
-
 def test_every_operation_is_described_and_has_its_examples(description):
-    for name, operation in operations(description):
-        assert operation.get("summary"), name
-        assert operation.get("description"), name
-        content = operation.get("requestBody", {}).get("content", {})
-        if "application/json" in content:
-            assert content["application/json"]["examples"], name
+    for path, item in description["paths"].items():
+        for name, operation in item.items():
+            assert operation.get("summary"), (path, name)
+            assert operation.get("description"), (path, name)
+            content = operation.get("requestBody", {}).get("content", {})
+            if "application/json" in content:
+                assert content["application/json"]["examples"], path
+            found = operation.get("parameters", [])
+            in_path = {each["name"] for each in found if each["in"] == "path"}
+            assert in_path == set(re.findall(r"{(\w+)}", path))
+            assert all(each["description"] for each in found), path
 
 
 @pytest.mark.parametrize("request_type", known_options().endpoints)

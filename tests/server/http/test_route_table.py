@@ -1,7 +1,6 @@
 """Every documented operation goes through the gate."""
 
 import re
-import socket
 from collections import Counter
 
 import pytest
@@ -22,14 +21,6 @@ def counts(deployment: Deployment) -> Counter[tuple[str, int]]:
         r'(?m)^penstock_http_requests_total\{endpoint="(.*)",status="(.*)"\} (.*)$', page
     )
     return Counter({(path, int(status)): int(float(count)) for path, status, count in found})
-
-
-def begin(deployment: Deployment, path: str, body: bytes, *, promised: int) -> socket.socket:
-    """Send the head of a request of `promised` bytes, and `body`."""
-    client = socket.create_connection(("127.0.0.1", deployment.api.port))
-    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {promised}\r\n\r\n"
-    client.sendall(head.encode() + body)
-    return client
 
 
 def test_every_documented_path_is_counted_by_its_name(deployment: Deployment) -> None:
@@ -65,7 +56,7 @@ def test_a_client_that_leaves_is_no_failure(
     engine = deployment.engines["embedder"]
     engine.script.held = True
     before = counts(deployment)
-    with begin(deployment, path, body, promised=len(body) + unsent):
+    with deployment.begin(path, body, unsent=unsent):
         if not unsent:
             wait_until(lambda: len(engine.received) == 1)
     wait_until(lambda: counts(deployment)[path, 499] == before[path, 499] + 1)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from server.http.wire import LogLimit, UnreadAnswers
 from server.service.ledger import Ledger
-from tests.patience import PATIENCE
 from tests.server.conftest import DeploymentBuilder
 from tests.server.support import server_config
 from tests.virtual_time import in_virtual_time
@@ -141,9 +139,7 @@ def test_bad_connections_and_wrong_keys(
     deployment = builder.open(config)
     started = time.monotonic()
     for _ in range(12):
-        with socket.create_connection(
-            ("127.0.0.1", deployment.api.port), timeout=PATIENCE
-        ) as client:
+        with deployment.connect() as client:
             client.sendall(b"nothing\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 400 ")
         assert deployment.post("/v1/completions", {"prompt": "a"}).status_code == 401

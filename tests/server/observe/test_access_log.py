@@ -1,8 +1,6 @@
 """Exactly one line for each request that comes to an API process, however it ends."""
 
 import json
-import re
-import socket
 import time
 from typing import Any
 
@@ -11,8 +9,9 @@ import msgspec
 import pytest
 
 from engine_core.messages import Failed
-from server.settings.settings import Limits, LogFormat
-from tests.patience import PATIENCE, wait_until
+from server.settings.settings import Limits
+from tests.patience import wait_until
+from tests.server.api.test_ops import metric
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import api_keys, server_config
 
@@ -21,19 +20,16 @@ TELLING = "a prompt that nobody may see"
 COMPLETION = {"prompt": TELLING, "max_tokens": 3}
 
 
-def opened(builder: DeploymentBuilder, form: LogFormat) -> Deployment:
-    config = msgspec.structs.replace(
-        server_config(builder.model("writer", "generate"), limits=Limits(max_body_size=1000)),
-        api_keys=api_keys("sesame"),
-        cors_origins=("https://page",),
-        access_log=form,
-    )
-    return builder.open(config)
-
-
 @pytest.fixture(scope="module")
 def logged(module_builder: DeploymentBuilder) -> Deployment:
-    return opened(module_builder, "json")
+    writer = module_builder.model("writer", "generate")
+    config = msgspec.structs.replace(
+        server_config(writer, limits=Limits(max_body_size=1000)),
+        api_keys=api_keys("sesame"),
+        cors_origins=("https://page",),
+        access_log="json",
+    )
+    return module_builder.open(config)
 
 
 class Log:
@@ -56,13 +52,9 @@ class Log:
         return lines
 
 
-def connected(deployment: Deployment) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", deployment.api.port), timeout=PATIENCE)
-
-
 def send(deployment: Deployment, *parts: bytes) -> bytes:
     """What is answered to these bytes, until the connection ends."""
-    with connected(deployment) as connection:
+    with deployment.connect() as connection:
         for part in parts:
             connection.sendall(part)
             time.sleep(0.1)
@@ -117,15 +109,6 @@ def test_every_answer_has_one_line(logged: Deployment, monkeypatch: pytest.Monke
         assert secret not in log.text()
 
 
-@pytest.mark.long
-def test_a_line_of_text(builder: DeploymentBuilder) -> None:
-    deployment = opened(builder, "text")
-    log = Log(deployment)
-    deployment.http.get("/a%0Ab%22", headers=KEY)
-    wait_until(lambda: log.text().endswith("\n"))
-    assert ' 127.0.0.1 "GET /a%0Ab%22" 404 id=req-' in log.text()
-
-
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_client_that_leaves(
     logged: Deployment, monkeypatch: pytest.MonkeyPatch, streamed: bool
@@ -134,13 +117,8 @@ def test_a_client_that_leaves(
     monkeypatch.setattr(writer.script, "step_seconds", 0.05)
     log = Log(logged)
     body = {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "stream": streamed}
-    content = json.dumps(body).encode()
-    head = (
-        b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer sesame\r\n"
-        b"Content-Length: %d\r\n\r\n"
-    )
-    with connected(logged) as connection:
-        connection.sendall(head % len(content) + content)
+    content, key = json.dumps(body).encode(), "Authorization: Bearer sesame\r\n"
+    with logged.begin("/v1/completions", content, more=key) as connection:
         wait_until(lambda: writer.running == 1)
         if streamed:
             assert connection.recv(1 << 16)
@@ -158,12 +136,6 @@ BEGUN = (
 )
 
 
-def value(metrics: str, sample: str) -> float:
-    """Of a sample of the metrics; 0 before it is first counted."""
-    found = re.search(f"^{re.escape(sample)} (.*)$", metrics, re.MULTILINE)
-    return float(found[1]) if found else 0.0
-
-
 @pytest.mark.parametrize(
     ("parts", "status", "method", "path"),
     [
@@ -179,7 +151,10 @@ def value(metrics: str, sample: str) -> float:
 def test_requests_that_cannot_be_read(
     logged: Deployment, parts: list[bytes], status: int, method: str, path: str
 ) -> None:
-    before = logged.http.get("/metrics").text
+    endpoint = {"endpoint": "/embed" if path == "/embed" else "other", "status": str(status)}
+    answered = metric(logged, "penstock_http_requests_total", **endpoint)
+    error = {400: "invalid_request", 431: "head_too_large"}[status]
+    refusals = metric(logged, "penstock_refusals_total", reason=error)
     log = Log(logged)
     answer = send(logged, *parts)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
@@ -188,13 +163,8 @@ def test_requests_that_cannot_be_read(
     assert line["client"] == "127.0.0.1"
     assert b"x-request-id: %b\r\n" % line["id"].encode() in answer
     assert "sesame" not in log.text()
-    endpoint = "/embed" if path == "/embed" else "other"
-    after = logged.http.get("/metrics").text
-    for sample in (
-        f'penstock_http_requests_total{{endpoint="{endpoint}",status="{status}"}}',
-        f'penstock_refusals_total{{reason="{line["error"]}"}}',
-    ):
-        assert value(after, sample) == value(before, sample) + 1
+    assert metric(logged, "penstock_http_requests_total", **endpoint) == answered + 1
+    assert metric(logged, "penstock_refusals_total", reason=error) == refusals + 1
 
 
 def test_garbage_after_a_request_is_not_taken_for_it(logged: Deployment) -> None:

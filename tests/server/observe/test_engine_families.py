@@ -57,7 +57,7 @@ def test_before_the_first_heartbeat_there_is_only_that_it_is_not_up(registry: Re
 
 
 def test_a_heartbeat(registry: Registry, client: EngineClient) -> None:
-    client.beat, client.beat_at = BEAT, time.monotonic()
+    client.beat, client.beat_at = BEAT, time.monotonic() - 60
     found = shown(registry)
     assert found["penstock_engine_running_rows",] == 3
     assert found["penstock_engine_kv_usage_ratio",] == 0.75
@@ -66,14 +66,7 @@ def test_a_heartbeat(registry: Registry, client: EngineClient) -> None:
     assert found["penstock_engine_tokens_per_step_bucket", "32.0"] == 6
     assert found["penstock_engine_tokens_per_step_count",] == 7
     assert found["penstock_engine_tokens_per_step_sum",] == 100
-    assert 0.0 <= found["penstock_engine_heartbeat_age_seconds",] < 5.0
-
-
-def test_one_that_stands_still_has_an_old_heartbeat(
-    registry: Registry, client: EngineClient
-) -> None:
-    client.beat, client.beat_at = BEAT, time.monotonic() - 60
-    assert 60.0 <= shown(registry)["penstock_engine_heartbeat_age_seconds",] < 65.0
+    assert 60.0 <= found["penstock_engine_heartbeat_age_seconds",] < 65.0
 
 
 def test_one_that_is_lost_keeps_its_counters_and_computes_nothing(

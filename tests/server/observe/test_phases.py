@@ -4,7 +4,7 @@ import pytest
 
 from engine_core.messages import JobTiming
 from server.observe.request_record import RequestRecord
-from server.observe.request_tracer import Phase, attributes, failed, phases
+from server.observe.request_tracer import attributes, failed, phases
 
 TIMING = JobTiming(1, tokenize=0.5, queue=0.25, prefill=1.0, cached=0)
 
@@ -35,7 +35,7 @@ def test_parts_follow_each_other(
     known: dict[str, float], begins: tuple[float, ...], end: float
 ) -> None:
     names = ("tokenize", "queue", "prefill", "decode")[: len(begins)]
-    expected = [*map(Phase, names, begins, (*begins[1:], end))]
+    expected = [*zip(names, begins, (*begins[1:], end), strict=True)]
     assert phases(record(jobs=1, **known)) == expected
 
 

@@ -3,16 +3,15 @@
 import time
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from tests.patience import PATIENCE, wait_until
 from tests.server.canned_server import CannedServer
 from tests.server.conftest import Deployment, DeploymentBuilder
+from tests.server.spans import requests_to, spans, values
 from tests.server.support import api_keys, server_config
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -21,9 +20,11 @@ COMPLETION = {"prompt": "a prompt that nobody may see", "max_tokens": 3}
 KEY = {"Authorization": "Bearer sesame"}
 
 
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+@pytest.fixture(scope="module", autouse=True)
+def often() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +34,8 @@ def shared_collector() -> Iterator[CannedServer]:
 
 
 @pytest.fixture(scope="module")
-def shared_traced(
-    module_builder: DeploymentBuilder, shared_collector: CannedServer
-) -> Iterator[Deployment]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-        yield opened(module_builder, shared_collector.url)
+def shared_traced(module_builder: DeploymentBuilder, shared_collector: CannedServer) -> Deployment:
+    return opened(module_builder, shared_collector.url)
 
 
 @pytest.fixture
@@ -64,18 +61,6 @@ def opened(builder: DeploymentBuilder, url: str) -> Deployment:
     )
 
 
-def spans(collector: CannedServer) -> list[Span]:
-    """All that have come so far."""
-    requests = [ExportTraceServiceRequest.FromString(body) for body in collector.requests]
-    return [
-        span
-        for request in requests
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    ]
-
-
 def awaited(collector: CannedServer, count: int) -> list[Span]:
     """So many spans, each request's behind its parts, and not one more."""
     wait_until(lambda: len(spans(collector)) >= count)
@@ -83,13 +68,6 @@ def awaited(collector: CannedServer, count: int) -> list[Span]:
     found = spans(collector)
     assert len(found) == count, [span.name for span in found]
     return found
-
-
-def values(span: Span) -> dict[str, Any]:
-    return {
-        attribute.key: getattr(attribute.value, str(attribute.value.WhichOneof("value")))
-        for attribute in span.attributes
-    }
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -140,22 +118,14 @@ def test_requests_that_fail_have_spans(builder: DeploymentBuilder, collector: Ca
     assert "http.route" not in values(found[2])
 
 
-def test_an_embedding(traced: Deployment, shared_collector: CannedServer) -> None:
+def test_who_continues_no_trace(traced: Deployment, shared_collector: CannedServer) -> None:
+    """One whose `traceparent` is nonsense begins one; one that does not sample has none."""
     body = {"model": "embedder", "input": ["one", "two"]}
-    traced.http.post("/v1/embeddings", json=body, headers={**KEY, "traceparent": "nonsense"})
+    for parent in ("nonsense", f"00-{TRACE}-{CALLER}-00"):
+        traced.http.post("/v1/embeddings", json=body, headers={**KEY, "traceparent": parent})
     found = awaited(shared_collector, 4)
     assert [span.name for span in found] == ["tokenize", "queue", "prefill", "POST /v1/embeddings"]
     assert found[-1].parent_span_id == b""
-
-
-def test_a_caller_that_does_not_sample(traced: Deployment, shared_collector: CannedServer) -> None:
-    for flags in ("00", "01"):
-        traced.http.post(
-            "/v1/completions",
-            json=COMPLETION,
-            headers={**KEY, "traceparent": f"00-{TRACE}-{CALLER}-{flags}"},
-        )
-    awaited(shared_collector, 5)
 
 
 def test_two_callers_are_none_and_their_states_one_list(
@@ -207,7 +177,7 @@ def test_the_sdk_reads_its_variables_and_sends_what_waits_at_the_end(
     assert deployment.api.process.wait(PATIENCE) == 0
     (only,) = spans(collector)
     assert only.trace_id.hex() == TRACE
-    request = ExportTraceServiceRequest.FromString(collector.requests[0])
+    request = requests_to(collector)[0]
     resource = {each.key: each.value for each in request.resource_spans[0].resource.attributes}
     assert resource["service.name"].string_value == "ours"
     assert resource["telemetry.sdk.language"].string_value == "python"
@@ -221,60 +191,47 @@ def test_probes_have_none(traced: Deployment, shared_collector: CannedServer) ->
     assert only.name == "GET /v1/models"
 
 
-def test_a_collector_that_is_away(
-    builder: DeploymentBuilder, capfd: pytest.CaptureFixture[str]
-) -> None:
-    deployment = opened(builder, "http://127.0.0.1:9")
-    said: list[str] = []
-
-    def lines() -> list[str]:
-        said.append(capfd.readouterr().err)
-        return [line for line in "".join(said).splitlines() if "127.0.0.1:9" in line]
-
-    for _ in range(20):
-        answer = deployment.http.post("/v1/completions", json=COMPLETION, headers=KEY)
-        assert answer.status_code == 200
-    wait_until(lambda: bool(lines()))
-    deployment.http.post("/v1/completions", json=COMPLETION, headers=KEY)
-    started = time.monotonic()
-    deployment.api.drain()
-    assert deployment.api.process.wait(PATIENCE) == 0
-    assert time.monotonic() - started < 20
-    (line,) = lines()
-    assert " no traces can be sent to http://127.0.0.1:9/v1/traces, they are dropped: " in line
-    assert "Connection refused" in line
-    assert "opentelemetry" not in "".join(said)
-
-
 SLOW = ([b"HTTP/1.1 200 OK\r\n", b"Content-Length: 0\r\n\r\n"], 8.0)
 FAILING = ([b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"], 0.0)
 
 
-@pytest.mark.parametrize(("answer", "lines"), [(SLOW, 0), (FAILING, 1)], ids=["slow", "failing"])
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(SLOW, None), (FAILING, "Not Found"), (None, "Connection refused")],
+    ids=["slow", "failing", "away"],
+)
 def test_a_collector_in_trouble_holds_up_nobody(
     builder: DeploymentBuilder,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    answer: tuple[list[bytes], float],
-    lines: int,
+    answer: tuple[list[bytes], float] | None,
+    why: str | None,
 ) -> None:
+    """And is one line of the log, unless it is only slow."""
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "20")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "10")
-    pieces, pause = answer
+    said: list[str] = []
+
+    def lines() -> list[str]:
+        said.append(capfd.readouterr().err)
+        return [line for line in "".join(said).splitlines() if "no traces can be sent" in line]
+
+    pieces, pause = answer or ([], 0.0)
     with CannedServer(pieces, pause=pause) as collector:
-        deployment = opened(builder, collector.url)
+        deployment = opened(builder, collector.url if answer else "http://127.0.0.1:9")
         slowest = 0.0
         for _ in range(150):
             started = time.monotonic()
             deployment.http.get("/v1/models", headers=KEY)
             slowest = max(slowest, time.monotonic() - started)
         assert slowest < 6
-        wait_until(lambda: collector.requests != [])
+        wait_until(lambda: collector.requests if answer else lines())
         started = time.monotonic()
         deployment.api.drain()
         assert deployment.api.process.wait(PATIENCE) == 0
         assert time.monotonic() - started < 20
-    said = capfd.readouterr().err
-    assert said.count("no traces can be sent") == lines
-    assert said.count("Not Found") == lines
-    assert "Queue full" not in said
+    found = lines()
+    assert [why is not None and why in line for line in found] == [True] * (why is not None)
+    assert all("/v1/traces, they are dropped: " in line for line in found)
+    assert "Queue full" not in "".join(said)
+    assert "opentelemetry" not in "".join(said)

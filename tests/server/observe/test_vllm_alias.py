@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from prometheus_client.samples import Sample
 
 from server.settings.settings import ServerConfig
 from tests.patience import wait_until
+from tests.server.api.test_ops import metric
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import server_config
 
@@ -41,21 +42,6 @@ def samples(text: str) -> list[Sample]:
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
-def values(deployment: Deployment) -> Callable[..., float]:
-    """The value of a sample by its name and some of its labels, on one page."""
-    on_page = samples(page(deployment))
-
-    def value(name: str, **labels: str) -> float:
-        (found,) = [
-            sample.value
-            for sample in on_page
-            if sample.name == name and labels.items() <= sample.labels.items()
-        ]
-        return found
-
-    return value
-
-
 def test_names_types_and_labels_are_vllms(aliased: Deployment) -> None:
     wait_until(lambda: "vllm:num_requests_running{" in page(aliased))
     text = page(aliased)
@@ -80,8 +66,8 @@ def test_they_say_what_our_own_say(aliased: Deployment) -> None:
     writer = {"model_name": "writer", "engine": "0"}
     embedder = {"model_name": "embedder", "engine": "1"}
     own, done = {"model": "writer", "reason": "timeout"}, "vllm:request_success_total"
-    wait_until(lambda: values(aliased)("penstock_rows_total", **own) == 1)
-    value = values(aliased)
+    wait_until(lambda: metric(aliased, "penstock_rows_total", **own) == 1)
+    value = partial(metric, aliased)
     assert value(done, **embedder, finished_reason="stop") == 2
     assert value(done, **writer, finished_reason="stop") == 2
     assert value(done, **writer, finished_reason="length") == 1

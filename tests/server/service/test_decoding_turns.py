@@ -73,10 +73,9 @@ async def test_who_is_cancelled_while_looked_for_is_passed_over() -> None:
     first = decodes.together("first")
     cancelled = asyncio.create_task(decodes.decode("cancelled", has_left=is_looked_for))
     last = decodes.together("last")
-    await asyncio.gather(*first)
     await looked.wait()
     cancelled.cancel()
-    await asyncio.gather(*last)
+    await asyncio.gather(*first, *last)
     assert list(decodes.begun) == ["first", "last"]
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,19 +113,6 @@ async def test_answers_that_are_not_read_give_way_where_they_are_more() -> None:
     await several[2].hold(30)
     assert refused(several) == [False, False, True]
     assert len(excesses) == 1
-
-
-async def test_a_block_that_fails_gives_all_back() -> None:
-    ledger = Ledger(MOST)
-
-    def fail() -> None:
-        with ledger.account(0, "nothing") as account:
-            account.hold(7)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert ledger.num_bytes == 0
 
 
 async def test_who_is_refused_and_cancelled_is_cancelled() -> None:

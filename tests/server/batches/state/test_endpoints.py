@@ -208,11 +208,16 @@ PURPOSE = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r
         (BOUNDARY, PART + PURPOSE, "ends before"),
         (BOUNDARY, PURPOSE + b"--b--\r\n", "file: is required"),
         (BOUNDARY, PART + b"--b--\r\n", "purpose: is required"),
-        (BOUNDARY, PART + PART + b"--b--\r\n", "file: is there twice"),
-        (BOUNDARY, PART.replace(b'; filename="a"', b"") + b"--b--\r\n", "with a filename"),
+        (BOUNDARY, PART + PART + b"--b--\r\n", "Too many files"),
+        (BOUNDARY, PART.replace(b'; filename="a"', b"") + b"--b--\r\n", "file: is required"),
         (BOUNDARY, b"nonsense", "not a form"),
         (f"{BOUNDARY}{'b' * 256}", PART, "not a form"),
-        (BOUNDARY, PURPOSE.replace(b"purpose", b"a") * 33 + b"--b--\r\n", "file: is required"),
+        (BOUNDARY, PURPOSE.replace(b"purpose", b"a") * 33 + b"--b--\r\n", "Too many fields"),
+        (
+            BOUNDARY,
+            PART.replace(b'"file"', b'"other"') + b"--b--\r\n",
+            "the file is the field file",
+        ),
     ],
 )
 async def test_what_is_no_form_is_explained(
