@@ -13,7 +13,6 @@ import zmq
 from workers.attention.backend_selection import AttentionBackendError, select_backends
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import kv_block_bytes
-from workers.contract.checkpoint.architectures import UnknownArchitectureError
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import (
     AllocateKV,
@@ -45,7 +44,6 @@ _EXPLAINED = (
     ModelConfigError,
     PipelineError,
     SymmetricMemoryError,
-    UnknownArchitectureError,
 )
 """Errors whose message needs no exception type in front."""
 

@@ -40,7 +40,7 @@ class LoadedModel:
 
 def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     """Build this stage's share of the model on its device, and fill its weights. Raises
-    ModelConfigError or UnknownArchitectureError."""
+    ModelConfigError."""
     start, config = time.monotonic(), worker.execution
     placement = Placement.of(worker)
     architecture = model_class(config.model.architecture)

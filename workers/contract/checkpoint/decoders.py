@@ -49,9 +49,10 @@ def read_llama(keys: ShapeKeys) -> ModelShape:
 
 def read_mistral(keys: ShapeKeys) -> ModelShape:
     """As `MistralConfig`. Raises ModelConfigError."""
+    keys.assume({"sliding_window": 4096})
     sizes = keys.read_sizes()
     everything = keys.read_causal(sizes)
-    narrow = everything.narrowed(keys.read_window(4096), sizes.max_position)
+    narrow = everything.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
     return _shape(keys, sizes, [narrow] * sizes.num_layers)
 
 
@@ -64,14 +65,16 @@ def read_qwen2(keys: ShapeKeys) -> ModelShape:
 
 def read_qwen3(keys: ShapeKeys) -> ModelShape:
     """As `Qwen3Config`. Raises ModelConfigError."""
-    sizes = keys.read_sizes(head_dim=128)
+    keys.assume({"head_dim": 128})
+    sizes = keys.read_sizes()
     layers, bias = _qwen_layers(keys, sizes), keys.read("attention_bias", bool, False)
     return _shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, qk_norm=True)
 
 
 def _qwen_layers(keys: ShapeKeys, sizes: Sizes) -> list[AttentionKind]:
+    keys.assume({"sliding_window": 4096})
     everything = keys.read_causal(sizes)
-    window = keys.read_window(4096)
+    window = keys.optional_size("sliding_window")
     # Published checkpoints declare a window that they do not use.
     used = window if keys.read("use_sliding_window", bool, False) else None
     narrow = everything.narrowed(used, sizes.max_position)
@@ -89,7 +92,7 @@ def read_phi3(keys: ShapeKeys) -> ModelShape:
     sizes = keys.read_sizes()
     rope = _read_phi_rope(keys, sizes.max_position)
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-    narrow = everything.narrowed(keys.read_window(None), sizes.max_position)
+    narrow = everything.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
     layers = [narrow] * sizes.num_layers
     return _shape(keys, sizes, layers, norm_eps=1e-5, fused_projections=True)
 
@@ -130,33 +133,26 @@ def _shape(
     return keys.shape(sizes, layers, family, tied=tied)
 
 
-_GEMMA1 = {
-    "vocab_size": 256_000,
-    "hidden_size": 3072,
-    "intermediate_size": 24_576,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
+_GEMMA2 = {
     "head_dim": 256,
-    "max_position_embeddings": 8192,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
 }
-_LATER_GEMMAS = {
+_GEMMA3 = {
+    "vocab_size": 262_208,
     "hidden_size": 2304,
     "intermediate_size": 9216,
     "num_hidden_layers": 26,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 256,
+    "max_position_embeddings": 131_072,
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
 }
-_GEMMA2 = _LATER_GEMMAS | {
-    "vocab_size": 256_000,
-    "max_position_embeddings": 8192,
-    "attn_logit_softcapping": 50.0,
-    "final_logit_softcapping": 30.0,
-}
-_GEMMA3 = _LATER_GEMMAS | {"vocab_size": 262_208, "max_position_embeddings": 131_072}
+"""Sizes too: transformers leaves out of a wrapper's `text_config` what is its class's default."""
 _GELU_TANH: ActivationName = "gelu_pytorch_tanh"
 
 
@@ -166,7 +162,7 @@ def read_gemma(keys: ShapeKeys) -> ModelShape:
     transformers reads "gelu" as its approximation by tanh, with which the first checkpoints were
     trained. It wrote `hidden_activation` for a time, and does not read it.
     """
-    keys.assume(_GEMMA1)
+    keys.assume({"head_dim": 256})
     keys.neutral({"use_bidirectional_attention": (False, None)})
     sizes = keys.read_sizes()
     layers = [keys.read_causal(sizes)] * sizes.num_layers

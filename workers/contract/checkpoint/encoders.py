@@ -154,10 +154,14 @@ def _read_encoder(
         hidden_act=hidden_act,
         head_act=head_act or hidden_act,
         norm_eps=keys.read("layer_norm_eps", float, 1e-12),
-        type_vocab_size=keys.count("type_vocab_size", 2, MOST_WIDTH) if segments else 0,
+        type_vocab_size=_segments(keys) if segments else 0,
         first_position=first_position,
     )
     return _encoder_shape(keys, family, position_bias)
+
+
+def _segments(keys: ShapeKeys) -> int:
+    return keys.size("type_vocab_size", MOST_WIDTH, least=0, default=2)
 
 
 def _encoder_shape(
@@ -215,7 +219,7 @@ def read_nomicbert(keys: ShapeKeys) -> ModelShape:
         hidden_act=hidden_act,
         head_act=hidden_act,
         norm_eps=keys.read("layer_norm_eps", float, 1e-12),
-        type_vocab_size=keys.count("type_vocab_size", 2, MOST_WIDTH),
+        type_vocab_size=_segments(keys),
         gated=True,
         bias=False,
         fused_qkv=True,

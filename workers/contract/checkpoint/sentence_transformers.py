@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 from msgspec import Meta
 
 from workers.contract.checkpoint.config_keys import MOST_WIDTH, ConfigKeys, Neutral, Refuse, each
-from workers.contract.checkpoint.folder_files import converted, decoded, optional, read_json
+from workers.contract.checkpoint.folder_files import decoded, optional
 from workers.contract.config import Task
 from workers.contract.model_config import (
     DenseActivation,
@@ -31,8 +31,6 @@ from workers.contract.model_config import (
     VectorModule,
 )
 from workers.contract.reranking import RerankConfig
-
-SettingsT = TypeVar("SettingsT")
 
 MODULES_FILE = "modules.json"
 MODEL_FILE = "config_sentence_transformers.json"
@@ -117,73 +115,39 @@ def module_of(modules: Sequence[Module], kind: str) -> Module | None:
     return next((module for module in modules if module.kind == kind), None)
 
 
-def _settings_of(
-    folder: Path, modules: Sequence[Module], kind: str, struct: type[SettingsT]
-) -> SettingsT | None:
-    """The configuration of the module of this kind, None without one. Raises ModelConfigError."""
-    module = module_of(modules, kind)
-    return None if module is None else decoded(folder, module.config_file, struct)
-
-
 _OF_VECTORS: Neutral = {
     "module_input_name": ("sentence_embedding",),
     "module_output_name": ("sentence_embedding", None),
     "use_residual": (False,),
 }
 
+_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
+"""In the order in which the library puts their vectors side by side."""
+
 
 class _Pooling(msgspec.Struct, forbid_unknown_fields=True):
     """The configuration of a Pooling module. Before version 5.4 the library wrote one key for each
-    mode; they are in the order in which it puts their vectors side by side."""
+    mode."""
 
     pooling_mode: PoolingMode | Annotated[list[PoolingMode], Meta(min_length=1)] | None = None
-    pooling_mode_cls_token: bool = False
-    pooling_mode_max_tokens: bool = False
-    pooling_mode_mean_tokens: bool = False
-    pooling_mode_mean_sqrt_len_tokens: bool = False
-    pooling_mode_weightedmean_tokens: bool = False
-    pooling_mode_lasttoken: bool = False
+    cls: bool = msgspec.field(default=False, name="pooling_mode_cls_token")
+    max: bool = msgspec.field(default=False, name="pooling_mode_max_tokens")
+    mean: bool = msgspec.field(default=False, name="pooling_mode_mean_tokens")
+    mean_sqrt_len_tokens: bool = msgspec.field(
+        default=False, name="pooling_mode_mean_sqrt_len_tokens"
+    )
+    weightedmean: bool = msgspec.field(default=False, name="pooling_mode_weightedmean_tokens")
+    lasttoken: bool = msgspec.field(default=False, name="pooling_mode_lasttoken")
     embedding_dimension: int | None = None
     word_embedding_dimension: int | None = None
     include_prompt: bool = True
 
     def modes(self) -> tuple[PoolingMode, ...]:
         """The mean, if none is named."""
-        if self.pooling_mode is not None:
-            named = self.pooling_mode
-            return (named,) if isinstance(named, str) else tuple(named)
-        flags: dict[PoolingMode, bool] = {
-            "cls": self.pooling_mode_cls_token,
-            "max": self.pooling_mode_max_tokens,
-            "mean": self.pooling_mode_mean_tokens,
-            "mean_sqrt_len_tokens": self.pooling_mode_mean_sqrt_len_tokens,
-            "weightedmean": self.pooling_mode_weightedmean_tokens,
-            "lasttoken": self.pooling_mode_lasttoken,
-        }
-        return tuple(mode for mode, chosen in flags.items() if chosen) or ("mean",)
-
-
-_Size = Annotated[int, Meta(ge=1, le=MOST_WIDTH)]
-_TokenId = Annotated[int, Meta(ge=0)]
-
-
-class _Dense(msgspec.Struct, forbid_unknown_fields=True):
-    in_features: _Size
-    out_features: _Size
-    bias: bool = True
-    activation_function: str = "torch.nn.modules.activation.Tanh"
-
-
-class _LayerNorm(msgspec.Struct, forbid_unknown_fields=True):
-    dimension: _Size
-
-
-class _LogitScore(msgspec.Struct, forbid_unknown_fields=True):
-    """The module's configuration."""
-
-    true_token_id: _TokenId
-    false_token_id: _TokenId | None = None
-    module_input_name: Literal["causal_logits"] = "causal_logits"
+        named = self.pooling_mode
+        if named is None:
+            return tuple(mode for mode in _MODES if getattr(self, mode)) or ("mean",)
+        return (named,) if isinstance(named, str) else tuple(named)
 
 
 def read_pooling(folder: Path, modules: Sequence[Module], hidden_size: int) -> PoolingConfig:
@@ -204,16 +168,22 @@ def read_pooling(folder: Path, modules: Sequence[Module], hidden_size: int) -> P
 
 def read_splade(folder: Path, modules: Sequence[Module]) -> SpladeConfig:
     """The SpladePooling module, or its defaults if there is none. Raises ModelConfigError."""
-    return _settings_of(folder, modules, "SpladePooling", SpladeConfig) or SpladeConfig()
+    module = module_of(modules, "SpladePooling")
+    return SpladeConfig() if module is None else decoded(folder, module.config_file, SpladeConfig)
 
 
 def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> RerankConfig:
     """The checkpoint's own answer tokens, if it names them, and its default prompt as instruction.
     The template is not in the files. Raises ModelConfigError."""
-    own = _settings_of(folder, modules, "LogitScore", _LogitScore)
-    ids = () if own is None else (own.true_token_id, own.false_token_id)
-    tokens = tuple(token for token in ids if token is not None)
-    return RerankConfig(token_ids=tokens, instruction=file.default_prompt or None)
+    tokens: list[int] = []
+    if module := module_of(modules, "LogitScore"):
+        keys = ConfigKeys.of_file(folder, module.config_file)
+        keys.neutral({"module_input_name": ("causal_logits",)})
+        tokens.append(keys.size("true_token_id", least=0))
+        if (other := keys.optional_size("false_token_id", least=0)) is not None:
+            tokens.append(other)
+        keys.check_all_read(lambda _: False, "this module")
+    return RerankConfig(token_ids=tuple(tokens), instruction=file.default_prompt or None)
 
 
 def read_vector_modules(
@@ -231,60 +201,52 @@ def read_vector_modules(
                 f"{folder / MODULES_FILE}: two modules are in the folder {path!r}"
             )
     for module in behind:
-        file = folder / module.config_file
+        keys = ConfigKeys.of_file(folder, module.config_file)
+        keys.neutral(_OF_VECTORS)
         match module.kind:
             case "Dense":
-                dense = _dense(folder, module, size)
-                size = dense.out_features
+                dense = _dense(keys, module.path, size)
                 read.append(dense)
+                size = dense.out_features
             case "LayerNorm":
-                own = decoded(folder, module.config_file, _LayerNorm)
-                _check_fit(file, "dimension", own.dimension, size)
+                _check_fit(keys, "dimension", size)
                 read.append(LayerNormConfig(path=module.path, size=size))
             case "Normalize":
-                _without_renamed(file, optional(folder, module.config_file, dict[str, Any]) or {})
                 read.append(NormalizeConfig())
             case _:  # Dropout, which does nothing outside training
                 pass
+        if module.path in weighted:
+            keys.check_all_read(lambda _: False, "this module")
     return tuple(read)
 
 
-def _dense(folder: Path, module: Module, size: int) -> DenseConfig:
-    file = folder / module.config_file
-    others = _without_renamed(file, read_json(folder, module.config_file))
-    own = converted(file, others, _Dense)
-    _check_fit(file, "in_features", own.in_features, size)
+def _dense(keys: ConfigKeys, path: str, size: int) -> DenseConfig:
+    _check_fit(keys, "in_features", size)
     return DenseConfig(
-        path=module.path,
+        path=path,
         in_features=size,
-        out_features=own.out_features,
-        bias=own.bias,
-        activation=_activation(file, own.activation_function),
+        out_features=keys.size("out_features", MOST_WIDTH),
+        bias=keys.read("bias", bool, True),
+        activation=_activation(keys),
     )
 
 
-def _check_fit(file: Path, key: str, own: int, size: int) -> None:
+def _check_fit(keys: ConfigKeys, name: str, size: int) -> None:
+    own = keys.size(name)
     if own != size:
         reason = f"{own} does not fit the vectors before it, which have {size} numbers"
-        raise ModelConfigError(f"{file}: {key} {reason}")
+        raise keys.error(f"{name} {reason}")
 
 
-def _without_renamed(file: Path, raw: dict[str, Any]) -> dict[str, Any]:
-    """The other keys of a module that must read and write vectors under their usual name."""
-    ConfigKeys(file, raw).neutral(_OF_VECTORS)
-    return {key: value for key, value in raw.items() if key not in _OF_VECTORS}
-
-
-def _activation(file: Path, name: str) -> DenseActivation:
-    """The class of torch that `name` is the path of."""
-    module, _, own = name.rpartition(".")
+def _activation(keys: ConfigKeys) -> DenseActivation:
+    """The class of torch whose path the file names."""
+    path = keys.read("activation_function", str, "torch.nn.modules.activation.Tanh")
+    module, _, name = path.rpartition(".")
     known: tuple[DenseActivation, ...] = get_args(DenseActivation)
-    for activation in known:
-        if activation == own and f"{module}.".startswith("torch.nn."):
-            return activation
-    raise ModelConfigError(
-        f"{file}: activation_function {name} is not supported (torch.nn's {', '.join(known)})"
-    )
+    if name not in known or not f"{module}.".startswith("torch.nn."):
+        names = ", ".join(known)
+        raise keys.error(f"activation_function {path} is not supported (torch.nn's {names})")
+    return name
 
 
 _LIBRARY = "sentence_transformers."
@@ -397,8 +359,8 @@ def _check_transformer_file(
         del neutral["modality_config"], neutral["processing_kwargs"]
     name = _transformer_file(folder)
     task = _MODELS[modules[0].kind] if modules else conventions.task
-    own = optional(folder, name, dict[str, Any]) or {}
-    keys = ConfigKeys(folder / name, {"transformer_task": task, **own})
+    keys = ConfigKeys.of_file(folder, name)
+    keys.assume({"transformer_task": task})
     keys.neutral(neutral)
     for key in _ARGUMENTS.split():
         arguments = keys.read(key, dict[str, Any], {})
@@ -407,11 +369,10 @@ def _check_transformer_file(
 
 
 def _check_model_file(folder: Path, conventions: _Conventions) -> None:
-    file = folder / MODEL_FILE
-    keys = ConfigKeys(file, optional(folder, MODEL_FILE, dict[str, Any]) or {})
+    keys = ConfigKeys.of_file(folder, MODEL_FILE)
     keys.neutral(
         {"model_type": (conventions.library_class,), **each("truncate_dim max_active_dims", None)}
     )
     scores = conventions.pooling is None and not conventions.templated
     if scores and (prompt := read_model_file(folder).default_prompt):
-        raise ModelConfigError(f"{file}: a default prompt ({prompt!r}) is not supported for scores")
+        raise keys.error(f"a default prompt ({prompt!r}) is not supported for scores")

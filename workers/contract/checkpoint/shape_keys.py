@@ -32,16 +32,13 @@ class ShapeKeys(ConfigKeys):
     """The keys of a `config.json` or of an object in it, from which a family reads its shape. All
     methods raise ModelConfigError."""
 
-    def read_sizes(
-        self, head_dim: int | None = None, positions: str = "max_position_embeddings"
-    ) -> Sizes:
+    def read_sizes(self, positions: str = "max_position_embeddings") -> Sizes:
         """The sizes, by their usual names (see `ConfigKeys.spell`), and the number of positions, by
-        this name. A `head_dim` that is absent is the argument, or follows from the hidden size."""
+        this name."""
         hidden = self.size("hidden_size", MOST_WIDTH)
         heads = self.size("num_attention_heads", MOST_WIDTH)
         kv_heads = self.optional_size("num_key_value_heads") or heads
-        if self.has("head_dim"):
-            head_dim = self.optional_size("head_dim", MOST_WIDTH)
+        head_dim = self.optional_size("head_dim", MOST_WIDTH)
         if head_dim is None and hidden % heads:
             raise self.error(f"hidden_size {hidden} is not divisible by {heads} attention heads")
         if heads % kv_heads:
@@ -181,10 +178,6 @@ class ShapeKeys(ConfigKeys):
         """Attention of rotated queries and keys to all tokens before."""
         rope = self.read_rope(sizes.max_position)
         return AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-
-    def read_window(self, default: int | None) -> int | None:
-        """`sliding_window` in tokens, None where it is null, `default` if it is absent."""
-        return self.optional_size("sliding_window") if self.has("sliding_window") else default
 
     def read_layers(
         self, full: AttentionKind, sliding: AttentionKind | None, usual: Sequence[bool]

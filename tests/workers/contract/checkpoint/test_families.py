@@ -173,7 +173,7 @@ def test_a_gemma_of_defaults(tmp_path: Path) -> None:
     text = {"hidden_size": 32, "num_hidden_layers": 6}
     wrapper = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text}
     assert read(tmp_path, wrapper).num_layers == 6
-    config = {"architectures": ["GemmaForCausalLM"], "hidden_act": "gelu"}
-    assert read(tmp_path, config | {"hidden_activation": "gelu_pytorch_tanh"}).num_layers == 28
+    config = SIZES | {"architectures": ["GemmaForCausalLM"], "hidden_act": "gelu"}
+    assert read(tmp_path, config | {"hidden_activation": "gelu_pytorch_tanh"}).num_layers == 2
     message = 'hidden_activation "gelu" is not supported'
     assert refusal(tmp_path, config | {"hidden_activation": "gelu"}) == message
