@@ -247,7 +247,7 @@ class _Inspector:
             family=family_of(model.architecture).name,
             task=task,
             kv_cache=model.has_kv_cache,
-            wrapped=model.wrapper is not None,
+            wrapped=model.wrapped,
             max_model_len=length,
             vocab_size=model.vocab_size,
             hidden_size=model.hidden_size,

@@ -19,7 +19,6 @@ class Share(msgspec.Struct, array_like=True, frozen=True, tag="share"):
 
     @property
     def layers(self) -> range:
-        """The numbers of the layers."""
         return range(self.start, self.stop)
 
 

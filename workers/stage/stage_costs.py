@@ -79,10 +79,8 @@ def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -
         decode = prompts = [0.0 for _ in weights]
     sizes = [count * placement.dtype.itemsize for count in weights]
     layer, embedding, head = map(PartCosts, decode, prompts, sizes)
-    costs = StageCosts(layer, embedding, head, block_bytes)
-    if any(prompts):
-        _log(costs, time.monotonic() - started)
-    return costs
+    _logger.info("the model's parts were measured in %.1f s", time.monotonic() - started)
+    return StageCosts(layer, embedding, head, block_bytes)
 
 
 def _seconds(
@@ -104,15 +102,6 @@ def _seconds(
             raise TimeoutError
         times.append(seconds_of(part, hidden.device))
     return times
-
-
-def _log(costs: StageCosts, seconds: float) -> None:
-    named = {"a layer": costs.layer, "embedding": costs.embedding, "head": costs.head}
-    parts = ", ".join(
-        f"{name} {1e6 * part.decode:.0f} + {1e6 * part.prompts:.0f} µs"
-        for name, part in named.items()
-    )
-    _logger.info("decode step + step of prompts: %s; measured in %.1f s", parts, seconds)
 
 
 def _part_weights(execution: ExecutionConfig) -> tuple[int, int, int]:
@@ -166,7 +155,6 @@ def _encoder_seconds(
 def _decoder_seconds(
     worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], until: float
 ) -> tuple[list[float], list[float]]:
-    """The time of each part in a decode step, and in a step of prompts."""
     # Encoders need none of this.
     from workers.stage.decode_runner import DecodeRunner  # noqa: PLC0415
 

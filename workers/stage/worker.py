@@ -28,7 +28,7 @@ from workers.contract.share import Share, StageCosts
 from workers.device.heap import HeapTrimmer
 from workers.layers.layer import TORCH_DTYPES
 from workers.links.engine_link import EngineLink, StepInbox, TokenReceiver, TokenSender, ZMQContext
-from workers.links.transport import Links, PipelineError, SymmetricMemoryError, connect
+from workers.links.transport import Links, PipelineError, connect
 from workers.stage.memory import DeviceMemoryError, explained, release_cached
 from workers.stage.model_runner import EncodeRunner, attention_needs
 from workers.stage.stage import QueuedSender, ResultSender, Stage
@@ -43,7 +43,6 @@ _EXPLAINED = (
     DeviceMemoryError,
     ModelConfigError,
     PipelineError,
-    SymmetricMemoryError,
 )
 """Errors whose message needs no exception type in front."""
 
@@ -125,7 +124,6 @@ def _serve(config: WorkerConfig, context: ZMQContext, engine: EngineLink) -> NoR
 
 
 def _answer(engine: EngineLink, kind: type[AnswerT]) -> AnswerT:
-    """The core's next message, which must be of this kind."""
     message = engine.receive()
     if not isinstance(message, kind):
         raise TypeError(f"expected {kind.__name__}, not {type(message).__name__}")
@@ -133,7 +131,6 @@ def _answer(engine: EngineLink, kind: type[AnswerT]) -> AnswerT:
 
 
 def _costs(config: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageCosts | None:
-    """Costs of the model's parts here, if the layers are to be divided by them."""
     if config.execution.num_stages == 1 or config.execution.stage_layers:
         return None
     from workers.stage.stage_costs import measured_costs  # noqa: PLC0415

@@ -165,6 +165,5 @@ def architecture_for(declared: str, asked: AskedTask) -> str:
 
 
 def task_of(model: ModelConfig) -> Task:
-    """The task of a model."""
     own = family_of(model.architecture).task
     return "rerank" if own == "generate" and model.reranking is not None else own

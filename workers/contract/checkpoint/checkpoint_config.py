@@ -111,7 +111,6 @@ def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingC
 
 
 def _architecture(keys: ConfigKeys) -> str:
-    """The declared architecture. Raises ModelConfigError unless it is in the table."""
     names = keys.read("architectures", list[str], [])
     if not names:
         raise keys.error("it names no architecture")
@@ -156,15 +155,14 @@ def _longest(path: Path, shape: ModelShape, transformer: TransformerFile, task: 
 
 
 def _read_labels(keys: ConfigKeys) -> tuple[str, ...]:
-    """The labels' names. Without names in the file, those that transformers makes up. Raises
-    ModelConfigError."""
+    """The labels' names. Without names in the file, those that transformers makes up."""
     names = keys.read("id2label", dict[str, Any], {})
     count = len(names) or keys.size("num_labels", MOST_WIDTH, least=0, default=2)
     return tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(count))
 
 
 def _read_sigmoid_scores(keys: ConfigKeys, declared: str | None) -> bool:
-    """Whether the sigmoid turns each logit into a probability. Raises ModelConfigError.
+    """Whether the sigmoid turns each logit into a probability.
 
     One label: yes, unless its activation is the identity (sentence-transformers' rule). Several
     labels: if their activation is the sigmoid, or the checkpoint is a multi-label classifier. The
@@ -210,19 +208,14 @@ _GPTQ_FILE = "quantize_config.json"
 
 
 def own_models(keys: ConfigKeys) -> tuple[str, ...]:
-    """The checkpoint's own classes of models, such as `modeling_qwen.Qwen2Model`. Raises
-    ModelConfigError."""
+    """The checkpoint's own classes of models, such as `modeling_qwen.Qwen2Model`."""
     classes = keys.read("auto_map", dict[str, Any], {})
     own = (str(path) for name, path in classes.items() if name.startswith("AutoModel"))
     return tuple(dict.fromkeys(own))
 
 
 def _check_servable(keys: ConfigKeys, family: Family, task: Task) -> None:
-    """Refuse checkpoints that no family serves: quantized ones, unknown code, and adapters.
-
-    Code that comes with a checkpoint (`auto_map` in its `config.json`) is never run. Raises
-    ModelConfigError.
-    """
+    """Refuse checkpoints that no family serves: quantized ones, unknown code, and adapters."""
     _check_quantization(keys)
     _check_own_code(keys, family, task)
     if file := find_file(keys.file.parent, ADAPTER_FILE):
@@ -231,7 +224,6 @@ def _check_servable(keys: ConfigKeys, family: Family, task: Task) -> None:
 
 
 def _check_quantization(keys: ConfigKeys) -> None:
-    """Refuse what `config.json` declares, or a file beside it. Raises ModelConfigError."""
     folder, others = keys.file.parent, dict(NOT_SUPPORTED)
     if method := keys.read("quantization_config", dict[str, Any], {}).get("quant_method"):
         del others["quantization_config"]

@@ -109,7 +109,6 @@ class ConfigKeys:
         self._spelling = spelling
 
     def assume(self, defaults: Mapping[str, Any]) -> None:
-        """Use these values for keys that are not there."""
         self._values = {**defaults, **self._values}
 
     @property
@@ -138,7 +137,6 @@ class ConfigKeys:
             raise self.error(f"{self._path(name)} is not valid: {error}") from None
 
     def read(self, name: str, kind: type[ValueT], default: ValueT) -> ValueT:
-        """The value of key `name`, or `default` if it is absent."""
         value = self.optional(name, kind)
         return default if value is None else value
 
@@ -210,7 +208,6 @@ class ConfigKeys:
         self.refuse(UnsupportedKeyError(self.file, self._within + name, reason))
 
     def error(self, text: str) -> ModelConfigError:
-        """An error that names the file."""
         return ModelConfigError(f"{self.file}: {text}")
 
     def _path(self, name: str) -> str:

@@ -115,7 +115,6 @@ def _places(folder: Path) -> Iterator[Path]:
 
 
 def _json_value(data: bytes) -> Any:
-    """Raises RecursionError or ValueError."""
     try:
         value = msgspec.json.decode(data)
     except msgspec.DecodeError:
@@ -144,7 +143,9 @@ ADAPTER_FILE = "adapter_config.json"
 def other_format(folder: Path) -> str | None:
     """A line with the contents of `folder` and the way out. None for any other folder."""
     if find_file(folder, ADAPTER_FILE) and not find_file(folder, "config.json"):
-        return f"{folder} is an adapter{_base_of(folder)}, not a model: merge it into the weights"
+        base = read_json(folder, ADAPTER_FILE).get("base_model_name_or_path")
+        of = f" of {base}" if base else ""
+        return f"{folder} is an adapter{of}, not a model: merge it into the weights"
     if any(any(folder.glob(pattern)) for pattern in ("*.gguf", "*/*.gguf")):
         return f"{folder} holds GGUF files; {GGUF}"
     if find_file(folder, "params.json") and any(folder.glob("consolidated*.safetensors")):
@@ -160,11 +161,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not find_file(folder, "config.json") and (other := other_format(folder)):
         raise ModelConfigError(other)
     return read_json(folder, "config.json")
-
-
-def _base_of(folder: Path) -> str:
-    base = read_json(folder, ADAPTER_FILE).get("base_model_name_or_path")
-    return f" of {base}" if base else ""
 
 
 WeightFormat = Literal["safetensors", "pytorch"]

@@ -1,9 +1,8 @@
 """Reads sentence-transformers' files beside a model, and refuses what is not supported.
 
-As of its version 6.2. Like the library, it ignores keys that the library does not know. Each module
-has its `config.json` in a folder of its own. Pooling, Dense, LayerNorm and Normalize turn an
-embedder's token states into vectors. SpladePooling, and the LogitScore of a causal model that
-scores pairs, stand alone.
+As of its version 6.2. All readers raise ModelConfigError. Each module has its `config.json` in a
+folder of its own. Pooling, Dense, LayerNorm and Normalize turn an embedder's token states into
+vectors. SpladePooling, and the LogitScore of a causal model that scores pairs, stand alone.
 """
 
 from collections import Counter
@@ -64,15 +63,11 @@ class Module(msgspec.Struct):
 
 
 class TransformerFile(msgspec.Struct):
-    """The keys of the first module's settings that are supported."""
-
     max_seq_length: int | None = None
     do_lower_case: bool = False
 
 
 class ModelFile(msgspec.Struct):
-    """The keys of config_sentence_transformers.json that are supported."""
-
     prompts: dict[str, str | None] | None = None
     default_prompt_name: str | None = None
     similarity_fn_name: Similarity | None = None
@@ -95,12 +90,10 @@ def _transformer_file(folder: Path) -> str:
 
 
 def read_transformer_file(folder: Path) -> TransformerFile:
-    """Defaults if there is no such file. Raises ModelConfigError."""
     return optional(folder, _transformer_file(folder), TransformerFile) or TransformerFile()
 
 
 def read_model_file(folder: Path) -> ModelFile:
-    """Defaults if there is no such file. Raises ModelConfigError."""
     settings = optional(folder, MODEL_FILE, ModelFile) or ModelFile()
     default = settings.default_prompt_name
     if default is not None and default not in (settings.prompts or {}):
@@ -111,7 +104,6 @@ def read_model_file(folder: Path) -> ModelFile:
 
 
 def module_of(modules: Sequence[Module], kind: str) -> Module | None:
-    """The module of this kind, None without one."""
     return next((module for module in modules if module.kind == kind), None)
 
 
@@ -174,7 +166,7 @@ def read_splade(folder: Path, modules: Sequence[Module]) -> SpladeConfig:
 
 def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> RerankConfig:
     """The checkpoint's own answer tokens, if it names them, and its default prompt as instruction.
-    The template is not in the files. Raises ModelConfigError."""
+    The template is not in the files."""
     tokens: list[int] = []
     if module := module_of(modules, "LogitScore"):
         keys = ConfigKeys.of_file(folder, module.config_file)
@@ -189,8 +181,7 @@ def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> 
 def read_vector_modules(
     folder: Path, modules: Sequence[Module], pooled_size: int
 ) -> tuple[VectorModule, ...]:
-    """The modules behind the pooling, whose vectors have `pooled_size` numbers. Raises
-    ModelConfigError."""
+    """The modules behind the pooling, whose vectors have `pooled_size` numbers."""
     kinds = [module.kind for module in modules]
     start = kinds.index("Pooling") + 1 if "Pooling" in kinds else len(kinds)
     behind, size, read = modules[start:], pooled_size, list[VectorModule]()
@@ -239,7 +230,6 @@ def _check_fit(keys: ConfigKeys, name: str, size: int) -> None:
 
 
 def _activation(keys: ConfigKeys) -> DenseActivation:
-    """The class of torch whose path the file names."""
     path = keys.read("activation_function", str, "torch.nn.modules.activation.Tanh")
     module, _, name = path.rpartition(".")
     known: tuple[DenseActivation, ...] = get_args(DenseActivation)
@@ -265,18 +255,14 @@ _HARMLESS_ARGUMENTS = frozenset(
 class _Conventions:
     """Assumptions of sentence-transformers about a checkpoint, by the task.
 
-    Each stands with the file whose entry must agree:
-
-    library_class  its class for such models, None if it has none: `model_type` in
-                   config_sentence_transformers.json
-    task           the task for which its first module runs the model: `transformer_task` in
-                   sentence_bert_config.json
-    output         the model's output that the module passes on: `method_output_name` there
-    output_name    the name under which it does: `module_output_name` there
-    pooling        the type of its second module in modules.json, None if there is none
+    library_class  `model_type` in config_sentence_transformers.json, None for no class
+    task           `transformer_task` of the first module, in sentence_bert_config.json
+    output         `method_output_name` there: the model's output that the module passes on
+    output_name    `module_output_name` there: the name under which it does
+    pooling        the type of the second module in modules.json, None if there is none
     after_pooling  types that may follow
-    templated      whether texts are put into a template of ours, which takes the place of what the
-                   files say of chat templates and prompts
+    templated      a template of ours takes the place of what the files say of chat templates
+                   and prompts
     """
 
     library_class: str | None
@@ -329,17 +315,15 @@ def check_library_files(
 
 def _check_modules(folder: Path, modules: Sequence[Module], conventions: _Conventions) -> None:
     """A model in the folder itself comes first, then its pooling and what may follow that."""
-    file = folder / MODULES_FILE
+    file, kinds = folder / MODULES_FILE, [module.kind for module in modules]
     pooling = [] if conventions.pooling is None else [conventions.pooling]
-    for module in modules:
-        known = module.kind in (*_MODELS, *pooling, *conventions.after_pooling)
-        if not (known and module.type.startswith(_LIBRARY)):
-            raise ModelConfigError(f"{file}: module {module.type} is not supported")
-    kinds = [module.kind for module in modules]
-    start, rest = [kinds[0] in _MODELS, *kinds[1 : 1 + len(pooling)]], kinds[1 + len(pooling) :]
-    if start != [True, *pooling] or not set(rest) <= set(conventions.after_pooling):
+    start, rest = kinds[1 : 1 + len(pooling)], set(kinds[1 + len(pooling) :])
+    fits = kinds[0] in _MODELS and start == pooling and rest <= set(conventions.after_pooling)
+    if not fits or not all(module.type.startswith(_LIBRARY) for module in modules):
+        types = ", ".join(module.type for module in modules)
         needed = ", ".join(("Transformer", *pooling))
-        raise ModelConfigError(f"{file}: {', '.join(kinds)} do not begin with {needed}")
+        more = ", ".join(conventions.after_pooling) or "nothing"
+        raise ModelConfigError(f"{file}: {types} are not supported (first {needed}, then {more})")
     if Path(modules[0].path) != Path():
         raise ModelConfigError(f"{file}: a model in {modules[0].path!r} is not supported")
 

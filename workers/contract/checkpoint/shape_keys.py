@@ -57,7 +57,6 @@ class ShapeKeys(ConfigKeys):
         )
 
     def read_activation(self, name: str, default: ActivationName = "silu") -> ActivationName:
-        """The activation function that key `name` names."""
         known: tuple[ActivationName, ...] = get_args(ActivationName)
         return self.choice(name, dict(zip(known, known, strict=True)), default)
 
@@ -98,7 +97,6 @@ class ShapeKeys(ConfigKeys):
         return self.nested(given[0] if given else names[1])
 
     def read_own_rope(self, theta: float, original: int | None, max_position: int) -> RopeConfig:
-        """The embedding that this object describes, with the declarations beside it."""
         self.neutral({"partial_rotary_factor": (1, None)})
         kind = self.read("rope_type", str, self.read("type", str, "default"))
         return RopeConfig(
