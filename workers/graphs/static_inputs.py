@@ -174,12 +174,10 @@ class StaticRows:
     query_starts         int32[decode_rows + chunks + 1]. Kernels do not read it for decode rows:
                          row i has token i.
 
-    Unused entries have the padding slot. An unused decode row has an empty context: attention reads
-    nothing for it and ignores the token at its index, which may be a chunk's. An unused chunk has
-    no queries.
+    Unused entries have the padding slot. An unused decode row has an empty context: attention
+    ignores the token at its index, which may be a chunk's. An unused chunk has no queries.
 
-    The number of programs a decode row is fixed at capture, as if every entry were used. One long
-    context needs more, so there is no room for a step that has one.
+    The number of programs a decode row is fixed at capture: too few for one long context.
     """
 
     def __init__(self, decode_rows: int, chunks: int, max_context: int) -> None:

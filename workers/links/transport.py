@@ -1,9 +1,7 @@
-"""Transports of hidden states to the next stage and of sampled tokens to the first: interface and
-choice.
+"""Transports of hidden states to the next stage, and of tokens to the first: interface and choice.
 
 A step's states have one row for each of its T tokens, whatever a stage pads or captures. Both ends
-read T from the step's message, so only elements travel. Implementations: `process_groups.py` for
-gloo between CPUs and NCCL between any GPUs, `peer_memory.py` between GPUs of one host.
+read T from the step's message, so only elements travel.
 """
 
 import logging

@@ -1,7 +1,5 @@
-"""Costs of the parts of a model on a stage's device, by which its layers are divided.
-
-One made-up layer, the embedding and the head are timed before any weights are loaded. The division
-is in `engine_core/executor/partition.py`.
+"""Costs of the parts of a model on a stage's device, by which its layers are divided
+(`engine_core/executor/partition.py`). They are timed before any weights are loaded.
 """
 
 import logging
@@ -56,9 +54,8 @@ _logger = logging.getLogger(__name__)
 def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageCosts | None:
     """Time one layer with random weights, the embedding and the head on the stage's device.
 
-    None for layers that are too small, and on a CPU for those that are too large. Takes a few
-    tenths of a second, and longer where kernels compile: after `MEASURING_SECONDS` all times are
-    0.
+    None for layers that are too small, and on a CPU for those that are too large. Where kernels
+    compile for more than `MEASURING_SECONDS`, all times are 0.
     """
     started, execution = time.monotonic(), worker.execution
     placement, weights = Placement.of(worker), _part_weights(execution)

@@ -209,11 +209,8 @@ def _announcement(
 
 def _start_heartbeat(engine: EngineLink, number: int, stage: Stage) -> None:
     """Send heartbeats to the engine core (`engine_core/executor/stage_link.py`) until the process
-    ends, over a link of its own.
-
-    A thread sends them, however long a step takes: that is the engine core's to judge.
-    (`workers/contract/process.py` has the other heartbeat, to the daemon.)
-    """
+    ends, over a link of its own, in a thread: how long a step may take is the engine core's to
+    judge."""
 
     def beat() -> NoReturn:
         while True:

@@ -124,10 +124,9 @@ def faults(config: ExecutionConfig) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the faults of a checkpoint's weights, of which none is read.
+    """Print the faults of a checkpoint's weights, for `penstock inspect`, which imports no torch.
 
-    `penstock inspect`, which does not import torch, runs this as a process of its own. An
-    ExecutionConfig comes on standard input, a list of lines goes to standard output, in JSON.
+    An ExecutionConfig comes on standard input, a list of lines goes to standard output, in JSON.
     """
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=ExecutionConfig)
     sys.stdout.buffer.write(msgspec.json.encode(list(faults(config))))

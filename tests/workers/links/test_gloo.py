@@ -64,11 +64,11 @@ def allows(mask: StepMask, token: int) -> bool:
 @pytest.mark.parametrize(
     "stage_layers",
     [
-        pytest.param((2, 2), marks=pytest.mark.long),
-        pytest.param((1, 1, 1, 1), marks=pytest.mark.long),
-        pytest.param((3, 1), marks=pytest.mark.long),
-        pytest.param((1, 3), marks=pytest.mark.long),
         (1, 2, 1),
+        *(
+            pytest.param(layers, marks=pytest.mark.long)
+            for layers in [(2, 2), (1, 1, 1, 1), (3, 1), (1, 3)]
+        ),
     ],
 )
 def test_generation_is_the_same_over_any_processes(

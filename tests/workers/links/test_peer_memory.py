@@ -80,18 +80,12 @@ def test_the_ring_takes_the_bytes_that_the_configuration_counts(
     layout = PeerLayout.of(config)
     assert layout.num_slots == config.max_depth
     assert layout.num_tokens == config.max_running + 1
+    save_bert(tmp_path)
+    encoder = with_execution(worker_config(tmp_path, num_stages=2, task="embed"), max_step_tokens=1)
+    longest = PeerLayout.of(encoder.execution).step_tokens
+    assert longest == encoder.execution.max_model_len > 1  # a slot holds its longest text
     besides = layout.nbytes - config.activation_ring_bytes
     assert 0 < besides <= 3 * ALIGNMENT + 8 * layout.num_tokens + ALIGNMENT * layout.num_slots
-
-
-def test_a_slot_holds_an_encoders_longest_text(tmp_path: Path) -> None:
-    save_bert(tmp_path)
-    worker = worker_config(tmp_path, num_stages=2, task="embed")
-    config = with_execution(worker, max_step_tokens=1).execution
-    layout = PeerLayout.of(config)
-    assert layout.step_tokens == config.max_model_len > 1
-    states = layout.states(memory_of(layout), 1, config.max_model_len)
-    assert states.shape == (config.max_model_len, config.model.hidden_size)
 
 
 def test_all_gpus_must_reach_each_other_not_only_neighbours(

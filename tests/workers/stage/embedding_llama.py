@@ -3,7 +3,7 @@
 import json
 import random
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as library
@@ -21,9 +21,7 @@ def write_tokenizer(folder: Path) -> None:
     write_word_tokenizer(folder, [*WORDS, *_NAMED.values()], "$A <end>", _NAMED)
 
 
-def save_embedding_llama(
-    folder: Path, pooling: Literal["lasttoken", "mean"] = "lasttoken", **changes: Any
-) -> SentenceTransformer:
+def save_embedding_llama(folder: Path, **changes: Any) -> SentenceTransformer:
     """Write the model with its modules, and return it as sentence-transformers has it. Its
     config.json names a head without weights, and names of weights have no prefix."""
     bare = folder / "bare"
@@ -31,7 +29,7 @@ def save_embedding_llama(
     write_tokenizer(bare)
     transformer = library.Transformer(str(bare))
     size = transformer.get_embedding_dimension()
-    modules = [transformer, library.Pooling(size, pooling_mode=pooling), library.Normalize()]
+    modules = [transformer, library.Pooling(size, pooling_mode="lasttoken"), library.Normalize()]
     model = SentenceTransformer(modules=modules, device="cpu", prompts=PROMPTS)
     model.save(str(folder), create_model_card=False)
     config = json.loads((folder / "config.json").read_text())

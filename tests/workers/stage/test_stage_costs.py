@@ -103,12 +103,6 @@ def test_the_head_of_a_classifier_is_small_and_an_embedders_has_no_weights(
     assert costs.head.weight_bytes == 4 * weights
 
 
-def test_the_head_of_splade_is_an_lm_head_over_all_tokens(tmp_path: Path) -> None:
-    save_masked_lm(tmp_path, **WIDE, vocab_size=50_000)
-    costs = measured(worker_config(tmp_path, task="embed_sparse"))
-    assert costs.head.prompts > costs.layer.prompts
-
-
 SHAPE_8B = {"hidden_size": 4096, "intermediate_size": 14_336, "vocab_size": 128_256}
 
 

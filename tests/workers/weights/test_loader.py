@@ -11,10 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.workers.checkpoints import (
-    BERT,
     LLAMA,
     load_share,
-    save_bert,
     save_llama,
     save_masked_lm,
     share_of,
@@ -184,13 +182,3 @@ def test_dummy_weights_do_not_depend_on_the_stages(llama: Path, num_stages: int)
     assert not torch.equal(
         whole["model.layers.0.mlp.up_proj.weight"], whole["model.layers.1.mlp.up_proj.weight"]
     )
-
-
-def test_dummy_weights_of_bert(tmp_path: Path) -> None:
-    save_bert(tmp_path, labels=2)
-    weights = made_up(worker_config(tmp_path, task="classify"))
-    assert weights["embeddings.word_embeddings.weight"].shape == (
-        BERT["vocab_size"],
-        BERT["hidden_size"],
-    )
-    assert all(weight.isfinite().all() for weight in weights.values())

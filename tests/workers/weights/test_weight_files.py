@@ -88,25 +88,30 @@ def test_pickles_with_an_index(folder: Path, tensors: Tensors) -> None:
     assert_loads(folder, tensors)
 
 
-def test_of_two_sets_the_one_with_an_index_is_read(folder: Path, tensors: Tensors) -> None:
-    write_shards(folder, tensors, FILE)
-    save_file({"other": torch.ones(1)}, folder / FILE)
-    assert_loads(folder, tensors)
+def write(folder: Path, tensors: Tensors, name: str, form: str) -> None:
+    """A set of weights named as `name` is: one file, shards, or the first of two shards."""
+    if form == "one":
+        save_file(tensors, folder / name) if name == FILE else torch.save(tensors, folder / name)
+        return
+    _, second = write_shards(folder, tensors, name)
+    if form == "first":
+        second.unlink()
 
 
-@pytest.mark.parametrize("sharded", [True, False])
-def test_safetensors_are_read_before_pickles(folder: Path, tensors: Tensors, sharded: bool) -> None:
-    save_file(tensors, folder / FILE)
-    other = {"other": torch.ones(1), "another": torch.ones(1)}
-    write_shards(folder, other, PICKLE) if sharded else torch.save(other, folder / PICKLE)
-    assert_loads(folder, tensors)
-
-
-def test_pickles_are_read_where_safetensors_are_not_complete(
-    folder: Path, tensors: Tensors
+@pytest.mark.parametrize(
+    ("read", "ignored"),
+    [
+        ((FILE, "shards"), (FILE, "one")),
+        ((FILE, "one"), (PICKLE, "one")),
+        ((FILE, "one"), (PICKLE, "shards")),
+        ((PICKLE, "one"), (FILE, "first")),
+    ],
+)
+def test_which_of_two_sets_is_read(
+    folder: Path, tensors: Tensors, read: tuple[str, str], ignored: tuple[str, str]
 ) -> None:
-    write_shards(folder, {name: weight + 1 for name, weight in tensors.items()}, FILE)[1].unlink()
-    torch.save(tensors, folder / PICKLE)
+    write(folder, {name: weight + 1 for name, weight in tensors.items()}, *ignored)
+    write(folder, tensors, *read)
     assert_loads(folder, tensors)
 
 

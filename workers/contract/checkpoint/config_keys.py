@@ -65,11 +65,8 @@ NOT_SUPPORTED: Neutral = (
 MOST_LAYERS = 1 << 10
 MOST_WIDTH = 1 << 20
 MOST_TOKENS = 1 << 24
-"""The most layers of a model, numbers in a vector, and tokens in a vocabulary or a text.
-
-With more, all memory would be taken before the weights are seen not to fit. Llama 3.1 405B has 126
-layers, and Llama 4 Scout takes 10,485,760 tokens.
-"""
+"""The most layers of a model, numbers in a vector, and tokens in a vocabulary or a text. With more,
+all memory would be taken before the weights are seen not to fit."""
 
 _MOST = 1 << 53
 _SHOWN_LENGTH = 80

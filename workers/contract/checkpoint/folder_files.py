@@ -204,8 +204,9 @@ def find_weights(folder: Path, module: str = "") -> WeightFiles:
             fault = fault or missing
         if file := find_file(folder, Path(module, name)):
             return WeightFiles(weight_format, (file,))
-    (name, *_) = _SINGLE_FILES.values()
-    raise ModelConfigError(fault or other_format(own) or f"{name} is missing from {own}")
+    raise ModelConfigError(
+        fault or other_format(own) or f"{_SINGLE_FILES['safetensors']} is missing from {own}"
+    )
 
 
 def _read_index(folder: Path, name: Path) -> dict[str, Path]:

@@ -239,7 +239,6 @@ def _activation(keys: ConfigKeys) -> DenseActivation:
     return name
 
 
-_LIBRARY = "sentence_transformers."
 _MODELS = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
 """Modules that run a model -> the task of each, unless its file names another."""
 
@@ -319,7 +318,7 @@ def _check_modules(folder: Path, modules: Sequence[Module], conventions: _Conven
     pooling = [] if conventions.pooling is None else [conventions.pooling]
     start, rest = kinds[1 : 1 + len(pooling)], set(kinds[1 + len(pooling) :])
     fits = kinds[0] in _MODELS and start == pooling and rest <= set(conventions.after_pooling)
-    if not fits or not all(module.type.startswith(_LIBRARY) for module in modules):
+    if not fits or not all(module.type.startswith("sentence_transformers.") for module in modules):
         types = ", ".join(module.type for module in modules)
         needed = ", ".join(("Transformer", *pooling))
         more = ", ".join(conventions.after_pooling) or "nothing"

@@ -25,8 +25,6 @@ from workers.contract.model_config import (
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 """The types of layers in `layer_types`."""
 
-_SCALINGS = "default, linear, llama3, yarn, longrope, dynamic"
-
 
 class ShapeKeys(ConfigKeys):
     """The keys of a `config.json` or of an object in it, from which a family reads its shape. All
@@ -131,7 +129,10 @@ class ShapeKeys(ConfigKeys):
                 self.ignore("factor")
                 return DynamicScaling(original_max_position=original)
             case _:
-                raise self.error(f"rope type {kind!r} is not supported ({_SCALINGS})")
+                raise self.error(
+                    f"rope type {kind!r} is not supported (default, linear, llama3, yarn, "
+                    "longrope, dynamic)"
+                )
 
     def _yarn(self, original: int) -> YarnScaling:
         """An attention factor that is not named is as transformers computes it."""

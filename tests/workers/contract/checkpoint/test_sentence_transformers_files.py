@@ -30,6 +30,7 @@ from workers.contract.model_config import (
     NormalizeConfig,
     PoolingConfig,
 )
+from workers.contract.reranking import RerankConfig
 
 SIZE = 32
 IDENTITY = torch.nn.Identity()
@@ -73,7 +74,7 @@ def refusal(folder: Path) -> str:
 def write_modules(folder: Path, *kinds: str) -> str:
     """The modules' types, as a message lists them."""
     types = [f"sentence_transformers.models.{kind}" for kind in kinds]
-    modules = [{"type": own, "path": ""} for own in types]
+    modules = [{"type": own, "path": str(i) if i else ""} for i, own in enumerate(types)]
     (folder / "modules.json").write_text(json.dumps(modules))
     return ", ".join(types)
 
@@ -270,6 +271,19 @@ def test_a_sparse_encoder(tmp_path: Path) -> None:
     assert read_model_config(written).architecture == "BertForMaskedLM"
     change(written / "config_sentence_transformers.json", max_active_dims=16)
     assert "max_active_dims 16 is not supported" in refusal(written)
+
+
+def test_the_answers_of_a_causal_reranker(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    write_modules(tmp_path, "Transformer", "LogitScore")
+    change(tmp_path / "sentence_bert_config.json", transformer_task="text-generation")
+    (tmp_path / "1").mkdir()
+    file = tmp_path / "1" / "config.json"
+    for other, tokens in ((None, (9,)), (0, (9, 0))):
+        change(file, true_token_id=9, false_token_id=other)
+        assert read_model_config(tmp_path).reranking == RerankConfig(token_ids=tokens)
+    change(file, module_input_name="logits")
+    assert f'{file}: module_input_name "logits" is not supported' in refusal(tmp_path)
 
 
 def test_a_generator_with_another_module(tmp_path: Path) -> None:
