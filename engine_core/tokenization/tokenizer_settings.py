@@ -25,10 +25,9 @@ class TokenizerSettings:
     """
 
     def __init__(self, folder: Path, refuse: Refuse = stop) -> None:
-        name, kind = "tokenizer_config.json", dict[str, Any]
-        keys = ConfigKeys(folder / name, optional(folder, name, kind) or {}, refuse=refuse)
+        keys = ConfigKeys.of_file(folder, "tokenizer_config.json", refuse)
         self.keys, self.refuse = keys, refuse
-        self.config = optional(folder, "config.json", kind) or {}
+        self.config = optional(folder, "config.json", dict[str, Any]) or {}
         self.tokens = _declared_tokens(folder, keys, refuse)
         self._class = self._read_class(folder)
 

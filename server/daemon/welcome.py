@@ -34,7 +34,7 @@ def describe(model: ServedModel) -> str:
     stages = f"{amount(execution.num_stages, 'stage')} of {amount(execution.threads, 'thread')}"
     if execution.stage_layers:
         stages += f" with {','.join(map(str, execution.stage_layers))} layers"
-    part = "" if execution.model.wrapper is None else " (its language model: text only)"
+    part = " (its language model: text only)" if execution.model.wrapped else ""
     return (
         f"{model.name}: {execution.model.architecture}{part}, {execution.dtype} on "
         f"{devices}, {stages}, up to {execution.max_model_len:,} tokens"

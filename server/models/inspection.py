@@ -33,12 +33,7 @@ from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight
 from server.settings import defaults
 from server.settings.settings import child_environment
 from server.templates.template_files import check_template_files
-from workers.contract.checkpoint.architectures import (
-    TaskError,
-    UnknownArchitectureError,
-    family_of,
-    task_of,
-)
+from workers.contract.checkpoint.architectures import TaskError, family_of, task_of
 from workers.contract.checkpoint.checkpoint_config import own_models, read_model_config
 from workers.contract.checkpoint.config_keys import ConfigKeys
 from workers.contract.checkpoint.folder_files import find_file, read_json
@@ -179,7 +174,7 @@ class _Inspector:
         ignored = IgnoredKeys(options.ignore_config_keys, folder, self._refuse)
         try:
             model = read_model_config(folder, options.task, ignored.refuse)
-        except (ModelConfigError, TaskError, UnknownArchitectureError) as error:
+        except (ModelConfigError, TaskError) as error:
             self._refuse(error)
             model = None
         with self._refusing(ModelConfigError, SetupError):
@@ -252,7 +247,7 @@ class _Inspector:
             family=family_of(model.architecture).name,
             task=task,
             kv_cache=model.has_kv_cache,
-            wrapped=model.wrapper is not None,
+            wrapped=model.wrapped,
             max_model_len=length,
             vocab_size=model.vocab_size,
             hidden_size=model.hidden_size,

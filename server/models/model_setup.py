@@ -68,8 +68,7 @@ def set_up_model(
 
     The names of the engine's sockets begin with `prefix`.
 
-    Raises SetupError, ModelConfigError, ModelSourceError, TokenizerError or
-    UnknownArchitectureError.
+    Raises SetupError, ModelConfigError, ModelSourceError or TokenizerError.
     """
     ignored = IgnoredKeys(options.ignore_config_keys, folder)
     try:

@@ -23,12 +23,11 @@ from server.settings.settings import (
     Settings,
     SettingsError,
 )
-from workers.contract.checkpoint.architectures import UnknownArchitectureError
 from workers.contract.model_config import ModelConfigError
 
 _ROUNDING = 1e-9
 
-MODEL_ERRORS = (ModelConfigError, ModelSourceError, TokenizerError, UnknownArchitectureError)
+MODEL_ERRORS = (ModelConfigError, ModelSourceError, TokenizerError)
 """Errors of a model itself. Each message is one line."""
 
 

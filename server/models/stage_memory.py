@@ -4,7 +4,7 @@ import re
 
 from server.models.model_source import WeightHeads
 from workers.contract.config import ITEM_BYTES, ExecutionConfig
-from workers.contract.model_config import DenseConfig, ModelConfig
+from workers.contract.model_config import DenseConfig, ModelConfig, inner_name
 from workers.contract.share import even_split
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")
@@ -49,7 +49,7 @@ def _elements_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> l
     stages = [stage for stage, n in enumerate(planned_layers(execution)) for _ in range(n)]
     reads_lm_head = _has_lm_head(execution) and not model.tie_word_embeddings
     for stored, count in elements.items():
-        name = stored if model.wrapper is None else model.wrapper.inner_name(stored)
+        name = inner_name(stored) if model.wrapped else stored
         if name is None or (_LM_HEAD.search(name) and not reads_lm_head):
             continue
         layer = _LAYER.search(name)

@@ -55,7 +55,7 @@ class Model:
         self.vocab_size = served.execution.model.vocab_size
         self.max_model_len = served.execution.max_model_len
         self.fingerprint = system_fingerprint(served.execution)
-        self.text_only = served.execution.model.wrapper is not None
+        self.text_only = served.execution.model.wrapped
         self.tokenizer = tokenizer
         self.text_bound = TextBound(tokenizer, self.max_model_len)
         self.token_bytes = tokenizer.token_bytes

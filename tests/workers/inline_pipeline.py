@@ -1,9 +1,9 @@
 """The stages of a decoder in one process, one stream each: every step runs as in worker processes,
 and later stages always lag a step behind the first."""
 
-import time
 from collections import deque
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from workers.links.engine_link import StepInbox
 from workers.links.transport import Links
 from workers.stage.decode_runner import DecodeInput, DecodeRunner
 from workers.stage.model_runner import attention_needs
-from workers.stage.stage import ResultSender, Stage, StepTimer, recorded_event
+from workers.stage.stage import ResultSender, Stage, recorded_event
 
 Fault = Literal["not copied", "not waited for"]
 
@@ -111,12 +111,12 @@ class _Results(ResultSender):
     """Keeps the last stage's results."""
 
     def __init__(self, device: torch.device) -> None:
-        on_cpu = device.type == "cpu"
-        self.timer = StepTimer(time.monotonic_ns if on_cpu else recorded_event)
+        if device.type != "cpu":
+            self.moment = recorded_event
         self.kept: dict[int, Result] = {}
         self._device = device
 
-    def send(self, step: int, result: HeadResult | None) -> None:
+    def send(self, step: int, result: HeadResult | None, marks: Sequence[Any]) -> None:
         if result is not None:
             self.kept[step] = Result(result.to_host(), mark(self._device))
 

@@ -73,7 +73,6 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     setting_names: dict[str, str] = {}
 
     def setting(self, key: str) -> str:
-        """The name of a setting in messages."""
         return self.setting_names.get(key, key)
 
     @property
@@ -89,7 +88,6 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_stages(self) -> int:
-        """P"""
         return len(self.devices)
 
     @property
@@ -117,7 +115,6 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def device_type(self) -> Device:
-        """The type of every stage's device."""
         return "cpu" if self.devices[0] == "cpu" else "cuda"
 
     @property

@@ -121,12 +121,10 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
     scaling: RopeScaling | None = None
 
     def rotary_dim(self, head_dim: int) -> int:
-        """The dimensions of an attention head that are rotated."""
         return int(head_dim * self.fraction)
 
     @property
     def attention_factor(self) -> float:
-        """The factor of rotated dimensions."""
         match self.scaling:
             case YarnScaling(attention_factor=factor) | LongScaling(attention_factor=factor):
                 return factor
@@ -249,23 +247,22 @@ class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_n
 FamilyConfig = DecoderConfig | EncoderConfig | PreNormEncoderConfig
 
 
-class WrapperConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a checkpoint names the tensors of the language model that it wraps.
+_WRAPPER = "language_model"
+_BESIDE = frozenset(("vision_tower", "vision_model", "visual", "multi_modal_projector"))
+"""Parts of the names of a wrapper's tensors: of its language model's, and of those beside it."""
 
-    Such names have the part `inner`, at any place ("language_model.model.norm",
-    "model.language_model.norm" and "model.norm" are the same). Tensors of the other models, such as
-    a vision tower, have one of the parts `skipped`.
+
+def inner_name(name: str) -> str | None:
+    """A wrapper's name of a tensor -> that of its language model, None if it is not of that.
+
+    "language_model.model.norm", "model.language_model.norm" and "model.norm" are the same.
     """
-
-    inner: str = "language_model"
-    skipped: tuple[str, ...] = ("vision_tower", "vision_model", "visual", "multi_modal_projector")
-
-    def inner_name(self, name: str) -> str | None:
-        """A tensor's name within the language model. None if it is not of that."""
-        parts = name.split(".")
-        if any(part in self.skipped for part in parts):
-            return None
-        return ".".join(part for part in parts if part != self.inner)
+    parts = name.split(".")
+    return (
+        None
+        if _BESIDE.intersection(parts)
+        else ".".join(part for part in parts if part != _WRAPPER)
+    )
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,14 +281,15 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 class ModelShape(Sizes, frozen=True, kw_only=True):
     """Layer i has the kind of attention `attention[layer_kinds[i]]`. All kinds are causal, or none
     is. With `tie_word_embeddings` the LM head is the embedding. `classifier_pooling` makes a
-    classifier's input. Only the model's own class reads `family`."""
+    classifier's input. Only the model's own class reads `family`. A `wrapped` model is the
+    language model of a checkpoint of several models."""
 
     tie_word_embeddings: bool
     attention: tuple[AttentionKind, ...]
     layer_kinds: tuple[int, ...]
     classifier_pooling: PoolingMode = "cls"
     family: FamilyConfig
-    wrapper: WrapperConfig | None = None
+    wrapped: bool = False
 
     @property
     def has_kv_cache(self) -> bool:
@@ -315,7 +313,6 @@ class UnsupportedKeyError(ModelConfigError):
     """A key of a JSON file that is not known, or whose value is not supported."""
 
     def __init__(self, file: Path, key: str, reason: str) -> None:
-        """`reason` follows the key in the sentence."""
         super().__init__(f"{file}: {key} {reason}")
         self.file = file
         self.key = key
@@ -393,10 +390,8 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
 
     @property
     def worker_modules(self) -> tuple[VectorModule, ...]:
-        """The `modules` that the last stage runs."""
         return self.modules[:-1] if self.normalized else self.modules
 
     @property
     def vector_size(self) -> int:
-        """The numbers of an embedder's vector."""
         return vector_size(self.hidden_size, self.pooling, self.modules)

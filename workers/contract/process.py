@@ -1,11 +1,9 @@
 """Common parts of all processes of the daemon: log, standard error, end and heartbeat.
 
-The daemon's supervisor (`server/daemon/supervisor.py`) watches engine cores, API processes and the
-batch process by their `Heartbeat`. An engine core watches its workers by their `WorkerBeat`
-messages (`workers/stage/worker.py`, `engine_core/executor/stage_link.py`).
-
-A child's standard input is a socket, on which it sends its heartbeats. The supervisor holds the
-other end and never writes to it; the kernel closes it when the supervisor dies, however it dies.
+The daemon's supervisor (`server/daemon/supervisor.py`) watches all processes but workers by their
+`Heartbeat`, which comes on a child's standard input, a socket. It never writes to that, and the
+kernel closes it when the supervisor dies, however it dies. An engine core watches its workers by
+their `WorkerBeat` messages (`workers/stage/worker.py`, `engine_core/executor/stage_link.py`).
 """
 
 import atexit
@@ -45,7 +43,6 @@ class LogFormatter(logging.Formatter):
         self._tracebacks = 0
 
     def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802 (logging's name)
-        """The traceback, or a line in its place."""
         if (now := time.monotonic()) - self._since >= _SECONDS:
             self._since, self._tracebacks = now, 0
         self._tracebacks += 1
@@ -144,12 +141,10 @@ NO_MULTICAST = {
     # NVLS are NCCL's collectives over multicast.
     "NCCL_NVLS_ENABLE": "0",
 }
-"""Variables of every worker's environment. No process of ours may share memory between GPUs without
-them.
+"""Variables of every worker's environment, without which none may share memory between GPUs.
 
 NVLink multicast maps one object into several GPUs, through the host's fabric manager. A process
-that ends badly while it holds one can put all GPUs of the host out of service for a day. It is
-never worth that here: activations go from one GPU to one other.
+that ends badly while it holds one can put all GPUs of the host out of service for a day.
 """
 
 
@@ -159,12 +154,9 @@ _CLOSE_S = 1.0
 
 
 class LineWriter:
-    """Writes lines in a thread. Lines are dropped beyond about `most_bytes` that wait, or if they
-    cannot be written.
-
-    Dropped lines are counted by `count`, from any thread, and reported by a line of `notice` as
-    soon as it can be written. Once closed, lines are written at once, or dropped.
-    """
+    """Writes lines in a thread. Beyond about `most_bytes` that wait they are dropped, and if they
+    cannot be written: `count` counts these, from any thread, and a line of `notice` reports them as
+    soon as it can be written. Once closed, lines are written at once, or dropped."""
 
     def __init__(
         self,
@@ -193,7 +185,7 @@ class LineWriter:
     def write(self, lines: bytes) -> None:
         """Write whole lines soon, or drop them. One thread at a time may call this."""
         if self._closed:
-            self._write_at_once(lines)
+            _is_written(self._descriptor, lines, at_once=True)
         elif self._taken - self._done > self._most_bytes:
             self._drop(lines)
         else:
@@ -213,15 +205,7 @@ class LineWriter:
             self._dropped += number
             self._count(number)
 
-    def _write_at_once(self, lines: bytes) -> None:
-        poller = select.poll()
-        poller.register(self._descriptor, select.POLLOUT)
-        with suppress(OSError):
-            while lines and poller.poll(0):
-                lines = lines[os.write(self._descriptor, lines[:PIPE_BUF]) :]
-
     def _run(self) -> None:
-        """The thread."""
         while not (self._closed and self._queue.empty()):
             lines = [self._queue.get()]
             time.sleep(self._gather_s)
@@ -252,51 +236,38 @@ def _blocks(lines: bytes, most: int) -> Iterator[bytes]:
         start = stop
 
 
-def _is_written(descriptor: int, block: bytes) -> bool:
-    """Write a block, however long that takes. False if it fails: no reader, no space."""
+def _is_written(descriptor: int, block: bytes, *, at_once: bool = False) -> bool:
+    """Write a block, however long that takes, or as far as it takes no time. False if it fails: no
+    reader, no space."""
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
+    timeout, most = (0, PIPE_BUF) if at_once else (None, None)  # more could wait for a reader
     try:
-        while block:
-            try:
-                block = block[os.write(descriptor, block) :]
-            except BlockingIOError:
-                poller.poll()
+        while block and poller.poll(timeout):
+            with suppress(BlockingIOError):
+                block = block[os.write(descriptor, block[:most]) :]
     except OSError:  # the next may find it better
         return False
-    return True
+    return not block
 
 
 _STDERR = 2
 
 
-class StandardError(io.TextIOWrapper):
-    """In place of `sys.stderr`: text goes to a LineWriter, from any thread. Writing never fails."""
-
-    def __init__(self, writer: LineWriter) -> None:
-        self._writer = writer
-        super().__init__(
-            _Lines(writer), encoding="utf-8", errors="backslashreplace", line_buffering=True
-        )
-
-    def finish(self) -> None:
-        """Write what waits, for a second at most. What comes later is written at once or lost."""
-        self._writer.close()
-
-
-class _Lines(io.RawIOBase):
-    """The bytes that a StandardError has encoded: whole lines, or the beginning of one."""
+class _StandardError(io.RawIOBase):
+    """Beneath `sys.stderr`: whole lines, or the beginning of one, go to a LineWriter, from any
+    thread. Writing never fails."""
 
     name = "<stderr>"
 
     def __init__(self, writer: LineWriter) -> None:
-        self._writer = writer
+        self.writer = writer
         self._turn = threading.RLock()  # a signal's handler may write within a write
 
     def write(self, data: "ReadableBuffer", /) -> int:
         lines = bytes(data)
         with self._turn:
-            self._writer.write(lines)
+            self.writer.write(lines)
         return len(lines)
 
     def writable(self) -> bool:
@@ -312,24 +283,25 @@ class _Lines(io.RawIOBase):
 def open_standard_error(notice: Callable[[int], str]) -> None:
     """Write `sys.stderr` through a thread, for which the process's exit waits for a second at most.
     `notice` makes the line that says how many lines were dropped."""
-    descriptor = _own_descriptor()
-    writer = LineWriter(descriptor, lambda lines: f"{notice(lines)}\n".encode())
-    sys.stderr = stream = StandardError(writer)
-    atexit.register(stream.finish)
+    writer = LineWriter(_own_descriptor(), lambda lines: f"{notice(lines)}\n".encode())
+    sys.stderr = io.TextIOWrapper(
+        _StandardError(writer), encoding="utf-8", errors="backslashreplace", line_buffering=True
+    )
+    atexit.register(writer.close)
 
 
 def finish_standard_error() -> None:
-    """Write waiting lines, for a second at most, as `atexit` would do."""
-    if isinstance(sys.stderr, StandardError):
-        sys.stderr.finish()
+    """Write waiting lines, for a second at most, as `atexit` would do. What comes later is written
+    at once or lost."""
+    if isinstance(raw := getattr(sys.stderr, "buffer", None), _StandardError):
+        raw.writer.close()
 
 
 def _own_descriptor() -> int:
     """A descriptor for what standard error is now.
 
-    A pipe or a terminal is opened anew, so as not to block, and replaces standard error. Libraries
-    that write to it lose a line rather than wait. The first open file may be another process's,
-    too, and stays as it is.
+    A pipe or a terminal, which may be another process's too, is opened anew so as not to block, and
+    replaces standard error: libraries that write to it lose a line rather than wait.
     """
     _occupy()
     if stat.S_ISFIFO(os.fstat(_STDERR).st_mode) or os.isatty(_STDERR):

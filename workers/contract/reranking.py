@@ -25,7 +25,6 @@ class RerankTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     instruction: str | None = None
 
     def fault(self) -> str | None:
-        """The fault of this template. None if there is none."""
         text = "".join(self.pieces)
         if [piece.count(DOCUMENT) for piece in self.pieces if DOCUMENT in piece] != [1]:
             return f"pieces hold {DOCUMENT} {text.count(DOCUMENT)} times; it is needed once"
@@ -46,7 +45,6 @@ class RerankTemplate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def cut_piece(self) -> int:
-        """The number of the piece with the document."""
         return next(i for i, piece in enumerate(self.pieces) if DOCUMENT in piece)
 
     @property

@@ -19,7 +19,6 @@ class Share(msgspec.Struct, array_like=True, frozen=True, tag="share"):
 
     @property
     def layers(self) -> range:
-        """The numbers of the layers."""
         return range(self.start, self.stop)
 
 
@@ -37,9 +36,8 @@ def shares_of(stage_layers: Sequence[int]) -> list[Share]:
 def even_split(num_layers: int, num_stages: int) -> tuple[int, ...]:
     """Layers of each stage where no stage's time is known. The numbers differ by at most one.
 
-    Layers that do not divide evenly go to the middle stages first, then to the first stage, whose
-    embedding is a lookup. The last one's LM head is a product with the whole vocabulary. Raises
-    ModelConfigError if a stage would have no layer.
+    Layers that do not divide evenly go to the middle stages first, then to the first stage, never
+    to the last, with its LM head. Raises ModelConfigError if a stage would have no layer.
     """
     if num_stages > num_layers:
         raise ModelConfigError(

@@ -1,15 +1,11 @@
 """How a token is sampled from its logits: the one place where a sampling parameter is declared.
 
-Requests and a model's `generation_config.json` set parameters by name. The resulting
-`TokenSampling` travels unchanged to the workers' table of slots, whose columns are its fields
-(`workers/sampling/sampling_table.py`).
+Requests and a model's `generation_config.json` set parameters by name. The columns of the workers'
+table of slots are the fields of `TokenSampling` (`workers/sampling/sampling_table.py`).
 
-A new parameter takes four changes:
-
-1. a field of `TokenSampling`, here
-2. for requests, a field of the same name with its range in `server/schemas/sampling.py`
-3. a row in `server/schemas/known_options.toml`
-4. its effect in `workers/sampling/sampler.py`, and in `workers/sampling/cuda.py` and its kernels
+A new parameter is a field here, for requests one of the same name in `server/schemas/sampling.py`,
+a row in `server/schemas/known_options.toml`, and its effect in `workers/sampling/sampler.py`,
+`workers/sampling/cuda.py` and its kernels.
 """
 
 from typing import Any, Self

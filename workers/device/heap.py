@@ -16,9 +16,8 @@ _FREED_BYTES = 64 << 20
 class HeapTrimmer:
     """Gives freed memory back to the kernel, at most once in ten seconds of work.
 
-    Steps have temporaries of many sizes, and what oneDNN keeps lies between them. So a later step
-    finds no gap of its size, and the heap grows with the variety of steps. To give back and fault
-    in again takes up to 0.1 s.
+    Steps have temporaries of many sizes, and what oneDNN keeps lies between them: the heap grows
+    with the variety of steps. To give back and fault in again takes up to 0.1 s.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
@@ -39,5 +38,4 @@ class HeapTrimmer:
 
 
 def resident_bytes() -> int:
-    """Bytes of this process in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

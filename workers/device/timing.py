@@ -10,8 +10,8 @@ _RUNS = 3
 
 _QUEUED_RUNS = 5
 _HEAD_START = 64
-"""Matrix products of 0.14 TFLOP that keep the GPU busy while the runs are launched. They take ten
-milliseconds and more, and a run may be a dozen kernels."""
+"""Matrix products of 0.14 TFLOP that keep the GPU busy while runs are launched, of a dozen kernels:
+ten milliseconds and more."""
 
 _CPU_RUNS, _CPU_SECONDS, _SLOW_SECONDS = 8, 0.15, 0.5
 """The most runs on a CPU. None begins after so many seconds, nor a second one if the first was
@@ -32,8 +32,8 @@ def least_milliseconds(run: Callable[[], object]) -> float:
 def queued_milliseconds(run: Callable[[], object], device: torch.device) -> float:
     """The CUDA device's time for one run, the mean of several consecutive runs.
 
-    The runs are queued while the device is busy with matrix products. So the time to launch them,
-    which differs by library, is not measured. On a server it is hidden as well.
+    They are queued while the device is busy: the time to launch them, which differs by library and
+    is hidden on a server, is not measured.
     """
     square = torch.ones((4096, 4096), dtype=torch.float16, device=device)
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -53,12 +53,10 @@ def _sizes(arrays: Sequence[npt.NDArray[Any]]) -> list[int]:
 
 
 def on_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """One array as a tensor. On the CPU it shares memory."""
     return to_device([array], device)[0]
 
 
 def to_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """A tensor as an array. On the CPU it shares memory."""
     return tensor.cpu().numpy()
 
 

@@ -1,8 +1,7 @@
 """Numbers that were chosen by measuring, all in one place.
 
-Each group names the GPU and the commit on which it was measured; the figures are in
-benchmarks/RESULTS.md under that commit or a later one. On another GPU they are still correct, but
-perhaps not the fastest.
+Each group names the GPU and the commit on which it was measured; benchmarks/RESULTS.md has the
+figures. On another GPU they are still correct, but perhaps not the fastest.
 """
 
 from typing import NamedTuple
@@ -19,12 +18,10 @@ GROUPED_GRAPH_ROWS = (16, 32)
 """Rows of the decode steps that are captured with shared prefixes, besides every stride."""
 
 PROMPT_GRAPH_TOKENS = (*range(16, 641, 16), *range(672, 1025, 32))
-"""Tokens of the steps with prompts that are captured. Larger steps keep the GPU busy for longer
-than it takes to launch their kernels one by one."""
+"""Tokens of the captured steps with prompts. Larger steps take longer than their launches."""
 
 MIXED_GRAPH_DECODE_ROWS, MIXED_GRAPH_CHUNKS = 32, 8
-"""Most rows of a step with prompts whose attention is captured too. Such steps are those of a
-lightly loaded server, where launching takes as long as the step."""
+"""Most rows of a step with prompts whose attention is captured too, as under a light load."""
 
 MIXED_GRAPH_MAX_CONTEXT = 4096
 """Most tokens of a decode row's context in such a step. One that is longer, read by 8 programs
@@ -184,5 +181,5 @@ WARM_LM_HEAD_ROWS = 64
 # Memory. H200, a531c42.
 
 OUTSIDE_ALLOCATOR_BYTES = 1 << 30
-"""Bytes of the CUDA context, loaded kernels and library workspaces. Fixed, because the memory that
-a device reports as used includes that of other processes."""
+"""Bytes of the CUDA context, loaded kernels and library workspaces. Fixed, because what a device
+reports includes other processes."""

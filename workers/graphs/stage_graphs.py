@@ -1,14 +1,12 @@
 """The CUDA graphs of a stage: which are captured and kept, and which one a decoder's step takes.
 
-One launch, or one a layer, takes the place of hundreds. A full graph is a whole decode step. A
-partial graph is a step with prompts, captured up to the attention of the last layer. It serves any
-step of fewer tokens too. What follows is a few launches over any number of the step's tokens, and
-is never captured.
+A full graph is a whole decode step. A partial graph is a step with prompts, captured up to the
+attention of the last layer, which serves any step of fewer tokens too. What follows is a few
+launches over any number of the step's tokens.
 
-Partial graphs are of two kinds. A piecewise graph leaves attention out, which depends on how tokens
-are divided into rows. Everything else depends on their number alone. The first piece ends at the
-first layer's attention, the second at the second's, and so on. A mixed graph has static rows, and
-is a single piece with all attention but the last layer's.
+A piecewise graph leaves attention out, which depends on how tokens are divided into rows: each of
+its pieces ends at a layer's attention. Everything else depends on the tokens' number alone. A mixed
+graph has static rows, and is a single piece with all attention but the last layer's.
 """
 
 import gc
@@ -17,7 +15,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby, pairwise
 from typing import TypeVar
 
 import torch
@@ -100,9 +97,6 @@ class CapturedStep:
 class FullGraph(CapturedStep):
     """A captured decode step of `inputs.size` rows of one token each."""
 
-    step: PagedStep
-    _hidden_out: torch.Tensor
-
     def capture(self, pool: GraphPool) -> "FullGraph":
         """Run the step once, which compiles its kernels outside of a capture, then capture it."""
         self.step = self.inputs.as_decode_step()
@@ -138,7 +132,6 @@ class AttentionBuffers:
     attended: torch.Tensor
 
     def first(self, size: int) -> "AttentionBuffers":
-        """The part for the first `size` <= N tokens."""
         return AttentionBuffers(self.qkv[:size], self.attended[:size])
 
 
@@ -203,7 +196,7 @@ _Graph = TypeVar("_Graph", bound=CapturedStep)
 _AnyGraph = TypeVar("_AnyGraph")
 
 
-@dataclass(slots=True)
+@dataclass
 class StageGraphs:
     """The captured steps of a stage, each list by rising size.
 
@@ -230,6 +223,10 @@ class StageGraphs:
         if is_decode and not has_skewed_context(rows.contexts):
             return _smallest(self.decode, rows)
         return _smallest(self.mixed, rows) or _smallest(self.piecewise, rows)
+
+    def counts(self) -> str:
+        kinds: dict[str, list[CapturedStep]] = vars(self)
+        return ", ".join(f"{len(graphs)} {kind}" for kind, graphs in kinds.items() if graphs)
 
     def _grouped(self, rows: StepRows) -> FullGraph | None:
         """The graph for rows some of which share a prefix that is worth it."""
@@ -268,46 +265,9 @@ def prompt_graph_sizes(max_tokens: int) -> list[int]:
     return [tokens for tokens in PROMPT_GRAPH_TOKENS if tokens <= max_tokens]
 
 
-def summary(graphs: StageGraphs, rows: Sequence[int], tokens: Sequence[int]) -> str:
-    """The sizes of graphs that were kept, of captured `rows` of decode steps and `tokens` of steps
-    with prompts."""
-    kinds = (
-        ("decode", graphs.decode, rows, "rows"),
-        ("grouped", graphs.grouped, grouped_graph_sizes(rows), "rows"),
-        ("mixed", graphs.mixed, tokens, "tokens"),
-        ("piecewise", graphs.piecewise, tokens, "tokens"),
-    )
-    return "; ".join(
-        f"{kind} of {formatted_sizes([graph.inputs.size for graph in kept])} {unit} "
-        f"({len(kept)} of {len(captured)} kept)"
-        for kind, kept, captured, unit in kinds
-        if kept
-    )
-
-
-def formatted_sizes(sizes: Sequence[int]) -> str:
-    """Rising sizes as text. Three or more at even distances become a range."""
-    parts: list[str] = []
-    rest = list(sizes)
-    while rest:
-        distances = [after - before for before, after in pairwise(rest)]
-        _, first_run = next(groupby(distances), (0, ()))
-        even = len([*first_run])
-        if even < 2:
-            parts.append(str(rest.pop(0)))
-        else:
-            every = f" by {distances[0]}" if distances[0] > 1 else ""
-            parts.append(f"{rest[0]} to {rest[even]}{every}")
-            del rest[: even + 1]
-    return ", ".join(parts)
-
-
 class GraphCapture:
-    """Captures the steps of one stage."""
-
     _hidden: torch.Tensor | None = None
-    _buffers: AttentionBuffers
-    """Input of a later stage, and of attention: all graphs share them."""
+    """Input of a later stage. All graphs share it, as they do the buffers of attention."""
 
     def __init__(
         self,
@@ -348,7 +308,7 @@ class GraphCapture:
             captures.append(partial(decode, size, graphs.decode))
         for size in reversed(grouped_graph_sizes(sorted(rows)) if tiler else []):
             captures.append(partial(decode, size, graphs.grouped, tiler))
-        for capture in progress("capturing CUDA graphs", captures):
+        for capture in progress("capturing CUDA graphs", captures, len(captures)):
             capture()
         graphs.grouped = drop_slow_graphs(graphs.grouped, _milliseconds)
         graphs.decode = drop_slow_graphs(graphs.decode, _milliseconds)

@@ -10,15 +10,13 @@ from workers.attention.prefix_tiles import TILE_NUMBERS, PrefixTables, PrefixTil
 from workers.device.transfer import pin, to_device
 from workers.device.tuning import MIXED_GRAPH_MAX_CONTEXT
 from workers.step.paged_step import PagedStep, PrefixTensors
-from workers.step.rows import IntArray, StepRows
+from workers.step.rows import IntArray, StepRows, leading_decode_rows
 from workers.step.slot_table import SlotTable
 
 
 class StaticPrefixes:
     """Room for any groups of a captured step of `size` rows of one token. The rest is zero: tiles
     of no tokens, rows without a prefix."""
-
-    tensors: PrefixTensors
 
     def __init__(self, size: int, tiler: PrefixTiler) -> None:
         self._size, self._tiler = size, tiler
@@ -27,7 +25,6 @@ class StaticPrefixes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffer that `use` takes."""
         return (self._tiles * TILE_NUMBERS + 2 * self._size) * 4
 
     def use(self, buffer: torch.Tensor) -> None:
@@ -47,7 +44,6 @@ class StaticPrefixes:
         return self._planned[1]
 
     def packed(self, rows: StepRows) -> IntArray:
-        """The buffer's content for these rows."""
         packed = np.zeros(self.nbytes // 4, np.int32)
         tables = self.tables(rows)
         if tables is not None:
@@ -122,7 +118,6 @@ class StaticInputs:
         self._buffer.copy_(pin(arrays), non_blocking=True)
 
     def has_room_for(self, rows: StepRows) -> bool:
-        """Whether these rows and their tokens can be loaded."""
         return rows.total <= self.size and (self.rows is None or self.rows.has_room_for(rows))
 
     def resolve_tokens(self) -> None:
@@ -179,17 +174,11 @@ class StaticRows:
     query_starts         int32[decode_rows + chunks + 1]. Kernels do not read it for decode rows:
                          row i has token i.
 
-    Unused entries have the padding slot. An unused decode row has an empty context: attention reads
-    nothing for it and ignores the token at its index, which may be a chunk's. An unused chunk has
-    no queries.
+    Unused entries have the padding slot. An unused decode row has an empty context: attention
+    ignores the token at its index, which may be a chunk's. An unused chunk has no queries.
 
-    The number of programs a decode row is fixed at capture, as if every entry were used. One long
-    context needs more, so there is no room for a step that has one.
+    The number of programs a decode row is fixed at capture: too few for one long context.
     """
-
-    slots: torch.Tensor
-    context_lens: torch.Tensor
-    query_starts: torch.Tensor
 
     def __init__(self, decode_rows: int, chunks: int, max_context: int) -> None:
         """`max_context` is the most tokens that any row's context may have."""
@@ -200,12 +189,11 @@ class StaticRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffer that `use` takes."""
         return 3 * self._width * 4
 
     def has_room_for(self, rows: StepRows) -> bool:
         """Whether each of these rows has an entry, and no decode row's context is too long."""
-        decode_rows = rows.decode_rows
+        decode_rows = leading_decode_rows(rows.query_lens)
         return (
             decode_rows <= self.decode_rows
             and len(rows.slots) - decode_rows <= self.chunks
@@ -222,7 +210,7 @@ class StaticRows:
     def packed(self, rows: StepRows, padding_slot: int) -> IntArray:
         """The buffer's content for these rows: int32[3, width]."""
         packed = np.ones((3, self._width), np.int32)
-        first = rows.decode_rows
+        first = leading_decode_rows(rows.query_lens)
         packed[0], packed[1, first : self.decode_rows] = padding_slot, 0
         chunks = slice(self.decode_rows, self.decode_rows + len(rows.slots) - first)
         for entries, values in zip(packed, (rows.slots, rows.contexts, rows.starts), strict=True):

@@ -38,7 +38,6 @@ class EngineLink:
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
 
     def send(self, message: FromWorker) -> None:
-        """Queue a message for the core, without waiting."""
         self._socket.send(self._encoder.encode(message))
 
     def receive(self) -> ToWorker:
@@ -66,7 +65,6 @@ class StepInbox:
         return self._steps.popleft()
 
     def take_mask(self, step: int) -> StepMask:
-        """Wait for the mask of a step with masked rows. Raises TypeError as above."""
         while step not in self._masks:
             self._receive()
         return self._masks.pop(step)

@@ -5,10 +5,9 @@ states of step s into slot s mod ring, then writes a counter of steps. Both are 
 so no CPU and no kernel waits. Nothing is sent back. A slot is written again `max_depth` steps
 later, and that step is submitted only once the earlier one has left the last stage.
 
-The first stage's memory also holds the newest token of every slot, which the last stage writes.
-A slot's next token is written only after the first stage has run the step that reads the last one.
-A wasted row (submitted ahead for a request that had ended) still writes its token. The slot's next
-owner samples in a later step and overwrites that token before the first stage reads it.
+The first stage's memory also holds the newest token of every slot, which the last stage writes only
+after the first has run the step that reads the one before. A wasted row (submitted ahead for a
+request that had ended) writes its token too: the slot's next owner overwrites it before it is read.
 """
 
 # torch leaves the types of symmetric memory open.
@@ -24,7 +23,7 @@ import torch.distributed as dist
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.process import NO_MULTICAST
 from workers.layers.layer import TORCH_DTYPES
-from workers.links.transport import Links, SymmetricMemoryError
+from workers.links.transport import Links
 
 _DRIVER = "libcuda.so.1"
 _FLAGS = 0
@@ -76,17 +75,16 @@ def has_stream_counters(device: torch.device) -> bool:
 class SymmetricMemory:
     """A part of `nbytes` on each stage's GPU, zero at first, which all stages can read and write.
 
-    It exists as long as this object. Torch may change the interface that this class and
-    `has_symmetric_memory` use. A test checks every name of it. Where one is missing, the stages
-    take another transport.
+    It exists as long as this object. Torch may change the interface: a test checks every name that
+    is used, and where one is missing the stages take another transport.
     """
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         """Every member of torch.distributed's world group must call this, and waits for the others.
-        Raises SymmetricMemoryError."""
+        Raises RuntimeError where multicast is not switched off."""
         for name, value in NO_MULTICAST.items():
             if os.environ.get(name) != value:
-                raise SymmetricMemoryError(f"{name} is not {value}: multicast could harm the host")
+                raise RuntimeError(f"{name} is not {value}: multicast could harm the host")
         import torch.distributed._symmetric_memory as symmetric  # noqa: PLC0415
 
         self._own = symmetric.empty(nbytes, dtype=torch.uint8, device=device)
@@ -147,11 +145,9 @@ class PeerLayout:
         return self._ring_start + self.num_slots * self._slot_bytes
 
     def arrivals(self, memory: torch.Tensor) -> StreamCounter:
-        """The counter of the steps whose states are in the ring."""
         return StreamCounter(memory[:8])
 
     def token_arrivals(self, memory: torch.Tensor) -> StreamCounter:
-        """The counter of the steps whose tokens are in `last_tokens`."""
         return StreamCounter(memory[_ALIGNMENT : _ALIGNMENT + 8])
 
     def last_tokens(self, memory: torch.Tensor) -> torch.Tensor:
@@ -181,7 +177,6 @@ class PeerReceiver:
     """See `ActivationReceiver`. The states are valid until `num_slots` steps later."""
 
     def __init__(self, layout: PeerLayout, memory: SymmetricMemory, stage: int) -> None:
-        """`stage` is this one."""
         self._layout, self._memory, self._part = layout, memory, memory.of(stage)
         self._arrivals = layout.arrivals(self._part)
 
@@ -194,7 +189,6 @@ class PeerSender:
     """See `ActivationSender`. States that nothing overwrites are copied beside later work."""
 
     def __init__(self, layout: PeerLayout, memory: SymmetricMemory, stage: int) -> None:
-        """`stage` is the next one."""
         self._layout, self._memory, self._part = layout, memory, memory.of(stage)
         self._arrivals = layout.arrivals(self._part)
         self._beside = torch.cuda.Stream()
@@ -212,7 +206,6 @@ class PeerSender:
         hidden.record_stream(self._beside)
 
     def _copy(self, step: int, hidden: torch.Tensor) -> None:
-        """In the current stream."""
         self._layout.states(self._part, step, len(hidden)).copy_(hidden)
         self._arrivals.write(_count(step))
 
@@ -239,15 +232,14 @@ def reaches_peers(worker: WorkerConfig) -> bool:
     config, own = worker.execution, torch.device(worker.local_device)
     if not (has_symmetric_memory() and has_stream_counters(own)):
         return False
-    stages = (WorkerConfig(execution=config, stage=stage) for stage in range(config.num_stages))
-    peers = {torch.device(stage.local_device) for stage in stages} - {own}
+    peers = {torch.device("cuda", index) for index in range(len(config.gpus))} - {own}
     return all(torch.cuda.can_device_access_peer(own, peer) for peer in peers)
 
 
 def connect_peer_memory(worker: WorkerConfig) -> Links:
-    """Connect this stage, a member of `process_groups.joined`, to its neighbours by shared memory.
+    """Connect this stage, after `process_groups.join`, to its neighbours by shared memory.
 
-    One row is sent over every edge. Every stage must call this. Raises SymmetricMemoryError.
+    One row is sent over every edge. Every stage must call this.
     """
     config, stage, device = worker.execution, worker.stage, torch.device(worker.local_device)
     layout = PeerLayout.of(config)

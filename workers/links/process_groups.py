@@ -3,19 +3,15 @@
 Gloo connects CPUs, NCCL those GPUs that cannot reach each other's memory. Each edge k -> k + 1 has
 a group of its own: stages that shared one could wait for each other in a ring.
 
-NCCL's receive is queued on the stream that computes, right before the work that needs it. Pending
-beside other work, it would slow that work's matrix products by a sixth or more. A sender's stream
-waits until the receiver has come so far. So NCCL is the slower transport of GPUs.
+NCCL's receive is queued on the stream that computes, right before the work that needs it: pending
+beside other work, it would slow that by a sixth or more. A sender's stream waits until the receiver
+has come so far. So NCCL is the slower transport of GPUs.
 """
 
 # torch.distributed leaves the types of its groups open.
 # pyright: reportUnknownMemberType=false
 
-import logging
-import os
 import queue
-import re
-import tempfile
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -27,32 +23,18 @@ import torch.distributed as dist
 
 from workers.contract.config import WorkerConfig
 from workers.layers.layer import TORCH_DTYPES
-from workers.links.transport import ActivationReceiver, ActivationSender, Links, PipelineError
-
-_STDERR = 2
-
-_GLOO = re.compile(r"\[.*?:\d+\] (?P<level>DEBUG|INFO|WARN|ERROR) (?P<text>.*)")
-"""Gloo's format: `[FILE:LINE] LEVEL TEXT`."""
-
-_logger = logging.getLogger(__name__)
+from workers.links.transport import ActivationSender, Links, PipelineError
 
 
-@contextmanager
-def joined(worker: WorkerConfig) -> Generator[None]:
-    """Join a gloo group of all stages. What C++ libraries write within the block is logged.
-
-    Raises PipelineError.
-    """
+def join(worker: WorkerConfig) -> None:
     config = worker.execution
-    with _native_lines_logged():
-        with needing_all_stages():
-            dist.init_process_group(
-                "gloo",
-                init_method=f"file://{config.rendezvous}",
-                rank=worker.stage,
-                world_size=config.num_stages,
-            )
-        yield
+    with needing_all_stages():
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{config.rendezvous}",
+            rank=worker.stage,
+            world_size=config.num_stages,
+        )
 
 
 @contextmanager
@@ -84,16 +66,17 @@ def all_agree(own: bool) -> bool:
     return bool(votes.item())
 
 
-class GlooReceiver:
-    """See `ActivationReceiver`."""
+class GroupReceiver:
+    """See `ActivationReceiver`. Steps come in order."""
 
-    def __init__(self, source: int, group: dist.ProcessGroup, template: torch.Tensor) -> None:
-        """`template` [1, hidden_size] has the dtype of the states."""
-        self._source, self._group, self._template = source, group, template
+    def __init__(
+        self, source: int, group: dist.ProcessGroup, room: Callable[[int], torch.Tensor]
+    ) -> None:
+        """`room` gives memory for the states of so many tokens."""
+        self._source, self._group, self._room = source, group, room
 
     def receive(self, step: int, num_tokens: int) -> torch.Tensor:
-        del step  # they come in order
-        hidden = self._template.new_empty(num_tokens, self._template.shape[1])
+        hidden = self._room(num_tokens)
         try:
             dist.recv(hidden, src=self._source, group=self._group)
         except RuntimeError as error:
@@ -114,7 +97,6 @@ class GlooSender:
         threading.Thread(target=self._send_all, name="activation-sender", daemon=True).start()
 
     def send(self, step: int, hidden: torch.Tensor, *, reused: bool) -> None:
-        del step, reused
         self._queue.put(hidden)
 
     def _send_all(self) -> NoReturn:
@@ -129,52 +111,34 @@ class GlooSender:
 
 
 def connect_gloo(worker: WorkerConfig) -> Links:
-    """Connect this stage to its neighbours, and send one row over every edge to test it.
+    """Connect this stage, after `join`, to its neighbours. One row tests every edge.
 
     Every stage must call this. A send that fails ends the process.
     """
     config = worker.execution
-    with joined(worker):
-        edges = edge_groups(config.num_stages, "gloo")
+    edges = edge_groups(config.num_stages, "gloo")
     row = torch.zeros(1, config.model.hidden_size, dtype=TORCH_DTYPES[config.dtype])
-    receiver, sender = (
-        partial(GlooReceiver, template=row),
-        partial(GlooSender, depth=config.max_depth),
+    sender = partial(GlooSender, depth=config.max_depth)
+    return _tested_links(
+        worker.stage, edges, lambda count: row.new_empty(count, row.shape[1]), sender, row
     )
-    return _tested_links(worker.stage, edges, receiver, sender, row)
-
-
-class NCCLReceiver:
-    """See `ActivationReceiver`."""
-
-    def __init__(self, source: int, group: dist.ProcessGroup, buffer: torch.Tensor) -> None:
-        """`buffer` [N, hidden_size] has room for the largest step. One is enough: the next receive
-        is queued behind the work that reads it."""
-        self._source, self._group, self._buffer = source, group, buffer
-
-    def receive(self, step: int, num_tokens: int) -> torch.Tensor:
-        del step  # they come in order
-        hidden = self._buffer[:num_tokens]
-        dist.recv(hidden, src=self._source, group=self._group)
-        return hidden
 
 
 class NCCLSender:
-    """See `ActivationSender`."""
+    """See `ActivationSender`. Steps are sent in stream order."""
 
     def __init__(self, destination: int, group: dist.ProcessGroup) -> None:
         self._destination, self._group = destination, group
 
     def send(self, step: int, hidden: torch.Tensor, *, reused: bool) -> None:
-        del step, reused  # they come in order, and are sent in stream order
         dist.send(hidden, dst=self._destination, group=self._group)
 
 
 def connect_nccl(worker: WorkerConfig) -> Links:
-    """Connect this stage, a member of `process_groups.joined`, to its neighbours by NCCL.
+    """Connect this stage, after `join`, to its neighbours by NCCL, which connects at the first use.
 
-    One row is sent over every edge, because NCCL connects at the first use. Every stage must call
-    this. Raises PipelineError.
+    One buffer for the largest step is enough: the next receive is queued behind the work that reads
+    it. Every stage must call this. Raises PipelineError.
     """
     config = worker.execution
     edges = edge_groups(config.num_stages, "nccl")
@@ -182,8 +146,9 @@ def connect_nccl(worker: WorkerConfig) -> Links:
     dtype, device = TORCH_DTYPES[config.dtype], torch.device(worker.local_device)
     buffer = torch.zeros(shape, dtype=dtype, device=device)
     with needing_all_stages():
-        receiver = partial(NCCLReceiver, buffer=buffer)
-        links = _tested_links(worker.stage, edges, receiver, NCCLSender, buffer[:1])
+        links = _tested_links(
+            worker.stage, edges, lambda count: buffer[:count], NCCLSender, buffer[:1]
+        )
         torch.cuda.synchronize()
     return links
 
@@ -191,46 +156,16 @@ def connect_nccl(worker: WorkerConfig) -> Links:
 def _tested_links(
     stage: int,
     edges: Sequence[dist.ProcessGroup],
-    receiver: Callable[[int, dist.ProcessGroup], ActivationReceiver],
+    room: Callable[[int], torch.Tensor],
     sender: Callable[[int, dist.ProcessGroup], ActivationSender],
     row: torch.Tensor,
 ) -> Links:
     """The links, after a row has come over the edge before this stage and left over the next."""
     previous = next_stage = None
     if stage > 0:
-        previous = receiver(stage - 1, edges[stage - 1])
+        previous = GroupReceiver(stage - 1, edges[stage - 1], room)
         previous.receive(-1, 1)
     if stage < len(edges):
         next_stage = sender(stage + 1, edges[stage])
         next_stage.send(-1, row, reused=False)
     return Links(previous, next_stage)
-
-
-@contextmanager
-def _native_lines_logged() -> Generator[None]:
-    """Capture the process's standard error, and log its lines at the end.
-
-    For C++ libraries such as gloo whose output cannot be redirected. The log itself has a
-    descriptor of its own (`contract/process/standard_error.py`).
-    """
-    own = os.dup(_STDERR)
-    with tempfile.TemporaryFile("w+", errors="replace") as written:
-        os.dup2(written.fileno(), _STDERR)
-        try:
-            yield
-        finally:
-            os.dup2(own, _STDERR)
-            os.close(own)
-            written.seek(0)
-            for line in written:
-                _log(line.strip())
-
-
-def _log(line: str) -> None:
-    """Log a line at the level that it names, or else as a warning."""
-    found = _GLOO.fullmatch(line)
-    if found is None:
-        _logger.warning("%s", line)
-    else:
-        levels = logging.getLevelNamesMapping()
-        _logger.log(levels[found["level"]], "gloo: %s", found["text"])

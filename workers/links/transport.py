@@ -1,9 +1,7 @@
-"""Transports of hidden states to the next stage and of sampled tokens to the first: interface and
-choice.
+"""Transports of hidden states to the next stage, and of tokens to the first: interface and choice.
 
 A step's states have one row for each of its T tokens, whatever a stage pads or captures. Both ends
-read T from the step's message, so only elements travel. Implementations: `process_groups.py` for
-gloo between CPUs and NCCL between any GPUs, `peer_memory.py` between GPUs of one host.
+read T from the step's message, so only elements travel.
 """
 
 import logging
@@ -19,10 +17,6 @@ _logger = logging.getLogger(__name__)
 
 class PipelineError(RuntimeError):
     """A neighbouring stage cannot be reached. The message names it."""
-
-
-class SymmetricMemoryError(RuntimeError):
-    """The GPU of this stage may not share memory with the others. The message says why."""
 
 
 class ActivationSender(Protocol):
@@ -81,7 +75,7 @@ def connect(worker: WorkerConfig) -> Links:
     """Connect this stage to its neighbours, if it has any. Every stage must call this, and every
     edge is tried.
 
-    Raises PipelineError or SymmetricMemoryError.
+    Raises PipelineError.
     """
     config = worker.execution
     if config.num_stages == 1:
@@ -89,20 +83,19 @@ def connect(worker: WorkerConfig) -> Links:
     # torch.distributed takes a moment to import.
     from workers.links import process_groups as groups  # noqa: PLC0415
 
+    groups.join(worker)
     if config.device_type == "cpu":
         return groups.connect_gloo(worker)
     from workers.links.peer_memory import connect_peer_memory, reaches_peers  # noqa: PLC0415
 
-    with groups.joined(worker):
-        reached = groups.all_agree(reaches_peers(worker))
-        if config.transport == "peer-memory" and not reached:
-            raise PipelineError(
-                f"the GPUs {', '.join(config.gpus)} cannot all write to each other's memory: use "
-                f"{config.setting('transport')} nccl"
-            )
-        if reached and config.transport != "nccl":
-            return replace(connect_peer_memory(worker), ring_bytes=config.activation_ring_bytes)
-        links = groups.connect_nccl(worker)
+    reached = groups.all_agree(reaches_peers(worker))
+    if config.transport == "peer-memory" and not reached:
+        raise PipelineError(
+            f"the GPUs {', '.join(config.gpus)} cannot all write to each other's memory: use "
+            f"{config.setting('transport')} nccl"
+        )
+    if reached and config.transport != "nccl":
+        return replace(connect_peer_memory(worker), ring_bytes=config.activation_ring_bytes)
     if worker.stage == 0 and config.transport == "auto":
         _logger.warning("the GPUs cannot all write to each other's memory: NCCL is used")
-    return links
+    return groups.connect_nccl(worker)

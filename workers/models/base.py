@@ -125,7 +125,7 @@ class StageModel(Layer, ABC):
 
 
 def model_class(architecture: str) -> type[StageModel]:
-    """The stage model of an architecture, imported now. Raises UnknownArchitectureError."""
+    """The stage model of an architecture, imported now. Raises ModelConfigError."""
     module, _, attribute = family_of(architecture).model_class.partition(":")
     model: type[StageModel] = getattr(import_module(module), attribute)
     return model

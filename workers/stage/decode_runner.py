@@ -21,7 +21,6 @@ from workers.graphs.stage_graphs import (
     StageGraphs,
     decode_graph_sizes,
     prompt_graph_sizes,
-    summary,
 )
 from workers.heads.base import HeadResult
 from workers.heads.decoder_head import (
@@ -74,9 +73,6 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
     Only the first stage resolves tokens of -1; only the last has a head, which samples if the model
     generates. A step that fits one of the captured graphs is loaded into it.
     """
-
-    slots: SlotTable
-    kv_cache: KVCache
 
     _graphs: StageGraphs | None = None
 
@@ -171,7 +167,6 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         return rows, prompt_graph_sizes(config.max_step_tokens)
 
     def can_capture(self) -> bool:
-        """Whether steps of this stage can be captured in CUDA graphs."""
         return self.device.type == "cuda" and self.attention.graph_safe
 
     def capture(self, rows: list[int], tokens: list[int]) -> StageGraphs:
@@ -189,7 +184,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         started, free = time.monotonic(), torch.cuda.mem_get_info()[0]
         graphs = self.capture(rows, tokens)
         taken, seconds = free - torch.cuda.mem_get_info()[0], time.monotonic() - started
-        kept = summary(graphs, rows, tokens)
+        kept = graphs.counts()
         _logger.info("CUDA graphs: %s; %.1f s, %d MiB", kept, seconds, taken >> 20)
 
     def _clear(self) -> None:

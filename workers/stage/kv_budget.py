@@ -19,17 +19,12 @@ from workers.weights.loader import LoadedModel
 def measured_kv_budget(
     worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], ring: int
 ) -> int:
-    """Bytes for the KV cache on CUDA: the engine's share of the device less all other uses.
+    """Bytes for the KV cache on CUDA: the engine's share (`server/models/served_models.py`) less
+    weights and tables, the peak of the largest step, CUDA graphs, and received hidden states.
 
-    Each stage has a budget of bytes, of which the smallest decides
-    (`engine_core/executor/stage_link.py`). With the setting `kv_cache_memory` it is that size, on a
-    CPU room for `max_running` sequences of full length, up to 1 GiB
-    (`server/models/model_setup.py`).
-
-    On CUDA it is the engine's share (`server/models/served_models.py`) less weights and tables, the
-    peak of the largest step, CUDA graphs, and received hidden states. Step and graphs are measured
-    with a cache for that step's tokens alone. `ring` are the bytes that torch's allocator does not
-    count. Raises DeviceMemoryError where nothing is left.
+    Step and graphs are measured with a cache for that step's tokens alone. `ring` is what torch's
+    allocator does not count. The smallest budget of all stages decides
+    (`engine_core/executor/stage_link.py`). Raises DeviceMemoryError where nothing is left.
     """
     config = worker.execution
     largest = largest_step(config)
@@ -67,9 +62,8 @@ def largest_step(config: ExecutionConfig) -> DecodeStep:
 def _graph_bytes(runner: DecodeRunner) -> int:
     """Bytes that all CUDA graphs will take.
 
-    All share the memory of the largest, so that each further one adds little. The largest of each
-    kind is measured, then the two largest. That makes two graphs more, one of rows and one of
-    tokens: each further graph is taken to add half of the difference.
+    All share the memory of the largest. That of each kind is measured, then the two largest, two
+    graphs more: each further graph is taken to add half of the difference.
     """
     if not runner.can_capture():
         return 0

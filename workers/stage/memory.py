@@ -30,6 +30,5 @@ def explained(doing: str, remedy: str, needed: int = 0) -> Generator[None]:
 
 
 def release_cached() -> None:
-    """Return memory that is no longer used to the device."""
     gc.collect()
     torch.cuda.empty_cache()

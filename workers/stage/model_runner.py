@@ -169,7 +169,6 @@ def encode_steps(config: ExecutionConfig) -> list[EncodeStep]:
 
 
 def step_of_texts(lens: Sequence[int]) -> EncodeStep:
-    """Texts of `lens` tokens."""
     query_lens = np.array(lens, np.int32)
     return EncodeStep(step=0, tokens=_zeros(sum(lens)), query_lens=query_lens.tobytes())
 

@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import msgspec
 import torch
@@ -24,8 +24,6 @@ from workers.links.engine_link import EngineLink, StepInbox, TokenReceiver, Toke
 from workers.links.transport import Links
 from workers.stage.model_runner import ModelRunner, num_tokens
 
-MarkT = TypeVar("MarkT")
-
 
 class Stage:
     """A stage that is ready. Heartbeats report its newest finished step, -1 before the first."""
@@ -44,29 +42,30 @@ class Stage:
         self._runner = runner
         self._links = links
         self._results = results
-        self._timer = results.timer
         self._inbox, self._tokens = inbox, tokens
 
     def run(self, message: StepInput) -> None:
         """Run one step, or queue it on the device, and report it."""
         prepared = self._runner.prepare(message)
-        self._timer.begin()
+        moment = self._results.moment
+        marks = [moment()]
         if isinstance(message, DecodeStep):
             self._receive_tokens(message)
         hidden = self._receive(message)
-        self._timer.mark()
+        marks.append(moment())
         hidden = self._runner.forward(prepared, hidden)
         result = None
         if self._links.next is None:
-            result = self._runner.run_head(prepared, hidden, self._receive_mask(message))
+            mask = self._receive_mask(message, marks)
+            result = self._runner.run_head(prepared, hidden, mask)
             if self._links.tokens is not None:
                 self._links.tokens.announce(message.step)
-            self._timer.mark()
+            marks.append(moment())
         else:
-            self._timer.mark()
+            marks.append(moment())
             reused = self._runner.reuses_states(prepared)
             self._links.next.send(message.step, hidden[: num_tokens(message)], reused=reused)
-        self._results.send(message.step, result)
+        self._results.send(message.step, result, marks)
         self.last_finished_step = message.step
 
     def _receive_tokens(self, message: DecodeStep) -> None:
@@ -82,44 +81,23 @@ class Stage:
             return None
         return pad_rows(previous.receive(message.step, num_tokens(message)))
 
-    def _receive_mask(self, message: StepInput) -> StepMask | None:
+    def _receive_mask(self, message: StepInput, marks: list[Any]) -> StepMask | None:
         """The tokens that the grammars of masked rows allow, computed while the layers run."""
         if not isinstance(message, DecodeStep) or not message.masked:
             return None
-        self._timer.mark()
+        marks.append(self._results.moment())
         mask = self._inbox.take_mask(message.step)
-        self._timer.mark()
+        marks.append(self._results.moment())
         return mask
 
 
-class StepTimer(Generic[MarkT]):
-    """Marks moments of one step after another, each where the work before it ends.
-
-    In order: the step begins; its input has arrived; a wait for a mask begins and ends, amid the
-    computations. Then the results are computed, and sent on.
-    """
-
-    def __init__(self, moment: Callable[[], MarkT]) -> None:
-        """`moment` makes a mark, of the host's clock or in a device's stream."""
-        self._moment = moment
-        self._marks: list[MarkT] = []
-
-    def begin(self) -> None:
-        """The step is prepared, and begins."""
-        self._marks = [self._moment()]
-
-    def mark(self) -> None:
-        """The next of the moments."""
-        self._marks.append(self._moment())
-
-    def sent(self) -> list[MarkT]:
-        """Mark the last moment, and return all marks."""
-        self.mark()
-        return self._marks
-
-
 def step_times(marks: Sequence[float], lead: float = 0.0, idle_us: int = -1) -> StepTimes:
-    """The times of a step from its marks in microseconds, of a clock that the host's leads."""
+    """The times of a step from its marks in microseconds, of a clock that the host's leads.
+
+    Each mark is where the work before it ends. In order: the step begins; its input has arrived; a
+    wait for a mask begins and ends, amid the computations. Then the results are computed, and sent
+    on.
+    """
     begun, arrived, *pauses, computed, sent = marks
     paused = sum(pauses[1::2]) - sum(pauses[::2])
     return StepTimes(
@@ -156,18 +134,16 @@ class DeviceTimes:
 class ResultSender:
     """Reports a stage's steps to the engine core, in order. Results are complete, as on a CPU."""
 
-    timer: StepTimer[Any]
-    """Takes the marks of each step before it is sent."""
+    moment: Callable[[], Any] = time.monotonic_ns
+    """Makes a mark of a step, by the host's clock or in a device's stream."""
 
     def __init__(self, engine: EngineLink, stage: int, tokens: TokenSender | None = None) -> None:
         """`tokens` is for a last stage that shares no memory with the first."""
-        self.timer = StepTimer(time.monotonic_ns)
         self._engine, self._stage, self._tokens = engine, stage, tokens
 
-    def send(self, step: int, result: HeadResult | None) -> None:
-        """Report a step, with the last stage's `result`."""
+    def send(self, step: int, result: HeadResult | None, marks: Sequence[Any]) -> None:
         report = self._report(step, result)
-        times = step_times([mark // 1000 for mark in self.timer.sent()])
+        times = step_times([mark // 1000 for mark in (*marks, self.moment())])
         self._engine.send(msgspec.structs.replace(report, times=times))
 
     def _report(self, step: int, result: HeadResult | None) -> StepOutput | StageReport:
@@ -185,18 +161,17 @@ class QueuedSender(ResultSender):
     launching thread never does. The device's errors end that thread, and so the process."""
 
     def __init__(self, engine: EngineLink, stage: int, tokens: TokenSender | None = None) -> None:
-        """`engine` and `tokens` are links of the thread's own."""
         super().__init__(engine, stage, tokens)
-        self.timer = StepTimer(recorded_event)
+        self.moment = recorded_event
         self._device = torch.cuda.current_device()
         # Each step with its result, which is in pinned memory when the last event is reached.
         self._queue: queue.SimpleQueue[tuple[int, HeadResult | None, list[torch.cuda.Event]]]
         self._queue = queue.SimpleQueue()
         threading.Thread(target=self._run, name="results", daemon=True).start()
 
-    def send(self, step: int, result: HeadResult | None) -> None:
+    def send(self, step: int, result: HeadResult | None, marks: Sequence[torch.cuda.Event]) -> None:
         on_host = None if result is None else result.to_host()
-        self._queue.put((step, on_host, self.timer.sent()))
+        self._queue.put((step, on_host, [*marks, recorded_event()]))
 
     def _run(self) -> NoReturn:
         times = DeviceTimes(EventClock())

@@ -1,7 +1,5 @@
-"""Costs of the parts of a model on a stage's device, by which its layers are divided.
-
-One made-up layer, the embedding and the head are timed before any weights are loaded. The division
-is in `engine_core/executor/partition.py`.
+"""Costs of the parts of a model on a stage's device, by which its layers are divided
+(`engine_core/executor/partition.py`). They are timed before any weights are loaded.
 """
 
 import logging
@@ -56,9 +54,8 @@ _logger = logging.getLogger(__name__)
 def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageCosts | None:
     """Time one layer with random weights, the embedding and the head on the stage's device.
 
-    None for layers that are too small, and on a CPU for those that are too large. Takes a few
-    tenths of a second, and longer where kernels compile: after `MEASURING_SECONDS` all times are
-    0.
+    None for layers that are too small, and on a CPU for those that are too large. Where kernels
+    compile for more than `MEASURING_SECONDS`, all times are 0.
     """
     started, execution = time.monotonic(), worker.execution
     placement, weights = Placement.of(worker), _part_weights(execution)
@@ -79,10 +76,8 @@ def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -
         decode = prompts = [0.0 for _ in weights]
     sizes = [count * placement.dtype.itemsize for count in weights]
     layer, embedding, head = map(PartCosts, decode, prompts, sizes)
-    costs = StageCosts(layer, embedding, head, block_bytes)
-    if any(prompts):
-        _log(costs, time.monotonic() - started)
-    return costs
+    _logger.info("the model's parts were measured in %.1f s", time.monotonic() - started)
+    return StageCosts(layer, embedding, head, block_bytes)
 
 
 def _seconds(
@@ -104,15 +99,6 @@ def _seconds(
             raise TimeoutError
         times.append(seconds_of(part, hidden.device))
     return times
-
-
-def _log(costs: StageCosts, seconds: float) -> None:
-    named = {"a layer": costs.layer, "embedding": costs.embedding, "head": costs.head}
-    parts = ", ".join(
-        f"{name} {1e6 * part.decode:.0f} + {1e6 * part.prompts:.0f} µs"
-        for name, part in named.items()
-    )
-    _logger.info("decode step + step of prompts: %s; measured in %.1f s", parts, seconds)
 
 
 def _part_weights(execution: ExecutionConfig) -> tuple[int, int, int]:
@@ -166,7 +152,6 @@ def _encoder_seconds(
 def _decoder_seconds(
     worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], until: float
 ) -> tuple[list[float], list[float]]:
-    """The time of each part in a decode step, and in a step of prompts."""
     # Encoders need none of this.
     from workers.stage.decode_runner import DecodeRunner  # noqa: PLC0415
 

@@ -13,7 +13,6 @@ import zmq
 from workers.attention.backend_selection import AttentionBackendError, select_backends
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import kv_block_bytes
-from workers.contract.checkpoint.architectures import UnknownArchitectureError
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import (
     AllocateKV,
@@ -29,7 +28,7 @@ from workers.contract.share import Share, StageCosts
 from workers.device.heap import HeapTrimmer
 from workers.layers.layer import TORCH_DTYPES
 from workers.links.engine_link import EngineLink, StepInbox, TokenReceiver, TokenSender, ZMQContext
-from workers.links.transport import Links, PipelineError, SymmetricMemoryError, connect
+from workers.links.transport import Links, PipelineError, connect
 from workers.stage.memory import DeviceMemoryError, explained, release_cached
 from workers.stage.model_runner import EncodeRunner, attention_needs
 from workers.stage.stage import QueuedSender, ResultSender, Stage
@@ -44,8 +43,6 @@ _EXPLAINED = (
     DeviceMemoryError,
     ModelConfigError,
     PipelineError,
-    SymmetricMemoryError,
-    UnknownArchitectureError,
 )
 """Errors whose message needs no exception type in front."""
 
@@ -127,7 +124,6 @@ def _serve(config: WorkerConfig, context: ZMQContext, engine: EngineLink) -> NoR
 
 
 def _answer(engine: EngineLink, kind: type[AnswerT]) -> AnswerT:
-    """The core's next message, which must be of this kind."""
     message = engine.receive()
     if not isinstance(message, kind):
         raise TypeError(f"expected {kind.__name__}, not {type(message).__name__}")
@@ -135,7 +131,6 @@ def _answer(engine: EngineLink, kind: type[AnswerT]) -> AnswerT:
 
 
 def _costs(config: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageCosts | None:
-    """Costs of the model's parts here, if the layers are to be divided by them."""
     if config.execution.num_stages == 1 or config.execution.stage_layers:
         return None
     from workers.stage.stage_costs import measured_costs  # noqa: PLC0415
@@ -214,11 +209,8 @@ def _announcement(
 
 def _start_heartbeat(engine: EngineLink, number: int, stage: Stage) -> None:
     """Send heartbeats to the engine core (`engine_core/executor/stage_link.py`) until the process
-    ends, over a link of its own.
-
-    A thread sends them, however long a step takes: that is the engine core's to judge.
-    (`workers/contract/process.py` has the other heartbeat, to the daemon.)
-    """
+    ends, over a link of its own, in a thread: how long a step may take is the engine core's to
+    judge."""
 
     def beat() -> NoReturn:
         while True:

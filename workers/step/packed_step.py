@@ -9,7 +9,7 @@ import torch
 
 from workers.contract.messages import EncodeStep
 from workers.device.transfer import to_device
-from workers.step.rows import IntArray, LongArray, offsets, padded
+from workers.step.rows import IntArray, offsets, padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class PackedStep:
         if message.unpooled_lens:
             arrays["unpooled_lens"] = np.frombuffer(bytearray(message.unpooled_lens), np.int32)
         if message.token_states:
-            arrays["state_indices"] = _state_indices(message.token_states, query_starts)
+            requested = np.repeat(np.frombuffer(message.token_states, np.bool_), query_lens)
+            arrays["state_indices"] = np.flatnonzero(requested)
         tensors = dict(zip(arrays, to_device([*arrays.values()], device), strict=True))
         return cls(query_lens=query_lens, **tensors)
 
@@ -63,9 +64,3 @@ class PackedStep:
     def num_tokens(self) -> int:
         """T, without padding."""
         return int(self.query_lens.sum())
-
-
-def _state_indices(token_states: bytes, starts: IntArray) -> LongArray:
-    """`PackedStep.state_indices` of rows that start at `starts` int32[R + 1]."""
-    rows = np.flatnonzero(np.frombuffer(token_states, np.uint8))
-    return np.concatenate([np.arange(starts[row], starts[row + 1], dtype=np.int64) for row in rows])

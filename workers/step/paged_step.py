@@ -12,7 +12,6 @@ from workers.step.rows import (
     NO_GROUPS,
     IntArray,
     StepRows,
-    leading_decode_rows,
     padded,
 )
 from workers.step.slot_table import SlotTable
@@ -105,7 +104,6 @@ class PagedStep:
         return cls(ids, positions, kv_indices, tables, slots, starts, lens, *own)
 
     def resolve(self, table: SlotTable) -> None:
-        """Look up the tokens that are -1."""
         if self.token_slots is not None:
             own = self.tokens[: len(self.token_slots)]
             table.resolve(self.token_slots, own, own)
@@ -114,11 +112,6 @@ class PagedStep:
     def num_tokens(self) -> int:
         """T, without padding."""
         return int(self.query_lens.sum())
-
-    @property
-    def leading_decode_rows(self) -> int:
-        """How many rows precede the first one of several tokens."""
-        return leading_decode_rows(self.query_lens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,13 +61,7 @@ class StepRows(NamedTuple):
 
     @property
     def total(self) -> int:
-        """T"""
         return len(self.token_slots)
-
-    @property
-    def decode_rows(self) -> int:
-        """How many rows precede the first one of several tokens."""
-        return leading_decode_rows(self.query_lens)
 
     @property
     def last_token_indices(self) -> LongArray:

@@ -22,10 +22,6 @@ class SlotTable:
     `scratch_block`.
     """
 
-    block_tables: IntArray
-    device_tables: torch.Tensor
-    last_tokens: torch.Tensor
-
     def __init__(
         self,
         max_running: int,
@@ -54,7 +50,6 @@ class SlotTable:
         )
 
     def update(self, block_updates: bytes) -> None:
-        """Apply a step's `block_updates`: blocks that slots gained."""
         if block_updates:
             updates = np.frombuffer(block_updates, np.int32).reshape(-1, 3)
             entries = updates[:, 0].astype(np.int64) * self.block_tables.shape[1] + updates[:, 1]
@@ -83,7 +78,6 @@ class SlotTable:
             self.last_tokens[slots] = tokens.clamp(min=0).long()
 
     def store_sampled(self, slots: IntArray, tokens: IntArray) -> None:
-        """`store_last_tokens` of arrays on the host."""
         self.store_last_tokens(*to_device([slots, tokens], self.device))
 
     def resolve(self, slots: torch.Tensor, tokens: torch.Tensor, out: torch.Tensor) -> None:

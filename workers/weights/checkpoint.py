@@ -11,8 +11,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from workers.contract.checkpoint.folder_files import WeightFormat, find_weights
-from workers.contract.model_config import ModelConfigError, WrapperConfig
+from workers.contract.model_config import ModelConfigError, inner_name
 from workers.layers.layer import Rows
+from workers.progress_bar import progress
 
 _ZIP = b"PK\x03\x04"
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -35,8 +36,7 @@ class TensorFile(NamedTuple):
 def open_tensors(file: Path, weight_format: WeightFormat) -> Generator[TensorFile]:
     """The tensors of a file. Raises CheckpointError if it cannot be read or holds anything else.
 
-    `torch.save` writes pickles, of which nothing but tensors is accepted. Since torch 1.6 they are
-    zip archives, whose tensors are mapped into memory. Older ones are read whole.
+    Pickles are zip archives since torch 1.6, mapped into memory. Older ones are read whole.
     """
     if weight_format == "pytorch":
         tensors = _only_tensors(file, _load(file))
@@ -87,34 +87,25 @@ def _only_tensors(file: Path, loaded: Any) -> dict[str, torch.Tensor]:
 class Checkpoint:
     """The tensors of the weights that `find_weights` chooses.
 
-    `canonical_name` maps the checkpoint's tensor names to the model's, after `wrapper`. If several
-    map to one name, the tensor that already has that name is used. `module` is the folder of a
-    module behind the model, whose tensors are called `module/name`.
-    Raises ModelConfigError if no weights are found, or if a file of the index is missing.
+    `canonical_name` maps their names to the model's, after `inner_name`. If several map to one, the
+    tensor that already has that name is used. `module` is the folder of a module behind the model,
+    whose tensors are called `module/name`. Raises ModelConfigError if no weights are found.
     """
 
     def __init__(
         self,
         folder: Path,
         canonical_name: Callable[[str], str],
-        wrapper: WrapperConfig | None = None,
+        *,
+        wrapped: bool = False,
         module: str = "",
     ) -> None:
         self._folder, self._weights = folder / module, find_weights(folder, module)
         files = self._weights.index or self._names_of_single_file()
-        inner = {name: name if wrapper is None else wrapper.inner_name(name) for name in files}
+        inner = {name: inner_name(name) if wrapped else name for name in files}
         self._names = {name: canonical_name(own) for name, own in inner.items() if own is not None}
-        self._skipped = len(inner) - len(self._names)
         names = sorted(self._names, key=lambda name: self._names[name] == name)
         self._locations = {self._names[name]: (files[name], name) for name in names}
-
-    def notes(self) -> Iterator[str]:
-        """Lines for a person about these weights."""
-        if self._weights.format == "pytorch":
-            files = ", ".join(file.name for file in self._weights.files)
-            yield f"weights: {files} (pickles, of which only tensors are read)"
-        if self._skipped:
-            yield f"weights: {self._skipped} tensors beside the language model are skipped"
 
     def check_unread(self, read: Set[str], unused: re.Pattern[str]) -> None:
         """Raise CheckpointError for a tensor that no stage reads, unless `unused` matches its
@@ -141,22 +132,17 @@ class Checkpoint:
                     f"{self._folder}: config.json ties {copy} to {original}, but the two differ"
                 )
 
-    def read(
-        self,
-        targets: Mapping[str, torch.Tensor],
-        rows: Mapping[str, Rows],
-        read_one: Callable[[torch.Tensor], None],
-    ) -> None:
+    def read(self, targets: Mapping[str, torch.Tensor], rows: Mapping[str, Rows]) -> None:
         """Copy each named tensor, or those `rows` of it, into its target, converted to the target's
         dtype and device.
 
-        Opens only the files that hold one of them. `read_one` gets each filled target. Raises
-        CheckpointError if a tensor is missing or does not fit.
+        Opens only the files that hold one of them. Raises CheckpointError if a tensor is missing or
+        does not fit.
         """
-        for name, stored in self._fitting(targets, rows):
+        fitting = self._fitting(targets, rows)
+        for name, stored in progress("reading weights", fitting, len(targets)):
             some = rows.get(name)
             targets[name].copy_(stored if some is None else stored[list(some.kept)])
-            read_one(targets[name])
 
     def check_fit(self, targets: Mapping[str, torch.Tensor], rows: Mapping[str, Rows]) -> None:
         """Raise CheckpointError if a tensor is missing or does not fit. Targets need no memory."""

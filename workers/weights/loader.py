@@ -1,7 +1,6 @@
 """Builds a stage's model and fills its weights, from a checkpoint or with random numbers."""
 
 import hashlib
-import logging
 import sys
 import time
 from collections import defaultdict
@@ -24,10 +23,6 @@ from workers.weights.checkpoint import Checkpoint, CheckpointError
 _DUMMY_GAIN = 2.0
 """Standard deviation of a dummy layer's outputs for inputs of 1, and of the logits."""
 
-_LOG_SECONDS = 2.0
-
-_logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
@@ -40,7 +35,7 @@ class LoadedModel:
 
 def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     """Build this stage's share of the model on its device, and fill its weights. Raises
-    ModelConfigError or UnknownArchitectureError."""
+    ModelConfigError."""
     start, config = time.monotonic(), worker.execution
     placement = Placement.of(worker)
     architecture = model_class(config.model.architecture)
@@ -50,26 +45,18 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     if config.load_format == "dummy":
         fill_randomly(weights)
     else:
-        _read(worker, model, weights, WeightProgress(worker.stage, weight_bytes))
+        _read(config, model, weights)
     del weights  # packing a weight frees it
     model.pack()
     return LoadedModel(model, weight_bytes, time.monotonic() - start)
 
 
-def _read(
-    worker: WorkerConfig,
-    model: StageModel,
-    weights: Mapping[str, torch.Tensor],
-    progress: "WeightProgress",
-) -> None:
+def _read(config: ExecutionConfig, model: StageModel, weights: Mapping[str, torch.Tensor]) -> None:
     for folder, own in by_folder(weights).items():
-        checkpoint = open_checkpoint(worker.execution, folder)
-        if folder or worker.stage == 0:
-            for note in checkpoint.notes():
-                _logger.info("%s%s", f"{folder}: " if folder else "", note)
-        check_names(worker.execution, checkpoint)
+        checkpoint = open_checkpoint(config, folder)
+        check_names(config, checkpoint)
         checkpoint.check_copies(model.copies())
-        checkpoint.read(own, model.rows(), progress.add)
+        checkpoint.read(own, model.rows())
 
 
 def by_folder(weights: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
@@ -82,15 +69,13 @@ def by_folder(weights: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.
 
 
 def open_checkpoint(config: ExecutionConfig, module: str = "") -> Checkpoint:
-    """The weights in one of these folders, by the model's names. Raises ModelConfigError."""
     folder, family = Path(config.model.path), family_of(config.model.architecture)
     if module:
         return Checkpoint(folder, lambda name: f"{module}/{name}", module=module)
-    return Checkpoint(folder, family.canonical_name, config.model.wrapper)
+    return Checkpoint(folder, family.canonical_name, wrapped=config.model.wrapped)
 
 
 def check_names(config: ExecutionConfig, checkpoint: Checkpoint) -> None:
-    """Raises CheckpointError for a tensor that no stage reads."""
     (all_layers,) = shares_of([config.model.num_layers])
     whole = outline(config, all_layers)
     checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), whole.unused)
@@ -119,26 +104,6 @@ def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
             weight.normal_(mean, 0.1, generator=random)
 
 
-class WeightProgress:
-    """Logs every few seconds how much of a stage's weights has been read."""
-
-    def __init__(self, stage: int, total: int) -> None:
-        self._stage, self._total, self._done = stage, total, 0
-        self._logged = time.monotonic()
-
-    def add(self, weight: torch.Tensor) -> None:
-        self._done += weight.nbytes
-        now = time.monotonic()
-        if now - self._logged >= _LOG_SECONDS:
-            self._logged = now
-            _logger.info(
-                "stage %d: %.1f of %.1f GB of weights read",
-                self._stage,
-                self._done / 1e9,
-                self._total / 1e9,
-            )
-
-
 def faults(config: ExecutionConfig) -> Iterator[str]:
     """Faults of a checkpoint's weights, a line for each kind: unread tensors, and missing or unfit
     ones. Modules behind an embedder are checked too."""
@@ -159,10 +124,9 @@ def faults(config: ExecutionConfig) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the faults of a checkpoint's weights, of which none is read.
+    """Print the faults of a checkpoint's weights, for `penstock inspect`, which imports no torch.
 
-    `penstock inspect`, which does not import torch, runs this as a process of its own. An
-    ExecutionConfig comes on standard input, a list of lines goes to standard output, in JSON.
+    An ExecutionConfig comes on standard input, a list of lines goes to standard output, in JSON.
     """
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=ExecutionConfig)
     sys.stdout.buffer.write(msgspec.json.encode(list(faults(config))))

@@ -12,7 +12,7 @@ from tests.server.chat_client import say_little
 from tests.server.chat_templates import CHATML, ENDLESS, LLAMA3, MISTRAL, chat_deployment
 from tests.server.conftest import Deployment, DeploymentBuilder, own_builder
 from tests.server.support import ANY_PRIORITY, server_config, with_model
-from workers.contract.model_config import EmbeddingConfig, WrapperConfig
+from workers.contract.model_config import EmbeddingConfig
 
 TEMPLATES: dict[str, object] = {
     "writer": LLAMA3,
@@ -32,7 +32,7 @@ EMBEDDERS: dict[str, dict[str, Any]] = {
     "default": {"embedding": EmbeddingConfig(prompts=PROMPTS, default_prompt_name="query")},
     "unpooled": {"embedding": EmbeddingConfig(prompts=PROMPTS)},
     "long": {"modules": (), "embedding": EmbeddingConfig(similarity="dot")},
-    "seeing": {"wrapper": WrapperConfig()},
+    "seeing": {"wrapped": True},
 }
 """By what they declare: each has 8 numbers a vector and 2,048 tokens a text."""
 LABELS = ("good", "bad", "ugly")

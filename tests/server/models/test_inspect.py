@@ -167,7 +167,7 @@ def test_a_longer_sequence_than_the_models(tmp_path: Path, inspect: Any) -> None
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"architectures": ["LlamaForCausalM"]}, "(the nearest name is LlamaForCausalLM)"),
+        ({"architectures": ["LlamaForCausalM"]}, "'LlamaForCausalM' is not supported"),
         ({"hidden_size": None}, "has no 'hidden_size'"),
     ],
 )

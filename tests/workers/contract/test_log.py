@@ -27,10 +27,11 @@ make_panicking(raw)
 """
 
 
-def process(script: str, stderr: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-c", BEGIN + script], stdout=subprocess.PIPE, stderr=stderr
-    )
+def process(
+    script: str, stderr: int = subprocess.PIPE, stdin: int | None = None
+) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", BEGIN + script]
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
 
 
 def ended(script: str) -> tuple[int, list[str]]:
@@ -89,12 +90,7 @@ sys.stdin.read()
             read.append(data)
 
     draining = threading.Thread(target=drain)
-    with subprocess.Popen(
-        [sys.executable, "-c", BEGIN + script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=writer,
-    ) as running:
+    with process(script, writer, subprocess.PIPE) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == b"done\n"
         draining.start()

@@ -15,10 +15,8 @@ from workers.graphs.stage_graphs import (
     StageGraphs,
     decode_graph_sizes,
     drop_slow_graphs,
-    formatted_sizes,
     grouped_graph_sizes,
     prompt_graph_sizes,
-    summary,
 )
 from workers.graphs.static_inputs import StaticRows
 from workers.step.rows import StepRows
@@ -79,14 +77,11 @@ def test_everything_up_to_the_last_attention_is_captured(with_rows: bool) -> Non
     buffers = AttentionBuffers(torch.zeros(4), torch.zeros(4))
     graph = PartialGraph(stage.inputs, stage.model, stage.attention, None)
     captured = graph.capture(stage, buffers)
-    if with_rows:
-        once = [*RUN[0], "attend 0", *RUN[1], "attend 1", *RUN[2]]
-        assert stage.calls == [*once, "begin", *once, "end"]
-        assert len(captured.pieces) == 1
-    else:
-        pieces = [call for piece in RUN for call in ("begin", *piece, "end")]
-        assert stage.calls == [*RUN[0], *RUN[1], *RUN[2], *pieces]
-        assert len(captured.pieces) == LAYERS
+    whole = [*RUN[0], "attend 0", *RUN[1], "attend 1", *RUN[2]]
+    pieces = [whole] if with_rows else RUN
+    once = [call for piece in pieces for call in piece]
+    assert stage.calls == once + [call for piece in pieces for call in ("begin", *piece, "end")]
+    assert len(captured.pieces) == len(pieces)
     # What the last layer's attention starts from, of the run that was captured.
     assert captured.hidden == stage.calls.index("after 1", len(stage.calls) // 2) + 1
 
@@ -157,30 +152,6 @@ def test_shared_prefixes_have_few_sizes_up_to_the_largest() -> None:
     assert grouped_graph_sizes([]) == []
 
 
-@pytest.mark.parametrize(
-    ("sizes", "words"),
-    [
-        ([7], "7"),
-        ([1, 2], "1, 2"),
-        (decode_graph_sizes(512), "1 to 4, 6, 8 to 16 by 4, 24 to 64 by 8, 80 to 512 by 16"),
-        (decode_graph_sizes(48), "1 to 4, 6, 8 to 16 by 4, 24 to 48 by 8"),
-        ([16, 32, 64, 80, 96, 112, 500], "16, 32, 64 to 112 by 16, 500"),
-    ],
-)
-def test_sizes_in_words(sizes: list[int], words: str) -> None:
-    assert formatted_sizes(sizes) == words
-
-
 def test_what_was_kept_in_one_line() -> None:
-    graphs = StageGraphs(
-        decode=[graph(size) for size in (1, 2, 3, 8)],
-        mixed=[graph(16)],
-        piecewise=[graph(16), graph(32)],
-    )
-    assert summary(graphs, [1, 2, 3, 6, 8], [16, 32]) == (
-        "decode of 1 to 3, 8 rows (4 of 5 kept); "
-        "mixed of 16 tokens (1 of 2 kept); "
-        "piecewise of 16, 32 tokens (2 of 2 kept)"
-    )
-    graphs.mixed = []
-    assert "mixed" not in summary(graphs, [1, 2, 3, 6, 8], [16, 32])
+    graphs = StageGraphs(decode=[graph(1), graph(2)], piecewise=[graph(16)])
+    assert graphs.counts() == "2 decode, 1 piecewise"

@@ -1,16 +1,17 @@
-"""Which transport connects stages on GPUs, as far as a machine without GPUs shows it."""
+"""Which transport connects stages on GPUs, as far as a machine without GPUs shows it, and what a
+stage says if another is lost meanwhile."""
 
 import logging
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import pytest
+import torch.distributed as dist
 
 from tests.workers.checkpoints import save_llama, with_execution, worker_config
 from workers.contract.config import TransportName, WorkerConfig
 from workers.links import peer_memory, process_groups
+from workers.links.process_groups import all_agree, edge_groups, join
 from workers.links.transport import Links, PipelineError, connect
 
 Connect = Callable[[TransportName, bool], tuple[str, int]]
@@ -23,20 +24,10 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connect:
     save_llama(tmp_path)
     used: list[str] = []
 
-    @contextmanager
-    def joined(worker: WorkerConfig) -> Generator[None]:
-        del worker
-        yield
+    def connecting(name: str) -> Callable[[WorkerConfig], Links]:
+        return lambda worker: used.append(name) or Links()
 
-    def connecting(name: Literal["nccl", "peer memory"]) -> Callable[[WorkerConfig], Links]:
-        def record(worker: WorkerConfig) -> Links:
-            del worker
-            used.append(name)
-            return Links()
-
-        return record
-
-    monkeypatch.setattr(process_groups, "joined", joined)
+    monkeypatch.setattr(process_groups, "join", lambda worker: None)
     monkeypatch.setattr(process_groups, "all_agree", lambda own: own)
     monkeypatch.setattr(peer_memory, "connect_peer_memory", connecting("peer memory"))
     monkeypatch.setattr(process_groups, "connect_nccl", connecting("nccl"))
@@ -67,3 +58,29 @@ def test_peer_memory_is_the_default_and_nccl_where_it_cannot_be(
 def test_peer_memory_that_is_asked_for_and_cannot_be_is_an_error(connected: Connect) -> None:
     with pytest.raises(PipelineError, match="the GPUs cuda:0, cuda:1 cannot all write to each"):
         connected("peer-memory", False)
+
+
+LOST = "Connection closed by peer [127.0.0.1]:40000"
+
+
+@pytest.mark.parametrize(
+    ("call", "connecting"),
+    [
+        ("init_process_group", join),
+        ("new_group", lambda worker: edge_groups(worker.execution.num_stages, "gloo")),
+        ("all_reduce", lambda _: all_agree(True)),
+    ],
+)
+def test_a_call_that_needs_a_lost_stage_fails_at_a_link(
+    call: str,
+    connecting: Callable[[WorkerConfig], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(LOST)
+
+    monkeypatch.setattr(dist, call, fail)
+    save_llama(tmp_path)
+    with pytest.raises(PipelineError, match="the stages cannot connect: Connection closed by"):
+        connecting(worker_config(tmp_path, num_stages=3))

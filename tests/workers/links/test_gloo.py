@@ -64,11 +64,11 @@ def allows(mask: StepMask, token: int) -> bool:
 @pytest.mark.parametrize(
     "stage_layers",
     [
-        pytest.param((2, 2), marks=pytest.mark.long),
-        pytest.param((1, 1, 1, 1), marks=pytest.mark.long),
-        pytest.param((3, 1), marks=pytest.mark.long),
-        pytest.param((1, 3), marks=pytest.mark.long),
         (1, 2, 1),
+        *(
+            pytest.param(layers, marks=pytest.mark.long)
+            for layers in [(2, 2), (1, 1, 1, 1), (3, 1), (1, 3)]
+        ),
     ],
 )
 def test_generation_is_the_same_over_any_processes(
@@ -146,19 +146,11 @@ def test_vectors_are_the_same_over_two_processes(
         assert [without_time(group.output()) for _ in steps] == expected
 
 
-def test_a_dead_stage_ends_its_neighbours_with_one_line_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What gloo writes before comes in the format of the log."""
-    monkeypatch.setenv("GLOO_LOG_LEVEL", "INFO")
+def test_a_dead_stage_ends_its_neighbours_with_one_line_each(tmp_path: Path) -> None:
     save_llama(tmp_path)
     step = decoder_steps(4)[0][0]
     with WorkerGroup(naive_config(tmp_path), 3) as group:
         group.get_ready(NUM_BLOCKS)
-        before = [group.log(stage) for stage in range(3)]
-        for stage, lines in enumerate(before):
-            said = f" INFO    worker {stage} of tiny: gloo: Rank "
-            assert [line for line in lines if said in line] == lines != []
         group.kill(1)
         group.send(0, step)
         group.send(2, step)
@@ -169,8 +161,8 @@ def test_a_dead_stage_ends_its_neighbours_with_one_line_each(
             assert "\n" not in said[stage].message
         for stage in (0, 2):
             assert group.processes[stage].wait(timeout=PATIENCE) == 1
-            assert len(group.log(stage)) == len(before[stage]) + 1
-        assert "ERROR   worker 0 of tiny: nothing reaches stage 1: " in group.log(0)[-1]
+            (line,) = group.log(stage)
+            assert f" ERROR   worker {stage} of tiny: {said[stage].message}" in line
 
 
 def computed_us(times: StepTimes) -> int:

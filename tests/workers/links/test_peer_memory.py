@@ -4,6 +4,7 @@ import inspect
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,6 @@ from workers.links.peer_memory import (
     has_symmetric_memory,
     reaches_peers,
 )
-from workers.links.transport import SymmetricMemoryError
 
 ALIGNMENT = 256
 LAYOUT = PeerLayout(num_slots=5, step_tokens=7, hidden_size=33, dtype=torch.bfloat16, num_tokens=10)
@@ -33,39 +33,28 @@ def memory_of(layout: PeerLayout) -> torch.Tensor:
     return torch.zeros(layout.nbytes, dtype=torch.uint8)
 
 
-def regions(layout: PeerLayout, memory: torch.Tensor) -> list[tuple[int, int]]:
-    """From where to where, in bytes of `memory`: tokens, then every slot of the ring."""
-    slots = [layout.states(memory, step, layout.step_tokens) for step in range(layout.num_slots)]
-    return [
+def test_counters_tokens_and_slots_are_aligned_and_do_not_overlap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peer_memory, "StreamCounter", lambda memory: memory)
+    memory = memory_of(LAYOUT)
+    slots = [LAYOUT.states(memory, step, LAYOUT.step_tokens) for step in range(LAYOUT.num_slots)]
+    counters: list[Any] = [LAYOUT.arrivals(memory), LAYOUT.token_arrivals(memory)]
+    found = [
         (start := part.data_ptr() - memory.data_ptr(), start + part.nbytes)
-        for part in (layout.last_tokens(memory), *slots)
+        for part in (*counters, LAYOUT.last_tokens(memory), *slots)
     ]
-
-
-def test_regions_are_aligned_and_do_not_overlap() -> None:
-    found = regions(LAYOUT, memory_of(LAYOUT))
+    # Each counter has as many bytes for itself as the alignment.
+    assert found[:2] == [(0, 8), (ALIGNMENT, ALIGNMENT + 8)]
     assert all(start % ALIGNMENT == 0 for start, _ in found)
-    # Both counters come before: each has as many bytes for itself as the alignment.
-    assert found[0][0] == 2 * ALIGNMENT
     assert all(end <= start for (_, end), (start, _) in pairwise(found))
     assert found[-1][1] <= LAYOUT.nbytes < found[-1][1] + ALIGNMENT
 
 
-def test_the_counters_are_before_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[torch.Tensor] = []
-    monkeypatch.setattr(peer_memory, "StreamCounter", counted.append)
-    memory = memory_of(LAYOUT)
-    LAYOUT.arrivals(memory)
-    LAYOUT.token_arrivals(memory)
-    assert [counter.nbytes for counter in counted] == [8, 8]
-    starts = [counter.data_ptr() - memory.data_ptr() for counter in counted]
-    assert starts == [0, ALIGNMENT]
-
-
 def test_steps_in_flight_have_slots_of_their_own_and_the_next_step_the_oldest_ones() -> None:
-    memory = memory_of(LAYOUT)
+    memory, most = memory_of(LAYOUT), LAYOUT.step_tokens
     for step in range(3, 3 + LAYOUT.num_slots):
-        LAYOUT.states(memory, step, LAYOUT.step_tokens).fill_(step)
+        LAYOUT.states(memory, step, most).fill_(step)
     for step in range(3, 3 + LAYOUT.num_slots):
         states = LAYOUT.states(memory, step, 2)
         assert states.shape == (2, LAYOUT.hidden_size)
@@ -75,6 +64,8 @@ def test_steps_in_flight_have_slots_of_their_own_and_the_next_step_the_oldest_on
     assert not tokens.any()
     first, again = (LAYOUT.states(memory, step, 1) for step in (3, 3 + LAYOUT.num_slots))
     assert first.data_ptr() == again.data_ptr()
+    with pytest.raises(ValueError, match="a step of 8 tokens in a slot for 7"):
+        LAYOUT.states(memory, 1, most + 1)
 
 
 @pytest.mark.parametrize("steps_ahead", [0, 1])
@@ -89,18 +80,12 @@ def test_the_ring_takes_the_bytes_that_the_configuration_counts(
     layout = PeerLayout.of(config)
     assert layout.num_slots == config.max_depth
     assert layout.num_tokens == config.max_running + 1
+    save_bert(tmp_path)
+    encoder = with_execution(worker_config(tmp_path, num_stages=2, task="embed"), max_step_tokens=1)
+    longest = PeerLayout.of(encoder.execution).step_tokens
+    assert longest == encoder.execution.max_model_len > 1  # a slot holds its longest text
     besides = layout.nbytes - config.activation_ring_bytes
     assert 0 < besides <= 3 * ALIGNMENT + 8 * layout.num_tokens + ALIGNMENT * layout.num_slots
-
-
-def test_a_slot_holds_an_encoders_longest_text(tmp_path: Path) -> None:
-    save_bert(tmp_path)
-    worker = worker_config(tmp_path, num_stages=2, task="embed")
-    config = with_execution(worker, max_step_tokens=1).execution
-    layout = PeerLayout.of(config)
-    assert layout.step_tokens == config.max_model_len > 1
-    states = layout.states(memory_of(layout), 1, config.max_model_len)
-    assert states.shape == (config.max_model_len, config.model.hidden_size)
 
 
 def test_all_gpus_must_reach_each_other_not_only_neighbours(
@@ -124,13 +109,6 @@ def test_all_gpus_must_reach_each_other_not_only_neighbours(
     assert reaches_peers(one), "a GPU reaches itself"
 
 
-def test_a_step_larger_than_a_slot_is_an_error() -> None:
-    memory, most = memory_of(LAYOUT), LAYOUT.step_tokens
-    assert LAYOUT.states(memory, 1, most).shape == (most, LAYOUT.hidden_size)
-    with pytest.raises(ValueError, match="a step of 8 tokens in a slot for 7"):
-        LAYOUT.states(memory, 1, 8)
-
-
 def test_torch_has_the_names_that_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_symmetric_memory()
     assert {"dtype", "device"} <= inspect.signature(symmetric.empty).parameters.keys()
@@ -150,5 +128,5 @@ def test_nothing_is_shared_where_multicast_is_not_switched_off(
     monkeypatch.delenv(name)
     if value is not None:
         monkeypatch.setenv(name, value)
-    with pytest.raises(SymmetricMemoryError, match=f"{name} is not {NO_MULTICAST[name]}"):
+    with pytest.raises(RuntimeError, match=f"{name} is not {NO_MULTICAST[name]}"):
         SymmetricMemory(4096, torch.device("cpu"))

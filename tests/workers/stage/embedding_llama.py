@@ -3,41 +3,25 @@
 import json
 import random
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as library
-from tokenizers import Tokenizer as RawTokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
 
 from tests.workers.checkpoints import save_llama
+from tests.workers.contract.checkpoint.library_folders import write_word_tokenizer
 
 WORDS = [f"w{number}" for number in range(200)]
 PROMPTS = {"query": "w1 w2 w3 ", "document": ""}
-_SPECIAL = ["<pad>", "<unk>", "<end>"]
-_END = len(WORDS) + 2
+_NAMED = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<end>"}
 
 
 def write_tokenizer(folder: Path) -> None:
     """Words at spaces, and an end token after each text."""
-    vocabulary = {word: i for i, word in enumerate([*WORDS, *_SPECIAL])}
-    raw = RawTokenizer(WordLevel(vocabulary, unk_token="<unk>"))
-    raw.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
-    raw.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-        single="$A <end>", pair="$A $B <end>", special_tokens=[("<end>", _END)]
-    )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="<pad>", unk_token="<unk>", eos_token="<end>"
-    )
-    fast.save_pretrained(folder)
+    write_word_tokenizer(folder, [*WORDS, *_NAMED.values()], "$A <end>", _NAMED)
 
 
-def save_embedding_llama(
-    folder: Path, pooling: Literal["lasttoken", "mean"] = "lasttoken", **changes: Any
-) -> SentenceTransformer:
+def save_embedding_llama(folder: Path, **changes: Any) -> SentenceTransformer:
     """Write the model with its modules, and return it as sentence-transformers has it. Its
     config.json names a head without weights, and names of weights have no prefix."""
     bare = folder / "bare"
@@ -45,7 +29,7 @@ def save_embedding_llama(
     write_tokenizer(bare)
     transformer = library.Transformer(str(bare))
     size = transformer.get_embedding_dimension()
-    modules = [transformer, library.Pooling(size, pooling_mode=pooling), library.Normalize()]
+    modules = [transformer, library.Pooling(size, pooling_mode="lasttoken"), library.Normalize()]
     model = SentenceTransformer(modules=modules, device="cpu", prompts=PROMPTS)
     model.save(str(folder), create_model_card=False)
     config = json.loads((folder / "config.json").read_text())

@@ -25,17 +25,9 @@ def start_engine(
     model = read_model_config(folder)
     tokenizer = Tokenizer.for_model(model, "auto")
     config = stages.runners[0].config
-    given: dict[str, Any] = {
-        "model": config.model,
-        "task": config.task,
-        "max_model_len": config.max_model_len,
-        "max_running": config.max_running,
-        "max_step_tokens": config.max_step_tokens,
-        "block_size": config.block_size,
-        "num_stages": len(stages.runners),
-        "max_pending_rows": 1000,
-        "max_pending_tokens": 100_000,
-    }
+    names = "model task max_model_len max_running max_step_tokens block_size num_stages".split()
+    given: dict[str, Any] = {name: getattr(config, name) for name in names}
+    given |= {"max_pending_rows": 1000, "max_pending_tokens": 100_000}
     executor = FakeExecutor(DecoderRunner(stages, mutate), len(stages.runners))
     return Engine(tokenizer, model.architecture, NUM_BLOCKS, executor, **given | changes)
 

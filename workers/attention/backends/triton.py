@@ -25,7 +25,7 @@ from workers.device.tuning import (
 from workers.kernels.launch import processors
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep, PrefixParts, PrefixTensors
-from workers.step.rows import IntArray
+from workers.step.rows import IntArray, leading_decode_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class TritonBackend(AttentionBackend):
             )
 
     def plan_paged(self, step: PagedStep) -> PagedPlan:
-        decode_rows = step.leading_decode_rows
+        decode_rows = leading_decode_rows(step.query_lens)
         prefixes = others = None
         if self.prefix_tiler is not None:
             prefixes = self._plan_prefixes(self.prefix_tiler, step, decode_rows)

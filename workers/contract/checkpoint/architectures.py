@@ -1,18 +1,15 @@
 """The table of the families that are served, and of their architectures by name."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
-from typing import Any
 
 from workers.contract.checkpoint import decoders, encoders
 from workers.contract.checkpoint.encoders import Renames
 from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.config import AskedTask, Task
-from workers.contract.model_config import ModelConfig, ModelShape
+from workers.contract.model_config import ModelConfig, ModelConfigError, ModelShape
 
 ReadShape = Callable[[ShapeKeys], ModelShape]
 
@@ -131,39 +128,14 @@ FAMILIES: Mapping[str, Family] = {
 """By the names of architectures in `config.json`."""
 
 
-class UnknownArchitectureError(ValueError):
-    """A checkpoint's architecture is not implemented. One line says what kind of model it is."""
-
-    def __init__(self, architecture: str, where: str = "", kind: str | None = None) -> None:
-        """`where` begins the line, `kind` is what is known of the model."""
-        near = _mistyped(architecture)
-        about = f"the nearest name is {near}" if near else kind
-        shown = f" ({about})" if about else ""
-        super().__init__(
-            f"{where}architecture {architecture!r}{shown} is not supported; docs/models.md lists "
-            "those that are"
-        )
-
-
-def _mistyped(architecture: str) -> str | None:
-    """The supported name from which this one differs by a letter, two swapped ones, or case. Other
-    digits are another model."""
-    if len(architecture) > 100:
-        return None  # the search below would take its time
-    letters = Counter(architecture.lower())
-    for near in get_close_matches(architecture, FAMILIES, n=3, cutoff=0.8):
-        known = Counter(near.lower())
-        others = list(((letters - known) + (known - letters)).elements())
-        if len(others) <= 1 and not any(map(str.isdigit, others)):
-            return near
-    return None
-
-
-def family_of(architecture: str) -> Family:
-    """The row of `architecture`. Raises UnknownArchitectureError."""
+def family_of(architecture: str, where: str = "") -> Family:
+    """The row of `architecture`. Raises ModelConfigError, in a line that begins with `where`."""
     family = FAMILIES.get(architecture)
     if family is None:
-        raise UnknownArchitectureError(architecture)
+        raise ModelConfigError(
+            f"{where}architecture {architecture!r} is not supported; docs/models.md lists those "
+            "that are"
+        )
     return family
 
 
@@ -193,41 +165,5 @@ def architecture_for(declared: str, asked: AskedTask) -> str:
 
 
 def task_of(model: ModelConfig) -> Task:
-    """The task of a model."""
     own = family_of(model.architecture).task
     return "rerank" if own == "generate" and model.reranking is not None else own
-
-
-_BY_NAME = {
-    r"VL|Vision|Llava|Vlm|Idefics|Image": "a vision-language model",
-    r"Audio|Whisper|Speech|Wav2Vec": "a model for audio",
-    r"Moe|MoE|Mixtral|DeepseekV|DbrxFor|GptOss": "a mixture of experts",
-    r"Mamba|Rwkv|Jamba|Zamba|Bamba": "a state-space model",
-    r"^M?T5|Bart|Marian|Pegasus|EncoderDecoder": "an encoder-decoder",
-    r"RewardModel$": "a reward model",
-    r"Bidirectional": "a decoder that attends in both directions",
-    r"ForTokenClassification$": "a classifier of tokens",
-    r"ForQuestionAnswering$": "a model that marks answers in a text",
-}
-_BY_KEY = {
-    "vision_config": "a vision-language model",
-    "audio_config": "a model for audio",
-    "is_encoder_decoder": "an encoder-decoder",
-    "n_routed_experts": "a mixture of experts",
-    "num_experts": "a mixture of experts",
-    "num_local_experts": "a mixture of experts",
-    "ssm_cfg": "a state-space model",
-    "state_size": "a state-space model",
-    "auto_map": "a model by code of its own, which is never run",
-}
-
-
-def kind_of(architecture: str, values: Mapping[str, Any]) -> str | None:
-    """The kind of model in words, by the `values` of `config.json`. None if it is not known."""
-    for pattern, kind in _BY_NAME.items():
-        if re.search(pattern, architecture):
-            return kind
-    for key, kind in _BY_KEY.items():
-        if values.get(key):
-            return kind
-    return None

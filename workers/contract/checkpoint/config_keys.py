@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
+from workers.contract.checkpoint.folder_files import optional
 from workers.contract.model_config import ModelConfigError, UnsupportedKeyError
 
 Neutral = Mapping[str, tuple[Any, ...]]
@@ -64,11 +65,8 @@ NOT_SUPPORTED: Neutral = (
 MOST_LAYERS = 1 << 10
 MOST_WIDTH = 1 << 20
 MOST_TOKENS = 1 << 24
-"""The most layers of a model, numbers in a vector, and tokens in a vocabulary or a text.
-
-With more, all memory would be taken before the weights are seen not to fit. Llama 3.1 405B has 126
-layers, and Llama 4 Scout takes 10,485,760 tokens.
-"""
+"""The most layers of a model, numbers in a vector, and tokens in a vocabulary or a text. With more,
+all memory would be taken before the weights are seen not to fit."""
 
 _MOST = 1 << 53
 _SHOWN_LENGTH = 80
@@ -97,13 +95,17 @@ class ConfigKeys:
         self._read: set[str] = set()
         self._nested: list[ConfigKeys] = []
 
+    @classmethod
+    def of_file(cls, folder: Path, name: str | Path, refuse: Refuse = stop) -> Self:
+        """The keys of a JSON file, which may be missing."""
+        return cls(folder / name, optional(folder, name, dict[str, Any]) or {}, refuse=refuse)
+
     def spell(self, spelling: Mapping[str, str]) -> None:
         """Use a family's own names of keys: usual name -> its name (transformers'
         `attribute_map`). The usual name is understood too, and both if they agree."""
         self._spelling = spelling
 
     def assume(self, defaults: Mapping[str, Any]) -> None:
-        """Use these values for keys that are not there."""
         self._values = {**defaults, **self._values}
 
     @property
@@ -121,18 +123,17 @@ class ConfigKeys:
         self._read.update((own, name))
         value = self._values.get(own)
         if own != name and (other := self._values.get(name, value)) != value:
-            raise self.error(f"{self._within}{own} {value} and {name} {other} differ")
+            raise self.error(f"{self._path(name)} {value} and {name} {other} differ")
         if value is None:
             return None
         if not _is_finite(value):
-            raise self.error(f"{self._within}{own} {shown_value(value)} is not a finite number")
+            raise self.error(f"{self._path(name)} {shown_value(value)} is not a finite number")
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            raise self.error(f"{self._within}{own} is not valid: {error}") from None
+            raise self.error(f"{self._path(name)} is not valid: {error}") from None
 
     def read(self, name: str, kind: type[ValueT], default: ValueT) -> ValueT:
-        """The value of key `name`, or `default` if it is absent."""
         value = self.optional(name, kind)
         return default if value is None else value
 
@@ -140,29 +141,22 @@ class ConfigKeys:
         """The value of key `name`. Raises ModelConfigError if it is absent."""
         value = self.optional(name, kind)
         if value is None:
-            missing = f"{self._within}{self._own_name(name)}"
-            raise ModelConfigError(f"{self.file} has no '{missing}'")
+            raise ModelConfigError(f"{self.file} has no '{self._path(name)}'")
         return value
 
-    def count(self, name: str, default: int | None = None, most: int = _MOST) -> int:
-        """The whole number at key `name`, at most `most`, or `default` if it is absent. Raises
-        ModelConfigError, also if it is absent without a default."""
+    def size(
+        self, name: str, most: int = _MOST, *, least: int = 1, default: int | None = None
+    ) -> int:
+        """The whole number at key `name`, or `default` if it is absent."""
         value = self.required(name, int) if default is None else self.read(name, int, default)
-        if value > most:
-            own = f"{self._within}{self._own_name(name)}"
-            raise self.error(f"{own} {shown_value(value)} is more than {most}")
+        if not least <= value <= most:
+            bound = f"less than {least}" if value < least else f"more than {most}"
+            raise self.error(f"{self._path(name)} {shown_value(value)} is {bound}")
         return value
 
-    def size(self, name: str, most: int = _MOST) -> int:
-        """The whole number at key `name`, from 1 to `most`. Raises ModelConfigError."""
-        value = self.count(name, most=most)
-        if value < 1:
-            raise self.error(f"{self._within}{self._own_name(name)} {value} is less than 1")
-        return value
-
-    def optional_size(self, name: str, most: int = _MOST) -> int | None:
+    def optional_size(self, name: str, most: int = _MOST, *, least: int = 1) -> int | None:
         """The value of key `name` as `size` reads it, or None if it is absent."""
-        return None if self.optional(name, int) is None else self.size(name, most)
+        return None if self.optional(name, int) is None else self.size(name, most, least=least)
 
     def nested(self, name: str) -> Self:
         """The keys of the object at key `name`, which must be read too. None if it is absent."""
@@ -211,8 +205,11 @@ class ConfigKeys:
         self.refuse(UnsupportedKeyError(self.file, self._within + name, reason))
 
     def error(self, text: str) -> ModelConfigError:
-        """An error that names the file."""
         return ModelConfigError(f"{self.file}: {text}")
+
+    def _path(self, name: str) -> str:
+        """Key `name` as the file spells it, within its objects."""
+        return self._within + self._own_name(name)
 
     def _own_name(self, name: str) -> str:
         own = self._spelling.get(name, name)

@@ -1,18 +1,17 @@
 """Reads what `config.json` says of a decoder, by family.
 
-Each reader obeys a class of transformers. The first is Llama's (Touvron et al. 2023,
-arXiv:2302.13971), with grouped queries and scaled positions; the others have besides:
+Each reader obeys a class of transformers and raises ModelConfigError. The first is Llama's
+(arXiv:2302.13971), with grouped queries and scaled positions; the others have besides:
 
-- Mistral (Jiang et al. 2023, arXiv:2310.06825): layers that attend within a window.
-- Qwen2 and Qwen2.5 (Yang et al. 2024, arXiv:2407.10671, arXiv:2412.15115), Qwen3 (Yang et al. 2025,
-  arXiv:2505.09388): biases in the products of queries, keys and values, or norms of queries and
-  keys; later layers may attend within a window.
-- Phi-3 (Abdin et al. 2024, arXiv:2404.14219) and Phi-4 (arXiv:2412.08905, arXiv:2503.01743): fused
-  products in checkpoints; a part of each head may be rotated.
-- Gemma (Gemma Team 2024, arXiv:2403.08295): scaled embeddings, and norms whose weights are stored
-  less 1. Gemma 2 (Gemma Team 2024, arXiv:2408.00118), Gemma 3 (Gemma Team 2025, arXiv:2503.19786)
-  and EmbeddingGemma (Schechter Vera et al. 2025, arXiv:2509.20354) also have norms after each
-  block, and layers that attend within a window between others that see everything.
+- Mistral (arXiv:2310.06825): layers that attend within a window.
+- Qwen2, Qwen2.5 and Qwen3 (arXiv:2407.10671, arXiv:2412.15115, arXiv:2505.09388): biases in the
+  products of queries, keys and values, or norms of queries and keys; later layers may attend within
+  a window.
+- Phi-3 and Phi-4 (arXiv:2404.14219, arXiv:2412.08905, arXiv:2503.01743): fused products in
+  checkpoints; a part of each head may be rotated.
+- Gemma (arXiv:2403.08295): scaled embeddings, and norms whose weights are stored less 1. Gemma 2, 3
+  and EmbeddingGemma (arXiv:2408.00118, arXiv:2503.19786, arXiv:2509.20354) also have norms after
+  each block, and layers that attend within a window between others that see everything.
 """
 
 from collections.abc import Sequence
@@ -29,12 +28,10 @@ from workers.contract.model_config import (
     ModelShape,
     RopeConfig,
     Sizes,
-    WrapperConfig,
 )
 
 
 def read_llama(keys: ShapeKeys) -> ModelShape:
-    """As `LlamaConfig`. Raises ModelConfigError."""
     keys.neutral(
         each("is_causal logit_scale partial_rotary_factor", 1, None)
         | each("rope_interleaved use_bidirectional_attention", False, None)
@@ -48,30 +45,30 @@ def read_llama(keys: ShapeKeys) -> ModelShape:
 
 
 def read_mistral(keys: ShapeKeys) -> ModelShape:
-    """As `MistralConfig`. Raises ModelConfigError."""
+    keys.assume({"sliding_window": 4096})
     sizes = keys.read_sizes()
     everything = keys.read_causal(sizes)
-    narrow = everything.narrowed(keys.read_window(4096), sizes.max_position)
+    narrow = everything.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
     return _shape(keys, sizes, [narrow] * sizes.num_layers)
 
 
 def read_qwen2(keys: ShapeKeys) -> ModelShape:
-    """As `Qwen2Config`. Raises ModelConfigError."""
     keys.neutral({"use_mrope": (False, None)})
     sizes = keys.read_sizes()
     return _shape(keys, sizes, _qwen_layers(keys, sizes), qkv_bias=True)
 
 
 def read_qwen3(keys: ShapeKeys) -> ModelShape:
-    """As `Qwen3Config`. Raises ModelConfigError."""
-    sizes = keys.read_sizes(head_dim=128)
+    keys.assume({"head_dim": 128})
+    sizes = keys.read_sizes()
     layers, bias = _qwen_layers(keys, sizes), keys.read("attention_bias", bool, False)
     return _shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, qk_norm=True)
 
 
 def _qwen_layers(keys: ShapeKeys, sizes: Sizes) -> list[AttentionKind]:
+    keys.assume({"sliding_window": 4096})
     everything = keys.read_causal(sizes)
-    window = keys.read_window(4096)
+    window = keys.optional_size("sliding_window")
     # Published checkpoints declare a window that they do not use.
     used = window if keys.read("use_sliding_window", bool, False) else None
     narrow = everything.narrowed(used, sizes.max_position)
@@ -81,7 +78,6 @@ def _qwen_layers(keys: ShapeKeys, sizes: Sizes) -> list[AttentionKind]:
 
 
 def read_phi3(keys: ShapeKeys) -> ModelShape:
-    """As `Phi3Config`. Raises ModelConfigError."""
     keys.neutral(
         each("attention_bias lm_head_bias mlp_bias", False, None)
         | each("full_attn_mod interpolate_factor", 1, None)
@@ -89,7 +85,7 @@ def read_phi3(keys: ShapeKeys) -> ModelShape:
     sizes = keys.read_sizes()
     rope = _read_phi_rope(keys, sizes.max_position)
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-    narrow = everything.narrowed(keys.read_window(None), sizes.max_position)
+    narrow = everything.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
     layers = [narrow] * sizes.num_layers
     return _shape(keys, sizes, layers, norm_eps=1e-5, fused_projections=True)
 
@@ -130,43 +126,33 @@ def _shape(
     return keys.shape(sizes, layers, family, tied=tied)
 
 
-_GEMMA1 = {
-    "vocab_size": 256_000,
-    "hidden_size": 3072,
-    "intermediate_size": 24_576,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
+_GEMMA2 = {
     "head_dim": 256,
-    "max_position_embeddings": 8192,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
 }
-_LATER_GEMMAS = {
+_GEMMA3 = {
+    "vocab_size": 262_208,
     "hidden_size": 2304,
     "intermediate_size": 9216,
     "num_hidden_layers": 26,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 256,
+    "max_position_embeddings": 131_072,
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
 }
-_GEMMA2 = _LATER_GEMMAS | {
-    "vocab_size": 256_000,
-    "max_position_embeddings": 8192,
-    "attn_logit_softcapping": 50.0,
-    "final_logit_softcapping": 30.0,
-}
-_GEMMA3 = _LATER_GEMMAS | {"vocab_size": 262_208, "max_position_embeddings": 131_072}
+"""Sizes too: transformers leaves out of a wrapper's `text_config` what is its class's default."""
 _GELU_TANH: ActivationName = "gelu_pytorch_tanh"
 
 
 def read_gemma(keys: ShapeKeys) -> ModelShape:
-    """As `GemmaConfig`. Raises ModelConfigError.
-
-    transformers reads "gelu" as its approximation by tanh, with which the first checkpoints were
-    trained. It wrote `hidden_activation` for a time, and does not read it.
-    """
-    keys.assume(_GEMMA1)
+    """As `GemmaConfig`, which reads "gelu" as its approximation by tanh, with which the first
+    checkpoints were trained. transformers wrote `hidden_activation` for a time."""
+    keys.assume({"head_dim": 256})
     keys.neutral({"use_bidirectional_attention": (False, None)})
     sizes = keys.read_sizes()
     layers = [keys.read_causal(sizes)] * sizes.num_layers
@@ -177,7 +163,6 @@ def read_gemma(keys: ShapeKeys) -> ModelShape:
 
 
 def read_gemma2(keys: ShapeKeys) -> ModelShape:
-    """As `Gemma2Config`. Raises ModelConfigError."""
     keys.assume(_GEMMA2)
     keys.neutral({"use_bidirectional_attention": (False, None)})
     sizes = keys.read_sizes()
@@ -192,7 +177,6 @@ def read_gemma2(keys: ShapeKeys) -> ModelShape:
 
 
 def read_gemma3(keys: ShapeKeys) -> ModelShape:
-    """As `Gemma3TextConfig`. Raises ModelConfigError."""
     keys.assume(_GEMMA3)
     keys.neutral({"attn_logit_softcapping": (None,)})  # transformers reads it, and does not obey
     sizes = keys.read_sizes()
@@ -213,13 +197,13 @@ def read_gemma3(keys: ShapeKeys) -> ModelShape:
 
 
 def read_gemma3_wrapper(keys: ShapeKeys) -> ModelShape:
-    """The language model of `Gemma3Config`. Raises ModelConfigError."""
+    """The language model of `Gemma3Config`."""
     keys.ignore("boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image")
     keys.ignore("vision_config")
     shape = read_gemma3(keys.nested("text_config"))
     if shape.tie_word_embeddings != keys.read("tie_word_embeddings", bool, True):
         raise keys.error("tie_word_embeddings and text_config.tie_word_embeddings differ")
-    return msgspec.structs.replace(shape, wrapper=WrapperConfig())
+    return msgspec.structs.replace(shape, wrapped=True)
 
 
 def _softcap(keys: ShapeKeys, name: str) -> float | None:

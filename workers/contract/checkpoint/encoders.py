@@ -1,19 +1,16 @@
 """Reads what `config.json` says of an encoder, by family, and how its checkpoints call tensors.
 
-Each reader obeys a class of transformers. The first is BERT's (Devlin et al. 2018,
-arXiv:1810.04805); the others differ from it:
+Each reader obeys a class of transformers and raises ModelConfigError. The first is BERT's
+(arXiv:1810.04805); the others differ from it:
 
-- RoBERTa (Liu et al. 2019, arXiv:1907.11692) and the models of its shape, XLM-RoBERTa (Conneau et
-  al. 2019, arXiv:1911.02116) and CamemBERT (Martin et al. 2019, arXiv:1911.03894): positions begin
-  after that of the padding token, and heads have other names.
-- MPNet (Song et al. 2020, arXiv:2004.09297): as RoBERTa, but no segments, and layers share a bias
-  of scores by distance.
-- DistilBERT (Sanh et al. 2019, arXiv:1910.01108): no segments, and other names of keys, tensors and
-  heads.
-- NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): rotary positions and a gated feed-forward
-  network, no biases.
-- ModernBERT (Warner et al. 2024, arXiv:2412.13663): blocks normalise their input, and some layers
-  attend within a window.
+- RoBERTa (arXiv:1907.11692) and the models of its shape, XLM-RoBERTa (arXiv:1911.02116) and
+  CamemBERT (arXiv:1911.03894): positions begin after that of the padding token, and heads have
+  other names.
+- MPNet (arXiv:2004.09297): as RoBERTa, but no segments, and layers share a bias by distance.
+- DistilBERT (arXiv:1910.01108): no segments, and other names of keys, tensors and heads.
+- NomicBERT (arXiv:2402.01613): rotary positions, a gated feed-forward network, no biases.
+- ModernBERT (arXiv:2412.13663): blocks normalise their input, and some layers attend within a
+  window.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +35,6 @@ are the names that its stage model uses."""
 
 
 def read_bert(keys: ShapeKeys) -> ModelShape:
-    """As `BertConfig`. Raises ModelConfigError."""
     keys.neutral({"directionality": ("bidi", None), "position_embedding_type": ("absolute", None)})
     # The original code wrote these for multilingual models; transformers reads none of them.
     keys.ignore("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
@@ -55,7 +51,6 @@ BERT_NAMES = (
 
 
 def read_roberta(keys: ShapeKeys) -> ModelShape:
-    """As `RobertaConfig`. Raises ModelConfigError."""
     keys.neutral({"position_embedding_type": ("absolute", None)})
     first = keys.read("pad_token_id", int, 1) + 1
     return _read_encoder(keys, first_position=first, head_act="gelu")
@@ -81,7 +76,6 @@ _MPNET_BIAS = PositionBias(num_buckets=32, max_distance=128)
 
 
 def read_mpnet(keys: ShapeKeys) -> ModelShape:
-    """As `MPNetConfig`. Raises ModelConfigError."""
     keys.neutral({"relative_attention_num_buckets": (_MPNET_BIAS.num_buckets, None)})
     return _read_encoder(
         keys, first_position=2, head_act="gelu", segments=False, position_bias=_MPNET_BIAS
@@ -100,7 +94,6 @@ MPNET_NAMES = (
 
 
 def read_distilbert(keys: ShapeKeys) -> ModelShape:
-    """As `DistilBertConfig`. Raises ModelConfigError."""
     keys.spell(
         {
             "hidden_size": "dim",
@@ -148,22 +141,24 @@ def _read_encoder(
     segments: bool = True,
     position_bias: PositionBias | None = None,
 ) -> ModelShape:
-    """An encoder with the keys of BERT. Raises ModelConfigError."""
     hidden_act = keys.read_activation("hidden_act", "gelu")
     family = EncoderConfig(
         hidden_act=hidden_act,
         head_act=head_act or hidden_act,
         norm_eps=keys.read("layer_norm_eps", float, 1e-12),
-        type_vocab_size=keys.count("type_vocab_size", 2, MOST_WIDTH) if segments else 0,
+        type_vocab_size=_segments(keys) if segments else 0,
         first_position=first_position,
     )
     return _encoder_shape(keys, family, position_bias)
 
 
+def _segments(keys: ShapeKeys) -> int:
+    return keys.size("type_vocab_size", MOST_WIDTH, least=0, default=2)
+
+
 def _encoder_shape(
     keys: ShapeKeys, family: EncoderConfig, position_bias: PositionBias | None = None
 ) -> ModelShape:
-    """The shape of an encoder. Sizes have their usual names. Raises ModelConfigError."""
     sizes, unused = keys.read_sizes(), family.first_position
     if sizes.max_position <= unused:
         raise keys.error(f"{sizes.max_position} positions, of which {unused} are not used")
@@ -200,8 +195,7 @@ _GATED: Mapping[str, ActivationName] = {"swiglu": "silu", "geglu": "gelu"}
 
 
 def read_nomicbert(keys: ShapeKeys) -> ModelShape:
-    """As `NomicBertConfig`, or with GPT-2's keys, as the first checkpoints' own code. Raises
-    ModelConfigError."""
+    """As `NomicBertConfig`, or with GPT-2's keys, as the first checkpoints' own code."""
     keys.spell(_NOMIC_SPELLING)
     keys.neutral(_NOMIC_NEUTRAL)
     keys.ignore(*_NOMIC_NOT_READ)
@@ -215,7 +209,7 @@ def read_nomicbert(keys: ShapeKeys) -> ModelShape:
         hidden_act=hidden_act,
         head_act=hidden_act,
         norm_eps=keys.read("layer_norm_eps", float, 1e-12),
-        type_vocab_size=keys.count("type_vocab_size", 2, MOST_WIDTH),
+        type_vocab_size=_segments(keys),
         gated=True,
         bias=False,
         fused_qkv=True,
@@ -257,7 +251,6 @@ _CLASSIFIER_POOLING: dict[str, PoolingMode] = {"cls": "cls", "mean": "mean"}
 
 
 def read_modernbert(keys: ShapeKeys) -> ModelShape:
-    """As `ModernBertConfig`. Raises ModelConfigError."""
     keys.ignore(*_MODERN_NOT_READ)
     sizes = keys.read_sizes()
     wide = keys.read("global_rope_theta", float, 160_000.0)

@@ -6,7 +6,7 @@ Its size is bounded, and the depth of its JSON.
 
 import json
 import stat
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -115,7 +115,6 @@ def _places(folder: Path) -> Iterator[Path]:
 
 
 def _json_value(data: bytes) -> Any:
-    """Raises RecursionError or ValueError."""
     try:
         value = msgspec.json.decode(data)
     except msgspec.DecodeError:
@@ -144,7 +143,9 @@ ADAPTER_FILE = "adapter_config.json"
 def other_format(folder: Path) -> str | None:
     """A line with the contents of `folder` and the way out. None for any other folder."""
     if find_file(folder, ADAPTER_FILE) and not find_file(folder, "config.json"):
-        return f"{folder} is an adapter{_base_of(folder)}, not a model: merge it into the weights"
+        base = read_json(folder, ADAPTER_FILE).get("base_model_name_or_path")
+        of = f" of {base}" if base else ""
+        return f"{folder} is an adapter{of}, not a model: merge it into the weights"
     if any(any(folder.glob(pattern)) for pattern in ("*.gguf", "*/*.gguf")):
         return f"{folder} holds GGUF files; {GGUF}"
     if find_file(folder, "params.json") and any(folder.glob("consolidated*.safetensors")):
@@ -162,11 +163,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_json(folder, "config.json")
 
 
-def _base_of(folder: Path) -> str:
-    base = read_json(folder, ADAPTER_FILE).get("base_model_name_or_path")
-    return f" of {base}" if base else ""
-
-
 WeightFormat = Literal["safetensors", "pytorch"]
 
 _SINGLE_FILES: dict[WeightFormat, str] = {
@@ -179,12 +175,11 @@ _SINGLE_FILES: dict[WeightFormat, str] = {
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
     """One set of weights: one file, or those that an index lists. `index` maps the tensors' names
-    to files. `missing` says in words which file is not there."""
+    to files."""
 
     format: WeightFormat
     files: tuple[Path, ...]
     index: Mapping[str, Path] | None = None
-    missing: str | None = None
 
 
 class _Index(msgspec.Struct):
@@ -197,33 +192,25 @@ def find_weights(folder: Path, module: str = "") -> WeightFiles:
     safetensors come before pickles, and an index before a single file. Raises ModelConfigError if
     there is none, if an index is not one, or for a file that may not be read.
     """
-    sets = list(_sets(folder, Path(module)))
-    for weights in sets:
-        if weights.missing is None:
-            return weights
-    (name, *_) = _SINGLE_FILES.values()
-    own = folder / module
-    if sets:
-        raise ModelConfigError(sets[0].missing)
-    raise ModelConfigError(other_format(own) or f"{name} is missing from {own}")
-
-
-def _sets(folder: Path, module: Path) -> Generator[WeightFiles]:
+    own, fault = folder / module, None
     for weight_format, name in _SINGLE_FILES.items():
-        if find_file(folder, module / f"{name}.index.json"):
-            yield _of_index(weight_format, folder, module, f"{name}.index.json")
-        if file := find_file(folder, module / name):
-            yield WeightFiles(weight_format, (file,))
+        if find_file(folder, index_file := Path(module, f"{name}.index.json")):
+            index = _read_index(folder, index_file)
+            files = tuple(dict.fromkeys(index.values()))
+            lacking = next((file for file in files if find_file(folder, file) is None), None)
+            if lacking is None:
+                return WeightFiles(weight_format, files, index)
+            missing = f"{lacking.name}, listed in its index, is missing from {lacking.parent}"
+            fault = fault or missing
+        if file := find_file(folder, Path(module, name)):
+            return WeightFiles(weight_format, (file,))
+    raise ModelConfigError(
+        fault or other_format(own) or f"{_SINGLE_FILES['safetensors']} is missing from {own}"
+    )
 
 
-def _of_index(weight_format: WeightFormat, folder: Path, module: Path, name: str) -> WeightFiles:
-    weight_map = decoded(folder, module / name, _Index, INDEX_BYTES).weight_map
+def _read_index(folder: Path, name: Path) -> dict[str, Path]:
+    weight_map = decoded(folder, name, _Index, INDEX_BYTES).weight_map
     if not weight_map:
-        raise ModelConfigError(f"{folder / module / name} is not an index: it has no weight_map")
-    index = {tensor: folder / module / part for tensor, part in weight_map.items()}
-    for part in dict.fromkeys(weight_map.values()):
-        if find_file(folder, module / part) is None:
-            file = folder / module / part
-            missing = f"{file.name}, listed in its index, is missing from {file.parent}"
-            return WeightFiles(weight_format, (), index, missing)
-    return WeightFiles(weight_format, tuple(dict.fromkeys(index.values())), index)
+        raise ModelConfigError(f"{folder / name} is not an index: it has no weight_map")
+    return {tensor: folder / name.parent / part for tensor, part in weight_map.items()}

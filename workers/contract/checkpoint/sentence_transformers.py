@@ -1,22 +1,21 @@
 """Reads sentence-transformers' files beside a model, and refuses what is not supported.
 
-As of its version 6.2. Like the library, it ignores keys that the library does not know. Each module
-has its `config.json` in a folder of its own. Pooling, Dense, LayerNorm and Normalize turn an
-embedder's token states into vectors. SpladePooling, and the LogitScore of a causal model that
-scores pairs, stand alone.
+As of its version 6.2. All readers raise ModelConfigError. Each module has its `config.json` in a
+folder of its own. Pooling, Dense, LayerNorm and Normalize turn an embedder's token states into
+vectors. SpladePooling, and the LogitScore of a causal model that scores pairs, stand alone.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 from msgspec import Meta
 
 from workers.contract.checkpoint.config_keys import MOST_WIDTH, ConfigKeys, Neutral, Refuse, each
-from workers.contract.checkpoint.folder_files import converted, decoded, optional, read_json
+from workers.contract.checkpoint.folder_files import decoded, optional
 from workers.contract.config import Task
 from workers.contract.model_config import (
     DenseActivation,
@@ -31,8 +30,6 @@ from workers.contract.model_config import (
     VectorModule,
 )
 from workers.contract.reranking import RerankConfig
-
-SettingsT = TypeVar("SettingsT")
 
 MODULES_FILE = "modules.json"
 MODEL_FILE = "config_sentence_transformers.json"
@@ -66,15 +63,11 @@ class Module(msgspec.Struct):
 
 
 class TransformerFile(msgspec.Struct):
-    """The keys of the first module's settings that are supported."""
-
     max_seq_length: int | None = None
     do_lower_case: bool = False
 
 
 class ModelFile(msgspec.Struct):
-    """The keys of config_sentence_transformers.json that are supported."""
-
     prompts: dict[str, str | None] | None = None
     default_prompt_name: str | None = None
     similarity_fn_name: Similarity | None = None
@@ -97,12 +90,10 @@ def _transformer_file(folder: Path) -> str:
 
 
 def read_transformer_file(folder: Path) -> TransformerFile:
-    """Defaults if there is no such file. Raises ModelConfigError."""
     return optional(folder, _transformer_file(folder), TransformerFile) or TransformerFile()
 
 
 def read_model_file(folder: Path) -> ModelFile:
-    """Defaults if there is no such file. Raises ModelConfigError."""
     settings = optional(folder, MODEL_FILE, ModelFile) or ModelFile()
     default = settings.default_prompt_name
     if default is not None and default not in (settings.prompts or {}):
@@ -113,16 +104,7 @@ def read_model_file(folder: Path) -> ModelFile:
 
 
 def module_of(modules: Sequence[Module], kind: str) -> Module | None:
-    """The module of this kind, None without one."""
     return next((module for module in modules if module.kind == kind), None)
-
-
-def _settings_of(
-    folder: Path, modules: Sequence[Module], kind: str, struct: type[SettingsT]
-) -> SettingsT | None:
-    """The configuration of the module of this kind, None without one. Raises ModelConfigError."""
-    module = module_of(modules, kind)
-    return None if module is None else decoded(folder, module.config_file, struct)
 
 
 _OF_VECTORS: Neutral = {
@@ -131,59 +113,33 @@ _OF_VECTORS: Neutral = {
     "use_residual": (False,),
 }
 
+_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
+"""In the order in which the library puts their vectors side by side."""
+
 
 class _Pooling(msgspec.Struct, forbid_unknown_fields=True):
     """The configuration of a Pooling module. Before version 5.4 the library wrote one key for each
-    mode; they are in the order in which it puts their vectors side by side."""
+    mode."""
 
     pooling_mode: PoolingMode | Annotated[list[PoolingMode], Meta(min_length=1)] | None = None
-    pooling_mode_cls_token: bool = False
-    pooling_mode_max_tokens: bool = False
-    pooling_mode_mean_tokens: bool = False
-    pooling_mode_mean_sqrt_len_tokens: bool = False
-    pooling_mode_weightedmean_tokens: bool = False
-    pooling_mode_lasttoken: bool = False
+    cls: bool = msgspec.field(default=False, name="pooling_mode_cls_token")
+    max: bool = msgspec.field(default=False, name="pooling_mode_max_tokens")
+    mean: bool = msgspec.field(default=False, name="pooling_mode_mean_tokens")
+    mean_sqrt_len_tokens: bool = msgspec.field(
+        default=False, name="pooling_mode_mean_sqrt_len_tokens"
+    )
+    weightedmean: bool = msgspec.field(default=False, name="pooling_mode_weightedmean_tokens")
+    lasttoken: bool = msgspec.field(default=False, name="pooling_mode_lasttoken")
     embedding_dimension: int | None = None
     word_embedding_dimension: int | None = None
     include_prompt: bool = True
 
     def modes(self) -> tuple[PoolingMode, ...]:
         """The mean, if none is named."""
-        if self.pooling_mode is not None:
-            named = self.pooling_mode
-            return (named,) if isinstance(named, str) else tuple(named)
-        flags: dict[PoolingMode, bool] = {
-            "cls": self.pooling_mode_cls_token,
-            "max": self.pooling_mode_max_tokens,
-            "mean": self.pooling_mode_mean_tokens,
-            "mean_sqrt_len_tokens": self.pooling_mode_mean_sqrt_len_tokens,
-            "weightedmean": self.pooling_mode_weightedmean_tokens,
-            "lasttoken": self.pooling_mode_lasttoken,
-        }
-        return tuple(mode for mode, chosen in flags.items() if chosen) or ("mean",)
-
-
-_Size = Annotated[int, Meta(ge=1, le=MOST_WIDTH)]
-_TokenId = Annotated[int, Meta(ge=0)]
-
-
-class _Dense(msgspec.Struct, forbid_unknown_fields=True):
-    in_features: _Size
-    out_features: _Size
-    bias: bool = True
-    activation_function: str = "torch.nn.modules.activation.Tanh"
-
-
-class _LayerNorm(msgspec.Struct, forbid_unknown_fields=True):
-    dimension: _Size
-
-
-class _LogitScore(msgspec.Struct, forbid_unknown_fields=True):
-    """The module's configuration."""
-
-    true_token_id: _TokenId
-    false_token_id: _TokenId | None = None
-    module_input_name: Literal["causal_logits"] = "causal_logits"
+        named = self.pooling_mode
+        if named is None:
+            return tuple(mode for mode in _MODES if getattr(self, mode)) or ("mean",)
+        return (named,) if isinstance(named, str) else tuple(named)
 
 
 def read_pooling(folder: Path, modules: Sequence[Module], hidden_size: int) -> PoolingConfig:
@@ -204,23 +160,28 @@ def read_pooling(folder: Path, modules: Sequence[Module], hidden_size: int) -> P
 
 def read_splade(folder: Path, modules: Sequence[Module]) -> SpladeConfig:
     """The SpladePooling module, or its defaults if there is none. Raises ModelConfigError."""
-    return _settings_of(folder, modules, "SpladePooling", SpladeConfig) or SpladeConfig()
+    module = module_of(modules, "SpladePooling")
+    return SpladeConfig() if module is None else decoded(folder, module.config_file, SpladeConfig)
 
 
 def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> RerankConfig:
     """The checkpoint's own answer tokens, if it names them, and its default prompt as instruction.
-    The template is not in the files. Raises ModelConfigError."""
-    own = _settings_of(folder, modules, "LogitScore", _LogitScore)
-    ids = () if own is None else (own.true_token_id, own.false_token_id)
-    tokens = tuple(token for token in ids if token is not None)
-    return RerankConfig(token_ids=tokens, instruction=file.default_prompt or None)
+    The template is not in the files."""
+    tokens: list[int] = []
+    if module := module_of(modules, "LogitScore"):
+        keys = ConfigKeys.of_file(folder, module.config_file)
+        keys.neutral({"module_input_name": ("causal_logits",)})
+        tokens.append(keys.size("true_token_id", least=0))
+        if (other := keys.optional_size("false_token_id", least=0)) is not None:
+            tokens.append(other)
+        keys.check_all_read(lambda _: False, "this module")
+    return RerankConfig(token_ids=tuple(tokens), instruction=file.default_prompt or None)
 
 
 def read_vector_modules(
     folder: Path, modules: Sequence[Module], pooled_size: int
 ) -> tuple[VectorModule, ...]:
-    """The modules behind the pooling, whose vectors have `pooled_size` numbers. Raises
-    ModelConfigError."""
+    """The modules behind the pooling, whose vectors have `pooled_size` numbers."""
     kinds = [module.kind for module in modules]
     start = kinds.index("Pooling") + 1 if "Pooling" in kinds else len(kinds)
     behind, size, read = modules[start:], pooled_size, list[VectorModule]()
@@ -231,63 +192,53 @@ def read_vector_modules(
                 f"{folder / MODULES_FILE}: two modules are in the folder {path!r}"
             )
     for module in behind:
-        file = folder / module.config_file
+        keys = ConfigKeys.of_file(folder, module.config_file)
+        keys.neutral(_OF_VECTORS)
         match module.kind:
             case "Dense":
-                dense = _dense(folder, module, size)
-                size = dense.out_features
+                dense = _dense(keys, module.path, size)
                 read.append(dense)
+                size = dense.out_features
             case "LayerNorm":
-                own = decoded(folder, module.config_file, _LayerNorm)
-                _check_fit(file, "dimension", own.dimension, size)
+                _check_fit(keys, "dimension", size)
                 read.append(LayerNormConfig(path=module.path, size=size))
             case "Normalize":
-                _without_renamed(file, optional(folder, module.config_file, dict[str, Any]) or {})
                 read.append(NormalizeConfig())
             case _:  # Dropout, which does nothing outside training
                 pass
+        if module.path in weighted:
+            keys.check_all_read(lambda _: False, "this module")
     return tuple(read)
 
 
-def _dense(folder: Path, module: Module, size: int) -> DenseConfig:
-    file = folder / module.config_file
-    others = _without_renamed(file, read_json(folder, module.config_file))
-    own = converted(file, others, _Dense)
-    _check_fit(file, "in_features", own.in_features, size)
+def _dense(keys: ConfigKeys, path: str, size: int) -> DenseConfig:
+    _check_fit(keys, "in_features", size)
     return DenseConfig(
-        path=module.path,
+        path=path,
         in_features=size,
-        out_features=own.out_features,
-        bias=own.bias,
-        activation=_activation(file, own.activation_function),
+        out_features=keys.size("out_features", MOST_WIDTH),
+        bias=keys.read("bias", bool, True),
+        activation=_activation(keys),
     )
 
 
-def _check_fit(file: Path, key: str, own: int, size: int) -> None:
+def _check_fit(keys: ConfigKeys, name: str, size: int) -> None:
+    own = keys.size(name)
     if own != size:
         reason = f"{own} does not fit the vectors before it, which have {size} numbers"
-        raise ModelConfigError(f"{file}: {key} {reason}")
+        raise keys.error(f"{name} {reason}")
 
 
-def _without_renamed(file: Path, raw: dict[str, Any]) -> dict[str, Any]:
-    """The other keys of a module that must read and write vectors under their usual name."""
-    ConfigKeys(file, raw).neutral(_OF_VECTORS)
-    return {key: value for key, value in raw.items() if key not in _OF_VECTORS}
-
-
-def _activation(file: Path, name: str) -> DenseActivation:
-    """The class of torch that `name` is the path of."""
-    module, _, own = name.rpartition(".")
+def _activation(keys: ConfigKeys) -> DenseActivation:
+    path = keys.read("activation_function", str, "torch.nn.modules.activation.Tanh")
+    module, _, name = path.rpartition(".")
     known: tuple[DenseActivation, ...] = get_args(DenseActivation)
-    for activation in known:
-        if activation == own and f"{module}.".startswith("torch.nn."):
-            return activation
-    raise ModelConfigError(
-        f"{file}: activation_function {name} is not supported (torch.nn's {', '.join(known)})"
-    )
+    if name not in known or not f"{module}.".startswith("torch.nn."):
+        names = ", ".join(known)
+        raise keys.error(f"activation_function {path} is not supported (torch.nn's {names})")
+    return name
 
 
-_LIBRARY = "sentence_transformers."
 _MODELS = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
 """Modules that run a model -> the task of each, unless its file names another."""
 
@@ -303,18 +254,14 @@ _HARMLESS_ARGUMENTS = frozenset(
 class _Conventions:
     """Assumptions of sentence-transformers about a checkpoint, by the task.
 
-    Each stands with the file whose entry must agree:
-
-    library_class  its class for such models, None if it has none: `model_type` in
-                   config_sentence_transformers.json
-    task           the task for which its first module runs the model: `transformer_task` in
-                   sentence_bert_config.json
-    output         the model's output that the module passes on: `method_output_name` there
-    output_name    the name under which it does: `module_output_name` there
-    pooling        the type of its second module in modules.json, None if there is none
+    library_class  `model_type` in config_sentence_transformers.json, None for no class
+    task           `transformer_task` of the first module, in sentence_bert_config.json
+    output         `method_output_name` there: the model's output that the module passes on
+    output_name    `module_output_name` there: the name under which it does
+    pooling        the type of the second module in modules.json, None if there is none
     after_pooling  types that may follow
-    templated      whether texts are put into a template of ours, which takes the place of what the
-                   files say of chat templates and prompts
+    templated      a template of ours takes the place of what the files say of chat templates
+                   and prompts
     """
 
     library_class: str | None
@@ -367,17 +314,15 @@ def check_library_files(
 
 def _check_modules(folder: Path, modules: Sequence[Module], conventions: _Conventions) -> None:
     """A model in the folder itself comes first, then its pooling and what may follow that."""
-    file = folder / MODULES_FILE
+    file, kinds = folder / MODULES_FILE, [module.kind for module in modules]
     pooling = [] if conventions.pooling is None else [conventions.pooling]
-    for module in modules:
-        known = module.kind in (*_MODELS, *pooling, *conventions.after_pooling)
-        if not (known and module.type.startswith(_LIBRARY)):
-            raise ModelConfigError(f"{file}: module {module.type} is not supported")
-    kinds = [module.kind for module in modules]
-    start, rest = [kinds[0] in _MODELS, *kinds[1 : 1 + len(pooling)]], kinds[1 + len(pooling) :]
-    if start != [True, *pooling] or not set(rest) <= set(conventions.after_pooling):
+    start, rest = kinds[1 : 1 + len(pooling)], set(kinds[1 + len(pooling) :])
+    fits = kinds[0] in _MODELS and start == pooling and rest <= set(conventions.after_pooling)
+    if not fits or not all(module.type.startswith("sentence_transformers.") for module in modules):
+        types = ", ".join(module.type for module in modules)
         needed = ", ".join(("Transformer", *pooling))
-        raise ModelConfigError(f"{file}: {', '.join(kinds)} do not begin with {needed}")
+        more = ", ".join(conventions.after_pooling) or "nothing"
+        raise ModelConfigError(f"{file}: {types} are not supported (first {needed}, then {more})")
     if Path(modules[0].path) != Path():
         raise ModelConfigError(f"{file}: a model in {modules[0].path!r} is not supported")
 
@@ -397,8 +342,8 @@ def _check_transformer_file(
         del neutral["modality_config"], neutral["processing_kwargs"]
     name = _transformer_file(folder)
     task = _MODELS[modules[0].kind] if modules else conventions.task
-    own = optional(folder, name, dict[str, Any]) or {}
-    keys = ConfigKeys(folder / name, {"transformer_task": task, **own})
+    keys = ConfigKeys.of_file(folder, name)
+    keys.assume({"transformer_task": task})
     keys.neutral(neutral)
     for key in _ARGUMENTS.split():
         arguments = keys.read(key, dict[str, Any], {})
@@ -407,11 +352,10 @@ def _check_transformer_file(
 
 
 def _check_model_file(folder: Path, conventions: _Conventions) -> None:
-    file = folder / MODEL_FILE
-    keys = ConfigKeys(file, optional(folder, MODEL_FILE, dict[str, Any]) or {})
+    keys = ConfigKeys.of_file(folder, MODEL_FILE)
     keys.neutral(
         {"model_type": (conventions.library_class,), **each("truncate_dim max_active_dims", None)}
     )
     scores = conventions.pooling is None and not conventions.templated
     if scores and (prompt := read_model_file(folder).default_prompt):
-        raise ModelConfigError(f"{file}: a default prompt ({prompt!r}) is not supported for scores")
+        raise keys.error(f"a default prompt ({prompt!r}) is not supported for scores")

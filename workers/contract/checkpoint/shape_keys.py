@@ -25,23 +25,18 @@ from workers.contract.model_config import (
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 """The types of layers in `layer_types`."""
 
-_SCALINGS = "default, linear, llama3, yarn, longrope, dynamic"
-
 
 class ShapeKeys(ConfigKeys):
     """The keys of a `config.json` or of an object in it, from which a family reads its shape. All
     methods raise ModelConfigError."""
 
-    def read_sizes(
-        self, head_dim: int | None = None, positions: str = "max_position_embeddings"
-    ) -> Sizes:
+    def read_sizes(self, positions: str = "max_position_embeddings") -> Sizes:
         """The sizes, by their usual names (see `ConfigKeys.spell`), and the number of positions, by
-        this name. A `head_dim` that is absent is the argument, or follows from the hidden size."""
+        this name."""
         hidden = self.size("hidden_size", MOST_WIDTH)
         heads = self.size("num_attention_heads", MOST_WIDTH)
         kv_heads = self.optional_size("num_key_value_heads") or heads
-        if self.has("head_dim"):
-            head_dim = self.optional_size("head_dim", MOST_WIDTH)
+        head_dim = self.optional_size("head_dim", MOST_WIDTH)
         if head_dim is None and hidden % heads:
             raise self.error(f"hidden_size {hidden} is not divisible by {heads} attention heads")
         if heads % kv_heads:
@@ -60,7 +55,6 @@ class ShapeKeys(ConfigKeys):
         )
 
     def read_activation(self, name: str, default: ActivationName = "silu") -> ActivationName:
-        """The activation function that key `name` names."""
         known: tuple[ActivationName, ...] = get_args(ActivationName)
         return self.choice(name, dict(zip(known, known, strict=True)), default)
 
@@ -101,7 +95,6 @@ class ShapeKeys(ConfigKeys):
         return self.nested(given[0] if given else names[1])
 
     def read_own_rope(self, theta: float, original: int | None, max_position: int) -> RopeConfig:
-        """The embedding that this object describes, with the declarations beside it."""
         self.neutral({"partial_rotary_factor": (1, None)})
         kind = self.read("rope_type", str, self.read("type", str, "default"))
         return RopeConfig(
@@ -136,7 +129,10 @@ class ShapeKeys(ConfigKeys):
                 self.ignore("factor")
                 return DynamicScaling(original_max_position=original)
             case _:
-                raise self.error(f"rope type {kind!r} is not supported ({_SCALINGS})")
+                raise self.error(
+                    f"rope type {kind!r} is not supported (default, linear, llama3, yarn, "
+                    "longrope, dynamic)"
+                )
 
     def _yarn(self, original: int) -> YarnScaling:
         """An attention factor that is not named is as transformers computes it."""
@@ -181,10 +177,6 @@ class ShapeKeys(ConfigKeys):
         """Attention of rotated queries and keys to all tokens before."""
         rope = self.read_rope(sizes.max_position)
         return AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-
-    def read_window(self, default: int | None) -> int | None:
-        """`sliding_window` in tokens, None where it is null, `default` if it is absent."""
-        return self.optional_size("sliding_window") if self.has("sliding_window") else default
 
     def read_layers(
         self, full: AttentionKind, sliding: AttentionKind | None, usual: Sequence[bool]

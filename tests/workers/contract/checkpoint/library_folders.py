@@ -1,6 +1,7 @@
 """Folders that sentence-transformers wrote, around a tiny model and a tokenizer of whole words."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as library
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
@@ -19,14 +20,22 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 def write_tokenizer(folder: Path, words: tuple[str, ...] = WORDS) -> None:
     """Ids of `_SPECIAL`, then of `words`. A text begins with [CLS] and ends with [SEP]."""
-    ids = {word: i for i, word in enumerate(_SPECIAL + words)}
-    raw = RawTokenizer(WordLevel(ids, unk_token="[UNK]"))
-    raw.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
-    ends = [(word, ids[word]) for word in ("[CLS]", "[SEP]")]
-    raw.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-        single="[CLS] $A [SEP]", special_tokens=ends
-    )
     named = {f"{name[1:-1].lower()}_token": name for name in _SPECIAL}
+    write_word_tokenizer(folder, [*_SPECIAL, *words], "[CLS] $A [SEP]", named)
+
+
+def write_word_tokenizer(
+    folder: Path, words: Sequence[str], template: str, named: dict[str, str]
+) -> None:
+    """Words at spaces, in a template of one text; a second one follows it at once."""
+    ids = {word: i for i, word in enumerate(words)}
+    raw = RawTokenizer(WordLevel(ids, unk_token=named["unk_token"]))
+    raw.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    raw.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        single=template,
+        pair=template.replace("$A", "$A $B"),
+        special_tokens=[(name, ids[name]) for name in named.values() if name in template],
+    )
     PreTrainedTokenizerFast(tokenizer_object=raw, **named).save_pretrained(folder)
 
 

@@ -1,19 +1,17 @@
-"""Keys of `config.json` of any family: read, of no matter, or refused by name."""
+"""Keys of `config.json` of any family: read by any name, of no matter, or refused by name."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from engine_core.workflows.base import workflow_for
 from tests.workers.contract.checkpoint.config_files import BERTS, read, refusal, written
-from workers.contract.checkpoint.architectures import FAMILIES, UnknownArchitectureError
+from workers.contract.checkpoint.architectures import FAMILIES
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.checkpoint.shape_keys import ShapeKeys
-from workers.contract.model_config import ModelConfigError, ModelShape
+from workers.contract.checkpoint.config_keys import ConfigKeys
+from workers.contract.model_config import ModelConfigError
 from workers.models.base import model_class
 
 
@@ -75,22 +73,6 @@ def test_what_is_not_written_is_what_transformers_takes(tmp_path: Path, architec
     assert read(tmp_path, some) == read(tmp_path, whole)
 
 
-def test_a_window_without_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader of any family may say so."""
-    family = FAMILIES["LlamaForCausalLM"]
-
-    def with_window(keys: ShapeKeys) -> ModelShape:
-        shape = family.read_shape(keys)
-        kind = msgspec.structs.replace(shape.attention[0], window=keys.required("own_window", int))
-        return msgspec.structs.replace(shape, attention=(kind,))
-
-    table = {**FAMILIES, "LlamaForCausalLM": dataclasses.replace(family, read_shape=with_window)}
-    monkeypatch.setattr("workers.contract.checkpoint.architectures.FAMILIES", table)
-    assert read(tmp_path, written(own_window=1)).attention[0].window == 1
-    message = refusal(tmp_path, written(own_window=0))
-    assert message == "a window of 0 tokens is not supported"
-
-
 def test_every_row_of_the_table_is_a_model_and_a_workflow() -> None:
     for architecture, family in FAMILIES.items():
         assert model_class(architecture).__module__.startswith("workers.models.")
@@ -99,44 +81,11 @@ def test_every_row_of_the_table_is_a_model_and_a_workflow() -> None:
         assert workflow_for(family.task, has_kv_cache=cached).task == family.task
 
 
-@pytest.mark.parametrize(
-    ("declared", "keys", "about"),
-    [
-        ("LlamaForCausalLm", {}, "the nearest name is LlamaForCausalLM"),
-        ("LlmaForCausalLM", {}, "the nearest name is LlamaForCausalLM"),
-        ("Qwne3ForCausalLM", {}, "the nearest name is Qwen3ForCausalLM"),
-        ("BertForSequenceClasification", {}, "the nearest name is BertForSequenceClassification"),
-        ("Phi4ForCausalLM", {}, None),
-        ("PhiForCausalLM", {}, None),
-        ("Gemma4ForCausalLM", {}, None),
-        ("MinistralForCausalLM", {}, None),
-        ("OlmoForCausalLM", {}, None),
-        ("MixtralForCausalLM", {}, "a mixture of experts"),
-        ("Qwen3MoeForCausalLM", {}, "a mixture of experts"),
-        ("SomeForCausalLM", {"n_routed_experts": 64}, "a mixture of experts"),
-        ("SomeForCausalLM", {"num_experts": 0}, None),
-        ("LlavaForConditionalGeneration", {}, "a vision-language model"),
-        ("SomeForConditionalGeneration", {"vision_config": {"a": 1}}, "a vision-language model"),
-        ("T5ForConditionalGeneration", {}, "an encoder-decoder"),
-        ("MambaForCausalLM", {}, "a state-space model"),
-        ("Qwen2ForRewardModel", {}, "a reward model"),
-        ("LlamaBidirectionalModel", {}, "a decoder that attends in both directions"),
-        ("X", {"auto_map": {"AutoModel": "a.b"}}, "a model by code of its own, which is never run"),
-        ("X", {}, None),
-    ],
-)
-def test_an_unknown_architecture_is_told_in_a_line(
-    tmp_path: Path, declared: str, keys: dict[str, Any], about: str | None
-) -> None:
+def test_an_unknown_architecture_is_told_in_a_line(tmp_path: Path) -> None:
     """Before anything else is read: the rest of such a file may have any form."""
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({"architectures": [declared], **keys}))
-    with pytest.raises(UnknownArchitectureError) as error:
-        read_model_config(tmp_path)
-    shown = f" ({about})" if about else ""
-    assert str(error.value) == (
-        f"{file}: architecture {declared!r}{shown} is not supported; docs/models.md lists those "
-        "that are"
+    message = refusal(tmp_path, {"architectures": ["MixtralForCausalLM"], "hidden_size": "x"})
+    assert message == (
+        "architecture 'MixtralForCausalLM' is not supported; docs/models.md lists those that are"
     )
 
 
@@ -175,3 +124,52 @@ def test_an_unlimited_tokenizer(tmp_path: Path) -> None:
     plain = read(tmp_path, written("BertModel"))
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": Infinity}')
     assert read(tmp_path, written("BertModel")) == plain
+
+
+FILE = Path("config.json")
+
+
+def unread(keys: ConfigKeys) -> str:
+    with pytest.raises(ModelConfigError) as error:
+        keys.check_all_read()
+    return str(error.value)
+
+
+def test_a_key_that_nothing_has_read() -> None:
+    keys = ConfigKeys(FILE, {"read": 1, "torch_dtype": "float16", "absent": None, "unread": [1]})
+    keys.size("read")
+    assert unread(keys) == "config.json: unread [1] is not known for this architecture"
+    keys.ignore("unread")
+    keys.check_all_read()
+
+
+def test_keys_within_an_object_are_all_read_too() -> None:
+    values = {"text_config": {"hidden_size": 8, "is_decoder": False, "unread": 2}}
+    keys = ConfigKeys(FILE, values)
+    text = keys.nested("text_config")
+    assert text.size("hidden_size") == 8
+    assert unread(keys) == "config.json: text_config.unread 2 is not known for this architecture"
+    with pytest.raises(ModelConfigError, match=r"^config\.json has no 'text_config\.vocab_size'$"):
+        text.size("vocab_size")
+    assert keys.nested("vision_config").optional_size("hidden_size") is None
+
+
+def test_what_no_family_obeys_is_refused_within_an_object() -> None:
+    values: dict[str, Any] = {"text_config": {"quantization_config": {"quant_method": "awq"}}}
+    with pytest.raises(ModelConfigError, match=r"^config\.json: text_config\.quantization_config "):
+        ConfigKeys(FILE, values).nested("text_config")
+
+
+def test_a_familys_own_names() -> None:
+    keys = ConfigKeys(FILE, {"dim": 8, "num_hidden_layers": 2})
+    keys.spell({"hidden_size": "dim", "num_hidden_layers": "n_layers", "vocab_size": "words"})
+    assert (keys.size("hidden_size"), keys.size("num_hidden_layers")) == (8, 2)
+    with pytest.raises(ModelConfigError, match=r"^config\.json has no 'words'$"):
+        keys.size("vocab_size")
+    keys.check_all_read()
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "8", True])
+def test_what_is_not_a_size(value: Any) -> None:
+    with pytest.raises(ModelConfigError, match=r"^config\.json: hidden_size "):
+        ConfigKeys(FILE, {"hidden_size": value}).size("hidden_size")

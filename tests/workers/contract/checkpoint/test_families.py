@@ -1,10 +1,12 @@
 """Keys that families read in their own ways: activations, windows, rotation, earlier forms."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import NomicBertConfig
 
 from tests.workers.contract.checkpoint.config_files import (
     LENGTH,
@@ -135,21 +137,7 @@ def test_phis_names_of_longrope(tmp_path: Path, kind: str) -> None:
 # NomicBERT's two forms: the keys of GPT-2, and those of transformers.
 
 OLD_NOMIC = PUBLISHED["nomic-ai/nomic-embed-text-v1.5"]
-NEW_NOMIC = {
-    "architectures": ["NomicBertModel"],
-    "head_dim": 64,
-    "hidden_act": "silu",
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "layer_norm_eps": 1e-12,
-    "max_position_embeddings": 2048,
-    "model_type": "nomic_bert",
-    "num_attention_heads": 12,
-    "num_hidden_layers": 12,
-    "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"},
-    "type_vocab_size": 2,
-    "vocab_size": 30528,
-}
+NEW_NOMIC = json.loads(NomicBertConfig(architectures=["NomicBertModel"]).to_json_string())
 
 
 def test_nomics_forms_differ_in_length_alone(tmp_path: Path) -> None:
@@ -173,7 +161,7 @@ def test_a_gemma_of_defaults(tmp_path: Path) -> None:
     text = {"hidden_size": 32, "num_hidden_layers": 6}
     wrapper = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text}
     assert read(tmp_path, wrapper).num_layers == 6
-    config = {"architectures": ["GemmaForCausalLM"], "hidden_act": "gelu"}
-    assert read(tmp_path, config | {"hidden_activation": "gelu_pytorch_tanh"}).num_layers == 28
+    config = SIZES | {"architectures": ["GemmaForCausalLM"], "hidden_act": "gelu"}
+    assert read(tmp_path, config | {"hidden_activation": "gelu_pytorch_tanh"}).num_layers == 2
     message = 'hidden_activation "gelu" is not supported'
     assert refusal(tmp_path, config | {"hidden_activation": "gelu"}) == message

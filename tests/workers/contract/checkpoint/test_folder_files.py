@@ -1,6 +1,8 @@
-"""The files of a checkpoint's folder: which are read, and the line that refuses all others."""
+"""The files of a checkpoint's folder: which are read, and the line that refuses all others, or the
+format that they are in."""
 
 import os
+import re
 import socket
 import tracemalloc
 from collections.abc import Callable
@@ -9,11 +11,15 @@ from typing import Any
 
 import pytest
 
+from server.models.model_source import ModelSourceError, model_folder
+from tests.server.checkpoint_folders import LLAMA, write_json
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.checkpoint.folder_files import (
     CONFIG_BYTES,
     UnsafeFileError,
     decoded,
     find_file,
+    find_weights,
     optional,
     read_json,
     read_text,
@@ -72,17 +78,15 @@ def test_a_file_that_may_not_be_read(
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize("name", ["../outside.json", "/etc/passwd", "sub/../../outside.json"])
+@pytest.mark.parametrize(
+    "name", ["../outside.json", "/etc/passwd", "sub/../../outside.json", "link/outside.json"]
+)
 def test_a_name_that_leads_out_of_the_folder(folder: Path, name: str) -> None:
     (folder / "sub").mkdir()
-    with pytest.raises(UnsafeFileError, match="out of the checkpoint's folder"):
-        find_file(folder, name)
-
-
-def test_a_folder_that_leads_out_of_the_folder(folder: Path) -> None:
-    (folder / "1_Pooling").symlink_to("..")
-    with pytest.raises(UnsafeFileError, match="out of the checkpoint's folder"):
-        read_json(folder, "1_Pooling/outside.json")
+    (folder / "link").symlink_to("..")
+    for read in (find_file, read_json):
+        with pytest.raises(UnsafeFileError, match="out of the checkpoint's folder"):
+            read(folder, name)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a" * 5000])
@@ -171,3 +175,51 @@ def test_a_text_that_is_not_utf8(folder: Path) -> None:
     (folder / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(ModelConfigError, match=r"chat_template\.jinja cannot be read"):
         read_text(folder, "chat_template.jinja")
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(ModelConfigError) as error:
+        read_model_config(folder)
+    return str(error.value)
+
+
+def test_an_adapter(tmp_path: Path) -> None:
+    write_json(tmp_path / "adapter_config.json", {"base_model_name_or_path": "Qwen/Qwen3-8B"})
+    (tmp_path / "adapter_model.safetensors").touch()
+    assert refusal(tmp_path) == (
+        f"{tmp_path} is an adapter of Qwen/Qwen3-8B, not a model: merge it into the weights"
+    )
+    write_json(tmp_path / "adapter_config.json", {})
+    assert f"{tmp_path} is an adapter, not a model" in refusal(tmp_path)
+
+
+def test_gguf_files(tmp_path: Path) -> None:
+    """In the folder, or in folders of their own."""
+    (tmp_path / "Q4_K_M").mkdir()
+    inner, file = tmp_path / "Q4_K_M/llama-00001-of-00002.gguf", tmp_path / "llama-q4.gguf"
+    inner.touch()
+    assert refusal(tmp_path).startswith(f"{tmp_path} holds GGUF files; ")
+    inner.unlink()
+    file.write_bytes(b"GGUF")
+    assert refusal(tmp_path).startswith(f"{tmp_path} holds GGUF files; GGUF is not read: serve the")
+    with pytest.raises(ModelSourceError, match=re.escape(f"{file} is a GGUF file; GGUF is not")):
+        model_folder(str(file), "auto")
+    write_json(tmp_path / "config.json", LLAMA)
+    read_model_config(tmp_path)
+    with pytest.raises(ModelConfigError, match="holds GGUF files"):
+        find_weights(tmp_path)
+
+
+def test_mistrals_own_format(tmp_path: Path) -> None:
+    write_json(tmp_path / "params.json", {"dim": 4096})
+    assert refusal(tmp_path) == f"config.json is missing from {tmp_path}"
+    (tmp_path / "consolidated.safetensors").touch()
+    assert refusal(tmp_path).startswith(f"{tmp_path} is in Mistral's own format (params.json, ")
+
+
+def test_beside_a_checkpoint_they_are_no_matter(tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", LLAMA)
+    for name in ("model.safetensors", "consolidated.safetensors", "params.json", "a.gguf"):
+        (tmp_path / name).touch()
+    read_model_config(tmp_path)
+    assert [file.name for file in find_weights(tmp_path).files] == ["model.safetensors"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.server.checkpoint_folders import BERT, LLAMA
-from tests.workers.contract.checkpoint.config_files import read
+from tests.workers.contract.checkpoint.config_files import PUBLISHED, read
 from workers.contract.config import AskedTask
 from workers.contract.model_config import UnsupportedKeyError
 
@@ -14,17 +14,9 @@ GTE_QWEN2 = {
     "AutoModel": "modeling_qwen.Qwen2Model",
     "AutoModelForCausalLM": "modeling_qwen.Qwen2ForCausalLM",
 }
+HEADS = ("Model", "ForSequenceClassification", "ForMaskedLM")
 NOMIC = "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert"
-NOMICBERT: dict[str, Any] = {
-    "architectures": ["NomicBertModel"],
-    "n_embd": 32,
-    "n_inner": 64,
-    "n_head": 4,
-    "n_layer": 2,
-    "n_positions": 64,
-    "vocab_size": 64,
-    "activation_function": "swiglu",
-}
+NOMICBERT = PUBLISHED["nomic-ai/nomic-embed-text-v1.5"]
 
 
 @pytest.mark.parametrize(
@@ -32,11 +24,8 @@ NOMICBERT: dict[str, Any] = {
     [
         (LLAMA, "embed"),
         (LLAMA, "rerank"),
-        (LLAMA | {"architectures": ["LlamaForSequenceClassification"]}, None),
-        (LLAMA | {"architectures": ["LlamaModel"]}, None),
-        (BERT, None),
-        (BERT | {"architectures": ["BertForMaskedLM"]}, None),
-        (BERT | {"architectures": ["BertForSequenceClassification"]}, None),
+        *((LLAMA | {"architectures": [f"Llama{head}"]}, None) for head in HEADS[:2]),
+        *((BERT | {"architectures": [f"Bert{head}"]}, None) for head in HEADS),
     ],
 )
 def test_embedders_and_rerankers_are_refused(

@@ -13,6 +13,7 @@ from tests.workers.contract.checkpoint.config_files import (
     LLAMA3,
     LONGROPE,
     PUBLISHED,
+    SIZES,
     YARN,
     refusal,
     written,
@@ -26,13 +27,7 @@ TEXT = {"hidden_size": 32, "num_hidden_layers": 6}
 """The `text_config` of the wrapper."""
 BASES: dict[str, Keys] = {
     "llama": written(),
-    "small": written(
-        hidden_size=64,
-        num_attention_heads=4,
-        num_hidden_layers=4,
-        num_key_value_heads=None,
-        head_dim=None,
-    ),
+    "small": written(**SIZES, head_dim=None) | {"num_key_value_heads": None},
     "phi": PUBLISHED["microsoft/Phi-3.5-mini-instruct"],
     "nomic": PUBLISHED["nomic-ai/nomic-embed-text-v1.5"],
     "wrapper": {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}},
@@ -62,22 +57,18 @@ OF_LLAMA: list[Refused] = [
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor "),
     ("llama", {"logit_scale": 0.1}, "logit_scale "),
     ("llama", {"llama_4_scaling": {"beta": 0.1}}, "llama_4_scaling "),
-    ("small", {"num_attention_heads": 5}, "hidden_size 64 is not divisible by 5 attention heads"),
+    ("small", {"num_attention_heads": 5}, "hidden_size 32 is not divisible by 5 attention heads"),
     (
         "small",
         {"num_key_value_heads": 3},
-        "4 attention heads are not divisible by 3 key/value heads",
+        "2 attention heads are not divisible by 3 key/value heads",
     ),
     ("small", {"num_hidden_layers": 0}, "num_hidden_layers 0 is less than 1"),
+    ("small", {"layer_types": ["full_attention"]}, "layer_types has 1 entries for 2 layers"),
     (
         "small",
-        {"layer_types": ["full_attention"] * 3},
-        "layer_types has 3 entries for 4 layers",
-    ),
-    (
-        "small",
-        {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]},
-        "layer_types has 'sliding_attention', which is not supported here",
+        {"layer_types": ["odd", "even"]},
+        "layer_types has 'odd', which is not supported here",
     ),
 ]
 OF_ROPE: list[tuple[Keys, str]] = [
@@ -97,20 +88,12 @@ OF_PHI: list[Refused] = [
     ("phi", {"full_attn_mod": 2}, "full_attn_mod 2 is not supported"),
     ("phi", {"partial_rotary_factor": 0.7}, "67 of 96 dimensions of a head cannot be rotated"),
     ("phi", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope type 'linear' is not"),
-    (
-        "phi",
-        {"rope_scaling": {"type": "su", "short_factor": [1.0], "long_factor": [1.0]}},
-        "1 factors do not fit 48 pairs",
-    ),
+    ("phi", {"rope_scaling": LONGROPE | {"type": "su"}}, "64 factors do not fit 48 pairs"),
 ]
 OF_NOMIC: list[Refused] = [
     ("nomic", {"moe_every_n_layers": 2, "num_experts": 8, "moe_top_k": 2}, "num_experts 8 "),
     ("nomic", {"hidden_size": 512}, "n_embd 768 and hidden_size 512 differ"),
-    (
-        "nomic",
-        {"activation_function": "gelu"},
-        "'gelu' is not supported (one of swiglu, geglu)",
-    ),
+    ("nomic", {"activation_function": "gelu"}, "'gelu' is not supported (one of swiglu, geglu)"),
     ("nomic", {"prenorm": True}, "prenorm true"),
     ("nomic", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction 0.5"),
     ("nomic", {"qkv_proj_bias": True}, "qkv_proj_bias true"),
@@ -145,11 +128,8 @@ def refused() -> Iterator[Refused]:
         yield "llama", {"rope_scaling": others}, f" has no 'rope_scaling.{missing}'"
     for own, named in OF_A_WRAPPED_GEMMA:
         yield "wrapper", {"text_config": TEXT | own}, named
-    yield (
-        "wrapper",
-        {"tie_word_embeddings": False, "text_config": TEXT},
-        "tie_word_embeddings and text_config.tie_word_embeddings differ",
-    )
+    untied = {"tie_word_embeddings": False, "text_config": TEXT}
+    yield "wrapper", untied, "tie_word_embeddings and text_config.tie_word_embeddings differ"
     yield "wrapper", {"audio_config": {}, "text_config": TEXT}, "audio_config {} is not known"
 
 

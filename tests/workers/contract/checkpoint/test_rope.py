@@ -26,9 +26,11 @@ def rope_of(folder: Path, **changes: Any) -> RopeConfig:
 
 
 def test_the_earlier_spelling(tmp_path: Path) -> None:
-    linear = {"type": "linear", "factor": 2}
+    linear, dynamic = {"type": "linear", "factor": 2}, {"type": "dynamic", "factor": 4.0}
     rope = rope_of(tmp_path, rope_scaling=linear, rope_theta=5e5)
     assert rope == RopeConfig(theta=5e5, scaling=LinearScaling(factor=2.0))
+    up_to = DynamicScaling(original_max_position=POSITIONS)  # where it changes nothing
+    assert rope_of(tmp_path, rope_scaling=dynamic) == RopeConfig(scaling=up_to)
 
 
 @pytest.mark.parametrize(
@@ -57,17 +59,8 @@ def test_where_the_original_length_is(tmp_path: Path, scaling: Any, kind: Any) -
         (YARN, 4096),
         (YARN | {"factor": 1.5}, POSITIONS),
         ({"rope_type": "dynamic", "factor": 4.0}, POSITIONS),
-        (
-            {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 1024},
-            1024,
-        ),
+        ({"rope_type": "dynamic", "original_max_position_embeddings": 1024}, 1024),
     ],
 )
 def test_how_long_a_text_may_be(tmp_path: Path, scaling: Any, limit: int) -> None:
     assert read(tmp_path, written(rope_scaling=scaling)).max_model_len == limit
-
-
-def test_dynamic_scaling_is_none_up_to_its_length(tmp_path: Path) -> None:
-    dynamic = {"type": "dynamic", "factor": 4.0}
-    scaling = DynamicScaling(original_max_position=POSITIONS)
-    assert rope_of(tmp_path, rope_scaling=dynamic) == RopeConfig(scaling=scaling)

@@ -30,6 +30,7 @@ from workers.contract.model_config import (
     NormalizeConfig,
     PoolingConfig,
 )
+from workers.contract.reranking import RerankConfig
 
 SIZE = 32
 IDENTITY = torch.nn.Identity()
@@ -53,13 +54,13 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def original(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("embedder")
     dense, norm = library.Dense(SIZE, 16, activation_function=IDENTITY), library.LayerNorm(16)
-    saved(folder, transformer(bert), library.Pooling(SIZE), dense, norm)
+    saved(folder, transformer(bert), library.Pooling(SIZE), dense, norm, library.Normalize())
     return folder
 
 
 @pytest.fixture
 def embedder(original: Path, tmp_path: Path) -> Path:
-    """A folder of its own for a BERT with three modules, which is supported."""
+    """A folder of its own for a BERT with four modules, which is supported."""
     return Path(shutil.copytree(original, tmp_path / "embedder"))
 
 
@@ -70,9 +71,12 @@ def refusal(folder: Path) -> str:
     return str(error.value)
 
 
-def write_modules(folder: Path, *kinds: str) -> None:
-    modules = [{"type": f"sentence_transformers.models.{kind}", "path": ""} for kind in kinds]
+def write_modules(folder: Path, *kinds: str) -> str:
+    """The modules' types, as a message lists them."""
+    types = [f"sentence_transformers.models.{kind}" for kind in kinds]
+    modules = [{"type": own, "path": str(i) if i else ""} for i, own in enumerate(types)]
     (folder / "modules.json").write_text(json.dumps(modules))
+    return ", ".join(types)
 
 
 def test_what_is_obeyed(bert: Path, tmp_path: Path) -> None:
@@ -155,6 +159,7 @@ OF_MODULES: list[tuple[str, dict[str, Any], str]] = [
     ("2_Dense", {"activation_function": "my.own.Tanh"}, r"my\.own\.Tanh is not supported"),
     ("2_Dense", {"activation_function": "torch.nnx.Tanh"}, r"torch\.nnx\.Tanh is not supported"),
     ("3_LayerNorm", {"eps": 1e-3}, "eps"),
+    ("4_Normalize", {"module_input_name": "token_embeddings"}, 'name "token_embeddings"'),
 ]
 OF_THE_MODEL: list[tuple[str, dict[str, Any]]] = [
     ("sentence_bert_config.json", {"transformer_task": "retrieval"}),
@@ -197,11 +202,8 @@ def test_what_a_file_says_and_is_not_obeyed(
 
 @pytest.mark.parametrize("name", ["torch.nn.Tanh", "torch.nn.modules.activation.Tanh", None])
 def test_names_of_an_activation(embedder: Path, name: str | None) -> None:
-    file = embedder / "2_Dense" / "config.json"
-    written = json.loads(file.read_text())
-    assert written.pop("activation_function") == "torch.nn.modules.linear.Identity"
-    file.write_text(json.dumps(written | ({"activation_function": name} if name else {})))
-    module, _ = read_model_config(embedder).modules
+    change(embedder / "2_Dense" / "config.json", activation_function=name)
+    module, *_ = read_model_config(embedder).modules
     assert isinstance(module, DenseConfig)
     assert module.activation == "Tanh"
 
@@ -209,41 +211,31 @@ def test_names_of_an_activation(embedder: Path, name: str | None) -> None:
 def test_modules_that_are_not_where_they_must_be(embedder: Path) -> None:
     file = embedder / "modules.json"
     model, *behind = json.loads(file.read_text())
-    file.write_text(json.dumps([model, *behind, behind[-1]]))
+    file.write_text(json.dumps([model, *behind, behind[2]]))
     assert refusal(embedder) == f"{file}: two modules are in the folder '3_LayerNorm'"
     file.write_text(json.dumps([model | {"path": "0_Transformer"}, *behind]))
     assert "a model in '0_Transformer' is not supported" in refusal(embedder)
     file.write_text(json.dumps([model | {"type": "custom_st.Transformer"}, *behind]))
-    assert "module custom_st.Transformer is not supported" in refusal(embedder)
+    assert refusal(embedder).startswith(f"{file}: custom_st.Transformer, ")
 
 
 @pytest.mark.parametrize(
-    ("kinds", "named"),
+    "kinds",
     [
-        (["Transformer", "Normalize", "Pooling"], "Transformer, Normalize, Pooling do not begin"),
-        (["Transformer", "Pooling", "Pooling"], "Transformer, Pooling, Pooling do not"),
-        (["Transformer"], "Transformer do not begin with Transformer, Pooling"),
-        (["Pooling", "Transformer"], "Pooling, Transformer do not begin"),
-        (["Transformer", "SpladePooling"], "SpladePooling is not supported"),
-        (["Router", "Pooling"], "Router is not supported"),
-        (["BoW"], "BoW is not supported"),
-        *(
-            (["Transformer", kind, "Pooling"], f"{kind} is not supported")
-            for kind in ("WeightedLayerPooling", "CNN", "LSTM", "WordWeights")
-        ),
+        "Transformer Normalize Pooling",
+        "Transformer Pooling Pooling",
+        "Transformer",
+        "Pooling Transformer",
+        "Transformer SpladePooling",
+        "Router Pooling",
+        "BoW",
+        "Transformer CNN Pooling",
+        "Transformer Pooling WordWeights",
     ],
 )
-def test_modules_in_another_order_or_of_another_kind(
-    embedder: Path, kinds: list[str], named: str
-) -> None:
-    write_modules(embedder, *kinds)
-    assert named in refusal(embedder)
-
-
-def test_normalised_token_states(bert: Path, tmp_path: Path) -> None:
-    states = library.Normalize(module_input_name="token_embeddings")
-    saved(tmp_path, transformer(bert), library.Pooling(SIZE), states)
-    assert '2_Normalize/config.json: module_input_name "token_embeddings"' in refusal(tmp_path)
+def test_modules_in_another_order_or_of_another_kind(embedder: Path, kinds: str) -> None:
+    types = write_modules(embedder, *kinds.split())
+    assert f"{types} are not supported (first Transformer, Pooling, then " in refusal(embedder)
 
 
 def test_arguments_for_loading(embedder: Path) -> None:
@@ -281,24 +273,35 @@ def test_a_sparse_encoder(tmp_path: Path) -> None:
     assert "max_active_dims 16 is not supported" in refusal(written)
 
 
+def test_the_answers_of_a_causal_reranker(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    write_modules(tmp_path, "Transformer", "LogitScore")
+    change(tmp_path / "sentence_bert_config.json", transformer_task="text-generation")
+    (tmp_path / "1").mkdir()
+    file = tmp_path / "1" / "config.json"
+    for other, tokens in ((None, (9,)), (0, (9, 0))):
+        change(file, true_token_id=9, false_token_id=other)
+        assert read_model_config(tmp_path).reranking == RerankConfig(token_ids=tokens)
+    change(file, module_input_name="logits")
+    assert f'{file}: module_input_name "logits" is not supported' in refusal(tmp_path)
+
+
 def test_a_generator_with_another_module(tmp_path: Path) -> None:
     save_llama(tmp_path)
-    write_modules(tmp_path, "Transformer", "WordWeights")
-    assert "WordWeights is not supported" in refusal(tmp_path)
+    types = write_modules(tmp_path, "Transformer", "WordWeights")
+    assert f"{types} are not supported (first Transformer, then nothing)" in refusal(tmp_path)
 
 
-def test_a_decoder_whose_states_are_pooled_is_an_embedder(tmp_path: Path) -> None:
+def test_a_decoder_whose_states_are_pooled_by_the_last_token_is_an_embedder(
+    tmp_path: Path,
+) -> None:
     save_embedding_llama(tmp_path)
     config = read_model_config(tmp_path)
     assert config.architecture == "LlamaModel"
     assert config.has_kv_cache
     assert config.pooling == PoolingConfig(modes=("lasttoken",))
-    assert config.modules == (NormalizeConfig(),)
     assert config.embedding.prompts == PROMPTS
-
-
-def test_a_causal_model_is_pooled_by_its_last_token_alone(tmp_path: Path) -> None:
-    save_embedding_llama(tmp_path, pooling="mean")
+    change(tmp_path / "1_Pooling/config.json", pooling_mode="mean")
     assert "pooling_mode mean over a causal model is not supported (lasttoken)" in refusal(tmp_path)
 
 
@@ -308,18 +311,17 @@ def test_a_classifier_whose_states_are_pooled_is_an_encoder(embedder: Path) -> N
 
 
 def test_a_task_that_is_asked_for_overrides_the_modules(tmp_path: Path) -> None:
+    """Without modules a generator that is to embed pools its last token."""
     save_embedding_llama(tmp_path)
     generator = read_model_config(tmp_path, "generate")
     assert generator.architecture == "LlamaForCausalLM"
     assert generator.modules == ()
-    assert read_model_config(tmp_path, "embed") == read_model_config(tmp_path)
-
-
-def test_a_generator_that_is_to_embed_pools_its_last_token(tmp_path: Path) -> None:
-    save_llama(tmp_path)
-    config = read_model_config(tmp_path, "embed")
-    assert config.architecture == "LlamaModel"
-    assert config.pooling.modes == ("lasttoken",)
+    own = read_model_config(tmp_path, "embed")
+    assert own == read_model_config(tmp_path)
+    (tmp_path / "modules.json").unlink()
+    embedder = read_model_config(tmp_path, "embed")
+    assert (embedder.architecture, embedder.pooling) == (own.architecture, own.pooling)
+    assert (own.modules, embedder.modules) == ((NormalizeConfig(),), ())
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
-"""Encode steps -> tensors, on steps small enough to be worked out by hand."""
+"""Encode steps -> tensors, and groups of rows, small enough to be worked out by hand."""
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
 from tests.workers.step_maker import encoder_step, int32
+from workers.contract.messages import DecodeStep
 from workers.step.packed_step import PackedStep
+from workers.step.rows import StepRows
 
 CPU = torch.device("cpu")
 
@@ -37,3 +40,29 @@ def test_token_states_are_picked(unpooled: bytes, types: list[list[int]] | None)
     assert (step.unpooled_lens is None) == (unpooled == b"")
     assert step.unpooled_lens is None or step.unpooled_lens.tolist() == [1, 0, 0]
     assert (step.token_types is None) == (types is None)
+
+
+def rows_of(groups: list[int]) -> StepRows:
+    count = 12
+    message = DecodeStep(
+        step=0,
+        tokens=bytes(4 * count),
+        query_lens=int32([1] * count),
+        slots=int32(list(range(count))),
+        sample=bytes(count),
+        starts=int32([500] * count),
+        groups=int32(groups),
+    )
+    return StepRows.of(message)
+
+
+def test_groups_of_a_subset_are_counted_anew() -> None:
+    rows = rows_of([1, 3, 128, 4, 2, 64, 8, 4, 256])
+    assert rows.groups.tolist() == [[1, 3, 128], [4, 2, 64], [8, 4, 256]]
+    subset = np.array([0, 2, 3, 5, 8, 9, 11])
+    assert rows.groups_among(subset).tolist() == [[1, 2, 128], [4, 3, 256]]
+    assert rows.groups_among(np.arange(12)).tolist() == rows.groups.tolist()
+
+
+def test_a_step_without_groups() -> None:
+    assert rows_of([]).groups.shape == (0, 3)

@@ -1,4 +1,4 @@
-"""Declarations in an embedder's folder beside its weights."""
+"""Declarations of an embedder's folder, and of a classifier's labels and scores."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.contract.checkpoint.config_files import SIZES, read
+from tests.workers.contract.checkpoint.config_files import SIZES, read, written
 from workers.contract.model_config import EmbeddingConfig, ModelConfigError
 
 CONFIG = SIZES | {"architectures": ["BertModel"], "hidden_size": 16}
@@ -58,3 +58,48 @@ def test_dimensions(tmp_path: Path) -> None:
 def test_what_cannot_be_is_named(tmp_path: Path, settings, config, named) -> None:
     with pytest.raises(ModelConfigError, match=named):
         read_embedding(tmp_path, settings, **config)
+
+
+CLASSIFIER = {
+    key: value
+    for key, value in written("BertForSequenceClassification").items()
+    if key not in ("id2label", "label2id", "num_labels")
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels"),
+    [
+        ({}, ("LABEL_0", "LABEL_1")),
+        ({"num_labels": 1}, ("LABEL_0",)),
+        ({"id2label": {"1": "bad", "0": "good"}}, ("good", "bad")),
+        ({"id2label": {"0": "good", "7": "bad"}}, ("good", "LABEL_1")),
+        ({"id2label": None, "num_labels": 3}, ("LABEL_0", "LABEL_1", "LABEL_2")),
+    ],
+)
+def test_labels_are_in_the_order_of_their_numbers(
+    tmp_path: Path, changes: dict[str, Any], labels: tuple[str, ...]
+) -> None:
+    config = read(tmp_path, CLASSIFIER | changes)
+    assert config.labels == labels
+    assert config.num_labels == len(labels)
+
+
+IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sigmoid"),
+    [
+        ({"num_labels": 1}, True),
+        ({"num_labels": 1, "sbert_ce_default_activation_function": IDENTITY}, False),
+        ({"num_labels": 1, "sentence_transformers": {"activation_fn": IDENTITY}}, False),
+        ({"num_labels": 2}, False),
+        ({"num_labels": 2, "problem_type": "single_label_classification"}, False),
+        ({"num_labels": 2, "problem_type": "multi_label_classification"}, True),
+    ],
+)
+def test_which_scores_are_probabilities_of_their_own(
+    tmp_path: Path, changes: dict[str, Any], sigmoid: bool
+) -> None:
+    assert read(tmp_path, CLASSIFIER | changes).sigmoid_scores is sigmoid
