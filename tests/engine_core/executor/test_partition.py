@@ -155,15 +155,14 @@ def connected(stages: Sequence[StageCosts | None]) -> list[WorkerConnected]:
 @pytest.mark.parametrize(
     ("changes", "stages", "layers", "logged"),
     [
-        ({}, [costs(head=2.4)] * 2, [17, 15],
-         ["17, 15; expected to be busy: decoding 98%, 100%; prompts 100%, 85%"]),
+        ({}, [costs(head=2.4)] * 2, [17, 15], ["17, 15"]),
         ({"stage_layers": (1, 31)}, [None, None], [1, 31], ["1, 31"]),
         ({}, [None] * 3, [11, 11, 10], ["11, 11, 10"]),
         ({}, [None], [32], []),
     ],
     ids=["measured", "asked for", "nothing measured", "one stage"],
 )  # fmt: skip
-def test_the_log_names_layers_and_busy_shares(
+def test_the_log_names_the_layers(
     caplog: pytest.LogCaptureFixture, changes: dict[str, Any], stages: list[StageCosts | None],
     layers: list[int], logged: list[str],
 ) -> None:  # fmt: skip
