@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+import weakref
 from array import array
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -36,32 +36,23 @@ class DecoderPreprocessor(TokenizerThreads):
 
     def __init__(self, config: ExecutionConfig, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer, config.max_model_len)
-        self._compiler_threads = CompilerThreads(compiler_for(config, tokenizer))
-        self._ready = select.epoll()
-        self._ready.register(super().fileno(), select.EPOLLIN)
-        self._ready.register(self._compiler_threads.fileno(), select.EPOLLIN)
-
-    def fileno(self) -> int:
-        return self._ready.fileno()
+        self._compiler_threads = CompilerThreads(compiler_for(config, tokenizer), self._ready)
+        weakref.finalize(self, self._compiler_threads.close)
 
     def put(self, job: Job, texts: list[Text]) -> JobInputs | None:
         done = super().put(job, texts)
-        return None if done is None else self._compile(done)
+        return done if done is not None and self._is_compiled(done) else None
 
     def take(self) -> list[JobInputs]:
-        compiled = map(self._compile, super().take())
-        ready = [inputs for inputs in compiled if inputs is not None]
-        return ready + self._compiler_threads.take()
+        return [inputs for inputs in super().take() if self._is_compiled(inputs)]
 
-    def _compile(self, inputs: JobInputs) -> JobInputs | None:
-        """The job's inputs, or None while its grammar is compiled."""
+    def _is_compiled(self, inputs: JobInputs) -> bool:
+        """Whether the job needs no grammar, or has it. Otherwise have it compiled."""
         message = inputs.job.message
         grammar = message.params.grammar if isinstance(message, GenerateJob) else None
-        if grammar is None or inputs.refusal is not None:
-            return inputs
-        if not inputs.job.ended:
-            self._compiler_threads.put(inputs, grammar)
-        return None
+        if grammar is None or inputs.refusal is not None or inputs.grammar is not None:
+            return True
+        return not inputs.job.ended and self._compiler_threads.put(inputs, grammar)
 
 
 class DecoderProcessor:

@@ -93,9 +93,9 @@ class TokenizerThreads:
 
     def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
         """Texts of more than `max_model_len` tokens need not be tokenized further than that."""
-        self._tokenized: Mailbox[JobInputs] = Mailbox()
+        self._ready: Mailbox[JobInputs] = Mailbox()
         self._short, self._long = (
-            self._started_lane(name, _Lane(tokenizer, max_model_len, self._tokenized))
+            self._started_lane(name, _Lane(tokenizer, max_model_len, self._ready))
             for name in ("tokenize-short", "tokenize-long")
         )
 
@@ -106,7 +106,7 @@ class TokenizerThreads:
 
     def fileno(self) -> int:
         """Readable when `take` has something, for the loop's poller."""
-        return self._tokenized.fileno()
+        return self._ready.fileno()
 
     def put(self, job: Job, texts: list[Text]) -> JobInputs | None:
         """Queue a job's texts. Returns its inputs at once where there is nothing to wait for: a job
@@ -119,7 +119,7 @@ class TokenizerThreads:
 
     def take(self) -> list[JobInputs]:
         """The inputs that became ready, or are refused, since the last call."""
-        return self._tokenized.take()
+        return self._ready.take()
 
 
 class _Lane:
