@@ -12,7 +12,6 @@ from engine_core.client.pending_jobs import EncodeCall, Encoded, GenerateStream
 from engine_core.loop.transport import AsyncDealer
 from engine_core.messages import (
     Abort,
-    Accepted,
     Beat,
     EncodeJob,
     EngineInfo,
@@ -35,8 +34,8 @@ of that length does not run empty meanwhile."""
 class CircuitBreaker:
     """Refuses an API key's jobs for a while after the engine has refused one like them.
 
-    Then one job probes the engine, and the others are refused for as long again, or until the probe
-    is accepted. If no job comes to probe for that long, the refusal is forgotten.
+    Then one job probes the engine, and others are refused for as long again, or until it is
+    accepted. If none comes to probe for that long, the refusal is forgotten.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,8 +45,7 @@ class CircuitBreaker:
         self._until = self._seconds = 0.0
 
     def check(self, priority: int) -> None:
-        """Raises RefusalError `overloaded` for a job that would begin no earlier than the one that
-        the engine has refused."""
+        """Raises RefusalError for a job that would begin no earlier than the one refused."""
         refusal = self._refusal
         if refusal is None or priority < self._priority:
             return
@@ -55,8 +53,8 @@ class CircuitBreaker:
             raise refusal.copy()
 
     def probe(self, priority: int) -> bool:
-        """Whether a job that is about to be sent is the probe. Others are then refused until it is
-        answered. Raises RefusalError as `check` does."""
+        """Whether a job that is about to be sent is the probe. Raises RefusalError as `check`
+        does."""
         self.check(priority)
         if self._refusal is None or priority < self._priority:
             return False
@@ -132,7 +130,7 @@ class EngineClient:
         """Submit prompts (texts or int32 ids as bytes), and wait until the engine accepts them.
 
         Without an answer by the `deadline` (loop time), the stream has ended, without any prompt.
-        Raises RefusalError if the engine refuses them. Cancelling the wait aborts the job.
+        Raises RefusalError if they are refused. Cancelling aborts the job.
         """
         texts, ids = texts or [], ids or []
         job = next(self._ids)
@@ -212,17 +210,15 @@ class EngineClient:
 
     async def _submit(
         self, waiting: GenerateStream | EncodeCall, message: GenerateJob | EncodeJob
-    ) -> Accepted:
+    ) -> None:
         if self._over is not None:
             raise self._over.copy()
-        if self.dead:
-            raise self._death()
         breaker = self.breakers[message.key.number]
         is_probe = breaker.probe(message.priority)
         self._jobs[message.id] = waiting
         self.send(message)
         try:
-            accepted = await waiting.accepted
+            await waiting.accepted
         except asyncio.CancelledError:
             self._drop(message.id)
             raise
@@ -232,7 +228,6 @@ class EngineClient:
             raise
         if is_probe:
             breaker.accepted()
-        return accepted
 
     def _drop(self, job: int) -> None:
         if self._jobs.pop(job, None) is not None:
@@ -261,18 +256,18 @@ class EngineClient:
             if isinstance(stream := jobs.get(output.job), GenerateStream):
                 stream.push(output)
         for part in outputs.encoded:
-            call = jobs.get(part.job)
-            if call is not None and not isinstance(call, GenerateStream) and call.push(part):
+            if isinstance(call := jobs.get(part.job), EncodeCall) and call.push(part):
                 self.forget(part.job)
         self._fail(outputs.failed)
 
     def _fail(self, refusals: list[Failed]) -> None:
         for failed in refusals:
-            # A dying engine fails its jobs first; its socket closes only a moment later.
-            self.dead |= failed.code == "engine_dead"
             if (job := self._jobs.pop(failed.id, None)) is not None:
                 error = RefusalError(failed.code, failed.message, failed.param, failed.retry_after)
                 job.fail(error)
+        # A dying engine fails its jobs first; its socket closes only a moment later.
+        if any(failed.code == "engine_dead" for failed in refusals):
+            self._lost()
 
     def _lost(self) -> None:
         self.dead = True

@@ -29,10 +29,7 @@ MAX_PROMPT_SCORES = 1 << 22
 
 
 class DecoderPreprocessor(TokenizerThreads):
-    """Tokenizes the prompts of a job, then compiles its grammar.
-
-    A grammar is compiled before anything else is found to be wrong with the job.
-    """
+    """Tokenizes the prompts of a job, then compiles its grammar."""
 
     def __init__(self, config: ExecutionConfig, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer, config.max_model_len)
@@ -56,8 +53,8 @@ class DecoderPreprocessor(TokenizerThreads):
 
 
 class DecoderProcessor:
-    """Turns each prompt into `n` requests, after checking that one alone fits the model and the KV
-    cache. A request is made when its turn has come: there may be thousands."""
+    """Turns each prompt into `n` requests, made when their turn has come, after checking that one
+    alone fits the model and the KV cache."""
 
     def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
         self._vocab_size = config.model.vocab_size
@@ -112,8 +109,8 @@ class DecoderProcessor:
         return Accepted(message.id, counts, ids, ignored=ignored), requests()
 
     def _barred(self, params: SamplingParams) -> bytes:
-        """The tokens that must not come before `min_tokens` others, int32. With a grammar there are
-        none: its matcher forbids them, unless the text cannot go on."""
+        """The tokens that must not come before `min_tokens` others, int32. A grammar's matcher
+        forbids them itself, unless the text cannot go on."""
         if params.min_tokens == 0 or params.grammar is not None:
             return b""
         own = frozenset[int]() if params.ignore_eos else params.eos_token_ids
@@ -121,8 +118,6 @@ class DecoderProcessor:
         return array("i", [token for token in ends if 0 <= token < self._vocab_size]).tobytes()
 
     def _check_ids(self, params: SamplingParams) -> None:
-        if not (params.logit_bias or params.allowed_token_ids or params.bad_words):
-            return
         named = {
             "logit_bias": params.logit_bias,
             "allowed_token_ids": params.allowed_token_ids,
