@@ -106,46 +106,36 @@ class GrammarCompiler:
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Lets other threads run. Raises GrammarError if the grammar is wrong or too complex."""
         ignored: tuple[str, ...] = ()
-        if grammar.kind == "loose_json_schema":
-            start, ignored = self._loose(grammar.source)
-        elif grammar.kind == "json_schema":
-            start = self._strict(grammar.source)
-        else:
+        if grammar.kind in ("regex", "choice"):
             start = self._start_of_text(grammar.kind, grammar.source)
+        else:
+            start, ignored = self._schema(grammar.source, strict=grammar.kind == "json_schema")
         return CompiledGrammar(start, self._end, self._words, ignored)
 
-    def _strict(self, source: str) -> LLMatcher:
-        """Raises GrammarError, with the path of the keyword, unless the whole schema is followed.
-        Objects that list their properties have no others."""
-        root = decoded(source)
-        exploding = list(self._exploding(source, root))
-        text, unheld = rewritten(root, closed=True)
-        for fault in [*unheld, *exploding]:
-            raise GrammarError(f"{path_text(fault.path)}: {fault.reason}")
-        try:
-            return self._start_of_schema(text)
-        except GrammarError as error:
-            path = self._fault(decoded(source), set(), time.monotonic() + _SEARCH_S, closed=True)
-            raise GrammarError(f"{path_text(path or _ROOT)}: {error}") from None
-
-    def _loose(self, source: str) -> tuple[LLMatcher, tuple[str, ...]]:
+    def _schema(self, source: str, *, strict: bool) -> tuple[LLMatcher, tuple[str, ...]]:
         """The schema as far as it can be followed, and the paths of what is left out.
 
-        Raises GrammarError for what is no schema.
+        If it is `strict` nothing is, and objects that list their properties have no others: raises
+        GrammarError, with the path of the keyword. Raises GrammarError for what is no schema, too.
         """
         root = decoded(source)
         deadline = time.monotonic() + _SEARCH_S
-        left_out = {fault.path for fault in self._exploding(source, root)}
+        left_out: set[SchemaPath] = set()
+        faults = list(self._exploding(root))
         while True:
-            text, unheld = rewritten(without(root, left_out), closed=False)
+            left_out |= {fault.path for fault in faults}
+            text, unheld = rewritten(without(root, left_out), closed=strict)
+            for fault in [*faults, *unheld] if strict else ():
+                raise GrammarError(f"{path_text(fault.path)}: {fault.reason}")
             try:
                 compiled = self._start_of_schema(text)
-            except GrammarError:
-                if (path := self._fault(root, left_out, deadline, closed=False)) is None:
+            except GrammarError as error:
+                path = self._fault(root, left_out, deadline, closed=strict)
+                if path is None and not strict:
                     return self._start_of_schema("{}"), (path_text(_ROOT),)
-                left_out.add(path)
+                faults = [Unheld(path or _ROOT, str(error))]
             else:
-                paths = left_out | {fault.path for fault in unheld}
+                paths = left_out.union(fault.path for fault in unheld)
                 return compiled, tuple(sorted(map(path_text, paths)))
 
     def _fault(
@@ -167,12 +157,12 @@ class GrammarCompiler:
         except TimeoutError:
             return None
 
-    def _exploding(self, source: str, root: Any) -> Iterator[Unheld]:
+    def _exploding(self, root: Any) -> Iterator[Unheld]:
         """The patterns that grow too complex while a text is written."""
-        for path, schema in schemas_in(root) if '"pattern' in source else ():
-            patterns = [("pattern", schema.get("pattern", ""))]
-            names = as_schema(schema.get("patternProperties"))
-            for keyword, pattern in [*patterns, *(("patternProperties", name) for name in names)]:
+        for path, schema in schemas_in(root):
+            own = {schema["pattern"]: "pattern"} if "pattern" in schema else {}
+            names = dict.fromkeys(as_schema(schema.get("patternProperties")), "patternProperties")
+            for pattern, keyword in (own | names).items():
                 if _REPEATED_GROUP.search(pattern):
                     before = "" if pattern.startswith("^") else "(?s:.*)"
                     try:

@@ -5,7 +5,7 @@ What is an annotation only is left out, and what has an equivalent is replaced b
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from itertools import product
 from typing import Any, NamedTuple, TypeGuard
@@ -54,9 +54,6 @@ _FOLLOWED = COUNTS.union(
     "patternProperties required items additionalItems prefixItems pattern format minimum maximum "
     "exclusiveMinimum exclusiveMaximum multipleOf".split()
 )
-
-_ONLY_BESIDE = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
-"""Keywords that mean something only beside another one."""
 
 
 class Unheld(NamedTuple):
@@ -129,10 +126,8 @@ class _Rewriting:
             self._leave_out(schema, path, "$ref", "nothing is found there")
         for keyword in list(_inexact_keywords(schema)):
             self._leave_out(schema, path, keyword, _inexact(schema[keyword]))
-        if unheld := _UNHELD & schema.keys():
-            for keyword in sorted(unheld):
-                self._leave_out(schema, path, keyword, "this keyword is not supported")
-            _drop_idle(schema)
+        for keyword in sorted(_UNHELD & schema.keys()):
+            self._leave_out(schema, path, keyword, "this keyword is not supported")
         if "oneOf" in schema:
             # Only with something before does llguidance see what references in branches are.
             keywords = {"minProperties": 0, **schema}
@@ -204,8 +199,7 @@ class _Rewriting:
 def _drop_idle(schema: Schema) -> None:
     """Drop what has no effect. Make counts integers, which may be written as `2.0`."""
     for keyword in schema.keys() - _FOLLOWED - _UNHELD:
-        if _ONLY_BESIDE.get(keyword) not in schema:
-            del schema[keyword]
+        del schema[keyword]
     if schema.get("uniqueItems") is False:
         del schema["uniqueItems"]
     for keyword in COUNTS & schema.keys():
@@ -265,11 +259,8 @@ class _ClosedObjects:
         copies = {name: self._definitions[name] for name in self._open_copies.values()}
         return root | {"$defs": as_schema(root.get("$defs")) | copies} if copies else root
 
-    def _place(self, schema: Any) -> Any:
+    def _place(self, place: Schema) -> Schema:
         """Close a schema that nothing includes."""
-        if not isinstance(schema, dict):
-            return schema
-        place = as_schema(schema)
         constraints = [keyword for keyword in place if keyword in _CONSTRAINTS]
         if (
             ("properties" not in place and _INCLUDES.isdisjoint(place))
@@ -279,15 +270,22 @@ class _ClosedObjects:
             return mapped(place, lambda _, child: self._place(child))
         return self._closed(place, {}, listed=False)
 
-    def _opened(self, schema: Any) -> Any:
-        """A part that others complete."""
-        if not isinstance(schema, dict):
-            return schema
+    def _part(self, schema: Schema, beside: Mapping[str, _Names], *, listed: bool) -> Schema:
+        """A part that others complete. Its branches are closed behind the names `beside` them."""
 
-        def change(path: SchemaPath, child: Any) -> Any:
-            return self._opened(child) if path[0] in _IN_PLACE else self._place(child)
+        def change(path: SchemaPath, child: Schema) -> Schema:
+            if names := beside.get(str(path[0])):
+                return self._closed(child, names, listed=listed)
+            is_open = path[0] in _IN_PLACE and path[0] not in beside
+            return self._opened(child) if is_open else self._place(child)
 
-        return self._with_open_reference(mapped(as_schema(schema), change))
+        part = mapped(schema, change)
+        if isinstance(reference := part.get("$ref"), str):
+            part["$ref"] = self._open_copy(reference)
+        return part
+
+    def _opened(self, schema: Schema) -> Schema:
+        return self._part(schema, {}, listed=False)
 
     def _closed(self, schema: Schema, others: _Names, *, listed: bool) -> Schema:
         """`schema` and what it includes, closed behind their names and `others`, if that or what
@@ -298,17 +296,8 @@ class _ClosedObjects:
         open_ones = parts if branched else self._tree(schema, _IN_PLACE)
         if any(key in part for part in open_ones for key in _OF_OTHERS):
             return self._opened(schema)
-
         beside = {key: others | self._names(schema, skip=key) for key in _BRANCHES if key in schema}
-
-        def change(path: SchemaPath, child: Any) -> Any:
-            if names := beside.get(str(path[0])):
-                if child is False:
-                    return child
-                return self._closed(as_schema(child), names, listed=listed)
-            return self._opened(child) if path[0] == "allOf" else self._place(child)
-
-        closed = self._with_open_reference(mapped(schema, change))
+        closed = self._part(schema, beside, listed=listed)
         if listed and not branched:
             self._shut(closed, others | self._names(schema))
         return closed
@@ -347,11 +336,6 @@ class _ClosedObjects:
             seen.add(reference)
             yield from self._tree(target(self._root, reference), keywords, seen=seen)
 
-    def _with_open_reference(self, schema: Schema) -> Schema:
-        if isinstance(reference := schema.get("$ref"), str):
-            schema["$ref"] = self._open_copy(reference)
-        return schema
-
     def _open_copy(self, reference: str) -> str:
         found = target(self._root, reference)
         if found and reference not in self._open_copies:
@@ -363,10 +347,6 @@ class _ClosedObjects:
 
 
 _Number = int | float
-
-_WITH_NUMBERS = frozenset(
-    "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf const enum".split()
-)
 
 _EXACT = 2**53
 """Every integer below is a float64, and so is the next one."""
@@ -385,29 +365,6 @@ _LARGEST_DIVISOR = 2**28
 
 _LARGEST_JOINED = 2**16 - 1
 """Divisors of one number are multiplied as uint32, even if both are their common multiple."""
-
-_JOINS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
-
-
-def _inexact_keywords(schema: Schema) -> Iterator[str]:
-    """The keywords of `schema` whose numbers would not be followed exactly."""
-    if _WITH_NUMBERS.isdisjoint(schema):
-        return
-    for keyword in ("minimum", "maximum"):
-        value = schema.get(keyword)
-        followed = keyword == "maximum" and isinstance(value, int) and value == _INT64_MAX
-        if _is_number(value) and not _is_exact(value) and not followed:
-            yield keyword
-    for keyword, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-        value = schema.get(keyword)
-        value = schema.get(bound) if value is True else value
-        if _is_number(value) and abs(value) >= _EXACT:
-            yield keyword
-    if _is_number(value := schema.get("multipleOf")) and not _is_followed_divisor(value):
-        yield "multipleOf"
-    for keyword in ("const", "enum"):
-        if not all(map(_is_exact, _numbers(schema.get(keyword)))):
-            yield keyword
 
 
 def _unjoined_divisors(
@@ -435,7 +392,7 @@ def _unjoined_divisors(
 def _joins(schema: Schema) -> bool:
     beside = schema.keys() - set(DEFINITIONS)
     several = len(beside) > 1 or len(as_list(schema.get("allOf"))) > 1
-    return several and not _JOINS.isdisjoint(beside)
+    return several and not _INCLUDES.isdisjoint(beside)
 
 
 def _is_number(value: Any) -> TypeGuard[_Number]:
@@ -463,6 +420,28 @@ def _numbers(value: Any) -> Iterator[_Number]:
         yield value
     for each in as_list(value) or as_schema(value).values():
         yield from _numbers(each)
+
+
+_IS_FOLLOWED: Mapping[str, Callable[[_Number], bool]] = {
+    "minimum": _is_exact,
+    "maximum": lambda value: _is_exact(value) or value == _INT64_MAX,
+    "exclusiveMinimum": lambda value: abs(value) < _EXACT,
+    "exclusiveMaximum": lambda value: abs(value) < _EXACT,
+    "multipleOf": _is_followed_divisor,
+    "const": _is_exact,
+    "enum": _is_exact,
+}
+"""Whether a number in a keyword's value is followed exactly."""
+
+
+def _inexact_keywords(schema: Schema) -> Iterator[str]:
+    """The keywords of `schema` whose numbers would not be followed exactly."""
+    for keyword, is_followed in _IS_FOLLOWED.items():
+        value = schema.get(keyword)
+        # Draft 4 writes `exclusiveMinimum: true` beside `minimum`.
+        value = schema.get(keyword.replace("exclusiveM", "m")) if value is True else value
+        if not all(map(is_followed, _numbers(value))):
+            yield keyword
 
 
 _MOST_VALUES = 16

@@ -154,13 +154,17 @@ def schemas_in(root: Any) -> list[tuple[SchemaPath, Schema]]:
     return found
 
 
-def mapped(schema: Schema, change: Callable[[SchemaPath, Any], Any]) -> Schema:
-    """A copy of `schema` in which `change(its path, it)` stands for each schema within it."""
+def mapped(schema: Schema, change: Callable[[SchemaPath, Schema], Schema]) -> Schema:
+    """A copy of `schema` in which `change(its path, it)` stands for each schema within it, but for
+    booleans."""
     copy = dict(schema)
     for keyword, value in schema.items():
         if keyword not in _WITH_SCHEMAS:
             continue
-        found = [change(place, child) for place, child in children(keyword, value)]
+        found = [
+            change(place, child) if isinstance(child, dict) else child
+            for place, child in children(keyword, value)
+        ]
         if isinstance(value, list):
             copy[keyword] = found or value
         elif keyword in _NAMED_SCHEMAS:
@@ -170,18 +174,15 @@ def mapped(schema: Schema, change: Callable[[SchemaPath, Any], Any]) -> Schema:
     return copy
 
 
-def without(schema: Any, left_out: Set[SchemaPath], path: SchemaPath = ()) -> Any:
+def without(schema: Schema, left_out: Set[SchemaPath], path: SchemaPath = ()) -> Schema:
     """A copy of `schema` without the keywords at these paths. `oneOf` becomes `anyOf`, if there is
     none."""
-    if not isinstance(schema, dict):
-        return schema
-    keywords = cast("Schema", schema)
-    copy = mapped(keywords, lambda place, child: without(child, left_out, path + place))
-    for keyword in keywords:
+    copy = mapped(schema, lambda place, child: without(child, left_out, path + place))
+    for keyword in schema:
         if (*path, keyword) in left_out:
             value = copy.pop(keyword)
-            if keyword == "oneOf" and "anyOf" not in keywords:
-                copy["anyOf"] = value
+            if keyword == "oneOf":
+                copy.setdefault("anyOf", value)
     return copy
 
 
