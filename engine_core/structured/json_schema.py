@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from functools import cache
 from itertools import product
 from typing import Any, NamedTuple, TypeGuard
 
@@ -213,10 +214,7 @@ def _rewrite_format(schema: Schema) -> None:
         for look_ahead in _IN_EMAIL:
             schema["pattern"] = schema["pattern"].replace(look_ahead, "", 1)
     elif schema["format"] in ("date-time", "time"):
-        if "pattern" not in schema:
-            schema["pattern"] = _NO_LEAP_SECOND
-        else:
-            schema["allOf"] = [*as_list(schema.get("allOf")), {"pattern": _NO_LEAP_SECOND}]
+        schema["allOf"] = [*as_list(schema.get("allOf")), {"pattern": _NO_LEAP_SECOND}]
 
 
 def _inexact(value: Any) -> str:
@@ -478,18 +476,15 @@ def unique_lists(
     reference to a schema for one of some values.
     """
     blocks = [range(at, min(at + _BLOCK, len(values))) for at in range(0, len(values), _BLOCK)]
-    *beginning, end = [_within(block, _PICKS) for block in blocks[:-1]] + [
-        _within(blocks[-1], _BEGINNINGS)
-    ]
-    references: dict[tuple[int, ...], Schema] = {}
+    picks_of_blocks = [_within(block, _PICKS) for block in blocks[:-1]]
+    picks_of_blocks.append(_within(blocks[-1], _BEGINNINGS))
 
+    @cache
     def one_of(choices: tuple[int, ...]) -> Schema:
-        if choices not in references:
-            references[choices] = define([values[choice] for choice in choices])
-        return references[choices]
+        return define([values[choice] for choice in choices])
 
     alternatives: list[Schema] = []
-    for *picks, last in product(*beginning, end):
+    for *picks, last in product(*picks_of_blocks):
         first = [choices for pick in picks for choices in pick]
         items = [*first, *last]
         low, high = max(len(first), least), min(len(items), len(items) if most is None else most)

@@ -77,8 +77,9 @@ class DecoderProcessor:
             for index, (text, tokens) in enumerate(zip(tokenized, prompts, strict=True))
         ]
         barred = self._barred(message.params)
-        token_limits = TokenLimits.of(message.params, self._vocab_size)
         unscored = message.params
+        limited = unscored.allowed_token_ids or unscored.bad_words
+        token_limits = TokenLimits(unscored, self._vocab_size) if limited else None
         if message.params.prompt_logprobs is not None:
             # The first row of a prompt scores it.
             unscored = msgspec.structs.replace(message.params, prompt_logprobs=None)
