@@ -57,10 +57,8 @@ _SEARCH_S = 2.0
 
 _ROOT: SchemaPath = ()
 
-_PHASES = {"$ref": 1, "patternProperties": 2, "oneOf": 3}
-
-_LATE = ("additionalProperties", "required", "minProperties", "maxProperties")
-"""In each schema, after what they depend on."""
+_LATE = ("additionalProperties", "required", "minProperties", "maxProperties", "oneOf")
+"""Keywords that depend on others, from the first that is added to the last."""
 
 
 class CompiledGrammar(NamedTuple):
@@ -282,17 +280,16 @@ def _keywords(schema: Any, path: SchemaPath) -> Iterator[tuple[int, SchemaPath]]
     """The paths of all keywords, each with the phase in which it is added.
 
     First come the keywords with schemas in them, then references, because definitions are followed
-    only where they are used, then all others. `oneOf` depends on all that is in its branches.
+    only where they are used, then all others.
     """
-    keywords = as_schema(schema)
-    for keyword in sorted(keywords, key=_rank):
-        value = keywords[keyword]
+    for keyword, value in as_schema(schema).items():
         within = children(keyword, value)
-        has_schemas = within and value is not False
-        yield _PHASES.get(keyword, 0 if has_schemas else 2), (*path, keyword)
+        if within and value is not False and keyword not in ("patternProperties", "oneOf"):
+            phase = 0
+        elif keyword in _LATE:
+            phase = 3 + _LATE.index(keyword)
+        else:
+            phase = 1 if keyword == "$ref" else 2
+        yield phase, (*path, keyword)
         for place, child in within:
             yield from _keywords(child, path + place)
-
-
-def _rank(keyword: str) -> int:
-    return _LATE.index(keyword) + 1 if keyword in _LATE else 0

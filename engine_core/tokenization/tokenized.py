@@ -16,7 +16,6 @@ from engine_core.tokenization.tokenizer import Tokenizer
 WholeText = str | tuple[str, str]
 """A text, or a pair of texts."""
 _Ids = npt.NDArray[np.int32]
-_Positions = npt.NDArray[np.intp]
 _ITEM = 4  # bytes of an int32
 
 
@@ -56,39 +55,26 @@ def given_ids(message: GenerateJob | EncodeJob) -> list[Tokenized]:
     ]
 
 
-def tokenized(
-    encoding: Encoding, options: Tokenization, *, paired: bool, first: int | None = None
-) -> Tokenized:
-    """A text's or a pair's tokens, truncated as `options` say. `first` is the number of tokens of
-    a pair's first text, for an encoding that does not tell itself what is whose.
+def tokenized(encoding: Encoding, options: Tokenization, *, paired: bool) -> Tokenized:
+    """A text's or a pair's tokens, truncated as `options` say.
 
-    Truncation removes tokens of the last text first, from its left or right end. If all other
-    tokens (the first text of a pair, special tokens) are still more than the limit, it removes
-    those, from the same side.
+    Truncation removes tokens of the last text first, from its left or right end. If all others (the
+    first text of a pair, special tokens) are still more than the limit, it removes those, from the
+    same side.
     """
     ids = np.array(encoding.ids, np.int32)
     segments = np.array(encoding.type_ids if paired else [], np.uint8)
     limit = options.truncate_to
     if limit is None or len(ids) <= limit:
         return Tokenized(ids.tobytes(), segments.tobytes())
-    text = _of_last_text(encoding) if first is None else _behind(encoding, first)
+    sequences = np.array([-1 if at is None else at for at in encoding.sequence_ids])
+    text = np.flatnonzero(sequences == max(sequences.max(), 0))
     left, excess = options.truncation_side == "left", len(ids) - limit
     cut = text[:excess] if left else text[max(len(text) - excess, 0) :]
     kept = np.delete(np.arange(len(ids)), cut)
     kept = kept[-limit:] if left else kept[:limit]
     segments = segments[kept] if paired else segments
     return Tokenized(ids[kept].tobytes(), segments.tobytes(), len(ids) - len(kept))
-
-
-def _of_last_text(encoding: Encoding) -> _Positions:
-    sequences = np.array([-1 if at is None else at for at in encoding.sequence_ids])
-    return np.flatnonzero(sequences == max(sequences.max(), 0))
-
-
-def _behind(encoding: Encoding, first: int) -> _Positions:
-    own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
-    # Where the second text of a pair has no tokens, the first is the last.
-    return own[first:] if first < len(own) else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +187,4 @@ class LongItem:
         )
         if options.truncate_to is None and not all(text.is_complete for text in self._texts):
             return Tokenized(b"", at_least=len(encoding))
-        paired = len(self._texts) > 1
-        first = self._texts[0].num_tokens if paired else 0
-        return tokenized(encoding, options, paired=paired, first=first)
+        return tokenized(encoding, options, paired=len(self._texts) > 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from tokenizers import AddedToken, Tokenizer
@@ -48,13 +48,10 @@ class TokenizerSettings:
     def put_into(self, tokenizer: Tokenizer) -> None:
         """Let what was read from tokenizer.json obey the settings, or refuse them."""
         for key, rule in {**_EVERY_CLASS, **self._class.rules}.items():
-            rule(key, tokenizer, self)
+            if (found := rule(key, tokenizer, self)) is not None:
+                value = shown_value(self.keys.values.get(key))
+                self.refuse(self.keys.error(f"{key} {value} is not supported: {found}"))
         self._add_tokens(tokenizer)
-
-    def refuse_value(self, key: str, found: str) -> None:
-        """Refuse the value of a key, for what was `found` in tokenizer.json."""
-        value = shown_value(self.keys.values.get(key))
-        self.refuse(self.keys.error(f"{key} {value} is not supported: {found}"))
 
     def _read_class(self, folder: Path) -> _TokenizerClass:
         """The class that reads a tokenizer.json. One that is not known is refused."""
@@ -75,13 +72,13 @@ class TokenizerSettings:
         if self._class.resets_special:
             self._check_properties(added)
         usual = [
-            _DeclaredToken(text, special=True)
+            AddedToken(text, special=True)
             for text in self._usual_tokens().values()
             if tokenizer.token_to_id(text) is not None
         ]
         for token in (*self.tokens.special, *usual):
             if token.content not in own:
-                added.setdefault(token.content, _added(token))
+                added.setdefault(token.content, token)
         tokenizer.add_tokens(list(added.values()))  # pyright: ignore[reportUnknownMemberType]
         for index, token in self.tokens.by_id.items():
             if (actual := tokenizer.token_to_id(token.content)) != index:
@@ -92,10 +89,10 @@ class TokenizerSettings:
         named = {token.content for token in self.tokens.named.values() if token}
         changed = dict[str, AddedToken]()
         for _, token in sorted(self.tokens.by_id.items()):
-            had, added = own.get(token.content), _added(token)
-            if had is None or not (self.tokens.only_ids or repr(had) == repr(added)):
-                added.special |= token.content in named
-                changed[token.content] = added
+            had = own.get(token.content)
+            if had is None or not (self.tokens.only_ids or repr(had) == repr(token)):
+                token.special |= token.content in named
+                changed[token.content] = token
         return changed
 
     def _check_properties(self, changed: dict[str, AddedToken]) -> None:
@@ -119,11 +116,6 @@ def _is_byte_level(folder: Path) -> bool:
     """Whether any rule of a tokenizer.json is called ByteLevel, as transformers finds it."""
     file = find_file(folder, "tokenizer.json", TOKENIZER_BYTES)
     return file is not None and b'"ByteLevel"' in file.read_bytes()
-
-
-def _added(token: _DeclaredToken) -> AddedToken:
-    properties = msgspec.structs.asdict(token)
-    return AddedToken(**{name: value for name, value in properties.items() if value is not None})
 
 
 _BOOKKEEPING = frozenset(
@@ -175,10 +167,11 @@ _NOT_SUPPORTED: Neutral = {
 _NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The named tokens of every tokenizer. A checkpoint may have others."""
 _BY_ID = "added_tokens_decoder"
+_Id = Annotated[str, msgspec.Meta(pattern="^[0-9]+$")]
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 
 
-class _DeclaredToken(msgspec.Struct, frozen=True):
+class _DeclaredToken(msgspec.Struct, frozen=True, omit_defaults=True):
     """A token that is found in texts before they are split: where, and whether decoding skips it.
 
     Without `normalized`, a special token is found in the text itself, another in its normal form.
@@ -191,6 +184,9 @@ class _DeclaredToken(msgspec.Struct, frozen=True):
     normalized: bool | None = None
     special: bool = False
 
+    def added(self, *, special: bool = False) -> AddedToken:
+        return AddedToken(**msgspec.to_builtins(self) | {"special": special or self.special})
+
 
 class _DeclaredTokens(msgspec.Struct):
     """Special tokens by name, further special tokens, and added tokens by id.
@@ -199,14 +195,14 @@ class _DeclaredTokens(msgspec.Struct):
     `only_ids` that does not say how a token is found in texts.
     """
 
-    named: dict[str, _DeclaredToken | None] = {}
-    extra: list[_DeclaredToken] | None = None
-    by_id: dict[int, _DeclaredToken] = {}
+    named: dict[str, AddedToken | None] = {}
+    extra: list[AddedToken] | None = None
+    by_id: dict[int, AddedToken] = {}
     source: str = ""
     only_ids: bool = False
 
     @property
-    def special(self) -> list[_DeclaredToken]:
+    def special(self) -> list[AddedToken]:
         """The special tokens, in the order in which missing ones get their ids."""
         names = dict.fromkeys((*_NAMES, *self.named))
         named = [self.named.get(name) for name in names]
@@ -244,10 +240,10 @@ def _declared_tokens(folder: Path, keys: ConfigKeys, refuse: Refuse) -> _Declare
     """
     declared = _DeclaredTokens()
     declared.read(keys)
-    by_id = keys.optional(_BY_ID, dict[str, _DeclaredToken])
+    by_id = keys.optional(_BY_ID, dict[_Id, _DeclaredToken])
     if by_id is not None:
         declared.source = f"{keys.file}: {_BY_ID}"
-        declared.by_id = {_id(index, keys): token for index, token in by_id.items()}
+        declared.by_id = {int(index): token.added() for index, token in by_id.items()}
         return declared
     map_file, added_file = "special_tokens_map.json", "added_tokens.json"
     special = optional(folder, map_file, dict[str, Any])
@@ -260,109 +256,100 @@ def _declared_tokens(folder: Path, keys: ConfigKeys, refuse: Refuse) -> _Declare
         names = {token.content for token in declared.special}
         declared.source, declared.only_ids = str(folder / added_file), True
         declared.by_id = {
-            index: _DeclaredToken(content, special=content in names)
-            for content, index in added.items()
+            index: AddedToken(content, special=content in names) for content, index in added.items()
         }
     return declared
 
 
-def _special(keys: ConfigKeys, name: str, token: object) -> _DeclaredToken:
+def _special(keys: ConfigKeys, name: str, token: object) -> AddedToken:
     """A token as key `name` has it. Raises ModelConfigError for another form."""
-    if isinstance(token, str):
-        return _DeclaredToken(token, special=True)
     try:
-        return msgspec.structs.replace(msgspec.convert(token, _DeclaredToken), special=True)
+        declared = msgspec.convert(token, str | _DeclaredToken)
     except msgspec.ValidationError as error:
         raise keys.error(f"{name} is not a token: {error}") from None
+    declared = _DeclaredToken(declared) if isinstance(declared, str) else declared
+    return declared.added(special=True)
 
 
-def _id(index: str, keys: ConfigKeys) -> int:
-    """Raises ModelConfigError unless a key of `added_tokens_decoder` is a number."""
-    if not index.isdecimal():
-        raise keys.error(f"{_BY_ID}: {index!r} is not an id")
-    return int(index)
-
-
-_KeyRule = Callable[[str, Tokenizer, TokenizerSettings], None]
-"""Lets a tokenizer obey a key, or refuses its value."""
+_KeyRule = Callable[[str, Tokenizer, TokenizerSettings], str | None]
+"""Lets a tokenizer obey a key. Returns what contradicts its value in tokenizer.json."""
 
 
 def _field_of_rule(kind: str, field: str, *, default: bool | None) -> _KeyRule:
     """A key that is a field of one kind of rule in the pipeline, where that has such a rule.
 
-    Without the key the field has `default`, whatever tokenizer.json says, as in transformers. A
-    value for a rule that is not there is refused.
+    Without the key the field has `default`, whatever tokenizer.json says, as in transformers.
     """
 
-    def apply(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
+    def apply(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
         value = settings.keys.optional(key, bool)
         rules = PipelineRules.of(tokenizer)
-        if value is not None and all(rule["type"] != kind for rule in rules.every):
-            settings.refuse_value(key, f"tokenizer.json has no {kind} to set it in")
+        if all(rule["type"] != kind for rule in rules.every):
+            return None if value is None else f"tokenizer.json has no {kind} to set it in"
         setting = {field: default if value is None else value}
-        changed = rules.changed(lambda rule: rule | setting if rule["type"] == kind else rule)
-        if changed != rules:
-            changed.put_into(tokenizer)
+        rules.changed(lambda rule: rule | setting if rule["type"] == kind else rule).put_into(
+            tokenizer
+        )
+        return None
 
     return apply
 
 
-def _prefix_space(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
-    """Whether a space is put before texts, for sentencepiece's kind of tokenizers. A value that is
-    not what tokenizer.json does is refused."""
+def _prefix_space(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
+    """Whether a space is put before texts, for sentencepiece's kind of tokenizers."""
     value = settings.keys.optional(key, bool)
-    if value is not None and value != (continuing(tokenizer) is not tokenizer):
-        done = "no" if value else "a"
-        settings.refuse_value(key, f"tokenizer.json puts {done} space before texts")
+    if value in (None, continuing(tokenizer) is not tokenizer):
+        return None
+    return f"tokenizer.json puts {'no' if value else 'a'} space before texts"
 
 
-def _legacy(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
-    """Whether Llama's tokenizer puts a space before every text between special tokens. A value that
-    contradicts the Metaspace of tokenizer.json, if there is one, is refused.
+def _legacy(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
+    """Whether Llama's tokenizer puts a space before every text between special tokens.
 
-    A `tokenizer.json` of transformers 4 does, whatever this key says: there it is not read.
+    A `tokenizer.json` of transformers 4, without a Metaspace, does so whatever this key says.
     """
     value = settings.keys.optional(key, bool)
     contrary = "first" if value else "always"
-    for rule in PipelineRules.of(tokenizer).every if value is not None else ():
-        if rule["type"] == "Metaspace" and rule["prepend_scheme"] == contrary:
-            settings.refuse_value(key, f"the prepend_scheme of tokenizer.json is {contrary}")
+    schemes = [rule.get("prepend_scheme") for rule in PipelineRules.of(tokenizer).every]
+    if value is None or contrary not in schemes:
+        return None
+    return f"the prepend_scheme of tokenizer.json is {contrary}"
 
 
 def _token_around_texts(index: int) -> _KeyRule:
-    """A named token that this class puts at one end of each text. One that is not what
-    tokenizer.json puts there is refused."""
+    """A named token that this class puts at one end of each text."""
 
-    def apply(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
+    def apply(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
         token = settings.tokens.named.get(key)
         around = tokenizer.encode("").tokens
-        if token is not None and around[index:][:1] != [token.content]:
-            found = f"tokenizer.json puts {' '.join(around) or 'nothing'} around texts"
-            settings.refuse_value(key, found)
+        if token is None or around[index:][:1] == [token.content]:
+            return None
+        return f"tokenizer.json puts {' '.join(around) or 'nothing'} around texts"
 
     return apply
 
 
-def _unknown_token(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
-    """The token for what the vocabulary lacks, in a class that names it in its model. One that is
-    not that of tokenizer.json is refused."""
+def _unknown_token(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
+    """The token for what the vocabulary lacks, in a class that names it in its model."""
     token, model = settings.tokens.named.get(key), tokenizer.model
     own = model.unk_token if isinstance(model, BPE | WordPiece) else None
-    if token is not None and own != token.content:
-        settings.refuse_value(key, f"the unk_token of tokenizer.json is {own}")
+    same = token is None or own == token.content
+    return None if same else f"the unk_token of tokenizer.json is {own}"
 
 
-def _mistral_regex(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
-    """Whether transformers puts another regex into tokenizers that Mistral published. What would
-    change tokenizer.json is refused."""
-    if not settings.keys.read(key, bool, False) or tokenizer.get_vocab_size() <= _SMALL:
-        return
+def _mistral_regex(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
+    """Whether transformers puts another regex into tokenizers that Mistral published."""
     concerned = settings.config.get("model_type") in (*_MISTRAL, None)
     major = str(settings.config.get("transformers_version") or "").partition(".")[0]
-    if concerned and not (major.isdecimal() and int(major) >= _FIXED_SINCE):
-        patterns = [rule.get("pattern") for rule in PipelineRules.of(tokenizer).every]
-        if {"Regex": MISTRAL_WORDS} not in patterns:
-            settings.refuse_value(key, "tokenizer.json has another regex")
+    is_fixed = major.isdecimal() and int(major) >= _FIXED_SINCE
+    patterns = [rule.get("pattern") for rule in PipelineRules.of(tokenizer).every]
+    changes = (
+        settings.keys.read(key, bool, False)
+        and (concerned and not is_fixed)
+        and tokenizer.get_vocab_size() > _SMALL
+        and {"Regex": MISTRAL_WORDS} not in patterns
+    )
+    return "tokenizer.json has another regex" if changes else None
 
 
 _MISTRAL = ("mistral", "mistral3", "voxtral", "ministral", "pixtral")

@@ -376,7 +376,11 @@ REFUSED = {
     ),
     "rstrip of qwen2": (kinds.qwen2, property_of("<|im_end|>", rstrip=True), "rstrip"),
     "not a token": (kinds.bert, keys(mask_token=3), "mask_token is not a token"),
-    "not an id": (kinds.bert, keys(added_tokens_decoder={"a": added("x")}), "'a' is not an id"),
+    "not an id": (
+        kinds.bert,
+        keys(added_tokens_decoder={"a": added("x")}),
+        "added_tokens_decoder is not valid",
+    ),
     "not a boolean": (kinds.bert, keys(do_lower_case="yes"), "do_lower_case is not valid"),
 }
 
