@@ -50,15 +50,17 @@ class Outcome(Generic[ResultT]):
 
 
 class PendingJob:
-    """A job that is first accepted, or fails. Its `timing` comes with its first token, or with its
-    last row."""
+    """A job that is first accepted, with an `answer`, or fails. Its `timing` comes with its first
+    token, or with its last row."""
 
     def __init__(self) -> None:
+        self.answer = Accepted(0, [])
         self.timing: JobTiming | None = None
-        self.accepted: Outcome[Accepted] = Outcome()
+        self.accepted: Outcome[None] = Outcome()
 
     def accept(self, message: Accepted) -> None:
-        self.accepted.set(message)
+        self.answer = message
+        self.accepted.set(None)
 
     def time(self, timing: JobTiming) -> None:
         """Keep how long the engine took up to now."""
@@ -84,9 +86,6 @@ class GenerateStream(PendingJob):
         """`send` sends to the engine, unless that is gone. `forget` ignores further updates of a
         job."""
         super().__init__()
-        self.prompt_tokens: list[int] = []
-        self.prompt_ids: list[bytes] = []
-        self.ignored: tuple[str, ...] = ()
         self._send, self._forget = send, forget
         self._id = job
         self._open_rows = set(range(rows))
@@ -100,11 +99,6 @@ class GenerateStream(PendingJob):
     def ended(self) -> bool:
         """Whether every row has ended, or the job has failed."""
         return not self._open_rows or self._error is not None
-
-    def accept(self, message: Accepted) -> None:
-        self.prompt_tokens, self.prompt_ids = message.prompt_tokens, message.prompt_ids
-        self.ignored = message.ignored
-        super().accept(message)
 
     def held_bytes(self) -> int:
         """The approximate size of the updates since the last call of `next`."""
@@ -208,7 +202,6 @@ class EncodeCall(PendingJob):
         super().__init__()
         self.done: Outcome[Encoded] = Outcome()
         self._missing = rows
-        self._message = Accepted(0, [])
         self._token_states = token_states
         width = info.hidden_size if token_states else info.vector_size
         if info.task == "embed_sparse":
@@ -219,7 +212,6 @@ class EncodeCall(PendingJob):
 
     def accept(self, message: Accepted) -> None:
         super().accept(message)
-        self._message = message
         if not self._token_states:
             return
         numbers = sum(message.prompt_tokens) * self._vectors.shape[1]
@@ -253,8 +245,8 @@ class EncodeCall(PendingJob):
         return Encoded(
             values=np.concatenate(counted) if counted else self._vectors,
             counts=list(map(len, counted)),
-            prompt_tokens=self._message.prompt_tokens,
-            dropped=self._message.dropped,
+            prompt_tokens=self.answer.prompt_tokens,
+            dropped=self.answer.dropped,
             timing=self.timing,
         )
 

@@ -20,10 +20,6 @@ _LONGEST_OF_UNICODE = 33
 _FORMS = frozenset("NFC NFD NFKC NFKD Lowercase BertNormalizer".split())
 
 
-class GrowthError(ValueError):
-    """A tokenizer that multiplies texts. One line says by what."""
-
-
 class _SpecialToken(msgspec.Struct):
     ids: list[Any] = []
 
@@ -73,7 +69,7 @@ def check_growth(data: bytes) -> float:
     a form of Unicode does to the text itself is not counted.
 
     For use before the library reads the file: it normalizes the added tokens at once. Raises
-    GrowthError, or ValueError for what is not a tokenizer.
+    ValueError for a tokenizer that multiplies texts, or for what is none.
     """
     file = msgspec.json.decode(data, type=_TokenizerFile)
     before = [*_single("normalizer", file.normalizer)]
@@ -83,14 +79,14 @@ def check_growth(data: bytes) -> float:
     _check_templates(_single("post_processor", file.post_processor))
     for affix in (file.model.continuing_subword_prefix, file.model.end_of_word_suffix):
         if affix and len(affix) > _LONGEST_AFFIX:
-            raise GrowthError(f"its model adds {len(affix)} characters to each part of a word")
+            raise ValueError(f"its model adds {len(affix)} characters to each part of a word")
     return growth
 
 
 def _single(part: str, rule: _Rule | None) -> list[_Rule]:
     rules = [] if rule is None else list(rule.single_rules())
     if len(rules) > _MOST_RULES:
-        raise GrowthError(f"its {part} has {len(rules)} rules; at most {_MOST_RULES} are obeyed")
+        raise ValueError(f"its {part} has {len(rules)} rules; at most {_MOST_RULES} are obeyed")
     return rules
 
 
@@ -100,7 +96,7 @@ def _growth(part: str, rules: Sequence[_Rule]) -> float:
         growth *= _factor(rule, written=written)
         written = written or _writes_other_letters(rule)
     if growth > _MOST:
-        raise GrowthError(f"its {part} may make a text more than {_MOST} times longer")
+        raise ValueError(f"its {part} may make a text more than {_MOST} times longer")
     return growth
 
 
@@ -136,11 +132,11 @@ def _longest(charsmap: str) -> int:
 
 
 def _check_templates(processors: Sequence[_Rule]) -> None:
-    """Raises GrowthError where a template repeats a text, or adds many tokens."""
+    """Raises ValueError where a template repeats a text, or adds many tokens."""
     for template in (pieces for rule in processors for pieces in (rule.single, rule.pair)):
         texts = [str(piece["Sequence"].get("id")) for piece in template if "Sequence" in piece]
         if len(texts) > len(set(texts)):
-            raise GrowthError("its post_processor repeats a text")
+            raise ValueError("its post_processor repeats a text")
     added = sum(
         len(rule.special_tokens[name].ids)
         for rule in processors
@@ -148,4 +144,4 @@ def _check_templates(processors: Sequence[_Rule]) -> None:
         if (name := str(piece.get("SpecialToken", {}).get("id"))) in rule.special_tokens
     )
     if added > _MOST:
-        raise GrowthError(f"its post_processor adds {added} tokens; at most {_MOST} are supported")
+        raise ValueError(f"its post_processor adds {added} tokens; at most {_MOST} are supported")

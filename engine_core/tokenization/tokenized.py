@@ -1,6 +1,6 @@
 """A text's tokens, truncated as its job asks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -67,8 +67,10 @@ def tokenized(encoding: Encoding, options: Tokenization, *, paired: bool) -> Tok
     limit = options.truncate_to
     if limit is None or len(ids) <= limit:
         return Tokenized(ids.tobytes(), segments.tobytes())
-    sequences = np.array([-1 if at is None else at for at in encoding.sequence_ids])
-    text = np.flatnonzero(sequences == max(sequences.max(), 0))
+    is_text = np.array([sequence == 1 for sequence in encoding.sequence_ids])
+    if not is_text.any():  # a text alone, or the second one of a pair is empty
+        is_text = np.array(encoding.special_tokens_mask) == 0
+    text = np.flatnonzero(is_text)
     left, excess = options.truncation_side == "left", len(ids) - limit
     cut = text[:excess] if left else text[max(len(text) - excess, 0) :]
     kept = np.delete(np.arange(len(ids)), cut)
@@ -152,39 +154,31 @@ def _in_common(bare: _Ids, own: _Ids) -> int:
     return int(different[0]) if len(different) else shorter
 
 
-class LongItem:
-    """A long item, tokenized slice after slice. It is over at its end, or once it has more tokens
-    than it may keep, or than the model takes."""
+def tokenize_long(
+    tokenizer: Tokenizer, item: WholeText, options: Tokenization, max_model_len: int
+) -> Iterator[Tokenized | None]:
+    """Tokenize a long item slice after slice: yields None for each, and its tokens at last.
 
-    def __init__(
-        self, tokenizer: Tokenizer, text: WholeText, options: Tokenization, max_model_len: int
-    ) -> None:
-        self._raw, self._options = tokenizer.raw, options
-        texts = (text,) if isinstance(text, str) else text
-        truncated = options.truncate_to is not None
-        self._most = options.most_tokens(max_model_len)
-        self._fewest = 0 if truncated else sum(map(tokenizer.fewest_tokens, texts))
-        self._from_end = truncated and options.truncation_side == "left"
-        self._texts = [SlicedText(tokenizer, each, from_end=self._from_end) for each in texts]
-
-    def step(self) -> Tokenized | None:
-        """Tokenize one slice more. Returns the item's tokens if no other slice matters."""
-        if self._fewest > self._most:
-            return Tokenized(b"", at_least=self._fewest)
-        text = next(text for text in self._texts if not self._is_enough(text))
-        text.take()
-        if self._from_end:
-            text.keep_last(self._most)
-        return self._tokenized() if all(map(self._is_enough, self._texts)) else None
-
-    def _is_enough(self, text: SlicedText) -> bool:
-        return text.is_complete or text.has_more_than(self._most)
-
-    def _tokenized(self) -> Tokenized:
-        options = self._options
-        encoding = self._raw.post_process(
-            *(text.merged() for text in self._texts), add_special_tokens=options.add_special_tokens
-        )
-        if options.truncate_to is None and not all(text.is_complete for text in self._texts):
-            return Tokenized(b"", at_least=len(encoding))
-        return tokenized(encoding, options, paired=len(self._texts) > 1)
+    It is over at its end, or once it has more tokens than it may keep, or than the model takes.
+    """
+    texts = (item,) if isinstance(item, str) else item
+    most, truncated = options.most_tokens(max_model_len), options.truncate_to is not None
+    fewest = 0 if truncated else sum(map(tokenizer.fewest_tokens, texts))
+    if fewest > most:
+        yield Tokenized(b"", at_least=fewest)
+        return
+    from_end = truncated and options.truncation_side == "left"
+    all_slices = [SlicedText(tokenizer, text, from_end=from_end) for text in texts]
+    for slices in all_slices:
+        while not (slices.is_complete or slices.has_more_than(most)):
+            slices.take()
+            if from_end:
+                slices.keep_last(most)
+            yield None
+    encoding = tokenizer.raw.post_process(
+        *(slices.merged() for slices in all_slices), add_special_tokens=options.add_special_tokens
+    )
+    if truncated or all(slices.is_complete for slices in all_slices):
+        yield tokenized(encoding, options, paired=len(texts) > 1)
+    else:
+        yield Tokenized(b"", at_least=len(encoding))

@@ -58,11 +58,14 @@ class TokenizerSettings:
         of_config = ConfigKeys(folder / "config.json", self.config)
         named = self.keys.optional("tokenizer_class", str)
         named = named or of_config.optional("tokenizer_class", str)
-        byte_level = named is not None and _is_byte_level(folder)
-        own = _class_of(str(self.config.get("model_type")), named, byte_level=byte_level)
-        if own is None:
+        model_type = str(self.config.get("model_type"))
+        usual = _OF_MODELS.get(model_type, "TokenizersBackend")
+        name = (_WHATEVER_IS_NAMED.get(model_type) or named or usual).removesuffix("Fast")
+        if name not in _CLASSES:
             self.refuse(self.keys.error(f"tokenizer_class {named!r} is not supported"))
-        return own or _GENERIC
+        if name == "LlamaTokenizer" and _is_byte_level(folder):
+            return _GENERIC
+        return _CLASSES.get(name, _GENERIC)
 
     def _add_tokens(self, tokenizer: Tokenizer) -> None:
         """Add the tokens that tokenizer.json lacks, or has with other properties, in the order in
@@ -467,15 +470,3 @@ _WHATEVER_IS_NAMED: Mapping[str, str] = {
 
 _KEYS_OF_CLASSES = frozenset(_EVERY_CLASS).union(*(each.rules for each in _CLASSES.values()))
 """Keys that some class reads. The others do not, as in transformers."""
-
-
-def _class_of(model_type: str, named: str | None, *, byte_level: bool) -> _TokenizerClass | None:
-    """The class with which AutoTokenizer reads a checkpoint's tokenizer.json, which has a
-    `byte_level` rule or has not. None if it is not known here."""
-    name = (
-        _WHATEVER_IS_NAMED.get(model_type)
-        or named
-        or _OF_MODELS.get(model_type, "TokenizersBackend")
-    )
-    name = name.removesuffix("Fast")
-    return _GENERIC if name == "LlamaTokenizer" and byte_level else _CLASSES.get(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -15,11 +16,11 @@ from engine_core.messages import KeyShare
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SLICE_CHARACTERS
 from engine_core.tokenization.tokenized import (
-    LongItem,
     TextPieces,
     Tokenized,
     WholeText,
     given_ids,
+    tokenize_long,
     tokenize_pieces,
     tokenized,
 )
@@ -42,7 +43,7 @@ class JobInputs:
     texts: list[Text] = field(default_factory=list[Text])
     grammar: CompiledGrammar | None = None
     refusal: RefusalError | None = None
-    long_item: LongItem | None = None
+    long_item: Iterator[Tokenized | None] | None = None
 
     @property
     def key(self) -> KeyShare:
@@ -72,8 +73,8 @@ class JobInputs:
             self.tokenized += tokenize_pieces(tokenizer, pieces, options, max_model_len)
             return
         if self.long_item is None:
-            self.long_item = LongItem(tokenizer, text, options, max_model_len)
-        if (whole := self.long_item.step()) is not None:
+            self.long_item = tokenize_long(tokenizer, text, options, max_model_len)
+        if (whole := next(self.long_item)) is not None:
             self.tokenized.append(whole)
             self.long_item = None
 

@@ -103,7 +103,7 @@ def nothing(_: int) -> Outputs:
 async def test_a_stream_gives_news_in_order_and_ends(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
         job, stream = await streaming(client, script, nothing, n=2)
-        assert (stream.prompt_tokens, stream.prompt_ids) == ([3], [b"ids"])
+        assert (stream.answer.prompt_tokens, stream.answer.prompt_ids) == ([3], [b"ids"])
         news = [RowOutput(job, 0, 5), RowOutput(job, 1, 6, "stop"), RowOutput(job, 0, 7)]
         await script.send(Outputs(rows=news[:1]))
         assert await asyncio.wait_for(stream.next(), PATIENCE) == news[:1]

@@ -5,14 +5,14 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from engine_core.messages import Tokenization
 from engine_core.tokenization import sliced_text
-from engine_core.tokenization.tokenized import LongItem, Tokenized, tokenized
+from engine_core.tokenization.tokenized import Tokenized, tokenize_long, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
 
@@ -82,9 +82,8 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_parts(tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization) -> Tokenized:
-    item = LongItem(tokenizer, text, options, MAX_MODEL_LEN)
-    while (done := item.step()) is None:
-        pass
+    *_, done = tokenize_long(tokenizer, text, options, MAX_MODEL_LEN)
+    assert done is not None
     return done
 
 
@@ -110,6 +109,7 @@ OPTIONS = st.builds(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+@example(text=("word ", ""), options=Tokenization(truncate_to=2))
 @given(text=TEXTS | st.tuples(TEXTS, TEXTS), options=OPTIONS)
 def test_parts_have_the_tokens_of_the_whole(
     tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization
@@ -181,8 +181,8 @@ def test_a_text_that_is_too_long_is_refused() -> None:
 def test_a_byte_level_text_is_refused_by_its_length() -> None:
     tokenizer = Tokenizer.load(demo_models()["penstock-demo"])
     fewest = tokenizer.fewest_tokens("x" * 100_000)
-    item = LongItem(tokenizer, "x" * 100_000, Tokenization(), MAX_MODEL_LEN)
-    assert item.step() == Tokenized(b"", at_least=fewest)
+    steps = tokenize_long(tokenizer, "x" * 100_000, Tokenization(), MAX_MODEL_LEN)
+    assert next(steps) == Tokenized(b"", at_least=fewest)
     assert fewest > MAX_MODEL_LEN
     cut = in_parts(tokenizer, "x" * 100_000, Tokenization(truncate_to=3, add_special_tokens=False))
     assert len(np.frombuffer(cut.ids, np.int32)) == 3
