@@ -263,13 +263,10 @@ class StageWatch:
 
     def __init__(self, execution: ExecutionConfig, stall_timeout: float) -> None:
         """A step may take `stall_timeout` seconds. With 0 nothing is watched."""
-        num_stages = execution.num_stages
-        self._name = execution.name
-        self._setting = execution.setting("stall_timeout")
-        self._stall_timeout = stall_timeout
+        self._execution, self._stall_timeout = execution, stall_timeout
         self._stall_ticks = math.ceil(stall_timeout / CHECK_SECONDS)
-        self._silent = [0] * num_stages  # ticks since the last heartbeat
-        self._last_steps = [-1] * num_stages  # the last step each has done its share of
+        self._silent = [0] * execution.num_stages  # ticks since the last heartbeat
+        self._last_steps = [-1] * execution.num_stages  # the last step each has done its share of
         self._oldest: int | None = None
         self._age = 0  # ticks for which `_oldest` has been the same
 
@@ -293,7 +290,8 @@ class StageWatch:
                 why = f"no heartbeat for {SILENT_BEATS * BEAT_SECONDS:g} s"
                 raise WorkerLostError(self._stands_still(self._silent.index(most), why))
         elif self._age >= self._stall_ticks:
-            why = f"step {oldest} has not ended in {self._stall_timeout:g} s ({self._setting})"
+            setting = self._execution.setting("stall_timeout")
+            why = f"step {oldest} has not ended in {self._stall_timeout:g} s ({setting})"
             raise WorkerLostError(self._stands_still(self._culprit(oldest), why))
 
     def _culprit(self, oldest: int) -> int:
@@ -307,4 +305,4 @@ class StageWatch:
         return behind[0] if behind else len(self._last_steps) - 1
 
     def _stands_still(self, stage: int, why: str) -> str:
-        return f"worker {stage} of {self._name} stands still: {why}"
+        return f"worker {stage} of {self._execution.name} stands still: {why}"

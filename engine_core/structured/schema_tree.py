@@ -73,10 +73,10 @@ def decoded(source: str) -> Schema:
         if not isinstance(root, dict):
             raise GrammarError("the schema is not an object")
         schema = as_schema(root)
-        _check_valid(schemas := schemas_in(schema))
+        schemas = schemas_in(schema)
         _localize(schemas)
-        if _hoist(schema, schemas):
-            _check_valid(schemas_in(schema))
+        _hoist(schema, schemas)
+        _check_valid(schemas_in(schema))
     except GrammarError:
         raise
     except RecursionError:
@@ -240,9 +240,9 @@ def _localize(schemas: list[tuple[SchemaPath, Schema]]) -> None:
             schema["$ref"] = _pointer(_joined(bases[path], reference), places) or reference
 
 
-def _hoist(root: Schema, schemas: list[tuple[SchemaPath, Schema]]) -> bool:
+def _hoist(root: Schema, schemas: list[tuple[SchemaPath, Schema]]) -> None:
     """Give definitions to schemas that are only found by references, as those of
-    `#/components/schemas`, in place. Returns whether there are any; `schemas` are all others."""
+    `#/components/schemas`, in place. `schemas` are all others."""
     names: dict[str, str] = {}
     waiting = [schema for _, schema in schemas]
     known = set(map(id, waiting))
@@ -260,7 +260,6 @@ def _hoist(root: Schema, schemas: list[tuple[SchemaPath, Schema]]) -> bool:
             known |= set(map(id, within))
         if reference in names:
             schema["$ref"] = "#" + "".join(map(_escaped, ("$defs", names[reference])))
-    return bool(names)
 
 
 def _pointer(uri: str, places: dict[str, SchemaPath]) -> str | None:

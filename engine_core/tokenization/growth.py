@@ -20,10 +20,6 @@ _LONGEST_OF_UNICODE = 33
 _FORMS = frozenset("NFC NFD NFKC NFKD Lowercase BertNormalizer".split())
 
 
-class _SpecialToken(msgspec.Struct):
-    ids: list[Any] = []
-
-
 class _Rule(msgspec.Struct):
     """The fields of any kind of rule that matter here, by which the library tells a rule without a
     type."""
@@ -41,7 +37,7 @@ class _Rule(msgspec.Struct):
     trim_offsets: bool | None = None
     single: list[dict[str, dict[str, Any]]] = []
     pair: list[dict[str, dict[str, Any]]] = []
-    special_tokens: dict[str, _SpecialToken] = {}
+    special_tokens: dict[str, dict[str, Any]] = {}
 
     def single_rules(self) -> "Iterator[_Rule]":
         several = (*self.normalizers, *self.pretokenizers, *self.processors, *self.decoders)
@@ -138,7 +134,7 @@ def _check_templates(processors: Sequence[_Rule]) -> None:
         if len(texts) > len(set(texts)):
             raise ValueError("its post_processor repeats a text")
     added = sum(
-        len(rule.special_tokens[name].ids)
+        len(rule.special_tokens[name].get("ids", ()))
         for rule in processors
         for piece in (*rule.single, *rule.pair)
         if (name := str(piece.get("SpecialToken", {}).get("id"))) in rule.special_tokens

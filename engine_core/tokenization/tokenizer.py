@@ -58,11 +58,10 @@ class Tokenizer:
         """The tokenizer in a folder's file. Raises TokenizerError if it cannot be read."""
         try:
             data = read_bytes(folder, name, TOKENIZER_BYTES)
-        except ModelConfigError as error:
-            raise TokenizerError(str(error)) from None
-        try:
             growth = check_growth(data)
             return cls(RawTokenizer.from_buffer(data), growth)
+        except ModelConfigError as error:
+            raise TokenizerError(str(error)) from None
         except BaseException as error:  # a plain Exception for any bad file, or a panic
             raise TokenizerError(f"{folder / name} cannot be read: {as_exception(error)}") from None
 

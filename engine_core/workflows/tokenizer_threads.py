@@ -169,8 +169,7 @@ class _Lane:
                 over.append(job)
             else:
                 active.put(job, job.key)
-        if over:
-            self._tokenized.put(*over)
+        self._tokenized.put(*over)
 
     def _encode(self, parts: list[_Part], special: bool) -> None:
         """Encode the texts of jobs that agree about special tokens with one call. If that fails
