@@ -162,11 +162,7 @@ async def test_a_job_of_too_many_values_is_aborted(
 
 @pytest.mark.parametrize(
     ("query", "texts"),
-    [
-        (None, ["a", "b"]),
-        ("q", [("q", "a"), ("q", "b")]),
-        (["p", "q"], [("p", "a"), ("q", "b")]),
-    ],
+    [(None, ["a", "b"]), ("q", [("q", "a"), ("q", "b")]), (["p", "q"], [("p", "a"), ("q", "b")])],
 )
 def test_a_cross_encoder_takes_texts_alone_and_in_pairs(
     query: str | list[str] | None, texts: list[str | tuple[str, str]]

@@ -241,10 +241,7 @@ async def test_vectors_are_placed_by_row(tmp_path: Path) -> None:
 
 async def test_a_cancelled_call_is_aborted_in_the_engine(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
-        for call in (
-            client.encode(texts=["a"]),
-            client.generate(SamplingParams(), texts=["a"]),
-        ):
+        for call in (client.encode(texts=["a"]), client.generate(SamplingParams(), texts=["a"])):
             task = asyncio.create_task(call)
             job = await script.job()
             task.cancel()

@@ -10,15 +10,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import (
-    Base64Bytes,
-    BaseModel,
-    Field,
-    IPvAnyAddress,
-    SecretStr,
-    TypeAdapter,
-    conint,
-)
+from pydantic import Base64Bytes, BaseModel, Field, IPvAnyAddress, SecretStr, TypeAdapter, conint
 
 from engine_core.messages import SamplingParams
 from engine_core.structured.json_schema import rewritten
