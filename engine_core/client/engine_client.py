@@ -27,8 +27,8 @@ from engine_core.messages import (
 from engine_core.refusal import RefusalError
 
 _SHARE_OF_WAIT, _MOST_SECONDS = 0.05, 0.25
-"""How long a refusal holds: this share of the expected wait, and at most this many seconds. A queue
-of that length does not run empty meanwhile."""
+"""How long a refusal holds: a share of the expected wait, with a bound in seconds. The queue does
+not run empty meanwhile."""
 
 
 class CircuitBreaker:
@@ -53,8 +53,7 @@ class CircuitBreaker:
             raise refusal.copy()
 
     def probe(self, priority: int) -> bool:
-        """Whether a job that is about to be sent is the probe. Raises RefusalError as `check`
-        does."""
+        """Whether a job to be sent is the probe. Raises RefusalError as `check` does."""
         self.check(priority)
         if self._refusal is None or priority < self._priority:
             return False
@@ -80,8 +79,7 @@ _NO_OPTIONS = JobOptions()
 class EngineClient:
     """Jobs out, updates in, over one socket. Use from one asyncio loop only.
 
-    `beat` is the newest heartbeat, which came at `beat_at` (time.monotonic). With `batch` the rows
-    of its jobs are of the batch band.
+    `beat` came at `beat_at` (time.monotonic). With `batch` all rows are of the batch band.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -130,7 +128,7 @@ class EngineClient:
         """Submit prompts (texts or int32 ids as bytes), and wait until the engine accepts them.
 
         Without an answer by the `deadline` (loop time), the stream has ended, without any prompt.
-        Raises RefusalError if they are refused. Cancelling aborts the job.
+        Raises RefusalError. Cancelling aborts the job.
         """
         texts, ids = texts or [], ids or []
         job = next(self._ids)
@@ -161,10 +159,7 @@ class EngineClient:
         token_states: bool = False,
         options: JobOptions = _NO_OPTIONS,
     ) -> Encoded:
-        """Embed or score the items and wait for all of them, as `EncodeJob` says.
-
-        Raises RefusalError if the engine refused or failed the job. Cancelling aborts it.
-        """
+        """Embed or score the items, as `EncodeJob` says. Raises RefusalError. Cancelling aborts."""
         texts, ids = texts or [], ids or []
         info = await self.wait_ready()
         job = next(self._ids)

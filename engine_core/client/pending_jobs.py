@@ -63,7 +63,6 @@ class PendingJob:
         self.accepted.set(None)
 
     def time(self, timing: JobTiming) -> None:
-        """Keep how long the engine took up to now."""
         self.timing = timing
 
     def fail(self, error: RefusalError) -> None:
@@ -73,7 +72,7 @@ class PendingJob:
 class GenerateStream(PendingJob):
     """The rows of one generate job, as they come. Leaving the context aborts what still runs.
 
-    `decode_s` is the time from its first token to its end, in seconds.
+    `decode_s` are the seconds from its first token to its end.
     """
 
     def __init__(
@@ -83,8 +82,6 @@ class GenerateStream(PendingJob):
         send: Callable[[Abort | EndRow], None],
         forget: Callable[[int], None],
     ) -> None:
-        """`send` sends to the engine, unless that is gone. `forget` ignores further updates of a
-        job."""
         super().__init__()
         self._send, self._forget = send, forget
         self._id = job
@@ -106,7 +103,7 @@ class GenerateStream(PendingJob):
         return len(self._updates) * (_UPDATE_BYTES + _ALTERNATIVE_BYTES * alternatives)
 
     async def next(self) -> list[RowOutput]:
-        """Wait for the updates since the last call. The list is empty once there are no more.
+        """Wait for the updates since the last call: none once there are no more.
 
         Raises RefusalError if the job failed, after the updates that came before.
         """
@@ -119,7 +116,7 @@ class GenerateStream(PendingJob):
         return updates
 
     def end_row(self, row: int) -> None:
-        """Stop one row here and in the engine (a stop string was met). Idempotent."""
+        """Stop one row here and in the engine. Idempotent."""
         if row in self._open_rows:
             self._send(EndRow(self._id, row))
             self._close_row(row)
@@ -172,8 +169,7 @@ MAX_STATE_NUMBERS = 1 << 22
 """Numbers in the answer to a job that requests token states: as text, some 80 MB."""
 
 MAX_SPARSE_ENTRIES = 1 << 21
-"""Numbers that are not zero in all vectors of a job. Only a model that is not sparse comes near: a
-row of a few tokens may then have as many as its vocabulary."""
+"""Numbers that are not zero in all vectors of a job. Only a model that is not sparse comes near."""
 
 
 class Encoded(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,8 +16,7 @@ from workers.contract.share import PartCosts, Share, StageCosts, even_split, sha
 log = logging.getLogger(__name__)
 
 DECODE_WEIGHT = 3
-"""Weight of decoding against prompts: their times for equally many tokens, in steps of 64 rows (8B
-Llama, one H200)."""
+"""Times of decoding and prompts for equally many tokens, in steps of 64 rows (8B Llama, H200)."""
 
 LEAST_GAIN = 1.02
 """Less is within the noise of a measurement, and another start would choose otherwise."""
@@ -38,10 +37,7 @@ _prompts: PartTime = attrgetter("prompts")
 
 
 def stage_shares(execution: ExecutionConfig, connected: Sequence[WorkerConnected]) -> list[Share]:
-    """Each stage's share of the layers: as asked for, else by measurement, else even.
-
-    Raises ModelConfigError if there are more stages than layers.
-    """
+    """Each stage's share: as asked for, else by measurement, else even. Raises ModelConfigError."""
     in_order = sorted(connected, key=lambda message: message.stage)
     costs = [message.costs for message in in_order if message.costs is not None]
     if execution.stage_layers:
@@ -59,11 +55,10 @@ def stage_shares(execution: ExecutionConfig, connected: Sequence[WorkerConnected
 
 
 def choose_layers(execution: ExecutionConfig, costs: Sequence[StageCosts]) -> tuple[int, ...]:
-    """How many layers each stage gets, where `costs` has one entry a stage.
+    """How many layers each stage gets, so that the slowest one takes the least time.
 
-    The slowest stage takes the least time. The even split stays unless another is faster by
-    `LEAST_GAIN` and leaves `LEAST_BLOCKS` of its KV blocks. Raises ModelConfigError as
-    `stage_shares` does.
+    The even split stays unless another is faster by `LEAST_GAIN` and leaves `LEAST_BLOCKS` of its
+    KV blocks. Raises ModelConfigError as `stage_shares` does.
     """
     even = even_split(execution.model.num_layers, len(costs))
     costs = _of_equal_devices(execution, costs)
@@ -120,8 +115,7 @@ def _seconds(
 
 
 def _weighted_time(costs: Sequence[StageCosts], even: Sequence[int]) -> PartTime:
-    """The weighted sum of a part's times for decoding and for prompts, each relative to that of the
-    even split over all stages."""
+    """Weigh a part's times for decoding and for prompts, each relative to the even split's."""
     decode, prompts = (sum(_seconds(costs, even, time)) for time in (_decode, _prompts))
     decode_unit = DECODE_WEIGHT / decode if decode else 0.0
     return lambda part: decode_unit * part.decode + part.prompts / prompts
@@ -151,8 +145,7 @@ def _least_slowest(
 def _most_layers(
     execution: ExecutionConfig, costs: Sequence[StageCosts], even: Sequence[int]
 ) -> list[int]:
-    """The most layers with which each stage has room for `LEAST_BLOCKS` of the even split's blocks,
-    or that split's layers if those are more."""
+    """The most layers with room for `LEAST_BLOCKS` of the even split's blocks, by stage."""
     num_layers = sum(even)
     if not costs[0].kv_block_bytes:
         return [num_layers for _ in even]

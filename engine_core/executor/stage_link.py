@@ -1,4 +1,4 @@
-"""The engine core's end of the one ZMQ socket to all stages, which are processes of this host.
+"""The engine core's end of the ZMQ socket to all stages.
 
 The workers' end is `workers/links/engine_link.py`.
 """
@@ -68,8 +68,8 @@ class StageLink:
     """Sends every step to every stage, and takes what they report. Results come from the last one,
     in submit order. An earlier stage's report may come before the step's result, or after it.
 
-    `results` is readable when `poll` has something, `losses` when a stage is gone: the kernel
-    closes its socket. Every method raises WorkerLostError once a stage is lost or stands still.
+    `results` is readable when `poll` has something, `losses` when a stage is gone. Every method
+    raises WorkerLostError once a stage is lost or stands still.
     """
 
     def __init__(self, config: EngineConfig, context: zmq.Context[zmq.Socket[bytes]]) -> None:
@@ -87,8 +87,7 @@ class StageLink:
         self.results.bind(execution.worker_endpoint)
 
     def start(self) -> Capacity:
-        """Give each stage its layers, size the KV cache by what they load, and wait until all are
-        ready."""
+        """Give each stage its layers, size the KV cache by what they load, and wait for all."""
         connected = [self._await(WorkerConnected) for _ in self._stages]
         shares = stage_shares(self._execution, connected)
         for stage, share in zip(self._stages, shares, strict=True):
@@ -118,8 +117,7 @@ class StageLink:
         return message
 
     def check(self, oldest: int | None) -> None:
-        """See that no stage stands still, every CHECK_SECONDS. `oldest` is the oldest step in
-        flight."""
+        """See that no stage stands still, every CHECK_SECONDS. `oldest` is the oldest open step."""
         self._watch.tick(oldest)
 
     def raise_lost(self) -> NoReturn:
@@ -183,8 +181,8 @@ class StageLink:
 def _kv_blocks(execution: ExecutionConfig, loaded: Sequence[WorkerLoaded]) -> int:
     """Blocks of KV cache that the tightest stage holds, up to what could ever be used.
 
-    An encoder has none. A stage's budget is `kv_cache_bytes` of its configuration, or what
-    `workers/stage/kv_budget.py` measures. Raises WorkerLostError where no block fits.
+    An encoder has none. A stage's budget is configured, or measured (`workers/stage/kv_budget.py`).
+    Raises WorkerLostError where no block fits.
     """
     stages = [stage for stage in loaded if stage.kv_block_bytes]
     if not stages:
@@ -275,7 +273,7 @@ class StageWatch:
         self._last_steps[beat.stage] = beat.last_finished_step
 
     def tick(self, oldest: int | None) -> None:
-        """Raise WorkerLostError, as `StageLink.check` does, for a stage that stands still.
+        """Raise WorkerLostError for a stage that stands still.
 
         Silence means nothing while a step is in flight: a stage may be busy, or in a debugger.
         """
@@ -295,9 +293,9 @@ class StageWatch:
             raise WorkerLostError(self._stands_still(self._culprit(oldest), why))
 
     def _culprit(self, oldest: int) -> int:
-        """The stage that stands still at step `oldest`: the one silent since the step became the
-        oldest, else the first that has not launched its part, else the last, whose device has not
-        computed the result."""
+        """The stage that stands still at step `oldest`: one that is silent since that became the
+        oldest. Else it is the first that has not launched its part, or the last, whose device has
+        no result."""
         most = max(self._silent)
         if most >= max(self._age, 2 * CHECKS_A_BEAT):  # one that beats has half of that
             return self._silent.index(most)

@@ -33,8 +33,7 @@ _PROBED_TOKENS = 4
 
 _REPEATED_GROUP = re.compile(r"\)\s*\{")
 _WALKED_TOKENS = 128
-"""A group that is repeated so many times may hold another repetition. Their states multiply as the
-text grows, which shows within so many tokens."""
+"""Tokens after which the states of repetitions within repetitions have multiplied."""
 
 _STRIDE = 7919
 """Picks other tokens each time, short and long ones."""
@@ -64,9 +63,8 @@ _LATE = ("additionalProperties", "required", "minProperties", "maxProperties", "
 class CompiledGrammar(NamedTuple):
     """A grammar over a vocabulary, before its first token.
 
-    A mask is uint32[words] and covers at least the vocabulary. Bit i % 32 of word i // 32 says
-    whether token i may come next. The token `end`, which the model does not have, stands for the
-    end of the text. `ignored` are the paths of keywords that the grammar does not follow.
+    A mask is uint32[words], with bit i % 32 of word i // 32 for token i. The token `end`, which the
+    model does not have, stands for the end of the text. `ignored` are paths that are not followed.
     """
 
     start: LLMatcher
@@ -81,15 +79,12 @@ Compile = Callable[[Grammar], CompiledGrammar]
 class GrammarCompiler:
     """Compiles grammars over one tokenizer.
 
-    The vocabulary gets one more token, which stands for "the text may end here": each request has
-    its own end tokens.
+    The vocabulary gets one more token for "the text may end here": each request has its own end
+    tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        """Takes some 0.5 s for 128,000 tokens, during which no other Python thread runs.
-
-        Raises GrammarError for a tokenizer that llguidance cannot read.
-        """
+        """Takes 0.5 s for 128,000 tokens, with the interpreter's lock. Raises GrammarError."""
         raw = tokenizer.raw
         self._end = raw.get_vocab_size()
         size = max(vocab_size, self._end + 1)
@@ -113,8 +108,8 @@ class GrammarCompiler:
     def _schema(self, source: str, *, strict: bool) -> tuple[LLMatcher, tuple[str, ...]]:
         """The schema as far as it can be followed, and the paths of what is left out.
 
-        If it is `strict` nothing is, and objects that list their properties have no others: raises
-        GrammarError, with the path of the keyword. Raises GrammarError for what is no schema, too.
+        If it is `strict` nothing is, and objects that list their properties have no others. Raises
+        GrammarError, with the path of the keyword.
         """
         root = decoded(source)
         deadline = time.monotonic() + _SEARCH_S
@@ -193,10 +188,8 @@ class GrammarCompiler:
 
     def _probe(self, start: LLMatcher, tokens: int, stride: int = 0) -> None:
         """Try some tokens: a grammar often proves too complex only with its first tokens. Each is
-        the first that is allowed, or one that lies `stride` further in the list each time.
-
-        All rows share the states computed here. Raises GrammarError.
-        """
+        the first allowed one, or lies `stride` further in the list each time. Raises
+        GrammarError."""
         mask = np.zeros(self._words, np.uint32)
         for index in range(tokens):
             _check(start)
@@ -214,8 +207,7 @@ class GrammarCompiler:
 
 
 def compiler_for(config: ExecutionConfig, tokenizer: Tokenizer) -> Compile:
-    """The function that compiles a model's grammars. If the model cannot follow any, that function
-    raises GrammarError."""
+    """The function that compiles a model's grammars, or raises GrammarError for each."""
     try:
         if not (Path(config.model.path) / TOKENIZER_FILE).exists():
             raise GrammarError("it has no tokenizer")
@@ -257,11 +249,8 @@ def _one_line(message: str) -> str:
 def _fault_in(
     root: Any, left_out: Set[SchemaPath], compiles: Callable[[Any], bool]
 ) -> SchemaPath | None:
-    """The first keyword with which `root` no longer compiles, as they are added one after another.
-    None if it does not compile even without keywords.
-
-    Those of `left_out` are never added.
-    """
+    """Find the first keyword with which `root` no longer compiles, as they are added in phases.
+    None if it does not compile without any. Those of `left_out` are never added."""
     phased = sorted(_keywords(root, ()), key=lambda entry: entry[0])
     keywords = [path for _, path in phased if path not in left_out]
     if not compiles(without(root, {*left_out, *keywords})):
@@ -279,8 +268,8 @@ def _fault_in(
 def _keywords(schema: Any, path: SchemaPath) -> Iterator[tuple[int, SchemaPath]]:
     """The paths of all keywords, each with the phase in which it is added.
 
-    First come the keywords with schemas in them, then references, because definitions are followed
-    only where they are used, then all others.
+    Those with schemas in them come first, then references, because definitions are followed only
+    where they are used, then all others.
     """
     for keyword, value in as_schema(schema).items():
         within = children(keyword, value)

@@ -1,7 +1,4 @@
-"""JSON schemas as clients write them, put into what llguidance understands.
-
-What is an annotation only is left out, and what has an equivalent is replaced by it.
-"""
+"""JSON schemas as clients write them, put into what llguidance understands."""
 
 import json
 import math
@@ -65,14 +62,10 @@ class Unheld(NamedTuple):
 def rewritten(root: Schema, *, closed: bool) -> tuple[str, list[Unheld]]:
     """`root`, which is changed, as llguidance understands it, and what is left out of it.
 
-    - Formats that are not followed are annotations.
-    - Times have no second 60.
-    - `propertyNames` with an enum are optional properties.
-    - `uniqueItems` of an enum are alternatives.
-    - If it is `closed`, objects that list properties have no others.
-    - Annotations are left out, and `x-guidance`, by which a schema would set options of llguidance.
-
-    Raises GrammarError for a schema that is too large or too deep.
+    Formats that are not followed are annotations, times have no second 60, `propertyNames` with an
+    enum are optional properties, and `uniqueItems` of an enum are alternatives. If it is `closed`,
+    objects that list properties have no others. Annotations go, and `x-guidance`, which would set
+    options of llguidance. Raises GrammarError for a schema that is too large or too deep.
     """
     try:
         rewriting = _Rewriting(root)
@@ -181,8 +174,7 @@ class _Rewriting:
         self._leave_out(schema, path, "propertyNames", reason)
 
     def _defined(self, schema: Any) -> Schema:
-        """A reference to `schema`, which would otherwise be copied for each name, and within each
-        copy again."""
+        """A reference to `schema`: copies for each name would multiply, one within another."""
         name = new_name("values", self._definitions)
         self._definitions[name] = schema
         return {"$ref": "#/$defs/" + name}
@@ -241,8 +233,7 @@ class _ClosedObjects:
 
     All schemas that apply to one value make a *place*: one that nothing includes, and what it
     includes by `allOf`, `$ref`, `anyOf` and `oneOf`. A place is closed as a whole, behind all names
-    in it, so that no part of it forbids the properties of another. So a part refers to an open copy
-    of a definition.
+    in it. So its parts stay open, and refer to open copies of definitions.
     """
 
     def __init__(self, root: Schema) -> None:
@@ -472,8 +463,7 @@ def unique_lists(
 ) -> Schema:
     """A schema for the lists of `least` to `most` of these values, none of them twice.
 
-    Each set of values has at least one order in it: roughly that of `values`. `define` returns a
-    reference to a schema for one of some values.
+    Each set of values has an order in it, roughly that of `values`. `define` returns a reference.
     """
     blocks = [range(at, min(at + _BLOCK, len(values))) for at in range(0, len(values), _BLOCK)]
     picks_of_blocks = [_within(block, _PICKS) for block in blocks[:-1]]

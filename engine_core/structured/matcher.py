@@ -44,8 +44,8 @@ class Matcher:
         return self.state.is_stopped()
 
     def accept(self, token: int) -> bool:
-        """Append a sampled token. False if the grammar does not allow it. An end token is no part
-        of the text."""
+        """Append a sampled token, unless it ends the text. False if the grammar does not allow
+        it."""
         self._min_tokens_left -= 1
         return token in self._end_tokens or self.state.consume_token(token)
 
@@ -72,10 +72,8 @@ class Matcher:
 
 def fill_masks(bits: npt.NDArray[np.uint32], matchers: list[tuple[int, Matcher]]) -> list[int]:
     """Write into `bits` uint32[rows, words] the mask of each (index of a row, its matcher).
-    Threads share the work where there are enough rows.
 
-    Returns the indices of the rows that cannot go on: their grammar grew too complex, or no token
-    of the model may follow.
+    Returns the indices of the rows that cannot go on, as `finish_mask` says.
     """
     states = [(matcher.state, index) for index, matcher in matchers]
     address, size = bits.ctypes.data, bits.strides[0]
@@ -105,8 +103,8 @@ class TokenLimits:
         self._longest = max(map(len, params.bad_words), default=1) - 1
 
     def restrict(self, mask: npt.NDArray[np.uint32], tokens: array[int], prompt_len: int) -> bool:
-        """Take the tokens that may not follow `tokens` out of `mask`, uint32[vocabulary / 32]. The
-        first of `tokens` are the prompt's. False if none is left."""
+        """Take the tokens that may not follow `tokens`, a prompt and a text, out of `mask`,
+        uint32[vocabulary / 32]. False if none is left."""
         mask &= self._permitted
         text = tokens[max(prompt_len, len(tokens) - self._longest) :].tolist()
         if text:

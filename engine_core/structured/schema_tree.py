@@ -1,5 +1,4 @@
-"""A JSON schema as a client writes it: read and checked, with references as pointers from the root.
-And where it has schemas within it."""
+"""A client's JSON schema, checked, with references as pointers, and the schemas within it."""
 
 import json
 import re
@@ -60,13 +59,11 @@ _MOST_STEPS = 64
 
 
 class GrammarError(ValueError):
-    """A grammar that cannot be compiled or followed. Its message, one line, names a schema's
-    keyword."""
+    """A grammar that cannot be followed. Its message, one line, names a schema's keyword."""
 
 
 def decoded(source: str) -> Schema:
-    """The JSON schema `source`, with references as pointers. Raises GrammarError for what is no
-    schema."""
+    """Read a JSON schema, with references as pointers. Raises GrammarError for what is none."""
     try:
         # Not msgspec's, which has no integers of more than 64 bits.
         root: Any = json.loads(source, parse_float=_finite, parse_constant=_finite)
@@ -155,8 +152,7 @@ def schemas_in(root: Any) -> list[tuple[SchemaPath, Schema]]:
 
 
 def mapped(schema: Schema, change: Callable[[SchemaPath, Schema], Schema]) -> Schema:
-    """A copy of `schema` in which `change(its path, it)` stands for each schema within it, but for
-    booleans."""
+    """A copy in which `change(its path, it)` stands for each schema within, but for booleans."""
     copy = dict(schema)
     for keyword, value in schema.items():
         if keyword not in _WITH_SCHEMAS:
@@ -175,8 +171,7 @@ def mapped(schema: Schema, change: Callable[[SchemaPath, Schema], Schema]) -> Sc
 
 
 def without(schema: Schema, left_out: Set[SchemaPath], path: SchemaPath = ()) -> Schema:
-    """A copy of `schema` without the keywords at these paths. `oneOf` becomes `anyOf`, if there is
-    none."""
+    """A copy without the keywords at these paths. `oneOf` becomes `anyOf`, if there is none."""
     copy = mapped(schema, lambda place, child: without(child, left_out, path + place))
     for keyword in schema:
         if (*path, keyword) in left_out:
@@ -205,8 +200,7 @@ def as_schema(value: Any) -> Schema:
 
 
 def _check_valid(schemas: Iterable[tuple[SchemaPath, Schema]]) -> None:
-    """Raises GrammarError, with the path of the keyword, if one of them is no JSON schema. What is
-    within it is not looked at."""
+    """Raises GrammarError, with the path of the keyword, if one is no JSON schema by itself."""
     for path, schema in schemas:
         if len(path) > _MAX_DEPTH:
             raise GrammarError("the schema is nested too deeply")
@@ -217,8 +211,8 @@ def _check_valid(schemas: Iterable[tuple[SchemaPath, Schema]]) -> None:
 
 
 def _localize(schemas: list[tuple[SchemaPath, Schema]]) -> None:
-    """Make references by `$id` or anchor pointers from the root, in place, and drop `$id`s and
-    anchors. References to what is not there stay as they are."""
+    """Make references by `$id` or anchor pointers from the root, in place, if they lead
+    anywhere."""
     if not any(not _NAMES.isdisjoint(schema) for _, schema in schemas):
         return
     places: dict[str, SchemaPath] = {_BASE: ()}

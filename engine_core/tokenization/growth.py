@@ -21,8 +21,7 @@ _FORMS = frozenset("NFC NFD NFKC NFKD Lowercase BertNormalizer".split())
 
 
 class _Rule(msgspec.Struct):
-    """The fields of any kind of rule that matter here, by which the library tells a rule without a
-    type."""
+    """The fields of any kind of rule that matter here: the library needs no type to tell a rule."""
 
     type: str = ""
     normalizers: "list[_Rule]" = []
@@ -97,8 +96,8 @@ def _growth(part: str, rules: Sequence[_Rule]) -> float:
 
 
 def _factor(rule: _Rule, *, written: bool) -> float:
-    """How many times longer one rule may make a text. `written` says whether that may have letters
-    which other rules wrote, and which a form of Unicode may lengthen again."""
+    """How many times longer one rule may make a text. `written` are letters of other rules in it,
+    which a form of Unicode may lengthen again."""
     if rule.pattern is not None and rule.content:
         found = len(rule.pattern.get("String", "").encode())
         new = len(rule.content.encode())
@@ -120,8 +119,8 @@ def _writes_other_letters(rule: _Rule) -> bool:
 
 
 def _longest(charsmap: str) -> int:
-    """Bytes of the longest text in a map of sentencepiece. That is the length of a trie, the trie,
-    and the texts, which end with NUL."""
+    """Bytes of the longest text in a map of sentencepiece. Behind a trie, and its length, each text
+    ends with NUL."""
     data = base64.b64decode(charsmap)
     size = int.from_bytes(data[:4], "little")
     return max(map(len, data[4 + size :].split(b"\0")))

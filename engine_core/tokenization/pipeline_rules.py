@@ -61,10 +61,10 @@ def _sequence(key: str, rules: list[Rule]) -> bytes:
 
 
 def continuing(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer with the same model and rules, but for those that put a space before a text.
-    `tokenizer` itself where there are none.
+    """A tokenizer with the same rules, but for those that put a space before a text.
 
-    Such rules also put a space behind an added token, which this tokenizer does not.
+    That is `tokenizer` itself where there are none. Such rules also put a space behind an added
+    token.
     """
     rules = PipelineRules.of(tokenizer)
     if (without := rules.changed(_without_prefix)) == rules:
@@ -87,8 +87,8 @@ def _without_prefix(rule: Rule) -> Rule:
 def longest_token(tokenizer: Tokenizer) -> int | None:
     """The most bytes of a text that one token spells, or None without a bound.
 
-    A normalizer has none, nor have a splitting rule that drops characters, an unknown token, and an
-    added token that takes white space.
+    A normalizer may drop characters, as may splitting, an unknown token, and an added one that
+    takes white space.
     """
     model = tokenizer.model
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)

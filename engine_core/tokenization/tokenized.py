@@ -22,9 +22,8 @@ _ITEM = 4  # bytes of an int32
 class Tokenized(msgspec.Struct, frozen=True):
     """The ids of a text or a pair, int32 bytes, and segments, uint8 bytes (empty for one text).
 
-    `dropped` counts the tokens that truncation removed, among those that were looked at.
-    `at_least` is 0, or a lower bound of a longer text's tokens: tokenizing ended once there were
-    more than the model takes.
+    `dropped` counts the tokens that truncation removed, among those that were looked at. `at_least`
+    is 0, or a lower bound of the tokens of a text with more than the model takes.
     """
 
     ids: bytes
@@ -58,9 +57,8 @@ def given_ids(message: GenerateJob | EncodeJob) -> list[Tokenized]:
 def tokenized(encoding: Encoding, options: Tokenization, *, paired: bool) -> Tokenized:
     """A text's or a pair's tokens, truncated as `options` say.
 
-    Truncation removes tokens of the last text first, from its left or right end. If all others (the
-    first text of a pair, special tokens) are still more than the limit, it removes those, from the
-    same side.
+    Truncation removes tokens of the last text from one end. If all others (the first text of a
+    pair, special tokens) are still more than the limit, it removes those, from the same end.
     """
     ids = np.array(encoding.ids, np.int32)
     segments = np.array(encoding.type_ids if paired else [], np.uint8)
@@ -102,10 +100,7 @@ def tokenize_pieces(
     """Tokenize texts between the pieces of a template. Truncation removes tokens of a text alone.
 
     Each piece is tokenized once, and a long one only as far as it matters, unless it is cut on the
-    left.
-
-    Raises RefusalError where the template alone is longer than the limit, or a text cannot be
-    tokenized.
+    left. Raises RefusalError where the template alone is longer than the limit.
     """
     spelled = dict.fromkeys(piece for text in texts for piece in (*text.pieces, text.whole_piece))
     limit = options.most_tokens(max_model_len)
@@ -157,9 +152,9 @@ def _in_common(bare: _Ids, own: _Ids) -> int:
 def tokenize_long(
     tokenizer: Tokenizer, item: WholeText, options: Tokenization, max_model_len: int
 ) -> Iterator[Tokenized | None]:
-    """Tokenize a long item slice after slice: yields None for each, and its tokens at last.
+    """Tokenize a long item slice after slice: yields None for each, at last its tokens.
 
-    It is over at its end, or once it has more tokens than it may keep, or than the model takes.
+    The last slice ends it, or has more tokens than it may keep, or than the model takes.
     """
     texts = (item,) if isinstance(item, str) else item
     most, truncated = options.most_tokens(max_model_len), options.truncate_to is not None

@@ -42,8 +42,7 @@ class TokenizerError(ValueError):
 class Tokenizer:
     """Text to ids and back. Ids travel as int32 bytes.
 
-    Encoding always goes through `encode_batch_fast`: plain `encode` holds the interpreter's lock
-    for as long as it runs.
+    `encode_batch_fast` encodes: plain `encode` holds the interpreter's lock as long as it runs.
     """
 
     def __init__(self, raw: RawTokenizer, growth: float = 1) -> None:
@@ -71,8 +70,8 @@ class Tokenizer:
     ) -> "Tokenizer":
         """The tokenizer beside a checkpoint's weights, with the settings in the files beside it.
 
-        Random weights need none: a text is then a list of words like `<17>`, one an id.
-        Raises TokenizerError, as `load` does. Settings that are not obeyed go to `refuse`.
+        Random weights need none: a text is then a list of words like `<17>`, one an id. Raises
+        TokenizerError. Settings that are not obeyed go to `refuse`.
         """
         file = Path(model.tokenizer_file or Path(model.path) / TOKENIZER_FILE)
         try:
@@ -98,8 +97,7 @@ class Tokenizer:
         """Tokenize texts, or pairs, in one call. With `offsets` it is known where their tokens are.
         With `continues` each is taken for what follows another text.
 
-        Raises RefusalError if one of them cannot be tokenized: the regular expressions of a
-        tokenizer have limits, beyond which the library panics.
+        Raises RefusalError for a text at which the library panics, as its expressions have limits.
         """
         raw = self.continuation if continues else self.raw
         encode = raw.encode_batch if offsets else raw.encode_batch_fast
@@ -114,10 +112,7 @@ class Tokenizer:
         return [np.array(encoding.ids, np.int32).tobytes() for encoding in encodings]
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD, as in Python.
-
-        Raises an Exception if the library fails, or panics.
-        """
+        """The text of `ids`, with U+FFFD for bytes that are not UTF-8. Raises an Exception."""
         text = _decoded(self.raw, ids, skip_special_tokens=skip_special_tokens)
         if REPLACEMENT not in text:
             return text
@@ -130,7 +125,7 @@ class Tokenizer:
 
     def fewest_tokens(self, text: str) -> int:
         """A lower bound of a text's tokens, known without tokenizing. It is 0 where the tokenizer
-        might drop parts of it, or take any number of characters for one token."""
+        might drop parts of the text."""
         return -(-len(text.encode()) // self._longest) if self._longest else 0
 
     @cached_property
@@ -151,11 +146,10 @@ class Tokenizer:
 
 
 class TokenBytes:
-    """The UTF-8 of single tokens inside a text. None for a part of a character whose entry in the
-    vocabulary does not show its bytes.
+    """The UTF-8 of single tokens inside a text. None for a part of a character that is not known.
 
-    Texts are put together from these wherever bytes are no UTF-8. The tokenizers' own decoders lose
-    text there: one that falls back to bytes replaces a whole run of them if one is wrong.
+    Texts are put together from these wherever bytes are no UTF-8: a decoder of the library that
+    falls back to bytes replaces a whole run of them if one is wrong.
     """
 
     def __init__(self, raw: RawTokenizer) -> None:
@@ -237,8 +231,7 @@ def as_exception(error: BaseException) -> Exception:
 
 
 def not_tokenized(error: BaseException) -> RefusalError:
-    """Return the refusal for what the library raised: a plain Exception, or a panic. Raises
-    anything else."""
+    """Return the refusal for an Exception or a panic of the library. Raises anything else."""
     return RefusalError("invalid_request", f"the text cannot be tokenized: {as_exception(error)}")
 
 

@@ -1,5 +1,4 @@
-"""The settings of a checkpoint's tokenizer, in the files beside `tokenizer.json`. They are read as
-transformers' AutoTokenizer reads them, and put into the tokenizer that this describes."""
+"""A tokenizer's settings in the files beside `tokenizer.json`, as AutoTokenizer reads them."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ from workers.contract.model_config import ModelConfigError
 class TokenizerSettings:
     """The settings of a folder's tokenizer. What is wrong with them goes to `refuse`.
 
-    Raises ModelConfigError for a file that cannot be read, as its methods do for a key of another
-    type.
+    Raises ModelConfigError for what cannot be read, as its methods do.
     """
 
     def __init__(self, folder: Path, refuse: Refuse = stop) -> None:
@@ -39,8 +37,7 @@ class TokenizerSettings:
         return self._usual_tokens() | named
 
     def check_keys(self) -> None:
-        """Refuse keys that are not known, and values that no tokenizer obeys here. This is done
-        once, when a model is set up."""
+        """Refuse unknown keys, and values that no tokenizer obeys here, once, at set-up."""
         self.keys.neutral(_NOT_SUPPORTED)
         self.keys.ignore(*_KEYS_OF_CLASSES)
         self.keys.check_all_read(_BOOKKEEPING.__contains__, "a tokenizer")
@@ -68,8 +65,8 @@ class TokenizerSettings:
         return _CLASSES.get(name, _GENERIC)
 
     def _add_tokens(self, tokenizer: Tokenizer) -> None:
-        """Add the tokens that tokenizer.json lacks, or has with other properties, in the order in
-        which transformers does. Ids that would not be the declared ones are refused."""
+        """Add the tokens that tokenizer.json lacks, or has with other properties, in transformers'
+        order. Ids that would not be the declared ones are refused."""
         own = {each.content: each for each in tokenizer.get_added_tokens_decoder().values()}
         added = self._changed(own)
         if self._class.resets_special:
@@ -156,8 +153,8 @@ _BOOKKEEPING = frozenset(
 """Keys of `tokenizer_config.json` that change neither ids nor prompts.
 
 They are about the origin, files, lengths, outputs, decoding, slow form, chats and ids of tokens.
-Beside a `tokenizer.json`, transformers (up to 5.23) ignores `add_bos_token` and `add_eos_token`,
-too: that file alone says what is added around texts.
+Beside a `tokenizer.json`, transformers (up to 5.23) ignores `add_bos_token` and `add_eos_token`:
+that file alone says what is added around texts.
 """
 
 _NOT_SUPPORTED: Neutral = {
@@ -235,10 +232,9 @@ class _DeclaredTokens(msgspec.Struct):
 
 
 def _declared_tokens(folder: Path, keys: ConfigKeys, refuse: Refuse) -> _DeclaredTokens:
-    """The tokens that a folder declares whose tokenizer_config.json has `keys`. The other two files
-    are of earlier versions: they count only where that has no `added_tokens_decoder`, but then
-    more than its names do.
+    """The tokens that a folder declares whose tokenizer_config.json has `keys`.
 
+    Without an `added_tokens_decoder` in it the older files count, and more than its names do.
     Raises ModelConfigError for a file that cannot be read, or a token of another form.
     """
     declared = _DeclaredTokens()

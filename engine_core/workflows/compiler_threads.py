@@ -29,8 +29,7 @@ _MAX_CACHED_CHARS = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """A grammar, whatever field it comes from, that an API key asks for. Each key has its own, so
-    that none waits for another's turn."""
+    """A grammar that an API key asks for. Each key has its own, to wait for no other's turn."""
 
     grammar: Grammar
     key: KeyShare
@@ -45,8 +44,8 @@ class CompilerThreads:
     """Compiles the grammars of jobs until `close`. Long ones have threads of their own, so that
     they delay no short ones. API keys take turns.
 
-    Each is compiled in a further thread, which cannot be stopped. An overdue one runs on within
-    llguidance's limits, and no other is started while too many of them run.
+    Each is compiled in a further thread. An overdue one runs on within llguidance's limits, and no
+    other is started while too many of them run.
     """
 
     def __init__(
@@ -55,8 +54,7 @@ class CompilerThreads:
         compiled: Mailbox[JobInputs],
         time_limit: float = TIME_LIMIT_S,
     ) -> None:
-        """`compile_grammar` raises GrammarError. Jobs come to `compiled` with their grammar, or
-        refused. `time_limit` is in seconds, for each grammar."""
+        """Jobs come to `compiled` with their grammar, or refused. `time_limit` is in seconds."""
         self._compile, self._compiled, self._time_limit = compile_grammar, compiled, time_limit
         self._lock = threading.Lock()
         self._cache: dict[Grammar, CompiledGrammar] = {}  # the last used at its end
@@ -70,8 +68,7 @@ class CompilerThreads:
         self._long.close()
 
     def put(self, inputs: JobInputs, grammar: Grammar) -> bool:
-        """Queue a tokenized job, unless its grammar is cached. Then it has it, and True is
-        returned."""
+        """Queue a tokenized job. Returns True if its grammar is cached: the job has it then."""
         query = _Query(msgspec.structs.replace(grammar, param=""), inputs.key)
         with self._lock:
             if (cached := self._cache.pop(query.grammar, None)) is not None:

@@ -53,8 +53,8 @@ class DecoderPreprocessor(TokenizerThreads):
 
 
 class DecoderProcessor:
-    """Turns each prompt into `n` requests, made when their turn has come, after checking that one
-    alone fits the model and the KV cache."""
+    """Turns each prompt into `n` requests, each made when its turn has come. One alone must fit the
+    model and the KV cache."""
 
     def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
         self._vocab_size = config.model.vocab_size
@@ -163,7 +163,7 @@ class DecoderProcessor:
 def _check_scores(message: GenerateJob, prompts: list[array[int]]) -> None:
     """Raises RefusalError if the answer would hold too many log-probabilities of prompts.
 
-    Each token has that many alternatives, and its own; each choice repeats those of its prompt.
+    Each token has its own and those of its alternatives. Each choice repeats them.
     """
     width = message.params.prompt_logprobs
     if width is None:

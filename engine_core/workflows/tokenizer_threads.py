@@ -35,8 +35,8 @@ _Part = tuple["JobInputs", list[WholeText]]
 
 @dataclass(slots=True, eq=False)
 class JobInputs:
-    """A job, its items' ids as far as they are known, and its grammar, if it has one. If it is
-    refused there is the reason. Its `texts` are tokenized in order."""
+    """A job, its items' ids as far as they are known, and its grammar, or why it is refused. Its
+    `texts` are tokenized in order."""
 
     job: Job
     tokenized: list[Tokenized] = field(default_factory=list[Tokenized])
@@ -55,8 +55,8 @@ class JobInputs:
         return self.refusal is not None or self.job.ended or len(self.tokenized) == len(self.texts)
 
     def next_texts(self) -> list[WholeText]:
-        """The next texts, about `SLICE_CHARACTERS` of them, for a call that tokenizes those of
-        other jobs too. None where `next_part` is due."""
+        """The next texts, about `SLICE_CHARACTERS`, for one call with those of other jobs. It is
+        empty where `next_part` is due."""
         texts: list[WholeText] = []
         for text in self._next_slice():
             if isinstance(text, TextPieces) or _length_of(text) > SLICE_CHARACTERS:
@@ -88,9 +88,8 @@ class JobInputs:
 
 
 class TokenizerThreads:
-    """Two threads, one for jobs with long texts, so that they delay no short ones. They do what
-    would hold the loop up, and end when nobody holds this object.
-    """
+    """Two threads that end when nobody holds this object. One is for jobs with long texts, so that
+    they delay no short ones."""
 
     def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
         """Texts of more than `max_model_len` tokens need not be tokenized further than that."""
@@ -110,8 +109,7 @@ class TokenizerThreads:
         return self._ready.fileno()
 
     def put(self, job: Job, texts: list[Text]) -> JobInputs | None:
-        """Queue a job's texts. Returns its inputs at once where there is nothing to wait for: a job
-        of ids has no texts."""
+        """Queue a job's texts. Returns its inputs at once where it has none."""
         if not texts:
             return JobInputs(job, given_ids(job.message))
         long = any(_length_of(text) > SLICE_CHARACTERS for text in texts)
@@ -125,9 +123,7 @@ class TokenizerThreads:
 
 class _Lane:
     """A thread that tokenizes. API keys take turns, and the jobs of each are served slice by slice
-    in rotation. One call encodes a slice of each: the tokenizer fans a batch out over its own
-    threads.
-    """
+    in rotation. One call encodes a slice of each, in threads of the library."""
 
     def __init__(
         self, tokenizer: Tokenizer, max_model_len: int, tokenized: Mailbox[JobInputs]
@@ -172,8 +168,8 @@ class _Lane:
         self._tokenized.put(*over)
 
     def _encode(self, parts: list[_Part], special: bool) -> None:
-        """Encode the texts of jobs that agree about special tokens with one call. If that fails
-        those of each job are encoded alone, and the job whose text has failed is refused."""
+        """Encode the texts of jobs that agree about special tokens with one call. If it fails those
+        of each job are encoded alone, and the job whose text has failed is refused."""
         batch = [text for _, texts in parts for text in texts]
         try:
             encodings = iter(self._tokenizer.encodings(batch, add_special_tokens=special))
