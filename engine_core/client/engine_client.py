@@ -21,7 +21,6 @@ from engine_core.messages import (
     Hello,
     JobOptions,
     Outputs,
-    ResetCache,
     SamplingParams,
 )
 from engine_core.refusal import RefusalError
@@ -47,9 +46,7 @@ class CircuitBreaker:
     def check(self, priority: int) -> None:
         """Raises RefusalError for a job that would begin no earlier than the one refused."""
         refusal = self._refusal
-        if refusal is None or priority < self._priority:
-            return
-        if self._clock() < self._until:
+        if refusal and priority >= self._priority and self._clock() < self._until:
             raise refusal.copy()
 
     def probe(self, priority: int) -> bool:
@@ -186,10 +183,6 @@ class EngineClient:
         if self._dealer is not None and not self.dead:
             self._dealer.send(message)
 
-    def reset_cache(self) -> None:
-        """Forget every cached prefix that no running request uses, before later jobs begin."""
-        self.send(ResetCache())
-
     def forget(self, job: int) -> None:
         """Ignore further updates of this job."""
         self._jobs.pop(job, None)
@@ -232,8 +225,7 @@ class EngineClient:
         message = self._decoder.decode(frame)
         if isinstance(message, Outputs):
             self._dispatch(message)
-            return
-        if isinstance(message, Beat):
+        elif isinstance(message, Beat):
             self.beat, self.beat_at = message, time.monotonic()
         else:
             self.info = message

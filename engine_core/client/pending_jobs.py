@@ -30,8 +30,7 @@ class Outcome(Generic[ResultT]):
     """Awaited for a result that comes once, or raises the RefusalError that comes in its place."""
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[ResultT | RefusalError] = loop.create_future()
+        self._future: asyncio.Future[ResultT | RefusalError] = asyncio.Future()
 
     def __await__(self) -> Generator[Any, None, ResultT]:
         outcome = yield from self._future.__await__()
@@ -224,7 +223,11 @@ class EncodeCall(PendingJob):
         if part.counts:
             ends = np.cumsum(np.frombuffer(part.counts, np.int32))
             self._counted.update(zip(rows.tolist(), np.split(values, ends[:-1]), strict=True))
-            self._check_entries(len(values))
+            self._entries += len(values)
+            if not self._token_states and self._entries > MAX_SPARSE_ENTRIES:
+                self._counted.clear()
+                text = f"more than {MAX_SPARSE_ENTRIES} entries in all vectors: ask for fewer"
+                self.fail(RefusalError("too_large", text))
         else:
             self._vectors[rows] = values
         self._missing -= len(rows)
@@ -245,11 +248,3 @@ class EncodeCall(PendingJob):
             dropped=self.answer.dropped,
             timing=self.timing,
         )
-
-    def _check_entries(self, more: int) -> None:
-        """Fail the job if its sparse vectors have too many."""
-        self._entries += more
-        if not self._token_states and self._entries > MAX_SPARSE_ENTRIES:
-            self._counted.clear()
-            text = f"more than {MAX_SPARSE_ENTRIES} entries in all vectors: ask for fewer at once"
-            self.fail(RefusalError("too_large", text))

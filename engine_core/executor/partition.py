@@ -168,9 +168,8 @@ def _blocks(
     cost, usable = costs[stage], -(-execution.max_model_len // execution.block_size)
     budget = execution.kv_cache_bytes
     if execution.memory_shares:
-        weights = layers * cost.layer.weight_bytes
-        weights += cost.embedding.weight_bytes if stage == 0 else 0
-        weights += cost.head.weight_bytes if stage == len(costs) - 1 else 0
+        ends = [cost.embedding] * (stage == 0) + [cost.head] * (stage == len(costs) - 1)
+        weights = layers * cost.layer.weight_bytes + sum(part.weight_bytes for part in ends)
         held = weights + execution.activation_ring_bytes + _OTHER_BYTES
         budget = max(0, execution.memory_shares[stage] - held)
     return min(budget // (layers * cost.kv_block_bytes), execution.max_running * usable)

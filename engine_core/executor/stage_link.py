@@ -94,8 +94,7 @@ class StageLink:
             self._send(share, [stage])
         loaded = [self._await(WorkerLoaded) for _ in self._stages]
         weight_bytes = sum(stage.weight_bytes for stage in loaded)
-        seconds = max(stage.seconds for stage in loaded)
-        log.info("weights: %s bytes in %.1f s", f"{weight_bytes:,}", seconds)
+        log.info("weights: %s bytes in %.1f s", f"{weight_bytes:,}", max(s.seconds for s in loaded))
         num_blocks = _kv_blocks(self._execution, loaded)
         self._send(AllocateKV(num_blocks), self._stages)
         for _ in self._stages:
@@ -286,11 +285,10 @@ class StageWatch:
         if oldest is None:
             if self._age >= _SILENT_TICKS and most > _SILENT_TICKS:
                 why = f"no heartbeat for {SILENT_BEATS * BEAT_SECONDS:g} s"
-                raise WorkerLostError(self._stands_still(self._silent.index(most), why))
+                raise self._lost(self._silent.index(most), why)
         elif self._age >= self._stall_ticks:
-            setting = self._execution.setting("stall_timeout")
-            why = f"step {oldest} has not ended in {self._stall_timeout:g} s ({setting})"
-            raise WorkerLostError(self._stands_still(self._culprit(oldest), why))
+            limit = f"{self._stall_timeout:g} s ({self._execution.setting('stall_timeout')})"
+            raise self._lost(self._culprit(oldest), f"step {oldest} has not ended in {limit}")
 
     def _culprit(self, oldest: int) -> int:
         """The stage that stands still at step `oldest`: one that is silent since that became the
@@ -302,5 +300,5 @@ class StageWatch:
         behind = [stage for stage, step in enumerate(self._last_steps) if step < oldest]
         return behind[0] if behind else len(self._last_steps) - 1
 
-    def _stands_still(self, stage: int, why: str) -> str:
-        return f"worker {stage} of {self._execution.name} stands still: {why}"
+    def _lost(self, stage: int, why: str) -> WorkerLostError:
+        return WorkerLostError(f"worker {stage} of {self._execution.name} stands still: {why}")

@@ -54,8 +54,6 @@ _LIMITS = LLParserLimits(
 _SEARCH_S = 2.0
 """A search ends without a result within the time limit of a grammar."""
 
-_ROOT: SchemaPath = ()
-
 _LATE = ("additionalProperties", "required", "minProperties", "maxProperties", "oneOf")
 """Keywords that depend on others, from the first that is added to the last."""
 
@@ -98,9 +96,8 @@ class GrammarCompiler:
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Lets other threads run. Raises GrammarError if the grammar is wrong or too complex."""
-        ignored: tuple[str, ...] = ()
         if grammar.kind in ("regex", "choice"):
-            start = self._start_of_text(grammar.kind, grammar.source)
+            start, ignored = self._start_of_text(grammar.kind, grammar.source), ()
         else:
             start, ignored = self._schema(grammar.source, strict=grammar.kind == "json_schema")
         return CompiledGrammar(start, self._end, self._words, ignored)
@@ -125,8 +122,8 @@ class GrammarCompiler:
             except GrammarError as error:
                 path = self._fault(root, left_out, deadline, closed=strict)
                 if path is None and not strict:
-                    return self._start_of_schema("{}"), (path_text(_ROOT),)
-                faults = [Unheld(path or _ROOT, str(error))]
+                    return self._start_of_schema("{}"), ("$",)
+                faults = [Unheld(path or (), str(error))]
             else:
                 paths = left_out.union(fault.path for fault in unheld)
                 return compiled, tuple(sorted(map(path_text, paths)))

@@ -89,16 +89,10 @@ class _Rewriting:
 
     def result(self) -> Schema:
         schemas = schemas_in(self._root)
-        for _, schema in schemas:
-            # They are additional ones where no other schema evaluates any.
-            idle = schema.get("unevaluatedProperties") in (True, {})
-            if "unevaluatedProperties" in schema and (idle or not _APPLICATORS & schema.keys()):
-                schema.setdefault("additionalProperties", schema.pop("unevaluatedProperties"))
         for path, schema in schemas:
             self._rewrite(schema, path)
         for path, schema in list(_unjoined_divisors(schemas)):
-            reason = f"a common multiple of all multipleOf is over {_LARGEST_JOINED}, and allOf, "
-            reason += "anyOf, oneOf or $ref may join them"
+            reason = f"a common multiple of all multipleOf is over {_LARGEST_JOINED}: they may meet"
             self._leave_out(schema, path, "multipleOf", reason)
         if self._definitions:
             self._root["$defs"] = self._definitions
@@ -193,6 +187,11 @@ def _drop_idle(schema: Schema) -> None:
     """Drop what has no effect. Make counts integers, which may be written as `2.0`."""
     for keyword in schema.keys() - _FOLLOWED - _UNHELD:
         del schema[keyword]
+    if "unevaluatedProperties" in schema:
+        # They are additional ones where no other schema evaluates any.
+        idle = schema["unevaluatedProperties"] in (True, {})
+        if idle or not _APPLICATORS & schema.keys():
+            schema.setdefault("additionalProperties", schema.pop("unevaluatedProperties"))
     if schema.get("uniqueItems") is False:
         del schema["uniqueItems"]
     for keyword in COUNTS & schema.keys():
@@ -397,11 +396,9 @@ def _is_followed_divisor(value: _Number) -> bool:
     coefficient = Fraction(str(value))
     while coefficient.denominator > 1:
         coefficient *= 10
-    rest = coefficient.numerator
-    for factor in (2, 5):
-        while rest % factor == 0:
-            rest //= factor
-    return coefficient < _LARGEST_DIVISOR and rest <= _MOST_REMAINDERS
+    whole = coefficient.numerator
+    without_2_and_5 = whole // math.gcd(whole, 10**28)
+    return whole < _LARGEST_DIVISOR and without_2_and_5 <= _MOST_REMAINDERS
 
 
 def _numbers(value: Any) -> Iterator[_Number]:

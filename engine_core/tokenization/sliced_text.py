@@ -74,8 +74,7 @@ class SlicedText:
             self._stop = part.start
         else:
             self._can_take_last = False
-            part = self._first()
-            self._before.append(part)
+            self._before.append(part := self._first())
             self._start = part.stop
         return part.stop - part.start
 
@@ -163,10 +162,9 @@ class SlicedText:
     def _encode(
         self, start: int, stop: int, continues: bool = False, offsets: bool = False
     ) -> Encoding:
-        (encoding,) = self._tokenizer.encodings(
+        return self._tokenizer.encodings(
             [self._text[start:stop]], add_special_tokens=False, offsets=offsets, continues=continues
-        )
-        return encoding
+        )[0]
 
 
 def _boundaries(encoding: Encoding, most: int) -> Iterator[tuple[int, int]]:

@@ -137,8 +137,8 @@ class Tokenizer:
     def starting_ids(self) -> frozenset[int]:
         """The ids of tokens behind which a text is tokenized like one that begins there. There are
         none where the tokenizer puts nothing before texts."""
-        alike = self.continuation is self.raw
-        return frozenset() if alike else frozenset(self.continuation.get_added_tokens_decoder())
+        other = self.continuation
+        return frozenset(() if other is self.raw else other.get_added_tokens_decoder())
 
     @cached_property
     def _longest(self) -> int | None:

@@ -99,8 +99,7 @@ class TokenizerSettings:
         for token in self.tokens.special:
             added = changed.get(token.content)
             if added is not None and (added.lstrip or added.rstrip or added.single_word):
-                what = f"{token.content} is not supported with lstrip, rstrip or single_word"
-                self._refuse_token(what)
+                self._refuse_token(f"{token.content} has lstrip, rstrip or single_word")
 
     def _usual_tokens(self) -> dict[str, str]:
         """The class's own tokens that are not named otherwise."""

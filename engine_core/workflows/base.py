@@ -118,10 +118,8 @@ class Workflow:
 
     def check(self, message: GenerateJob | EncodeJob) -> None:
         """Raises RefusalError for a job that this kind of model does not serve."""
-        required: dict[Operation, bool]
-        if isinstance(message, GenerateJob):
-            required = {"generate text": True}
-        else:
+        required: dict[Operation, bool] = {"generate text": True}
+        if isinstance(message, EncodeJob):
             required = {
                 "encode texts": True,
                 "score pairs": message.query is not None,

@@ -102,21 +102,18 @@ class CompilerThreads:
         with self._lock:
             waiting = self._waiting.pop(query)
             if isinstance(outcome, CompiledGrammar):
-                self._remember(query.grammar, outcome)
+                self._cache[query.grammar] = outcome
+            while (
+                len(self._cache) > _MAX_CACHED
+                or sum(len(cached.source) for cached in self._cache) > _MAX_CACHED_CHARS
+            ):
+                del self._cache[next(iter(self._cache))]
         for inputs, param in waiting:
             if isinstance(outcome, CompiledGrammar):
                 inputs.grammar = outcome
             else:
                 inputs.refusal = replace(outcome, message=f"{param}: {outcome}", param=param)
             self._compiled.put(inputs)
-
-    def _remember(self, grammar: Grammar, compiled: CompiledGrammar) -> None:
-        self._cache[grammar] = compiled
-        while (
-            len(self._cache) > _MAX_CACHED
-            or sum(len(cached.source) for cached in self._cache) > _MAX_CACHED_CHARS
-        ):
-            del self._cache[next(iter(self._cache))]
 
     def _attempt(
         self, grammar: Grammar, permits: threading.Semaphore
