@@ -31,6 +31,8 @@ from workers.contract.messages import EmbedOutput, EmbedSparseOutput
 
 Row = Sequence[tuple[float, float]]
 STATES: list[Row] = [[(0, 0), (1, -1)], [(2, -2)], [(3, -3), (4, -4), (5, -5)]]
+VECTORS: list[Row] = [[(0, 1)], [(2, 3)], [(4, 5)]]
+"""One each, which is not counted."""
 ENTRIES: list[Row] = [[(3, 0.5), (40, 2)], [], [(0, 1)], [(7, 3), (8, 4), (49, 5)]]
 
 
@@ -119,9 +121,13 @@ def test_only_the_job_with_a_row_that_is_not_finite_fails(number: float) -> None
 TASKS = [("embed", True), ("embed_sparse", False)]
 
 
-@pytest.mark.parametrize(("task", "states"), TASKS)
-async def test_values_are_put_together_by_item(tmp_path: Path, task: Task, states: bool) -> None:
-    own = STATES if states else ENTRIES[:3]
+@pytest.mark.parametrize(
+    ("task", "states", "own"),
+    [("embed", True, STATES), ("embed_sparse", False, ENTRIES[:3]), ("embed", False, VECTORS)],
+)
+async def test_values_are_put_together_by_item(
+    tmp_path: Path, task: Task, states: bool, own: list[Row]
+) -> None:
     async with connected(tmp_path, task) as (client, script):
         call = asyncio.create_task(client.encode(texts=["a", "b", "c"], token_states=states))
         job = await script.job()
@@ -129,11 +135,12 @@ async def test_values_are_put_together_by_item(tmp_path: Path, task: Task, state
         assert job.token_states == states
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3], dropped=[0, 4, 0])]))
         for rows in ([2, 0], [1]):
-            part = EncodedRows(job.id, int32(rows), *packed([own[row] for row in rows]))
+            values, counts = packed([own[row] for row in rows])
+            part = EncodedRows(job.id, int32(rows), values, b"" if own is VECTORS else counts)
             await script.send(Outputs(encoded=[part]))
         encoded = await call
         assert encoded.values.tolist() == [list(value) for row in own for value in row]
-        assert encoded.counts == [len(row) for row in own]
+        assert encoded.counts == ([] if own is VECTORS else [len(row) for row in own])
         assert (encoded.prompt_tokens, encoded.dropped) == ([2, 1, 3], [0, 4, 0])
 
 

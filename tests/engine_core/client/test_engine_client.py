@@ -204,19 +204,6 @@ async def test_a_refusal_is_raised_with_its_field(
         assert client.dead == dead
 
 
-async def test_vectors_are_placed_by_row(tmp_path: Path) -> None:
-    async with connected(tmp_path) as (client, script):
-        call = asyncio.create_task(client.encode(ids=[int32([1])] * 3))
-        job = await script.job()
-        await script.send(Outputs(accepted=[Accepted(job.id, [1, 1, 1])]))
-        for rows in ([2, 0], [1]):
-            vectors = np.repeat(np.array(rows, np.float32), 2).tobytes()
-            await script.send(Outputs(encoded=[EncodedRows(job.id, int32(rows), vectors)]))
-        encoded = await call
-        assert encoded.values.tolist() == [[0, 0], [1, 1], [2, 2]]
-        assert encoded.prompt_tokens == [1, 1, 1]
-
-
 async def test_a_cancelled_call_is_aborted_in_the_engine(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
         for call in (client.encode(texts=["a"]), client.generate(SamplingParams(), texts=["a"])):

@@ -109,8 +109,12 @@ def both(first: Change, second: Change) -> Change:
     return change
 
 
+def llama2_of_5() -> TokenizerFolder:
+    return kinds.llama2(metaspace=True)
+
+
 OBEYED = {
-    "metaspace": (lambda: kinds.llama2(metaspace=True), keys()),
+    "metaspace": (llama2_of_5, keys()),
     "bert case": (kinds.bert, keys(do_lower_case=False)),
     "bert accents": (kinds.bert, keys(strip_accents=False)),
     "bert accents in case": (kinds.bert, keys(strip_accents=True, do_lower_case=False)),
@@ -126,10 +130,7 @@ OBEYED = {
     "roberta space": (kinds.roberta, keys(add_prefix_space=True)),
     "gpt2 space": (kinds.gpt2, keys(add_prefix_space=True)),
     "qwen2 space": (kinds.qwen2, keys(add_prefix_space=True)),
-    "qwen2 whatever is named": (
-        kinds.qwen2,
-        named("LlamaTokenizerFast", legacy=True, add_prefix_space=True),
-    ),
+    "qwen2 whatever is named": (kinds.qwen2, named("LlamaTokenizerFast", add_prefix_space=True)),
     "llama3 ignores space": (kinds.llama3, keys(add_prefix_space=True)),
     "llama3 adds no end": (kinds.llama3, keys(add_eos_token=True, add_bos_token=False)),
     "new token": (kinds.llama3, next_token("<|x|>")),
@@ -174,10 +175,7 @@ OBEYED = {
     "null is no token": (kinds.gpt2, keys(bos_token=None)),
     "typed token": (kinds.llama3, keys(bos_token={"__type": "AddedToken", **added("<|begin|>")})),
     "no config": (kinds.bert, lambda folder: folder.config.clear()),
-    "fix_mistral_regex": (
-        lambda: kinds.mistral(Regex(MISTRAL_WORDS)),
-        keys(fix_mistral_regex=True),
-    ),
+    "mistral": (lambda: kinds.mistral(Regex(MISTRAL_WORDS)), keys(fix_mistral_regex=True)),
     "fix_mistral_regex of a newer version": (
         kinds.mistral,
         both(keys(fix_mistral_regex=True), model(transformers_version="5.2.0")),
@@ -190,6 +188,12 @@ SAVED = {"max_length": 512, "pad_to_multiple_of": None, "pad_token_type_id": 0}
 SAVED |= {"padding_side": "right", "stride": 0, "truncation_side": "right"}
 SAVED |= {"truncation_strategy": "longest_first", "clean_up_tokenization_spaces": True}
 OLD = {"name_or_path": "a/b", "special_tokens_map_file": "/x.json", "tokenizer_file": None}
+LLAMA = {"sp_model_kwargs": {}, "unk_token": "<|end|>", "add_bos_token": True}
+TYPED = {"__type": "AddedToken", "content": "<|im_start|>", "normalized": True}
+GEMMA_3 = {"boi_token": "<start_of_turn>", "sp_model_kwargs": None}
+GEMMA_3 |= {"extra_special_tokens": {"boi_token": "<start_of_turn>"}}
+SAVED_BY_5 = {"backend": "tokenizers", "is_local": False, "local_files_only": False}
+SAVED_BY_5 |= {"fix_mistral_regex": True, "extra_special_tokens": ["<|im_start|>"]}
 OLD |= {"do_basic_tokenize": True, "never_split": None, "full_tokenizer_file": None}
 
 PUBLISHED = {
@@ -216,97 +220,38 @@ PUBLISHED = {
     "smollm2": (kinds.gpt2, only(tokenizer_class="GPT2Tokenizer", vocab_size=49152)),
     "mistral": (
         lambda: kinds.llama3("mistral"),
-        keys(
-            legacy=False,
-            add_prefix_space=None,
-            tokenizer_class="LlamaTokenizer",
-            unk_token="<|end|>",
-            add_bos_token=True,
-            add_eos_token=False,
-            sp_model_kwargs={},
-            pad_token=None,
-        ),
+        named("LlamaTokenizer", legacy=False, add_prefix_space=None, pad_token=None, **LLAMA),
     ),
-    "zephyr": (
-        lambda: kinds.llama3("mistral"),
-        keys(legacy=True, truncation_side="left", tokenizer_class="LlamaTokenizer"),
-    ),
-    "phi 3": (
-        lambda: kinds.llama3("phi3"),
-        keys(add_bos_token=False, legacy=False, tokenizer_class="LlamaTokenizer"),
-    ),
-    "phi 4": (
-        lambda: kinds.gpt2("phi3"),
-        only(add_prefix_space=False, tokenizer_class="GPT2Tokenizer"),
-    ),
+    "zephyr": (lambda: kinds.llama3("mistral"), named("LlamaTokenizer", legacy=True)),
+    "phi 3": (lambda: kinds.llama3("phi3"), named("LlamaTokenizer", legacy=False)),
+    "phi 4": (lambda: kinds.gpt2("phi3"), only(tokenizer_class="GPT2Tokenizer")),
     "qwen 2.5": (kinds.qwen2, keys(clean_up_tokenization_spaces=False)),
     "qwen 3": (lambda: kinds.qwen2("qwen3"), keys(clean_up_tokenization_spaces=False)),
-    "gte-qwen2": (
-        kinds.qwen2,
-        keys(add_eos_token=True, auto_map={"AutoTokenizer": ["a.B", "a.BFast"]}),
-    ),
+    "gte-qwen2": (kinds.qwen2, keys(add_eos_token=True, auto_map={"AutoTokenizer": ["a.B"]})),
     "deepseek's qwen": (
         kinds.qwen2,
-        only(
-            add_bos_token=True,
-            legacy=True,
-            sp_model_kwargs={},
-            unk_token=None,
-            bos_token={"__type": "AddedToken", "content": "<|im_start|>", "normalized": True},
-            tokenizer_class="LlamaTokenizerFast",
-            model_max_length=16384,
-        ),
+        only(tokenizer_class="LlamaTokenizerFast", bos_token=TYPED, **LLAMA | {"unk_token": None}),
     ),
-    "gemma 2": (
-        kinds.gemma,
-        keys(spaces_between_special_tokens=False, use_default_system_prompt=False),
-    ),
+    "gemma 2": (kinds.gemma, keys(spaces_between_special_tokens=False)),
     "gemma 3": (
         lambda: kinds.gemma("gemma3_text"),
-        keys(
-            sp_model_kwargs=None,
-            processor_class="Gemma3Processor",
-            boi_token="<start_of_turn>",
-            image_token="<start_of_turn>",
-            extra_special_tokens={"boi_token": "<start_of_turn>"},
-        ),
+        keys(processor_class="Gemma3Processor", image_token="<start_of_turn>", **GEMMA_3),
     ),
     "saved by transformers 5": (
         kinds.llama3,
-        only(
-            backend="tokenizers",
-            is_local=False,
-            local_files_only=False,
-            bos_token="<|begin|>",
-            eos_token="<|end|>",
-            fix_mistral_regex=True,
-            extra_special_tokens=["<|im_start|>"],
-            tokenizer_class="TokenizersBackend",
-        ),
+        only(tokenizer_class="TokenizersBackend", bos_token="<|begin|>", **SAVED_BY_5),
     ),
 }
 """Settings as well-known checkpoints have them."""
 
 REFUSED = {
     "unknown": (kinds.bert, keys(fold_case=True), "fold_case true is not known for a tokenizer"),
-    "unknown in the map": (
-        kinds.gpt2,
-        older({"fold_case": 1}),
-        "special_tokens_map.json: fold_case 1 is not known",
-    ),
+    "unknown in the map": (kinds.gpt2, older({"fold_case": 1}), "_map.json: fold_case 1 is not"),
     "split_special_tokens": (kinds.qwen2, keys(split_special_tokens=True), "split_special_tokens"),
     "init_inputs": (kinds.bert, keys(init_inputs=[{"a": 1}]), "init_inputs"),
-    "other files": (
-        kinds.bert,
-        keys(fast_tokenizer_files=["tokenizer.4.json"]),
-        "fast_tokenizer_files",
-    ),
+    "other files": (kinds.bert, keys(fast_tokenizer_files=["b.json"]), "fast_tokenizer_files"),
     "unknown class": (kinds.bert, named("AlbertTokenizer"), "'AlbertTokenizer'"),
-    "bert's cls": (
-        kinds.bert,
-        keys(cls_token="[MASK]"),
-        r'cls_token "\[MASK\]" .* tokenizer.json puts \[CLS\] \[SEP\] around texts',
-    ),
+    "bert's cls": (kinds.bert, keys(cls_token="[MASK]"), r"cls_token .* puts \[CLS\] \[SEP\] a"),
     "mpnet's sep": (kinds.mpnet, keys(sep_token="<mask>"), "sep_token"),
     "roberta's cls": (kinds.roberta, keys(cls_token="<mask>"), "cls_token"),
     "xlm-roberta's end": (kinds.xlm_roberta, keys(eos_token="<mask>"), "eos_token"),
@@ -315,11 +260,7 @@ REFUSED = {
     "xlm-roberta's space": (kinds.xlm_roberta, keys(add_prefix_space=False), "add_prefix_space"),
     "camembert's space": (kinds.camembert, keys(add_prefix_space=False), "add_prefix_space"),
     "llama's space": (kinds.llama2, keys(add_prefix_space=False), "add_prefix_space false"),
-    "llama's legacy": (
-        lambda: kinds.llama2(metaspace=True),
-        keys(legacy=True),
-        "legacy true .* prepend_scheme of tokenizer.json is first",
-    ),
+    "llama's legacy": (llama2_of_5, keys(legacy=True), "legacy true .* prepend_scheme .* is first"),
     "no rule to set": (
         lambda: kinds.llama2(metaspace=True),
         named("BertTokenizer", do_lower_case=False),
@@ -338,11 +279,7 @@ REFUSED = {
     ),
     "rstrip of qwen2": (kinds.qwen2, property_of("<|im_end|>", rstrip=True), "rstrip"),
     "not a token": (kinds.bert, keys(mask_token=3), "mask_token is not a token"),
-    "not an id": (
-        kinds.bert,
-        keys(added_tokens_decoder={"a": added("x")}),
-        "added_tokens_decoder is not valid",
-    ),
+    "not an id": (kinds.bert, keys(added_tokens_decoder={"a": added("x")}), "decoder is not valid"),
     "not a boolean": (kinds.bert, keys(do_lower_case="yes"), "do_lower_case is not valid"),
 }
 

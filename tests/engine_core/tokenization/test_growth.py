@@ -18,18 +18,19 @@ WORDS = {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 TEXT_A = {"Sequence": {"id": "A", "type_id": 0}}
-BLANKS = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
-TEN_LETTERS = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+
+
+def replace(old: str, new: str, kind: str = "String") -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {kind: old}, "content": new}
+
+
+BLANKS, TEN_LETTERS = replace(" {2,}", " ", "Regex"), replace("a", "a" * 10)
 
 
 def tokenizer_json(**parts: Any) -> bytes:
     names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
     fixed: dict[str, Any] = {"version": "1.0", "added_tokens": [], "model": WORDS}
     return json.dumps(fixed | dict.fromkeys(names) | parts).encode()
-
-
-def replace(old: str, new: str, kind: str = "String") -> dict[str, Any]:
-    return {"type": "Replace", "pattern": {kind: old}, "content": new}
 
 
 def several(*rules: dict[str, Any], kind: str = "normalizers") -> dict[str, Any]:
@@ -56,13 +57,8 @@ def special(count: int) -> dict[str, Any]:
         ({"normalizer": several(replace("``", '"'), {"type": "NFKD"}, {"type": "Lowercase"})}, 1),
         ({"normalizer": several({"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"))}, 12),
         ({"normalizer": several(charsmap(33), replace(" {2,}", "▁", "Regex"))}, 4),
-        (
-            {
-                "normalizer": several({"type": "NFKD"}, charsmap(33), BLANKS),
-                "pre_tokenizer": several(METASPACE, kind="pretokenizers"),
-            },
-            8,
-        ),
+        ({"normalizer": several({"type": "NFKD"}, charsmap(33), BLANKS),
+          "pre_tokenizer": several(METASPACE, kind="pretokenizers")}, 8),
         ({"normalizer": several(replace(" ", "▁"), {"type": "NFKC"})}, 33),
         ({"post_processor": special(3)}, 1),
     ],
@@ -91,15 +87,9 @@ def test_the_rules_of_published_tokenizers(parts: dict[str, Any], growth: float)
         ({"normalizer": several(*[replace("l", "ﷺ"), {"type": "NFKD"}] * 4)}, "more than 1000"),
         ({"normalizer": several(*[{"type": "Strip"}] * 1001)}, "normalizer has 1001 rules"),
         ({"decoder": several(*[TEN_LETTERS] * 6, kind="decoders")}, "decoder may make a text"),
-        (
-            {"post_processor": special(1) | {"single": [TEXT_A, TEXT_A]}},
-            "post_processor repeats a text",
-        ),
+        ({"post_processor": special(1) | {"single": [TEXT_A, TEXT_A]}}, "repeats a text"),
         ({"post_processor": special(501)}, "post_processor adds 1002 tokens"),
-        (
-            {"post_processor": several(*[special(100)] * 6, kind="processors")},
-            "post_processor adds 1200 tokens",
-        ),
+        ({"post_processor": several(*[special(100)] * 6, kind="processors")}, "adds 1200 tokens"),
         ({"model": WORDS | {"continuing_subword_prefix": "#" * 65}}, "model adds 65 characters"),
         ({"model": WORDS | {"end_of_word_suffix": "#" * 65}}, "model adds 65 characters"),
     ],

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -12,6 +11,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from engine_core.messages import Tokenization
 from engine_core.tokenization import sliced_text
+from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenized import Tokenized, tokenize_long, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
@@ -123,20 +123,6 @@ def test_parts_have_the_tokens_of_the_whole(
         assert bool(parts.dropped) == bool(whole.dropped)
 
 
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many characters each slice had."""
-    sizes: list[int] = []
-    take = sliced_text.SlicedText.take
-
-    def counted(self: sliced_text.SlicedText) -> int:
-        sizes.append(take(self))
-        return sizes[-1]
-
-    monkeypatch.setattr(sliced_text.SlicedText, "take", counted)
-    return sizes
-
-
 SPACED_TEXT = " ".join(f"number {index}" for index in range(20_000))
 RUN = "".join(WORDS[:5]) * 100
 """Without a space."""
@@ -162,8 +148,11 @@ def test_no_more_is_tokenized_than_is_kept(
     text: str,
     side: Literal["left", "right"],
     most: int,
-    taken: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    taken: list[int] = []  # the characters of each slice
+    take = SlicedText.take
+    monkeypatch.setattr(SlicedText, "take", lambda text: taken.append(take(text)))
     tokenizer, options = Tokenizer(make()), Tokenization(truncate_to=16, truncation_side=side)
     parts = in_parts(tokenizer, text, options)
     assert sum(taken) <= most
@@ -172,17 +161,14 @@ def test_no_more_is_tokenized_than_is_kept(
     assert parts.dropped < 100
 
 
-def test_a_text_that_is_too_long_is_refused() -> None:
+def test_a_text_that_is_too_long_is_refused_if_it_is_byte_level_by_its_length() -> None:
     refused = in_parts(Tokenizer(minilm()), SPACED_TEXT, Tokenization())
     assert refused.at_least > MAX_MODEL_LEN
     assert refused.described.startswith("at least")
-
-
-def test_a_byte_level_text_is_refused_by_its_length() -> None:
     tokenizer = Tokenizer.load(demo_models()["penstock-demo"])
     fewest = tokenizer.fewest_tokens("x" * 100_000)
     steps = tokenize_long(tokenizer, "x" * 100_000, Tokenization(), MAX_MODEL_LEN)
     assert next(steps) == Tokenized(b"", at_least=fewest)
     assert fewest > MAX_MODEL_LEN
     cut = in_parts(tokenizer, "x" * 100_000, Tokenization(truncate_to=3, add_special_tokens=False))
-    assert len(np.frombuffer(cut.ids, np.int32)) == 3
+    assert cut.num_tokens == 3

@@ -51,12 +51,9 @@ def test_nothing_is_put_before_what_continues_a_text(parts: dict[str, Any]) -> N
     assert raw.encode("ab").tokens != ["ab"], "the tokenizer itself is as it was"
 
 
-def test_other_rules_stay() -> None:
+def test_other_rules_stay_and_without_such_a_rule_it_is_the_tokenizer_itself() -> None:
     raw = bpe(normalizer=normalizers.Sequence(PREPEND))
     assert continuing(raw).encode("AB aB").tokens == ["ab", "▁", "ab"]
-
-
-def test_without_such_a_rule_it_is_the_tokenizer_itself() -> None:
     for raw in (bpe(), bpe(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False))):
         assert continuing(raw) is raw
 
