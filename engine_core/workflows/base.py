@@ -128,8 +128,9 @@ class Workflow:
             }
         for operation, is_required in required.items():
             if is_required and operation not in self.operations:
-                reason = f"this model does not {operation} (its task: {self.task})"
-                raise RefusalError("invalid_request", reason)
+                raise RefusalError(
+                    "invalid_request", f"this model does not {operation} (its task: {self.task})"
+                )
 
     def engine_info(self, config: ExecutionConfig, capacity: Capacity) -> EngineInfo:
         return EngineInfo(

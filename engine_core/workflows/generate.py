@@ -105,13 +105,9 @@ class DecoderProcessor:
                     first = first or (request if request.awaits_scores else None)
                     yield request
 
-        accepted = Accepted(
-            message.id,
-            prompt_tokens=[len(tokens) for tokens in prompts],
-            prompt_ids=[text.ids for text in tokenized],
-            ignored=grammar.ignored if grammar else (),
-        )
-        return accepted, requests()
+        counts, ids = [*map(len, prompts)], [text.ids for text in tokenized]
+        ignored = grammar.ignored if grammar else ()
+        return Accepted(message.id, counts, ids, ignored=ignored), requests()
 
     def _barred(self, params: SamplingParams) -> bytes:
         """The tokens that must not come before `min_tokens` others, int32. A grammar's matcher

@@ -27,7 +27,7 @@ from engine_core.workflows.tokenizer_threads import Text
 from tests.engine_core.client.test_engine_client import connected, int32
 from tests.engine_core.configs import MODEL, execution_config
 from workers.contract.config import Task
-from workers.contract.messages import EmbedOutput, EmbedSparseOutput
+from workers.contract.messages import EmbedOutput, EmbedSparseOutput, StepOutput
 
 Row = Sequence[tuple[float, float]]
 STATES: list[Row] = [[(0, 0), (1, -1)], [(2, -2)], [(3, -3), (4, -4), (5, -5)]]
@@ -42,23 +42,18 @@ def packed(rows: Sequence[Row]) -> tuple[bytes, bytes]:
     return values.tobytes(), int32(map(len, rows))
 
 
-class Recorder(Outbox):
-    """Keeps each job's parts, joined, and who failed."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda job: None)
-        self.parts: dict[int, EncodedRows] = {}
-        self.failed: list[int] = []
-
-    def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
-        had = self.parts.get(part.job, EncodedRows(part.job, b"", b""))
+def update(
+    scheduler: PrefillOnlyScheduler, batch: EncodeBatch, output: StepOutput
+) -> tuple[dict[int, EncodedRows], list[int]]:
+    """What a step's output tells the client: each job's parts, joined, and which jobs failed."""
+    outbox, parts = Outbox(lambda job: None), dict[int, EncodedRows]()
+    scheduler.update(batch, output, outbox)
+    ((_, outputs),) = outbox.take()
+    for part in outputs.encoded:
+        had = parts.get(part.job, EncodedRows(part.job, b"", b""))
         joined = (had.rows + part.rows, had.values + part.values, had.counts + part.counts)
-        self.parts[part.job] = EncodedRows(part.job, *joined)
-        super().encoded(job, part, rows)
-
-    def fail_not_finite(self, job: Job) -> None:
-        self.failed.append(job.message.id)
-        super().fail_not_finite(job)
+        parts[part.job] = EncodedRows(part.job, *joined)
+    return parts, [failed.id for failed in outputs.failed]
 
 
 def scheduled(
@@ -85,8 +80,7 @@ def test_a_step_returns_vectors_and_states_of_other_sizes() -> None:
     vectors = np.array([[row, -row] for row in range(4)], np.float32)
     states = np.arange(4, dtype=np.float32).repeat(3)
     output = EmbedOutput(batch.step, vectors=vectors.tobytes(), states=states.tobytes())
-    scheduler.update(batch, output, recorder := Recorder())
-    assert recorder.parts == {
+    assert update(scheduler, batch, output)[0] == {
         1: EncodedRows(1, int32([0, 1]), vectors[[0, 3]].tobytes()),
         2: EncodedRows(2, int32([0, 1]), states.tobytes(), int32([3, 1])),
     }
@@ -94,18 +88,16 @@ def test_a_step_returns_vectors_and_states_of_other_sizes() -> None:
     assert scheduler.build(batch).token_states == b"", "without states nothing is said of them"
 
 
-def sparse(rows: Sequence[Row], *jobs: int) -> Recorder:
+def sparse(rows: Sequence[Row], *jobs: int) -> tuple[dict[int, EncodedRows], list[int]]:
     """One step of jobs with so many rows each, whose rows come to `rows`."""
     scheduler, batch = scheduled("embed_sparse", *([1] * count for count in jobs))
     entries, counts = packed(rows)
-    output = EmbedSparseOutput(batch.step, entries=entries, counts=counts)
-    scheduler.update(batch, output, recorder := Recorder())
-    return recorder
+    return update(scheduler, batch, EmbedSparseOutput(batch.step, entries=entries, counts=counts))
 
 
 @pytest.mark.parametrize("rows", [ENTRIES, [[], [], [], []]], ids=["some", "none"])
 def test_each_job_is_told_its_own_entries(rows: list[Row]) -> None:
-    assert sparse(rows, 2, 2).parts == {
+    assert sparse(rows, 2, 2)[0] == {
         job: EncodedRows(job, int32([0, 1]), *packed(own))
         for job, own in ((1, rows[:2]), (2, rows[2:]))
     }
@@ -113,9 +105,8 @@ def test_each_job_is_told_its_own_entries(rows: list[Row]) -> None:
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_only_the_job_with_a_row_that_is_not_finite_fails(number: float) -> None:
-    recorder = sparse([[(1, 1)], [(1, number), (2, 1)], [(3, 1)]], 1, 1, 1)
-    assert recorder.failed == [2]
-    assert list(recorder.parts) == [1, 3]
+    parts, failed = sparse([[(1, 1)], [(1, number), (2, 1)], [(3, 1)]], 1, 1, 1)
+    assert ([*parts], failed) == ([1, 3], [2])
 
 
 TASKS = [("embed", True), ("embed_sparse", False)]

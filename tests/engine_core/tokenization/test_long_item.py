@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as RawTokenizer
-from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import normalizers, pre_tokenizers
 
 from engine_core.messages import Tokenization
 from engine_core.tokenization import sliced_text
@@ -15,6 +15,7 @@ from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenized import Tokenized, tokenize_long, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
+from tests.engine_core.tokenization import tokenizer_folders as kinds
 
 WORDS = [
     "word", "don't", "naïve", "Straße", "e\u0301te\u0301", "x", "x" * 40, "1234567", "3.14",
@@ -35,35 +36,20 @@ TEXTS = SPACED | UNSPACED | st.tuples(UNSPACED, SPACED, UNSPACED).map(" ".join)
 MAX_MODEL_LEN = 20
 
 
-def trained(raw: RawTokenizer, trainer: trainers.Trainer) -> RawTokenizer:
-    raw.train_from_iterator([" ".join(WORDS), *WORDS] * 20, trainer)
+def unigram() -> RawTokenizer:
+    raw = kinds.xlm_roberta().tokenizer
+    raw.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
     return raw
 
 
-def unigram() -> RawTokenizer:
-    """As XLM-R has it."""
-    raw = RawTokenizer(models.Unigram())
-    raw.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
-    raw.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=90, unk_token="<unk>", special_tokens=["<unk>"])
-    return trained(raw, trainer)
-
-
 def whole_text_bpe() -> RawTokenizer:
-    """As Llama 2 has it: a text is one word, with a space before it."""
-    raw = RawTokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
-    raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    return trained(raw, trainers.BpeTrainer(vocab_size=150, special_tokens=["<unk>"]))
+    """A text is one word, with a space before it."""
+    return kinds.llama2().tokenizer
 
 
 def roberta() -> RawTokenizer:
-    raw = RawTokenizer(models.BPE())
+    raw = kinds.roberta().tokenizer
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special = ["<s>", "</s>"]
-    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=special)
-    trained(raw, trainer)
-    raw.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0))
     return raw
 
 

@@ -142,10 +142,9 @@ def qwen2(model_type: str = "qwen2") -> TokenizerFolder:
 
     raw = _byte_level(CHAT_TOKENS, _split_bytes(Regex(PRETOKENIZE_REGEX)), normalizers.NFC())
     config = {"bos_token": None, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
-    config |= {"unk_token": None, "add_bos_token": False, "add_prefix_space": False}
-    config |= {"additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "errors": "replace"}
+    config |= {"additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "unk_token": None}
     config |= {"split_special_tokens": False, "tokenizer_class": "Qwen2Tokenizer"}
-    return _generator(model_type, raw, config)
+    return _generator(model_type, raw, {"add_prefix_space": False, **config})
 
 
 def _split_bytes(words: Regex) -> pre_tokenizers.Sequence:
@@ -179,6 +178,9 @@ def mistral(words: Regex = WORDS) -> TokenizerFolder:
 def _sentencepiece(special: list[str], *others: str) -> Tokenizer:
     raw = Tokenizer(BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     raw.normalizer = normalizers.Replace(" ", "▁")
+    raw.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     trainer = BpeTrainer(
         vocab_size=400,
         show_progress=False,
@@ -187,17 +189,15 @@ def _sentencepiece(special: list[str], *others: str) -> Tokenizer:
     )
     raw.train_from_iterator(CORPUS, trainer)
     document = json.loads(raw.to_str())
-    document["added_tokens"] = [
-        token for token in document["added_tokens"] if token["content"] in (*special, *others)
-    ]
+    tokens = document["added_tokens"]
+    document["added_tokens"] = [each for each in tokens if each["content"] in (*special, *others)]
     return Tokenizer.from_str(json.dumps(document))
 
 
 def llama2(*, metaspace: bool = False) -> TokenizerFolder:
     """Sentencepiece's BPE with a space before texts, as transformers 4 or 5 writes it."""
     raw = _sentencepiece(["<unk>", "<s>", "</s>"])
-    stripped = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    raw.decoder = decoders.Sequence([*stripped, decoders.Strip(" ", 1, 0)])
+    raw.decoder = decoders.Sequence([raw.decoder, decoders.Strip(" ", 1, 0)])
     if metaspace:
         raw.normalizer = None
         raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
@@ -206,8 +206,7 @@ def llama2(*, metaspace: bool = False) -> TokenizerFolder:
         raw.normalizer = normalizers.Sequence(spaces)
     raw.post_processor = _around(raw, "<s>", "")
     config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": None}
-    config |= {"legacy": False, "add_bos_token": True, "add_eos_token": False}
-    config |= {"sp_model_kwargs": {}, "use_default_system_prompt": False}
+    config |= {"legacy": False, "add_eos_token": False, "use_default_system_prompt": False}
     return _generator("llama", raw, {**config, "tokenizer_class": "LlamaTokenizer"})
 
 
@@ -215,13 +214,9 @@ def gemma(model_type: str = "gemma2") -> TokenizerFolder:
     """Sentencepiece's BPE without a space before texts."""
     raw = _sentencepiece(["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], "<start_of_turn>")
     raw.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
-    raw.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
     raw.post_processor = _around(raw, "<bos>", "")
     config = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
-    config |= {"pad_token": "<pad>", "add_bos_token": True, "add_eos_token": False}
-    config |= {"additional_special_tokens": ["<start_of_turn>"], "sp_model_kwargs": {}}
+    config |= {"pad_token": "<pad>", "additional_special_tokens": ["<start_of_turn>"]}
     return _generator(model_type, raw, {**config, "tokenizer_class": "GemmaTokenizer"})
 
 

@@ -68,15 +68,13 @@ class Threads(CompilerThreads):
 
     def take(self, count: int) -> dict[int, JobInputs]:
         """The next jobs that are done."""
-        taken: dict[int, JobInputs] = {}
-        deadline = time.monotonic() + PATIENCE
+        taken: list[JobInputs] = []
         while len(taken) < count:
-            left = deadline - time.monotonic()
-            assert select.select([self.mailbox.fileno()], [], [], left)[0]
-            for done in self.mailbox.take():
-                assert done.job.message.id not in taken
-                taken[done.job.message.id] = done
-        return taken
+            assert select.select([self.mailbox.fileno()], [], [], PATIENCE)[0]
+            taken += self.mailbox.take()
+        by_id = {done.job.message.id: done for done in taken}
+        assert len(by_id) == len(taken)
+        return by_id
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ print(*sys.modules)
 def modules_of(task: str, cache: str) -> set[str]:
     """The modules that the engine core of a model with this task imports."""
     command = [sys.executable, "-c", SCRIPT, task, cache]
-    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    return set(subprocess.check_output(command, text=True).split())
 
 
 @pytest.mark.parametrize("task", ["embed", pytest.param("classify", marks=pytest.mark.long)])
