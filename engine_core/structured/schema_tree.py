@@ -158,7 +158,7 @@ def mapped(schema: Schema, change: Callable[[SchemaPath, Schema], Schema]) -> Sc
         if keyword not in _WITH_SCHEMAS:
             continue
         found = [
-            change(place, child) if isinstance(child, dict) else child
+            change(place, cast("Schema", child)) if isinstance(child, dict) else child
             for place, child in children(keyword, value)
         ]
         if isinstance(value, list):

@@ -27,7 +27,7 @@ from engine_core.workflows.tokenizer_threads import Text
 from tests.engine_core.client.test_engine_client import connected, int32
 from tests.engine_core.configs import MODEL, execution_config
 from workers.contract.config import Task
-from workers.contract.messages import EmbedOutput, EmbedSparseOutput, StepOutput
+from workers.contract.messages import EmbedOutput, EmbedSparseOutput
 
 Row = Sequence[tuple[float, float]]
 STATES: list[Row] = [[(0, 0), (1, -1)], [(2, -2)], [(3, -3), (4, -4), (5, -5)]]
@@ -43,7 +43,7 @@ def packed(rows: Sequence[Row]) -> tuple[bytes, bytes]:
 
 
 def update(
-    scheduler: PrefillOnlyScheduler, batch: EncodeBatch, output: StepOutput
+    scheduler: PrefillOnlyScheduler, batch: EncodeBatch, output: EmbedOutput | EmbedSparseOutput
 ) -> tuple[dict[int, EncodedRows], list[int]]:
     """What a step's output tells the client: each job's parts, joined, and which jobs failed."""
     outbox, parts = Outbox(lambda job: None), dict[int, EncodedRows]()

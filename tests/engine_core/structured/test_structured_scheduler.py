@@ -1,7 +1,5 @@
 """Constrained rows among others: a mask for each step that needs one, and always the same text."""
 
-from typing import Any
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,9 +14,9 @@ from tests.engine_core.simulated_model import next_token, reference
 CHOICE, DIGITS, _, SCHEMA, LONG = GRAMMARS
 
 
-def served(*jobs: SamplingParams, **options: Any) -> MaskedDriver:
+def served(*jobs: SamplingParams, num_blocks: int = 64, stages: int = 1) -> MaskedDriver:
     """Constrained jobs, of which each has a prompt of its own, until all have ended."""
-    driver = MaskedDriver(**{"num_blocks": 64} | options)
+    driver = MaskedDriver(num_blocks=num_blocks, stages=stages)
     for job, params in enumerate(jobs):
         driver.constrain(job, prompt_of(5, job), params)
     driver.drain()

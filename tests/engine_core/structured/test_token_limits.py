@@ -32,13 +32,8 @@ def permitted(text: list[int], params: SamplingParams) -> list[int]:
     """By the definition: the tokens that are allowed and complete no bad word in `text`."""
     return [
         token
-        for token in range(VOCAB)
-        if token in (params.allowed_token_ids or range(VOCAB))
-        and not any(
-            (*text, token)[-len(word) :] == word
-            for word in params.bad_words
-            if len(word) <= len(text) + 1
-        )
+        for token in sorted(params.allowed_token_ids) or range(VOCAB)
+        if not any((*text, token)[-len(word) :] == word for word in params.bad_words)
     ]
 
 

@@ -55,8 +55,7 @@ def only(**config: Any) -> Change:
     """These keys beside `added_tokens_decoder`."""
 
     def change(folder: TokenizerFolder) -> None:
-        declared = folder.config["added_tokens_decoder"]
-        folder.config = {"added_tokens_decoder": declared} | config
+        keys(*folder.config.keys() - {"added_tokens_decoder"}, **config)(folder)
 
     return change
 

@@ -117,7 +117,7 @@ def roberta() -> TokenizerFolder:
     """Byte-level BPE between <s> and </s>."""
     raw = _byte_level(ROBERTA_TOKENS, pre_tokenizers.ByteLevel(add_prefix_space=False))
     raw.add_special_tokens([AddedToken("<mask>", lstrip=True)])
-    sep, cls = ((token, raw.token_to_id(token)) for token in ("</s>", "<s>"))
+    sep, cls = ((token, raw.get_vocab()[token]) for token in ("</s>", "<s>"))
     raw.post_processor = RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
     config = {"add_prefix_space": False, "errors": "replace", "trim_offsets": True}
     config |= {"tokenizer_class": "RobertaTokenizer"}

@@ -39,8 +39,7 @@ def raw_tokenizer(processor: PostProcessor | None) -> RawTokenizer:
     raw = RawTokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, "a"))
     raw.pre_tokenizer = WhitespaceSplit()
     raw.add_special_tokens(["[CLS]", "[SEP]"])
-    if processor is not None:
-        raw.post_processor = processor
+    raw.post_processor = processor
     return raw
 
 
