@@ -34,11 +34,12 @@ class PipelineRules(NamedTuple):
         return PipelineRules(*([new for rule in part if (new := change(rule))] for part in self))
 
     def put_into(self, tokenizer: Tokenizer) -> None:
-        if self.normalizer:
+        """Let a tokenizer have these rules, where its own are others."""
+        if self.normalizer != _rules(tokenizer.normalizer):
             normalizers = Normalizers([])
             normalizers.__setstate__(_sequence("normalizers", self.normalizer))
             tokenizer.normalizer = normalizers
-        if self.pre_tokenizer:
+        if self.pre_tokenizer != _rules(tokenizer.pre_tokenizer):
             pre_tokenizers = PreTokenizers([])
             pre_tokenizers.__setstate__(_sequence("pretokenizers", self.pre_tokenizer))
             tokenizer.pre_tokenizer = pre_tokenizers
