@@ -19,13 +19,11 @@ def watch_of(num_stages: int, stall_timeout: float = 60) -> StageWatch:
     return StageWatch(execution, stall_timeout)
 
 
-def let_pass(
-    watch: StageWatch, seconds: float, oldest: int | None, beating: dict[int, int]
-) -> None:
-    """Let so many seconds pass with `oldest` in flight; `beating` stages report their last step."""
+def let_pass(watch: StageWatch, seconds: float, oldest: int | None, last: dict[int, int]) -> None:
+    """Let so many seconds pass with `oldest` in flight. Stages that beat report a `last` step."""
     for tick in range(round(seconds / CHECK_SECONDS)):
         if tick % CHECKS_A_BEAT == 0:
-            for stage, finished in beating.items():
+            for stage, finished in last.items():
                 watch.heard(WorkerBeat(stage, finished))
         watch.tick(oldest)
 

@@ -95,6 +95,7 @@ def test_the_simulation_notices_a_missing_mask() -> None:
     assert next_token(prompt_of(5), [7]) == 7
 
 
+ACTIONS = st.sampled_from(["add", "submit", "submit", "finish", "finish", "abort"])
 PARAMS = st.builds(
     SamplingParams,
     max_tokens=st.integers(1, 14),
@@ -118,9 +119,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
     jobs: dict[int, tuple[Job, list[int], SamplingParams]] = {}
     aborted: set[int] = set()
     for _ in range(data.draw(st.integers(5, 60))):
-        action = data.draw(
-            st.sampled_from(["add", "submit", "submit", "finish", "finish", "abort"])
-        )
+        action = data.draw(ACTIONS)
         if action == "add" and len(jobs) < 8:
             prompt = prompt_of(data.draw(st.integers(1, 18)), seed=data.draw(st.integers(0, 1)))
             params = data.draw(PARAMS)

@@ -41,13 +41,9 @@ def test_each_set_has_an_order_and_no_list_has_a_value_twice(
 
 
 def test_a_set_of_an_enum_compiles_and_others_are_refused() -> None:
-    tags: Schema = {"$ref": "#/$defs/Tag"}
-    schema = {
-        "$defs": {"Tag": {"type": "string", "enum": [f"tag-{i}" for i in range(16)]}},
-        "type": "object",
-        "properties": {"tags": {**UNIQUE, "items": tags, "minItems": 1}},
-        "required": ["tags"],
-    }
+    tags = UNIQUE | {"items": {"$ref": "#/$defs/Tag"}, "minItems": 1}
+    schema: Schema = {"type": "object", "properties": {"tags": tags}, "required": ["tags"]}
+    schema |= {"$defs": {"Tag": {"enum": [f"tag-{i}" for i in range(16)]}}}
     grammar = compiled(schema)
     good = [[0], [15], [0, 5, 10], [3, 4, 12, 13, 14, 15], [*range(16)]]
     for numbers in (*good, [], [0, 0], [0, 5, 5], [16]):

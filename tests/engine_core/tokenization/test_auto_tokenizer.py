@@ -318,6 +318,12 @@ def check_as_auto_tokenizer(folder: Path, texts: list[str]) -> Tokenizer:
     return ours
 
 
+def assert_as_published(ours: Tokenizer, folder: Path, texts: list[str]) -> None:
+    published = RawTokenizer.from_file(str(folder / "tokenizer.json"))
+    for text in texts:
+        assert ours.raw.encode(text).ids == published.encode(text).ids
+
+
 @pytest.mark.parametrize(("kind", "change"), OBEYED.values(), ids=OBEYED)
 def test_a_key_is_obeyed(tmp_path, kind, change):
     check_as_auto_tokenizer(changed(tmp_path, kind, change), TEXTS)
@@ -327,19 +333,14 @@ def test_a_key_is_obeyed(tmp_path, kind, change):
 def test_published_settings_are_accepted_and_tokenizer_json_stands(tmp_path, kind, change):
     texts = ["Hello there hill", "water falls, the quick brown fox", "é中 1234"]
     ours = check_as_auto_tokenizer(changed(tmp_path, kind, change), texts)
-    published = RawTokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    for text in texts:
-        assert ours.raw.encode(text).ids == published.encode(text).ids
+    assert_as_published(ours, tmp_path, texts)
 
 
 def test_llamas_class_with_rules_of_bytes(tmp_path):
     """As newer versions of transformers read it; in 5.17 the spaces are lost."""
     change = named("LlamaTokenizer", legacy=True, add_prefix_space=True)
     folder = changed(tmp_path, kinds.llama3, change)
-    ours = tokenizer_of(folder)
-    published = RawTokenizer.from_file(str(folder / "tokenizer.json"))
-    for text in TEXTS:
-        assert ours.raw.encode(text).ids == published.encode(text).ids
+    assert_as_published(tokenizer_of(folder), folder, TEXTS)
 
 
 @pytest.mark.parametrize(("kind", "change", "reason"), REFUSED.values(), ids=REFUSED)

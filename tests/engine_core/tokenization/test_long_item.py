@@ -12,7 +12,7 @@ from tokenizers import normalizers, pre_tokenizers
 from engine_core.messages import Tokenization
 from engine_core.tokenization import sliced_text
 from engine_core.tokenization.sliced_text import SlicedText
-from engine_core.tokenization.tokenized import Tokenized, tokenize_long, tokenized
+from engine_core.tokenization.tokenized import Tokenized, WholeText, tokenize_long, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
 from tests.engine_core.tokenization import tokenizer_folders as kinds
@@ -67,18 +67,15 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sliced_text, "_CONTEXT", 32)
 
 
-def in_parts(tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization) -> Tokenized:
+def in_parts(tokenizer: Tokenizer, text: WholeText, options: Tokenization) -> Tokenized:
     *_, done = tokenize_long(tokenizer, text, options, MAX_MODEL_LEN)
     assert done is not None
     return done
 
 
-def as_a_whole(
-    tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization
-) -> Tokenized:
-    (encoding,) = tokenizer.raw.encode_batch_fast(
-        [text], add_special_tokens=options.add_special_tokens
-    )
+def as_a_whole(tokenizer: Tokenizer, text: WholeText, options: Tokenization) -> Tokenized:
+    special = options.add_special_tokens
+    (encoding,) = tokenizer.raw.encode_batch_fast([text], add_special_tokens=special)
     return tokenized(encoding, options, paired=isinstance(text, tuple))
 
 
@@ -98,7 +95,7 @@ OPTIONS = st.builds(
 @example(text=("word ", ""), options=Tokenization(truncate_to=2))
 @given(text=TEXTS | st.tuples(TEXTS, TEXTS), options=OPTIONS)
 def test_parts_have_the_tokens_of_the_whole(
-    tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization
+    tokenizer: Tokenizer, text: WholeText, options: Tokenization
 ) -> None:
     whole, parts = as_a_whole(tokenizer, text, options), in_parts(tokenizer, text, options)
     if parts.at_least:
