@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.batches.engine import add_engine_flags, case_of, measured_engine
+from engine_core.messages import ResetCache
 from server.batches.engine_backend import engine_backend
 from server.batches.file_job import FileJob, LineRules
 from server.batches.progress import Progress
@@ -47,7 +48,7 @@ async def engine_figures(
     engine: RunningEngine, case: GenerationCase, prompts: Sequence[bytes]
 ) -> Figures:
     """The prompts through the engine client."""
-    engine.client.reset_cache()
+    engine.client.send(ResetCache())
     engine.client.batch = True
     return await timed("engine", Continuations(engine.client, case, sorted(prompts)))
 
@@ -58,7 +59,7 @@ async def file_figures(
     """The prompts as a file: from opening it to its answers in order."""
     source = folder / "in.jsonl"
     await asyncio.to_thread(write_file, source, case, prompts)
-    engine.client.reset_cache()
+    engine.client.send(ResetCache())
     async with engine_backend(ServerConfig(models=(engine.model,))) as backend:
         rules = LineRules(max_line_bytes=1 << 20)
         job = FileJob(source, folder / "out.part", rules=rules, options={})

@@ -12,7 +12,6 @@ from engine_core.client.pending_jobs import EncodeCall, Encoded, GenerateStream
 from engine_core.loop.transport import AsyncDealer
 from engine_core.messages import (
     Abort,
-    Accepted,
     Beat,
     EncodeJob,
     EngineInfo,
@@ -22,21 +21,20 @@ from engine_core.messages import (
     Hello,
     JobOptions,
     Outputs,
-    ResetCache,
     SamplingParams,
 )
 from engine_core.refusal import RefusalError
 
 _SHARE_OF_WAIT, _MOST_SECONDS = 0.05, 0.25
-"""How long a refusal holds: this share of the expected wait, and at most this many seconds. A queue
-of that length does not run empty meanwhile."""
+"""How long a refusal holds: a share of the expected wait, with a bound in seconds. The queue does
+not run empty meanwhile."""
 
 
 class CircuitBreaker:
     """Refuses an API key's jobs for a while after the engine has refused one like them.
 
-    Then one job probes the engine, and the others are refused for as long again, or until the probe
-    is accepted. If no job comes to probe for that long, the refusal is forgotten.
+    Then one job probes the engine, and others are refused for as long again, or until it is
+    accepted. If none comes to probe for that long, the refusal is forgotten.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,17 +44,13 @@ class CircuitBreaker:
         self._until = self._seconds = 0.0
 
     def check(self, priority: int) -> None:
-        """Raises RefusalError `overloaded` for a job that would begin no earlier than the one that
-        the engine has refused."""
+        """Raises RefusalError for a job that would begin no earlier than the one refused."""
         refusal = self._refusal
-        if refusal is None or priority < self._priority:
-            return
-        if self._clock() < self._until:
+        if refusal and priority >= self._priority and self._clock() < self._until:
             raise refusal.copy()
 
     def probe(self, priority: int) -> bool:
-        """Whether a job that is about to be sent is the probe. Others are then refused until it is
-        answered. Raises RefusalError as `check` does."""
+        """Whether a job to be sent is the probe. Raises RefusalError as `check` does."""
         self.check(priority)
         if self._refusal is None or priority < self._priority:
             return False
@@ -82,8 +76,7 @@ _NO_OPTIONS = JobOptions()
 class EngineClient:
     """Jobs out, updates in, over one socket. Use from one asyncio loop only.
 
-    `beat` is the newest heartbeat, which came at `beat_at` (time.monotonic). With `batch` the rows
-    of its jobs are of the batch band.
+    `beat` came at `beat_at` (time.monotonic). With `batch` all rows are of the batch band.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -132,7 +125,7 @@ class EngineClient:
         """Submit prompts (texts or int32 ids as bytes), and wait until the engine accepts them.
 
         Without an answer by the `deadline` (loop time), the stream has ended, without any prompt.
-        Raises RefusalError if the engine refuses them. Cancelling the wait aborts the job.
+        Raises RefusalError. Cancelling aborts the job.
         """
         texts, ids = texts or [], ids or []
         job = next(self._ids)
@@ -163,10 +156,7 @@ class EngineClient:
         token_states: bool = False,
         options: JobOptions = _NO_OPTIONS,
     ) -> Encoded:
-        """Embed or score the items and wait for all of them, as `EncodeJob` says.
-
-        Raises RefusalError if the engine refused or failed the job. Cancelling aborts it.
-        """
+        """Embed or score the items, as `EncodeJob` says. Raises RefusalError. Cancelling aborts."""
         texts, ids = texts or [], ids or []
         info = await self.wait_ready()
         job = next(self._ids)
@@ -193,10 +183,6 @@ class EngineClient:
         if self._dealer is not None and not self.dead:
             self._dealer.send(message)
 
-    def reset_cache(self) -> None:
-        """Forget every cached prefix that no running request uses, before later jobs begin."""
-        self.send(ResetCache())
-
     def forget(self, job: int) -> None:
         """Ignore further updates of this job."""
         self._jobs.pop(job, None)
@@ -212,17 +198,15 @@ class EngineClient:
 
     async def _submit(
         self, waiting: GenerateStream | EncodeCall, message: GenerateJob | EncodeJob
-    ) -> Accepted:
+    ) -> None:
         if self._over is not None:
             raise self._over.copy()
-        if self.dead:
-            raise self._death()
         breaker = self.breakers[message.key.number]
         is_probe = breaker.probe(message.priority)
         self._jobs[message.id] = waiting
         self.send(message)
         try:
-            accepted = await waiting.accepted
+            await waiting.accepted
         except asyncio.CancelledError:
             self._drop(message.id)
             raise
@@ -232,7 +216,6 @@ class EngineClient:
             raise
         if is_probe:
             breaker.accepted()
-        return accepted
 
     def _drop(self, job: int) -> None:
         if self._jobs.pop(job, None) is not None:
@@ -242,8 +225,7 @@ class EngineClient:
         message = self._decoder.decode(frame)
         if isinstance(message, Outputs):
             self._dispatch(message)
-            return
-        if isinstance(message, Beat):
+        elif isinstance(message, Beat):
             self.beat, self.beat_at = message, time.monotonic()
         else:
             self.info = message
@@ -261,18 +243,18 @@ class EngineClient:
             if isinstance(stream := jobs.get(output.job), GenerateStream):
                 stream.push(output)
         for part in outputs.encoded:
-            call = jobs.get(part.job)
-            if call is not None and not isinstance(call, GenerateStream) and call.push(part):
+            if isinstance(call := jobs.get(part.job), EncodeCall) and call.push(part):
                 self.forget(part.job)
         self._fail(outputs.failed)
 
     def _fail(self, refusals: list[Failed]) -> None:
         for failed in refusals:
-            # A dying engine fails its jobs first; its socket closes only a moment later.
-            self.dead |= failed.code == "engine_dead"
             if (job := self._jobs.pop(failed.id, None)) is not None:
                 error = RefusalError(failed.code, failed.message, failed.param, failed.retry_after)
                 job.fail(error)
+        # A dying engine fails its jobs first; its socket closes only a moment later.
+        if any(failed.code == "engine_dead" for failed in refusals):
+            self._lost()
 
     def _lost(self) -> None:
         self.dead = True

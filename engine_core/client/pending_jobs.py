@@ -30,8 +30,7 @@ class Outcome(Generic[ResultT]):
     """Awaited for a result that comes once, or raises the RefusalError that comes in its place."""
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[ResultT | RefusalError] = loop.create_future()
+        self._future: asyncio.Future[ResultT | RefusalError] = asyncio.Future()
 
     def __await__(self) -> Generator[Any, None, ResultT]:
         outcome = yield from self._future.__await__()
@@ -50,18 +49,19 @@ class Outcome(Generic[ResultT]):
 
 
 class PendingJob:
-    """A job that is first accepted, or fails. Its `timing` comes with its first token, or with its
-    last row."""
+    """A job that is first accepted, with an `answer`, or fails. Its `timing` comes with its first
+    token, or with its last row."""
 
     def __init__(self) -> None:
+        self.answer = Accepted(0, [])
         self.timing: JobTiming | None = None
-        self.accepted: Outcome[Accepted] = Outcome()
+        self.accepted: Outcome[None] = Outcome()
 
     def accept(self, message: Accepted) -> None:
-        self.accepted.set(message)
+        self.answer = message
+        self.accepted.set(None)
 
     def time(self, timing: JobTiming) -> None:
-        """Keep how long the engine took up to now."""
         self.timing = timing
 
     def fail(self, error: RefusalError) -> None:
@@ -71,7 +71,7 @@ class PendingJob:
 class GenerateStream(PendingJob):
     """The rows of one generate job, as they come. Leaving the context aborts what still runs.
 
-    `decode_s` is the time from its first token to its end, in seconds.
+    `decode_s` are the seconds from its first token to its end.
     """
 
     def __init__(
@@ -81,12 +81,7 @@ class GenerateStream(PendingJob):
         send: Callable[[Abort | EndRow], None],
         forget: Callable[[int], None],
     ) -> None:
-        """`send` sends to the engine, unless that is gone. `forget` ignores further updates of a
-        job."""
         super().__init__()
-        self.prompt_tokens: list[int] = []
-        self.prompt_ids: list[bytes] = []
-        self.ignored: tuple[str, ...] = ()
         self._send, self._forget = send, forget
         self._id = job
         self._open_rows = set(range(rows))
@@ -101,18 +96,13 @@ class GenerateStream(PendingJob):
         """Whether every row has ended, or the job has failed."""
         return not self._open_rows or self._error is not None
 
-    def accept(self, message: Accepted) -> None:
-        self.prompt_tokens, self.prompt_ids = message.prompt_tokens, message.prompt_ids
-        self.ignored = message.ignored
-        super().accept(message)
-
     def held_bytes(self) -> int:
         """The approximate size of the updates since the last call of `next`."""
         alternatives = max((o.sampled.width for o in self._updates[:1] if o.sampled), default=0)
         return len(self._updates) * (_UPDATE_BYTES + _ALTERNATIVE_BYTES * alternatives)
 
     async def next(self) -> list[RowOutput]:
-        """Wait for the updates since the last call. The list is empty once there are no more.
+        """Wait for the updates since the last call: none once there are no more.
 
         Raises RefusalError if the job failed, after the updates that came before.
         """
@@ -125,7 +115,7 @@ class GenerateStream(PendingJob):
         return updates
 
     def end_row(self, row: int) -> None:
-        """Stop one row here and in the engine (a stop string was met). Idempotent."""
+        """Stop one row here and in the engine. Idempotent."""
         if row in self._open_rows:
             self._send(EndRow(self._id, row))
             self._close_row(row)
@@ -178,8 +168,7 @@ MAX_STATE_NUMBERS = 1 << 22
 """Numbers in the answer to a job that requests token states: as text, some 80 MB."""
 
 MAX_SPARSE_ENTRIES = 1 << 21
-"""Numbers that are not zero in all vectors of a job. Only a model that is not sparse comes near: a
-row of a few tokens may then have as many as its vocabulary."""
+"""Numbers that are not zero in all vectors of a job. Only a model that is not sparse comes near."""
 
 
 class Encoded(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +197,6 @@ class EncodeCall(PendingJob):
         super().__init__()
         self.done: Outcome[Encoded] = Outcome()
         self._missing = rows
-        self._message = Accepted(0, [])
         self._token_states = token_states
         width = info.hidden_size if token_states else info.vector_size
         if info.task == "embed_sparse":
@@ -219,7 +207,6 @@ class EncodeCall(PendingJob):
 
     def accept(self, message: Accepted) -> None:
         super().accept(message)
-        self._message = message
         if not self._token_states:
             return
         numbers = sum(message.prompt_tokens) * self._vectors.shape[1]
@@ -236,7 +223,11 @@ class EncodeCall(PendingJob):
         if part.counts:
             ends = np.cumsum(np.frombuffer(part.counts, np.int32))
             self._counted.update(zip(rows.tolist(), np.split(values, ends[:-1]), strict=True))
-            self._check_entries(len(values))
+            self._entries += len(values)
+            if not self._token_states and self._entries > MAX_SPARSE_ENTRIES:
+                self._counted.clear()
+                text = f"more than {MAX_SPARSE_ENTRIES} entries in all vectors: ask for fewer"
+                self.fail(RefusalError("too_large", text))
         else:
             self._vectors[rows] = values
         self._missing -= len(rows)
@@ -253,15 +244,7 @@ class EncodeCall(PendingJob):
         return Encoded(
             values=np.concatenate(counted) if counted else self._vectors,
             counts=list(map(len, counted)),
-            prompt_tokens=self._message.prompt_tokens,
-            dropped=self._message.dropped,
+            prompt_tokens=self.answer.prompt_tokens,
+            dropped=self.answer.dropped,
             timing=self.timing,
         )
-
-    def _check_entries(self, more: int) -> None:
-        """Fail the job if its sparse vectors have too many."""
-        self._entries += more
-        if not self._token_states and self._entries > MAX_SPARSE_ENTRIES:
-            self._counted.clear()
-            text = f"more than {MAX_SPARSE_ENTRIES} entries in all vectors: ask for fewer at once"
-            self.fail(RefusalError("too_large", text))

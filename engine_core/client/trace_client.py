@@ -16,28 +16,7 @@ _ANSWER_SECONDS = 5.0
 
 
 class NoAnswerError(Exception):
-    """An engine does not answer: `name` says which. It may be starting, or gone."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"the engine of {name} does not answer")
-
-
-class _TracedEngine:
-    """One engine's answers so far. `heard` is when the last one came."""
-
-    def __init__(self, socket: zmq.Socket[bytes], seconds: float) -> None:
-        self.socket = socket
-        self.steps: list[TracedStep] = []
-        self.over = False
-        self.heard = time.monotonic()
-        self._decoder = msgspec.msgpack.Decoder(TracedSteps)
-        socket.send(msgspec.msgpack.encode(Trace(seconds)))
-
-    def receive(self) -> None:
-        answer = self._decoder.decode(self.socket.recv())
-        self.heard = time.monotonic()
-        self.steps += answer.steps
-        self.over = answer.over or len(self.steps) >= MOST_STEPS
+    """An engine does not answer: it may be starting, or gone. The message names its model."""
 
 
 def trace_engines(endpoints: Mapping[str, str], seconds: float) -> dict[str, list[TracedStep]]:
@@ -47,25 +26,27 @@ def trace_engines(endpoints: Mapping[str, str], seconds: float) -> dict[str, lis
     Raises NoAnswerError.
     """
     start_us = time.monotonic_ns() // 1000
-    context = zmq.Context()
+    decoder = msgspec.msgpack.Decoder(TracedSteps)
+    steps: dict[str, list[TracedStep]] = {name: [] for name in endpoints}
+    context, sockets = zmq.Context(), dict[str, zmq.Socket[bytes]]()
     try:
-        poller, engines = zmq.Poller(), dict[str, _TracedEngine]()
         for name, endpoint in endpoints.items():
-            socket = context.socket(zmq.DEALER)
+            socket = sockets[name] = context.socket(zmq.DEALER)
             socket.connect(endpoint)
-            poller.register(socket, zmq.POLLIN)
-            engines[name] = _TracedEngine(socket, seconds)
-        while not all(engine.over for engine in engines.values()):
-            ready = dict(poller.poll(int(_ANSWER_SECONDS * 1000)))
-            for name, engine in engines.items():
-                if engine.socket in ready:
-                    engine.receive()
-                elif not engine.over and time.monotonic() - engine.heard > _ANSWER_SECONDS:
-                    raise NoAnswerError(name)
+            socket.send(msgspec.msgpack.encode(Trace(seconds)))
+        answering = list(endpoints)
+        while answering:
+            for name in list(answering):
+                if not sockets[name].poll(int(_ANSWER_SECONDS * 1000)):
+                    raise NoAnswerError(f"the engine of {name} does not answer")
+                answer = decoder.decode(sockets[name].recv())
+                steps[name] += answer.steps
+                if answer.over or len(steps[name]) >= MOST_STEPS:
+                    answering.remove(name)
     finally:
         # All sockets, also one that Ctrl-C left half set up: an open one blocks a context's end.
         context.destroy(linger=0)
     return {
-        name: [step for step in engine.steps[:MOST_STEPS] if step.times[0].start_us >= start_us]
-        for name, engine in engines.items()
+        name: [step for step in own[:MOST_STEPS] if step.times[0].start_us >= start_us]
+        for name, own in steps.items()
     }

@@ -16,8 +16,7 @@ from workers.contract.share import PartCosts, Share, StageCosts, even_split, sha
 log = logging.getLogger(__name__)
 
 DECODE_WEIGHT = 3
-"""Weight of decoding against prompts: their times for equally many tokens, in steps of 64 rows (8B
-Llama, one H200)."""
+"""Times of decoding and prompts for equally many tokens, in steps of 64 rows (8B Llama, H200)."""
 
 LEAST_GAIN = 1.02
 """Less is within the noise of a measurement, and another start would choose otherwise."""
@@ -38,11 +37,7 @@ _prompts: PartTime = attrgetter("prompts")
 
 
 def stage_shares(execution: ExecutionConfig, connected: Sequence[WorkerConnected]) -> list[Share]:
-    """Each stage's share of the layers: as asked for, else by measurement, else even. Logs it if
-    there are several stages.
-
-    Raises ModelConfigError if there are more stages than layers.
-    """
+    """Each stage's share: as asked for, else by measurement, else even. Raises ModelConfigError."""
     in_order = sorted(connected, key=lambda message: message.stage)
     costs = [message.costs for message in in_order if message.costs is not None]
     if execution.stage_layers:
@@ -55,18 +50,15 @@ def stage_shares(execution: ExecutionConfig, connected: Sequence[WorkerConnected
     else:
         layers = even_split(execution.model.num_layers, len(connected))
     if len(layers) > 1:
-        _log_partition(execution, layers, costs)
+        log.info("layers by stage: %s", ", ".join(map(str, layers)))
     return shares_of(layers)
 
 
 def choose_layers(execution: ExecutionConfig, costs: Sequence[StageCosts]) -> tuple[int, ...]:
-    """How many layers each stage gets, where `costs` has one entry a stage.
+    """How many layers each stage gets, so that the slowest one takes the least time.
 
-    The choice has the least slowest stage, by a time in which decoding weighs `DECODE_WEIGHT` times
-    as much as prompts. The even split stays unless another is faster by `LEAST_GAIN`; one that
-    leaves fewer than `LEAST_BLOCKS` of its KV blocks is not considered.
-
-    Raises ModelConfigError as `stage_shares` does.
+    The even split stays unless another is faster by `LEAST_GAIN` and leaves `LEAST_BLOCKS` of its
+    KV blocks. Raises ModelConfigError as `stage_shares` does.
     """
     even = even_split(execution.model.num_layers, len(costs))
     costs = _of_equal_devices(execution, costs)
@@ -76,28 +68,9 @@ def choose_layers(execution: ExecutionConfig, costs: Sequence[StageCosts]) -> tu
     return best if slowest >= LEAST_GAIN * least else even
 
 
-def _log_partition(
-    execution: ExecutionConfig, stage_layers: Sequence[int], costs: Sequence[StageCosts]
-) -> None:
-    """Log each stage's layers and, with `costs`, for which part of the slowest one's time it is
-    busy."""
-    layers = ", ".join(map(str, stage_layers))
-    if not costs:
-        log.info("layers by stage: %s", layers)
-        return
-    shares: list[str] = []
-    for kind, time in (("decoding", _decode), ("prompts", _prompts)):
-        seconds = _seconds(_of_equal_devices(execution, costs), stage_layers, time)
-        if slowest := max(seconds):
-            busy = ", ".join(f"{own / slowest:.0%}" for own in seconds)
-            shares.append(f"{kind} {busy}")
-    log.info("layers by stage: %s; expected to be busy: %s", layers, "; ".join(shares))
-
-
 def _by_weights(execution: ExecutionConfig, costs: StageCosts) -> StageCosts:
-    """An estimate for a device that is like the others, in units of its own. Decoding takes as long
-    as weights take to read; on prompts a generator's head has few tokens, an encoder's all. An
-    embedding is looked up."""
+    """Estimate times from weights, in units of their own, for devices that are alike. Decoding
+    reads all weights. On prompts a generator's head has few tokens, an encoder's all."""
     generates = execution.task == "generate"
     layer, head = float(costs.layer.weight_bytes), float(costs.head.weight_bytes)
     return StageCosts(
@@ -142,10 +115,7 @@ def _seconds(
 
 
 def _weighted_time(costs: Sequence[StageCosts], even: Sequence[int]) -> PartTime:
-    """The weighted sum of a part's times for decoding and for prompts.
-
-    Each is relative to the time of the even split over all stages.
-    """
+    """Weigh a part's times for decoding and for prompts, each relative to the even split's."""
     decode, prompts = (sum(_seconds(costs, even, time)) for time in (_decode, _prompts))
     decode_unit = DECODE_WEIGHT / decode if decode else 0.0
     return lambda part: decode_unit * part.decode + part.prompts / prompts
@@ -154,10 +124,10 @@ def _weighted_time(costs: Sequence[StageCosts], even: Sequence[int]) -> PartTime
 def _least_slowest(
     costs: Sequence[StageCosts], time: PartTime, most: Sequence[int], num_layers: int
 ) -> tuple[int, ...]:
-    """The partition whose slowest stage is the fastest, stage s having `most[s]` layers or fewer.
+    """The partition whose slowest stage is the fastest, with at most `most[s]` layers in stage s.
 
-    One layer after another goes to the stage that ends first with it; of equal ones to a middle
-    stage, then to the first. This is optimal, because a stage's time only rises with its layers.
+    Each layer goes to the stage that ends first with it, a middle one if several do. This is
+    optimal, because a stage's time only rises with its layers.
     """
     stages = range(len(costs))
     by_preference = [*stages[1:-1], stages[0], stages[-1]]
@@ -175,8 +145,7 @@ def _least_slowest(
 def _most_layers(
     execution: ExecutionConfig, costs: Sequence[StageCosts], even: Sequence[int]
 ) -> list[int]:
-    """The most layers with which each stage has room for `LEAST_BLOCKS` of the even split's blocks.
-    It is never fewer than that split's layers."""
+    """The most layers with room for `LEAST_BLOCKS` of the even split's blocks, by stage."""
     num_layers = sum(even)
     if not costs[0].kv_block_bytes:
         return [num_layers for _ in even]
@@ -199,9 +168,8 @@ def _blocks(
     cost, usable = costs[stage], -(-execution.max_model_len // execution.block_size)
     budget = execution.kv_cache_bytes
     if execution.memory_shares:
-        weights = layers * cost.layer.weight_bytes
-        weights += cost.embedding.weight_bytes if stage == 0 else 0
-        weights += cost.head.weight_bytes if stage == len(costs) - 1 else 0
+        ends = [cost.embedding] * (stage == 0) + [cost.head] * (stage == len(costs) - 1)
+        weights = layers * cost.layer.weight_bytes + sum(part.weight_bytes for part in ends)
         held = weights + execution.activation_ring_bytes + _OTHER_BYTES
         budget = max(0, execution.memory_shares[stage] - held)
     return min(budget // (layers * cost.kv_block_bytes), execution.max_running * usable)

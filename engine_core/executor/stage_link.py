@@ -1,4 +1,4 @@
-"""The engine core's end of the one ZMQ socket to all stages, which are processes of this host.
+"""The engine core's end of the ZMQ socket to all stages.
 
 The workers' end is `workers/links/engine_link.py`.
 """
@@ -68,9 +68,8 @@ class StageLink:
     """Sends every step to every stage, and takes what they report. Results come from the last one,
     in submit order. An earlier stage's report may come before the step's result, or after it.
 
-    `results` is readable when `poll` has something, `losses` when a stage is gone. That shows at
-    once, because the kernel closes its socket. Every method raises WorkerLostError once a stage is
-    lost. One that stands still is lost, too.
+    `results` is readable when `poll` has something, `losses` when a stage is gone. Every method
+    raises WorkerLostError once a stage is lost or stands still.
     """
 
     def __init__(self, config: EngineConfig, context: zmq.Context[zmq.Socket[bytes]]) -> None:
@@ -82,19 +81,20 @@ class StageLink:
         self.results = open_router(context)
         self._losses = Losses(self.results, execution.name)
         self.losses: Pollable = self._losses.monitor
+        self._poller = zmq.Poller()
+        self._poller.register(self.results, zmq.POLLIN)
+        self._poller.register(self.losses, zmq.POLLIN)
         self.results.bind(execution.worker_endpoint)
 
     def start(self) -> Capacity:
-        """Give each stage its layers, size the KV cache by what they load, and wait until all are
-        ready."""
+        """Give each stage its layers, size the KV cache by what they load, and wait for all."""
         connected = [self._await(WorkerConnected) for _ in self._stages]
         shares = stage_shares(self._execution, connected)
         for stage, share in zip(self._stages, shares, strict=True):
             self._send(share, [stage])
         loaded = [self._await(WorkerLoaded) for _ in self._stages]
         weight_bytes = sum(stage.weight_bytes for stage in loaded)
-        seconds = max(stage.seconds for stage in loaded)
-        log.info("weights: %s bytes in %.1f s", f"{weight_bytes:,}", seconds)
+        log.info("weights: %s bytes in %.1f s", f"{weight_bytes:,}", max(s.seconds for s in loaded))
         num_blocks = _kv_blocks(self._execution, loaded)
         self._send(AllocateKV(num_blocks), self._stages)
         for _ in self._stages:
@@ -116,25 +116,22 @@ class StageLink:
         return message
 
     def check(self, oldest: int | None) -> None:
-        """See that no stage stands still, every CHECK_SECONDS. `oldest` is the oldest step in
-        flight."""
+        """See that no stage stands still, every CHECK_SECONDS. `oldest` is the oldest open step."""
         self._watch.tick(oldest)
 
     def raise_lost(self) -> NoReturn:
         """Raise WorkerLostError with the reason why `losses` became readable."""
-        poller = self._poller()
         until = time.monotonic() + _CAUSE_SECONDS
         while True:
             # In this order: what a stage has said before it went is there once it is known to be
             # gone, and says more.
             self._losses.read()
-            while (message := self._next()) is not None:
-                if isinstance(message, WorkerFailed):
-                    self._losses.failed(message)
-            cause, left = self._losses.cause(), until - time.monotonic()
-            if cause is not None or left <= 0:
-                raise WorkerLostError(cause or self._losses.guess())
-            poller.poll(math.ceil(left * 1e3))
+            while self._next() is not None:
+                pass
+            left = until - time.monotonic()
+            if cause := self._losses.cause(guessed=left <= 0):
+                raise WorkerLostError(cause)
+            self._poller.poll(math.ceil(left * 1e3))
 
     def close(self) -> None:
         """Close the sockets. The supervisor ends the processes."""
@@ -143,33 +140,24 @@ class StageLink:
 
     def _await(self, kind: type[StageT]) -> StageT:
         """The next message of a starting stage, which must be of this kind."""
-        poller = self._poller()
         while (message := self._receive()) is None:
-            if self.losses in dict(poller.poll()):
+            if self.losses in dict(self._poller.poll()):
                 self.raise_lost()
         assert isinstance(message, kind), f"unexpected {message!r}"
         return message
-
-    def _poller(self) -> zmq.Poller:
-        poller = zmq.Poller()
-        poller.register(self.results, zmq.POLLIN)
-        poller.register(self.losses, zmq.POLLIN)
-        return poller
 
     def _send(self, message: ToWorker, stages: Sequence[int]) -> None:
         frame = self._encoder.encode(message)
         for stage in stages:
             try:
                 self.results.send_multipart([b"stage-%d" % stage, frame], zmq.NOBLOCK, copy=True)
-            except zmq.ZMQError:
-                self._losses.unreachable(stage)
+            except zmq.ZMQError:  # its connection is closed
                 self.raise_lost()
 
     def _receive(self) -> StepOutput | StageReport | StartMessage | None:
         """The next message that has come and is no heartbeat, or None."""
         while (message := self._next()) is not None:
             if isinstance(message, WorkerFailed):
-                self._losses.failed(message)
                 self.raise_lost()
             if not isinstance(message, WorkerBeat):
                 return message
@@ -184,15 +172,16 @@ class StageLink:
         message = self._decoder.decode(frame.buffer)
         if isinstance(message, WorkerBeat):
             self._losses.connected(message.stage, frame.get(zmq.SRCFD))
+        elif isinstance(message, WorkerFailed):
+            self._losses.failed(message)
         return message
 
 
 def _kv_blocks(execution: ExecutionConfig, loaded: Sequence[WorkerLoaded]) -> int:
     """Blocks of KV cache that the tightest stage holds, up to what could ever be used.
 
-    An encoder has none. A stage's budget is `kv_cache_bytes` of its configuration
-    (`server/models/model_setup.py` decides it), or what is left of its share of the GPU
-    (`workers/stage/kv_budget.py` measures it). Raises WorkerLostError where no block fits.
+    An encoder has none. A stage's budget is configured, or measured (`workers/stage/kv_budget.py`).
+    Raises WorkerLostError where no block fits.
     """
     stages = [stage for stage in loaded if stage.kv_block_bytes]
     if not stages:
@@ -235,16 +224,10 @@ class Losses:
         self._failures: dict[int, WorkerFailed] = {}
 
     def connected(self, stage: int, descriptor: int) -> None:
-        """A connection of `stage` has this file descriptor."""
         self._stages[descriptor] = stage
 
     def failed(self, failure: WorkerFailed) -> None:
         self._failures.setdefault(failure.stage, failure)
-
-    def unreachable(self, stage: int) -> None:
-        """Nothing can be sent to `stage`, and maybe to others that went before."""
-        self.read()
-        self._gone.append(stage)
 
     def read(self) -> None:
         """Note the connections that have been closed."""
@@ -253,44 +236,34 @@ class Losses:
             if descriptor in self._stages:
                 self._gone.append(self._stages[descriptor])
 
-    def cause(self) -> str | None:
-        """Why the model is lost, or None while all signs may be consequences of another loss."""
-        for failure in self._failures.values():
-            if not failure.neighbour_lost:
-                return _said(failure)
+    def cause(self, *, guessed: bool) -> str | None:
+        """Why the model is lost. None, unless it is `guessed`, while all signs may be consequences
+        of another loss."""
+        failures = sorted(self._failures.values(), key=lambda failure: failure.neighbour_lost)
         silent = [stage for stage in self._gone if stage not in self._failures]
-        return f"worker {silent[0]} of {self._model} has gone" if silent else None
-
-    def guess(self) -> str:
-        """Like `cause`, if that remains unknown."""
-        words = next(iter(self._failures.values()), None)
-        return _said(words) if words is not None else f"a worker of {self._model} has gone"
+        if silent and all(failure.neighbour_lost for failure in failures):
+            return f"worker {silent[0]} of {self._model} has gone"
+        if failures and (guessed or not failures[0].neighbour_lost):
+            return f"stage {failures[0].stage}: {failures[0].message}"
+        return f"a worker of {self._model} has gone" if guessed else None
 
     def close(self) -> None:
         self._socket.disable_monitor()
         self.monitor.close(0)
 
 
-def _said(failure: WorkerFailed) -> str:
-    return f"stage {failure.stage}: {failure.message}"
-
-
 class StageWatch:
     """Finds a stage that stands still, by counting calls of `tick`.
 
-    A clock would take the time for which this process itself was stopped, perhaps with the whole
-    machine, for a stage's silence.
+    A clock would take time in which this process itself was stopped for a stage's silence.
     """
 
     def __init__(self, execution: ExecutionConfig, stall_timeout: float) -> None:
         """A step may take `stall_timeout` seconds. With 0 nothing is watched."""
-        num_stages = execution.num_stages
-        self._name = execution.name
-        self._setting = execution.setting("stall_timeout")
-        self._stall_timeout = stall_timeout
+        self._execution, self._stall_timeout = execution, stall_timeout
         self._stall_ticks = math.ceil(stall_timeout / CHECK_SECONDS)
-        self._silent = [0] * num_stages  # ticks since the last heartbeat
-        self._last_steps = [-1] * num_stages  # the last step each has done its share of
+        self._silent = [0] * execution.num_stages  # ticks since the last heartbeat
+        self._last_steps = [-1] * execution.num_stages  # the last step each has done its share of
         self._oldest: int | None = None
         self._age = 0  # ticks for which `_oldest` has been the same
 
@@ -299,7 +272,7 @@ class StageWatch:
         self._last_steps[beat.stage] = beat.last_finished_step
 
     def tick(self, oldest: int | None) -> None:
-        """See `StageLink.check`. Raises WorkerLostError, naming the stage that stands still.
+        """Raise WorkerLostError for a stage that stands still.
 
         Silence means nothing while a step is in flight: a stage may be busy, or in a debugger.
         """
@@ -312,23 +285,20 @@ class StageWatch:
         if oldest is None:
             if self._age >= _SILENT_TICKS and most > _SILENT_TICKS:
                 why = f"no heartbeat for {SILENT_BEATS * BEAT_SECONDS:g} s"
-                raise WorkerLostError(self._stands_still(self._silent.index(most), why))
+                raise self._lost(self._silent.index(most), why)
         elif self._age >= self._stall_ticks:
-            why = f"step {oldest} has not ended in {self._stall_timeout:g} s ({self._setting})"
-            raise WorkerLostError(self._stands_still(self._culprit(oldest), why))
+            limit = f"{self._stall_timeout:g} s ({self._execution.setting('stall_timeout')})"
+            raise self._lost(self._culprit(oldest), f"step {oldest} has not ended in {limit}")
 
     def _culprit(self, oldest: int) -> int:
-        """The stage that stands still at step `oldest`.
-
-        That is the stage that has been silent since the step became the oldest. If none has, it is
-        the first stage that has not launched its part of the step. If all have, it is the last
-        stage, whose device has not computed the result.
-        """
+        """The stage that stands still at step `oldest`: one that is silent since that became the
+        oldest. Else it is the first that has not launched its part, or the last, whose device has
+        no result."""
         most = max(self._silent)
         if most >= max(self._age, 2 * CHECKS_A_BEAT):  # one that beats has half of that
             return self._silent.index(most)
         behind = [stage for stage, step in enumerate(self._last_steps) if step < oldest]
         return behind[0] if behind else len(self._last_steps) - 1
 
-    def _stands_still(self, stage: int, why: str) -> str:
-        return f"worker {stage} of {self._name} stands still: {why}"
+    def _lost(self, stage: int, why: str) -> WorkerLostError:
+        return WorkerLostError(f"worker {stage} of {self._execution.name} stands still: {why}")

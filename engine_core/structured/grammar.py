@@ -33,8 +33,7 @@ _PROBED_TOKENS = 4
 
 _REPEATED_GROUP = re.compile(r"\)\s*\{")
 _WALKED_TOKENS = 128
-"""A group that is repeated so many times may hold another repetition. Their states multiply as the
-text grows, which shows within so many tokens."""
+"""Tokens after which the states of repetitions within repetitions have multiplied."""
 
 _STRIDE = 7919
 """Picks other tokens each time, short and long ones."""
@@ -55,20 +54,15 @@ _LIMITS = LLParserLimits(
 _SEARCH_S = 2.0
 """A search ends without a result within the time limit of a grammar."""
 
-_ROOT: SchemaPath = ()
-
-_PHASES = {"$ref": 1, "patternProperties": 2, "oneOf": 3}
-
-_LATE = ("additionalProperties", "required", "minProperties", "maxProperties")
-"""In each schema, after what they depend on."""
+_LATE = ("additionalProperties", "required", "minProperties", "maxProperties", "oneOf")
+"""Keywords that depend on others, from the first that is added to the last."""
 
 
 class CompiledGrammar(NamedTuple):
     """A grammar over a vocabulary, before its first token.
 
-    A mask is uint32[words] and covers at least the vocabulary. Bit i % 32 of word i // 32 says
-    whether token i may come next. The token `end`, which the model does not have, stands for the
-    end of the text. `ignored` are the paths of keywords that the grammar does not follow.
+    A mask is uint32[words], with bit i % 32 of word i // 32 for token i. The token `end`, which the
+    model does not have, stands for the end of the text. `ignored` are paths that are not followed.
     """
 
     start: LLMatcher
@@ -83,15 +77,12 @@ Compile = Callable[[Grammar], CompiledGrammar]
 class GrammarCompiler:
     """Compiles grammars over one tokenizer.
 
-    The vocabulary gets one more token, which stands for "the text may end here": each request has
-    its own end tokens.
+    The vocabulary gets one more token for "the text may end here": each request has its own end
+    tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        """Takes some 0.5 s for 128,000 tokens, during which no other Python thread runs.
-
-        Raises GrammarError for a tokenizer that llguidance cannot read.
-        """
+        """Takes 0.5 s for 128,000 tokens, with the interpreter's lock. Raises GrammarError."""
         raw = tokenizer.raw
         self._end = raw.get_vocab_size()
         size = max(vocab_size, self._end + 1)
@@ -105,47 +96,36 @@ class GrammarCompiler:
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Lets other threads run. Raises GrammarError if the grammar is wrong or too complex."""
-        ignored: tuple[str, ...] = ()
-        if grammar.kind == "loose_json_schema":
-            start, ignored = self._loose(grammar.source)
-        elif grammar.kind == "json_schema":
-            start = self._strict(grammar.source)
+        if grammar.kind in ("regex", "choice"):
+            start, ignored = self._start_of_text(grammar.kind, grammar.source), ()
         else:
-            start = self._start_of_text(grammar.kind, grammar.source)
+            start, ignored = self._schema(grammar.source, strict=grammar.kind == "json_schema")
         return CompiledGrammar(start, self._end, self._words, ignored)
 
-    def _strict(self, source: str) -> LLMatcher:
-        """Raises GrammarError, with the path of the keyword, unless the whole schema is followed.
-        Objects that list their properties have no others."""
-        root = decoded(source)
-        exploding = list(self._exploding(source, root))
-        text, unheld = rewritten(root, closed=True)
-        for fault in [*unheld, *exploding]:
-            raise GrammarError(f"{path_text(fault.path)}: {fault.reason}")
-        try:
-            return self._start_of_schema(text)
-        except GrammarError as error:
-            path = self._fault(decoded(source), set(), time.monotonic() + _SEARCH_S, closed=True)
-            raise GrammarError(f"{path_text(path or _ROOT)}: {error}") from None
-
-    def _loose(self, source: str) -> tuple[LLMatcher, tuple[str, ...]]:
+    def _schema(self, source: str, *, strict: bool) -> tuple[LLMatcher, tuple[str, ...]]:
         """The schema as far as it can be followed, and the paths of what is left out.
 
-        Raises GrammarError for what is no schema.
+        If it is `strict` nothing is, and objects that list their properties have no others. Raises
+        GrammarError, with the path of the keyword.
         """
         root = decoded(source)
         deadline = time.monotonic() + _SEARCH_S
-        left_out = {fault.path for fault in self._exploding(source, root)}
+        left_out: set[SchemaPath] = set()
+        faults = list(self._exploding(root))
         while True:
-            text, unheld = rewritten(without(root, left_out), closed=False)
+            left_out |= {fault.path for fault in faults}
+            text, unheld = rewritten(without(root, left_out), closed=strict)
+            for fault in [*faults, *unheld] if strict else ():
+                raise GrammarError(f"{path_text(fault.path)}: {fault.reason}")
             try:
                 compiled = self._start_of_schema(text)
-            except GrammarError:
-                if (path := self._fault(root, left_out, deadline, closed=False)) is None:
-                    return self._start_of_schema("{}"), (path_text(_ROOT),)
-                left_out.add(path)
+            except GrammarError as error:
+                path = self._fault(root, left_out, deadline, closed=strict)
+                if path is None and not strict:
+                    return self._start_of_schema("{}"), ("$",)
+                faults = [Unheld(path or (), str(error))]
             else:
-                paths = left_out | {fault.path for fault in unheld}
+                paths = left_out.union(fault.path for fault in unheld)
                 return compiled, tuple(sorted(map(path_text, paths)))
 
     def _fault(
@@ -167,12 +147,12 @@ class GrammarCompiler:
         except TimeoutError:
             return None
 
-    def _exploding(self, source: str, root: Any) -> Iterator[Unheld]:
+    def _exploding(self, root: Any) -> Iterator[Unheld]:
         """The patterns that grow too complex while a text is written."""
-        for path, schema in schemas_in(root) if '"pattern' in source else ():
-            patterns = [("pattern", schema.get("pattern", ""))]
-            names = as_schema(schema.get("patternProperties"))
-            for keyword, pattern in [*patterns, *(("patternProperties", name) for name in names)]:
+        for path, schema in schemas_in(root):
+            own = {schema["pattern"]: "pattern"} if "pattern" in schema else {}
+            names = dict.fromkeys(as_schema(schema.get("patternProperties")), "patternProperties")
+            for pattern, keyword in (own | names).items():
                 if _REPEATED_GROUP.search(pattern):
                     before = "" if pattern.startswith("^") else "(?s:.*)"
                     try:
@@ -205,10 +185,8 @@ class GrammarCompiler:
 
     def _probe(self, start: LLMatcher, tokens: int, stride: int = 0) -> None:
         """Try some tokens: a grammar often proves too complex only with its first tokens. Each is
-        the first that is allowed, or one that lies `stride` further in the list each time.
-
-        All rows share the states computed here. Raises GrammarError.
-        """
+        the first allowed one, or lies `stride` further in the list each time. Raises
+        GrammarError."""
         mask = np.zeros(self._words, np.uint32)
         for index in range(tokens):
             _check(start)
@@ -226,8 +204,7 @@ class GrammarCompiler:
 
 
 def compiler_for(config: ExecutionConfig, tokenizer: Tokenizer) -> Compile:
-    """The function that compiles a model's grammars. If the model cannot follow any, that function
-    raises GrammarError."""
+    """The function that compiles a model's grammars, or raises GrammarError for each."""
     try:
         if not (Path(config.model.path) / TOKENIZER_FILE).exists():
             raise GrammarError("it has no tokenizer")
@@ -269,11 +246,8 @@ def _one_line(message: str) -> str:
 def _fault_in(
     root: Any, left_out: Set[SchemaPath], compiles: Callable[[Any], bool]
 ) -> SchemaPath | None:
-    """The first keyword with which `root` no longer compiles, as they are added one after another.
-    None if it does not compile even without keywords.
-
-    Those of `left_out` are never added.
-    """
+    """Find the first keyword with which `root` no longer compiles, as they are added in phases.
+    None if it does not compile without any. Those of `left_out` are never added."""
     phased = sorted(_keywords(root, ()), key=lambda entry: entry[0])
     keywords = [path for _, path in phased if path not in left_out]
     if not compiles(without(root, {*left_out, *keywords})):
@@ -291,18 +265,17 @@ def _fault_in(
 def _keywords(schema: Any, path: SchemaPath) -> Iterator[tuple[int, SchemaPath]]:
     """The paths of all keywords, each with the phase in which it is added.
 
-    First come the keywords with schemas in them, then references, because definitions are followed
-    only where they are used, then all others. `oneOf` depends on all that is in its branches.
+    Those with schemas in them come first, then references, because definitions are followed only
+    where they are used, then all others.
     """
-    keywords = as_schema(schema)
-    for keyword in sorted(keywords, key=_rank):
-        value = keywords[keyword]
+    for keyword, value in as_schema(schema).items():
         within = children(keyword, value)
-        has_schemas = within and value is not False
-        yield _PHASES.get(keyword, 0 if has_schemas else 2), (*path, keyword)
+        if within and value is not False and keyword not in ("patternProperties", "oneOf"):
+            phase = 0
+        elif keyword in _LATE:
+            phase = 3 + _LATE.index(keyword)
+        else:
+            phase = 1 if keyword == "$ref" else 2
+        yield phase, (*path, keyword)
         for place, child in within:
             yield from _keywords(child, path + place)
-
-
-def _rank(keyword: str) -> int:
-    return _LATE.index(keyword) + 1 if keyword in _LATE else 0

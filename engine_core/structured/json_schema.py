@@ -1,12 +1,10 @@
-"""JSON schemas as clients write them, put into what llguidance understands.
-
-What is an annotation only is left out, and what has an equivalent is replaced by it.
-"""
+"""JSON schemas as clients write them, put into what llguidance understands."""
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from functools import cache
 from itertools import product
 from typing import Any, NamedTuple, TypeGuard
 
@@ -55,9 +53,6 @@ _FOLLOWED = COUNTS.union(
     "exclusiveMinimum exclusiveMaximum multipleOf".split()
 )
 
-_ONLY_BESIDE = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
-"""Keywords that mean something only beside another one."""
-
 
 class Unheld(NamedTuple):
     path: SchemaPath
@@ -67,14 +62,10 @@ class Unheld(NamedTuple):
 def rewritten(root: Schema, *, closed: bool) -> tuple[str, list[Unheld]]:
     """`root`, which is changed, as llguidance understands it, and what is left out of it.
 
-    - Formats that are not followed are annotations.
-    - Times have no second 60.
-    - `propertyNames` with an enum are optional properties.
-    - `uniqueItems` of an enum are alternatives.
-    - If it is `closed`, objects that list properties have no others.
-    - Annotations are left out, and `x-guidance`, by which a schema would set options of llguidance.
-
-    Raises GrammarError for a schema that is too large or too deep.
+    Formats that are not followed are annotations, times have no second 60, `propertyNames` with an
+    enum are optional properties, and `uniqueItems` of an enum are alternatives. If it is `closed`,
+    objects that list properties have no others. Annotations go, and `x-guidance`, which would set
+    options of llguidance. Raises GrammarError for a schema that is too large or too deep.
     """
     try:
         rewriting = _Rewriting(root)
@@ -98,16 +89,10 @@ class _Rewriting:
 
     def result(self) -> Schema:
         schemas = schemas_in(self._root)
-        for _, schema in schemas:
-            # They are additional ones where no other schema evaluates any.
-            idle = schema.get("unevaluatedProperties") in (True, {})
-            if "unevaluatedProperties" in schema and (idle or not _APPLICATORS & schema.keys()):
-                schema.setdefault("additionalProperties", schema.pop("unevaluatedProperties"))
         for path, schema in schemas:
             self._rewrite(schema, path)
         for path, schema in list(_unjoined_divisors(schemas)):
-            reason = f"a common multiple of all multipleOf is over {_LARGEST_JOINED}, and allOf, "
-            reason += "anyOf, oneOf or $ref may join them"
+            reason = f"a common multiple of all multipleOf is over {_LARGEST_JOINED}: they may meet"
             self._leave_out(schema, path, "multipleOf", reason)
         if self._definitions:
             self._root["$defs"] = self._definitions
@@ -129,10 +114,8 @@ class _Rewriting:
             self._leave_out(schema, path, "$ref", "nothing is found there")
         for keyword in list(_inexact_keywords(schema)):
             self._leave_out(schema, path, keyword, _inexact(schema[keyword]))
-        if unheld := _UNHELD & schema.keys():
-            for keyword in sorted(unheld):
-                self._leave_out(schema, path, keyword, "this keyword is not supported")
-            _drop_idle(schema)
+        for keyword in sorted(_UNHELD & schema.keys()):
+            self._leave_out(schema, path, keyword, "this keyword is not supported")
         if "oneOf" in schema:
             # Only with something before does llguidance see what references in branches are.
             keywords = {"minProperties": 0, **schema}
@@ -185,8 +168,7 @@ class _Rewriting:
         self._leave_out(schema, path, "propertyNames", reason)
 
     def _defined(self, schema: Any) -> Schema:
-        """A reference to `schema`, which would otherwise be copied for each name, and within each
-        copy again."""
+        """A reference to `schema`: copies for each name would multiply, one within another."""
         name = new_name("values", self._definitions)
         self._definitions[name] = schema
         return {"$ref": "#/$defs/" + name}
@@ -204,8 +186,12 @@ class _Rewriting:
 def _drop_idle(schema: Schema) -> None:
     """Drop what has no effect. Make counts integers, which may be written as `2.0`."""
     for keyword in schema.keys() - _FOLLOWED - _UNHELD:
-        if _ONLY_BESIDE.get(keyword) not in schema:
-            del schema[keyword]
+        del schema[keyword]
+    if "unevaluatedProperties" in schema:
+        # They are additional ones where no other schema evaluates any.
+        idle = schema["unevaluatedProperties"] in (True, {})
+        if idle or not _APPLICATORS & schema.keys():
+            schema.setdefault("additionalProperties", schema.pop("unevaluatedProperties"))
     if schema.get("uniqueItems") is False:
         del schema["uniqueItems"]
     for keyword in COUNTS & schema.keys():
@@ -219,10 +205,7 @@ def _rewrite_format(schema: Schema) -> None:
         for look_ahead in _IN_EMAIL:
             schema["pattern"] = schema["pattern"].replace(look_ahead, "", 1)
     elif schema["format"] in ("date-time", "time"):
-        if "pattern" not in schema:
-            schema["pattern"] = _NO_LEAP_SECOND
-        else:
-            schema["allOf"] = [*as_list(schema.get("allOf")), {"pattern": _NO_LEAP_SECOND}]
+        schema["allOf"] = [*as_list(schema.get("allOf")), {"pattern": _NO_LEAP_SECOND}]
 
 
 def _inexact(value: Any) -> str:
@@ -249,8 +232,7 @@ class _ClosedObjects:
 
     All schemas that apply to one value make a *place*: one that nothing includes, and what it
     includes by `allOf`, `$ref`, `anyOf` and `oneOf`. A place is closed as a whole, behind all names
-    in it, so that no part of it forbids the properties of another. So a part refers to an open copy
-    of a definition.
+    in it. So its parts stay open, and refer to open copies of definitions.
     """
 
     def __init__(self, root: Schema) -> None:
@@ -265,11 +247,8 @@ class _ClosedObjects:
         copies = {name: self._definitions[name] for name in self._open_copies.values()}
         return root | {"$defs": as_schema(root.get("$defs")) | copies} if copies else root
 
-    def _place(self, schema: Any) -> Any:
+    def _place(self, place: Schema) -> Schema:
         """Close a schema that nothing includes."""
-        if not isinstance(schema, dict):
-            return schema
-        place = as_schema(schema)
         constraints = [keyword for keyword in place if keyword in _CONSTRAINTS]
         if (
             ("properties" not in place and _INCLUDES.isdisjoint(place))
@@ -279,15 +258,22 @@ class _ClosedObjects:
             return mapped(place, lambda _, child: self._place(child))
         return self._closed(place, {}, listed=False)
 
-    def _opened(self, schema: Any) -> Any:
-        """A part that others complete."""
-        if not isinstance(schema, dict):
-            return schema
+    def _part(self, schema: Schema, beside: Mapping[str, _Names], *, listed: bool) -> Schema:
+        """A part that others complete. Its branches are closed behind the names `beside` them."""
 
-        def change(path: SchemaPath, child: Any) -> Any:
-            return self._opened(child) if path[0] in _IN_PLACE else self._place(child)
+        def change(path: SchemaPath, child: Schema) -> Schema:
+            if names := beside.get(str(path[0])):
+                return self._closed(child, names, listed=listed)
+            is_open = path[0] in _IN_PLACE and path[0] not in beside
+            return self._opened(child) if is_open else self._place(child)
 
-        return self._with_open_reference(mapped(as_schema(schema), change))
+        part = mapped(schema, change)
+        if isinstance(reference := part.get("$ref"), str):
+            part["$ref"] = self._open_copy(reference)
+        return part
+
+    def _opened(self, schema: Schema) -> Schema:
+        return self._part(schema, {}, listed=False)
 
     def _closed(self, schema: Schema, others: _Names, *, listed: bool) -> Schema:
         """`schema` and what it includes, closed behind their names and `others`, if that or what
@@ -298,17 +284,8 @@ class _ClosedObjects:
         open_ones = parts if branched else self._tree(schema, _IN_PLACE)
         if any(key in part for part in open_ones for key in _OF_OTHERS):
             return self._opened(schema)
-
         beside = {key: others | self._names(schema, skip=key) for key in _BRANCHES if key in schema}
-
-        def change(path: SchemaPath, child: Any) -> Any:
-            if names := beside.get(str(path[0])):
-                if child is False:
-                    return child
-                return self._closed(as_schema(child), names, listed=listed)
-            return self._opened(child) if path[0] == "allOf" else self._place(child)
-
-        closed = self._with_open_reference(mapped(schema, change))
+        closed = self._part(schema, beside, listed=listed)
         if listed and not branched:
             self._shut(closed, others | self._names(schema))
         return closed
@@ -347,11 +324,6 @@ class _ClosedObjects:
             seen.add(reference)
             yield from self._tree(target(self._root, reference), keywords, seen=seen)
 
-    def _with_open_reference(self, schema: Schema) -> Schema:
-        if isinstance(reference := schema.get("$ref"), str):
-            schema["$ref"] = self._open_copy(reference)
-        return schema
-
     def _open_copy(self, reference: str) -> str:
         found = target(self._root, reference)
         if found and reference not in self._open_copies:
@@ -363,10 +335,6 @@ class _ClosedObjects:
 
 
 _Number = int | float
-
-_WITH_NUMBERS = frozenset(
-    "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf const enum".split()
-)
 
 _EXACT = 2**53
 """Every integer below is a float64, and so is the next one."""
@@ -385,29 +353,6 @@ _LARGEST_DIVISOR = 2**28
 
 _LARGEST_JOINED = 2**16 - 1
 """Divisors of one number are multiplied as uint32, even if both are their common multiple."""
-
-_JOINS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
-
-
-def _inexact_keywords(schema: Schema) -> Iterator[str]:
-    """The keywords of `schema` whose numbers would not be followed exactly."""
-    if _WITH_NUMBERS.isdisjoint(schema):
-        return
-    for keyword in ("minimum", "maximum"):
-        value = schema.get(keyword)
-        followed = keyword == "maximum" and isinstance(value, int) and value == _INT64_MAX
-        if _is_number(value) and not _is_exact(value) and not followed:
-            yield keyword
-    for keyword, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-        value = schema.get(keyword)
-        value = schema.get(bound) if value is True else value
-        if _is_number(value) and abs(value) >= _EXACT:
-            yield keyword
-    if _is_number(value := schema.get("multipleOf")) and not _is_followed_divisor(value):
-        yield "multipleOf"
-    for keyword in ("const", "enum"):
-        if not all(map(_is_exact, _numbers(schema.get(keyword)))):
-            yield keyword
 
 
 def _unjoined_divisors(
@@ -435,7 +380,7 @@ def _unjoined_divisors(
 def _joins(schema: Schema) -> bool:
     beside = schema.keys() - set(DEFINITIONS)
     several = len(beside) > 1 or len(as_list(schema.get("allOf"))) > 1
-    return several and not _JOINS.isdisjoint(beside)
+    return several and not _INCLUDES.isdisjoint(beside)
 
 
 def _is_number(value: Any) -> TypeGuard[_Number]:
@@ -451,11 +396,9 @@ def _is_followed_divisor(value: _Number) -> bool:
     coefficient = Fraction(str(value))
     while coefficient.denominator > 1:
         coefficient *= 10
-    rest = coefficient.numerator
-    for factor in (2, 5):
-        while rest % factor == 0:
-            rest //= factor
-    return coefficient < _LARGEST_DIVISOR and rest <= _MOST_REMAINDERS
+    whole = coefficient.numerator
+    without_2_and_5 = whole // math.gcd(whole, 10**28)
+    return whole < _LARGEST_DIVISOR and without_2_and_5 <= _MOST_REMAINDERS
 
 
 def _numbers(value: Any) -> Iterator[_Number]:
@@ -463,6 +406,28 @@ def _numbers(value: Any) -> Iterator[_Number]:
         yield value
     for each in as_list(value) or as_schema(value).values():
         yield from _numbers(each)
+
+
+_IS_FOLLOWED: Mapping[str, Callable[[_Number], bool]] = {
+    "minimum": _is_exact,
+    "maximum": lambda value: _is_exact(value) or value == _INT64_MAX,
+    "exclusiveMinimum": lambda value: abs(value) < _EXACT,
+    "exclusiveMaximum": lambda value: abs(value) < _EXACT,
+    "multipleOf": _is_followed_divisor,
+    "const": _is_exact,
+    "enum": _is_exact,
+}
+"""Whether a number in a keyword's value is followed exactly."""
+
+
+def _inexact_keywords(schema: Schema) -> Iterator[str]:
+    """The keywords of `schema` whose numbers would not be followed exactly."""
+    for keyword, is_followed in _IS_FOLLOWED.items():
+        value = schema.get(keyword)
+        # Draft 4 writes `exclusiveMinimum: true` beside `minimum`.
+        value = schema.get(keyword.replace("exclusiveM", "m")) if value is True else value
+        if not all(map(is_followed, _numbers(value))):
+            yield keyword
 
 
 _MOST_VALUES = 16
@@ -495,22 +460,18 @@ def unique_lists(
 ) -> Schema:
     """A schema for the lists of `least` to `most` of these values, none of them twice.
 
-    Each set of values has at least one order in it: roughly that of `values`. `define` returns a
-    reference to a schema for one of some values.
+    Each set of values has an order in it, roughly that of `values`. `define` returns a reference.
     """
     blocks = [range(at, min(at + _BLOCK, len(values))) for at in range(0, len(values), _BLOCK)]
-    *beginning, end = [_within(block, _PICKS) for block in blocks[:-1]] + [
-        _within(blocks[-1], _BEGINNINGS)
-    ]
-    references: dict[tuple[int, ...], Schema] = {}
+    picks_of_blocks = [_within(block, _PICKS) for block in blocks[:-1]]
+    picks_of_blocks.append(_within(blocks[-1], _BEGINNINGS))
 
+    @cache
     def one_of(choices: tuple[int, ...]) -> Schema:
-        if choices not in references:
-            references[choices] = define([values[choice] for choice in choices])
-        return references[choices]
+        return define([values[choice] for choice in choices])
 
     alternatives: list[Schema] = []
-    for *picks, last in product(*beginning, end):
+    for *picks, last in product(*picks_of_blocks):
         first = [choices for pick in picks for choices in pick]
         items = [*first, *last]
         low, high = max(len(first), least), min(len(items), len(items) if most is None else most)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +28,10 @@ class Matcher:
         self._end_tokens = [token for token in ends if 0 <= token < vocab_size]
         self._min_tokens_left = params.min_tokens
         self._ignore_eos = params.ignore_eos
-        self._state: LLMatcher | None = None
 
-    @property
+    @cached_property
     def state(self) -> LLMatcher:
-        if self._state is None:
-            self._state = self._grammar.start.deep_copy()
-        return self._state
+        return self._grammar.start.deep_copy()
 
     @property
     def words(self) -> int:
@@ -44,11 +41,11 @@ class Matcher:
     @property
     def complete(self) -> bool:
         """Whether the text matches and nothing may follow."""
-        return self._state is not None and self._state.is_stopped()
+        return self.state.is_stopped()
 
     def accept(self, token: int) -> bool:
-        """Append a sampled token. False if the grammar does not allow it. An end token is no part
-        of the text."""
+        """Append a sampled token, unless it ends the text. False if the grammar does not allow
+        it."""
         self._min_tokens_left -= 1
         return token in self._end_tokens or self.state.consume_token(token)
 
@@ -62,29 +59,21 @@ class Matcher:
         word, bit = end >> 5, np.uint32(1 << (end & 31))
         may_end = bool(mask[word] & bit)
         mask[word] &= ~bit
-        if self._min_tokens_left > 0 and self._forbid_ends(mask):
-            return not self.state.is_error()
+        if self._min_tokens_left > 0:
+            others = mask.copy()
+            _clear(others, self._end_tokens)  # which may also be text of the grammar
+            if others.any():
+                mask[:] = others
+                return not self.state.is_error()
         if may_end and not (self._ignore_eos and mask.any()):
             _permit(mask, self._end_tokens)
         return not self.state.is_error() and bool(mask.any())
 
-    def _forbid_ends(self, mask: npt.NDArray[np.uint32]) -> bool:
-        """Forbid the end tokens, which may also be text of the grammar, unless nothing else is
-        allowed: then return False."""
-        others = mask.copy()
-        _clear(others, self._end_tokens)
-        if not others.any():
-            return False
-        mask[:] = others
-        return True
-
 
 def fill_masks(bits: npt.NDArray[np.uint32], matchers: list[tuple[int, Matcher]]) -> list[int]:
     """Write into `bits` uint32[rows, words] the mask of each (index of a row, its matcher).
-    Threads share the work where there are enough rows.
 
-    Returns the indices of the rows that cannot go on: their grammar grew too complex, or no token
-    of the model may follow.
+    Returns the indices of the rows that cannot go on, as `finish_mask` says.
     """
     states = [(matcher.state, index) for index, matcher in matchers]
     address, size = bits.ctypes.data, bits.strides[0]
@@ -113,15 +102,9 @@ class TokenLimits:
                 self._words.setdefault(word[-2], []).append(word)
         self._longest = max(map(len, params.bad_words), default=1) - 1
 
-    @classmethod
-    def of(cls, params: SamplingParams, vocab_size: int) -> TokenLimits | None:
-        """The limits of a request, or None if it has none."""
-        limited = params.allowed_token_ids or params.bad_words
-        return cls(params, vocab_size) if limited else None
-
     def restrict(self, mask: npt.NDArray[np.uint32], tokens: array[int], prompt_len: int) -> bool:
-        """Take the tokens that may not follow `tokens` out of `mask`, uint32[vocabulary / 32]. The
-        first of `tokens` are the prompt's. False if none is left."""
+        """Take the tokens that may not follow `tokens`, a prompt and a text, out of `mask`,
+        uint32[vocabulary / 32]. False if none is left."""
         mask &= self._permitted
         text = tokens[max(prompt_len, len(tokens) - self._longest) :].tolist()
         if text:

@@ -1,5 +1,4 @@
-"""A JSON schema as a client writes it: read and checked, with references as pointers from the root.
-And where it has schemas within it."""
+"""A client's JSON schema, checked, with references as pointers, and the schemas within it."""
 
 import json
 import re
@@ -60,23 +59,21 @@ _MOST_STEPS = 64
 
 
 class GrammarError(ValueError):
-    """A grammar that cannot be compiled or followed. Its message, one line, names a schema's
-    keyword."""
+    """A grammar that cannot be followed. Its message, one line, names a schema's keyword."""
 
 
 def decoded(source: str) -> Schema:
-    """The JSON schema `source`, with references as pointers. Raises GrammarError for what is no
-    schema."""
+    """Read a JSON schema, with references as pointers. Raises GrammarError for what is none."""
     try:
         # Not msgspec's, which has no integers of more than 64 bits.
         root: Any = json.loads(source, parse_float=_finite, parse_constant=_finite)
         if not isinstance(root, dict):
             raise GrammarError("the schema is not an object")
         schema = as_schema(root)
-        _check_valid(schemas := schemas_in(schema))
+        schemas = schemas_in(schema)
         _localize(schemas)
-        if _hoist(schema, schemas):
-            _check_valid(schemas_in(schema))
+        _hoist(schema, schemas)
+        _check_valid(schemas_in(schema))
     except GrammarError:
         raise
     except RecursionError:
@@ -154,13 +151,16 @@ def schemas_in(root: Any) -> list[tuple[SchemaPath, Schema]]:
     return found
 
 
-def mapped(schema: Schema, change: Callable[[SchemaPath, Any], Any]) -> Schema:
-    """A copy of `schema` in which `change(its path, it)` stands for each schema within it."""
+def mapped(schema: Schema, change: Callable[[SchemaPath, Schema], Schema]) -> Schema:
+    """A copy in which `change(its path, it)` stands for each schema within, but for booleans."""
     copy = dict(schema)
     for keyword, value in schema.items():
         if keyword not in _WITH_SCHEMAS:
             continue
-        found = [change(place, child) for place, child in children(keyword, value)]
+        found = [
+            change(place, cast("Schema", child)) if isinstance(child, dict) else child
+            for place, child in children(keyword, value)
+        ]
         if isinstance(value, list):
             copy[keyword] = found or value
         elif keyword in _NAMED_SCHEMAS:
@@ -170,18 +170,14 @@ def mapped(schema: Schema, change: Callable[[SchemaPath, Any], Any]) -> Schema:
     return copy
 
 
-def without(schema: Any, left_out: Set[SchemaPath], path: SchemaPath = ()) -> Any:
-    """A copy of `schema` without the keywords at these paths. `oneOf` becomes `anyOf`, if there is
-    none."""
-    if not isinstance(schema, dict):
-        return schema
-    keywords = cast("Schema", schema)
-    copy = mapped(keywords, lambda place, child: without(child, left_out, path + place))
-    for keyword in keywords:
+def without(schema: Schema, left_out: Set[SchemaPath], path: SchemaPath = ()) -> Schema:
+    """A copy without the keywords at these paths. `oneOf` becomes `anyOf`, if there is none."""
+    copy = mapped(schema, lambda place, child: without(child, left_out, path + place))
+    for keyword in schema:
         if (*path, keyword) in left_out:
             value = copy.pop(keyword)
-            if keyword == "oneOf" and "anyOf" not in keywords:
-                copy["anyOf"] = value
+            if keyword == "oneOf":
+                copy.setdefault("anyOf", value)
     return copy
 
 
@@ -204,8 +200,7 @@ def as_schema(value: Any) -> Schema:
 
 
 def _check_valid(schemas: Iterable[tuple[SchemaPath, Schema]]) -> None:
-    """Raises GrammarError, with the path of the keyword, if one of them is no JSON schema. What is
-    within it is not looked at."""
+    """Raises GrammarError, with the path of the keyword, if one is no JSON schema by itself."""
     for path, schema in schemas:
         if len(path) > _MAX_DEPTH:
             raise GrammarError("the schema is nested too deeply")
@@ -216,8 +211,8 @@ def _check_valid(schemas: Iterable[tuple[SchemaPath, Schema]]) -> None:
 
 
 def _localize(schemas: list[tuple[SchemaPath, Schema]]) -> None:
-    """Make references by `$id` or anchor pointers from the root, in place, and drop `$id`s and
-    anchors. References to what is not there stay as they are."""
+    """Make references by `$id` or anchor pointers from the root, in place, if they lead
+    anywhere."""
     if not any(not _NAMES.isdisjoint(schema) for _, schema in schemas):
         return
     places: dict[str, SchemaPath] = {_BASE: ()}
@@ -239,9 +234,9 @@ def _localize(schemas: list[tuple[SchemaPath, Schema]]) -> None:
             schema["$ref"] = _pointer(_joined(bases[path], reference), places) or reference
 
 
-def _hoist(root: Schema, schemas: list[tuple[SchemaPath, Schema]]) -> bool:
+def _hoist(root: Schema, schemas: list[tuple[SchemaPath, Schema]]) -> None:
     """Give definitions to schemas that are only found by references, as those of
-    `#/components/schemas`, in place. Returns whether there are any; `schemas` are all others."""
+    `#/components/schemas`, in place. `schemas` are all others."""
     names: dict[str, str] = {}
     waiting = [schema for _, schema in schemas]
     known = set(map(id, waiting))
@@ -259,7 +254,6 @@ def _hoist(root: Schema, schemas: list[tuple[SchemaPath, Schema]]) -> bool:
             known |= set(map(id, within))
         if reference in names:
             schema["$ref"] = "#" + "".join(map(_escaped, ("$defs", names[reference])))
-    return bool(names)
 
 
 def _pointer(uri: str, places: dict[str, SchemaPath]) -> str | None:

@@ -20,17 +20,8 @@ _LONGEST_OF_UNICODE = 33
 _FORMS = frozenset("NFC NFD NFKC NFKD Lowercase BertNormalizer".split())
 
 
-class GrowthError(ValueError):
-    """A tokenizer that multiplies texts. One line says by what."""
-
-
-class _SpecialToken(msgspec.Struct):
-    ids: list[Any] = []
-
-
 class _Rule(msgspec.Struct):
-    """The fields of any kind of rule that matter here, by which the library tells a rule without a
-    type."""
+    """The fields of any kind of rule that matter here: the library needs no type to tell a rule."""
 
     type: str = ""
     normalizers: "list[_Rule]" = []
@@ -45,7 +36,7 @@ class _Rule(msgspec.Struct):
     trim_offsets: bool | None = None
     single: list[dict[str, dict[str, Any]]] = []
     pair: list[dict[str, dict[str, Any]]] = []
-    special_tokens: dict[str, _SpecialToken] = {}
+    special_tokens: dict[str, dict[str, Any]] = {}
 
     def single_rules(self) -> "Iterator[_Rule]":
         several = (*self.normalizers, *self.pretokenizers, *self.processors, *self.decoders)
@@ -73,7 +64,7 @@ def check_growth(data: bytes) -> float:
     a form of Unicode does to the text itself is not counted.
 
     For use before the library reads the file: it normalizes the added tokens at once. Raises
-    GrowthError, or ValueError for what is not a tokenizer.
+    ValueError for a tokenizer that multiplies texts, or for what is none.
     """
     file = msgspec.json.decode(data, type=_TokenizerFile)
     before = [*_single("normalizer", file.normalizer)]
@@ -83,14 +74,14 @@ def check_growth(data: bytes) -> float:
     _check_templates(_single("post_processor", file.post_processor))
     for affix in (file.model.continuing_subword_prefix, file.model.end_of_word_suffix):
         if affix and len(affix) > _LONGEST_AFFIX:
-            raise GrowthError(f"its model adds {len(affix)} characters to each part of a word")
+            raise ValueError(f"its model adds {len(affix)} characters to each part of a word")
     return growth
 
 
 def _single(part: str, rule: _Rule | None) -> list[_Rule]:
     rules = [] if rule is None else list(rule.single_rules())
     if len(rules) > _MOST_RULES:
-        raise GrowthError(f"its {part} has {len(rules)} rules; at most {_MOST_RULES} are obeyed")
+        raise ValueError(f"its {part} has {len(rules)} rules; at most {_MOST_RULES} are obeyed")
     return rules
 
 
@@ -100,13 +91,13 @@ def _growth(part: str, rules: Sequence[_Rule]) -> float:
         growth *= _factor(rule, written=written)
         written = written or _writes_other_letters(rule)
     if growth > _MOST:
-        raise GrowthError(f"its {part} may make a text more than {_MOST} times longer")
+        raise ValueError(f"its {part} may make a text more than {_MOST} times longer")
     return growth
 
 
 def _factor(rule: _Rule, *, written: bool) -> float:
-    """How many times longer one rule may make a text. `written` says whether that may have letters
-    which other rules wrote, and which a form of Unicode may lengthen again."""
+    """How many times longer one rule may make a text. `written` are letters of other rules in it,
+    which a form of Unicode may lengthen again."""
     if rule.pattern is not None and rule.content:
         found = len(rule.pattern.get("String", "").encode())
         new = len(rule.content.encode())
@@ -128,24 +119,24 @@ def _writes_other_letters(rule: _Rule) -> bool:
 
 
 def _longest(charsmap: str) -> int:
-    """Bytes of the longest text in a map of sentencepiece. That is the length of a trie, the trie,
-    and the texts, which end with NUL."""
+    """Bytes of the longest text in a map of sentencepiece. Behind a trie, and its length, each text
+    ends with NUL."""
     data = base64.b64decode(charsmap)
     size = int.from_bytes(data[:4], "little")
     return max(map(len, data[4 + size :].split(b"\0")))
 
 
 def _check_templates(processors: Sequence[_Rule]) -> None:
-    """Raises GrowthError where a template repeats a text, or adds many tokens."""
+    """Raises ValueError where a template repeats a text, or adds many tokens."""
     for template in (pieces for rule in processors for pieces in (rule.single, rule.pair)):
         texts = [str(piece["Sequence"].get("id")) for piece in template if "Sequence" in piece]
         if len(texts) > len(set(texts)):
-            raise GrowthError("its post_processor repeats a text")
+            raise ValueError("its post_processor repeats a text")
     added = sum(
-        len(rule.special_tokens[name].ids)
+        len(rule.special_tokens[name].get("ids", ()))
         for rule in processors
         for piece in (*rule.single, *rule.pair)
         if (name := str(piece.get("SpecialToken", {}).get("id"))) in rule.special_tokens
     )
     if added > _MOST:
-        raise GrowthError(f"its post_processor adds {added} tokens; at most {_MOST} are supported")
+        raise ValueError(f"its post_processor adds {added} tokens; at most {_MOST} are supported")

@@ -34,11 +34,12 @@ class PipelineRules(NamedTuple):
         return PipelineRules(*([new for rule in part if (new := change(rule))] for part in self))
 
     def put_into(self, tokenizer: Tokenizer) -> None:
-        if self.normalizer:
+        """Let a tokenizer have these rules, where its own are others."""
+        if self.normalizer != _rules(tokenizer.normalizer):
             normalizers = Normalizers([])
             normalizers.__setstate__(_sequence("normalizers", self.normalizer))
             tokenizer.normalizer = normalizers
-        if self.pre_tokenizer:
+        if self.pre_tokenizer != _rules(tokenizer.pre_tokenizer):
             pre_tokenizers = PreTokenizers([])
             pre_tokenizers.__setstate__(_sequence("pretokenizers", self.pre_tokenizer))
             tokenizer.pre_tokenizer = pre_tokenizers
@@ -61,10 +62,10 @@ def _sequence(key: str, rules: list[Rule]) -> bytes:
 
 
 def continuing(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer with the same model and rules, but for those that put a space before a text.
-    `tokenizer` itself where there are none.
+    """A tokenizer with the same rules, but for those that put a space before a text.
 
-    Such rules also put a space behind an added token, which this tokenizer does not.
+    That is `tokenizer` itself where there are none. Such rules also put a space behind an added
+    token.
     """
     rules = PipelineRules.of(tokenizer)
     if (without := rules.changed(_without_prefix)) == rules:
@@ -87,8 +88,8 @@ def _without_prefix(rule: Rule) -> Rule:
 def longest_token(tokenizer: Tokenizer) -> int | None:
     """The most bytes of a text that one token spells, or None without a bound.
 
-    A normalizer has none, nor have a splitting rule that drops characters, an unknown token, and an
-    added token that takes white space.
+    A normalizer may drop characters, as may splitting, an unknown token, and an added one that
+    takes white space.
     """
     model = tokenizer.model
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)

@@ -24,8 +24,8 @@ _SPACE = re.compile(rf"(?<=\S)(?=[ {_SIGNS}])|(?<=\n)(?=\S)")
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """The tokens of a text from `start` to `stop`. `is_apart`: what follows is tokenized like a
-    text of its own; else like what continues a text."""
+    """The tokens of a text from `start` to `stop`. If it `is_apart`, what follows is tokenized like
+    a text of its own."""
 
     start: int
     stop: int
@@ -38,11 +38,10 @@ class SlicedText:
     changes no token.
 
     The best places are before a space and behind a line, where both sides are tokenized like two
-    texts. Without such a place, a slice that begins with the text, or behind another slice, may end
-    between two tokens. The tokens behind must then be found again when their text alone is
-    tokenized. This suffices, because byte-pair encoding has made a row of tokens if it makes each
-    two neighbours of their text (the crate `bpe` of github.com/github/rust-gems). A unigram model
-    has no such place.
+    texts. Without such a place, a slice that is tokenized from its beginning may end between two
+    tokens, if those behind are found again when their text alone is tokenized. This suffices,
+    because byte-pair encoding has made a row of tokens if it makes each two neighbours of their
+    text (the crate `bpe` of github.com/github/rust-gems). A unigram model has no such place.
     """
 
     def __init__(
@@ -75,8 +74,7 @@ class SlicedText:
             self._stop = part.start
         else:
             self._can_take_last = False
-            part = self._first()
-            self._before.append(part)
+            self._before.append(part := self._first())
             self._start = part.stop
         return part.stop - part.start
 
@@ -97,8 +95,7 @@ class SlicedText:
                 yield part.start + start, part.start + stop
 
     def _last(self) -> _Slice | None:
-        """A slice of what is left, from its end. None where there is no space to divide at, as
-        other places are not known from there."""
+        """A slice of what is left, from its end. None where there is no space to divide at."""
         most = self._stop - SLICE_CHARACTERS
         if most <= 0:
             return self._slice(0, self._stop)
@@ -165,15 +162,14 @@ class SlicedText:
     def _encode(
         self, start: int, stop: int, continues: bool = False, offsets: bool = False
     ) -> Encoding:
-        (encoding,) = self._tokenizer.encodings(
+        return self._tokenizer.encodings(
             [self._text[start:stop]], add_special_tokens=False, offsets=offsets, continues=continues
-        )
-        return encoding
+        )[0]
 
 
 def _boundaries(encoding: Encoding, most: int) -> Iterator[tuple[int, int]]:
     """How many tokens, and how many characters, are before each place between two tokens. The last
-    place is first, and none is behind `most` characters. A character of several tokens has none."""
+    place is first, and none is behind `most` characters."""
     offsets = encoding.offsets
     for count in range(len(offsets) - 1, 0, -1):
         start = offsets[count][0]

@@ -1,6 +1,6 @@
 """A text's tokens, truncated as its job asks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -16,16 +16,14 @@ from engine_core.tokenization.tokenizer import Tokenizer
 WholeText = str | tuple[str, str]
 """A text, or a pair of texts."""
 _Ids = npt.NDArray[np.int32]
-_Positions = npt.NDArray[np.intp]
 _ITEM = 4  # bytes of an int32
 
 
 class Tokenized(msgspec.Struct, frozen=True):
     """The ids of a text or a pair, int32 bytes, and segments, uint8 bytes (empty for one text).
 
-    `dropped` counts the tokens that truncation removed, among those that were looked at.
-    `at_least` is 0, or a lower bound of a longer text's tokens: tokenizing ended once there were
-    more than the model takes.
+    `dropped` counts the tokens that truncation removed, among those that were looked at. `at_least`
+    is 0, or a lower bound of the tokens of a text with more than the model takes.
     """
 
     ids: bytes
@@ -56,39 +54,27 @@ def given_ids(message: GenerateJob | EncodeJob) -> list[Tokenized]:
     ]
 
 
-def tokenized(
-    encoding: Encoding, options: Tokenization, *, paired: bool, first: int | None = None
-) -> Tokenized:
-    """A text's or a pair's tokens, truncated as `options` say. `first` is the number of tokens of
-    a pair's first text, for an encoding that does not tell itself what is whose.
+def tokenized(encoding: Encoding, options: Tokenization, *, paired: bool) -> Tokenized:
+    """A text's or a pair's tokens, truncated as `options` say.
 
-    Truncation removes tokens of the last text first, from its left or right end. If all other
-    tokens (the first text of a pair, special tokens) are still more than the limit, it removes
-    those, from the same side.
+    Truncation removes tokens of the last text from one end. If all others (the first text of a
+    pair, special tokens) are still more than the limit, it removes those, from the same end.
     """
     ids = np.array(encoding.ids, np.int32)
     segments = np.array(encoding.type_ids if paired else [], np.uint8)
     limit = options.truncate_to
     if limit is None or len(ids) <= limit:
         return Tokenized(ids.tobytes(), segments.tobytes())
-    text = _of_last_text(encoding) if first is None else _behind(encoding, first)
+    is_text = np.array([sequence == 1 for sequence in encoding.sequence_ids])
+    if not is_text.any():  # a text alone, or the second one of a pair is empty
+        is_text = np.array(encoding.special_tokens_mask) == 0
+    text = np.flatnonzero(is_text)
     left, excess = options.truncation_side == "left", len(ids) - limit
     cut = text[:excess] if left else text[max(len(text) - excess, 0) :]
     kept = np.delete(np.arange(len(ids)), cut)
     kept = kept[-limit:] if left else kept[:limit]
     segments = segments[kept] if paired else segments
     return Tokenized(ids[kept].tobytes(), segments.tobytes(), len(ids) - len(kept))
-
-
-def _of_last_text(encoding: Encoding) -> _Positions:
-    sequences = np.array([-1 if at is None else at for at in encoding.sequence_ids])
-    return np.flatnonzero(sequences == max(sequences.max(), 0))
-
-
-def _behind(encoding: Encoding, first: int) -> _Positions:
-    own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
-    # Where the second text of a pair has no tokens, the first is the last.
-    return own[first:] if first < len(own) else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +100,7 @@ def tokenize_pieces(
     """Tokenize texts between the pieces of a template. Truncation removes tokens of a text alone.
 
     Each piece is tokenized once, and a long one only as far as it matters, unless it is cut on the
-    left.
-
-    Raises RefusalError where the template alone is longer than the limit, or a text cannot be
-    tokenized.
+    left. Raises RefusalError where the template alone is longer than the limit.
     """
     spelled = dict.fromkeys(piece for text in texts for piece in (*text.pieces, text.whole_piece))
     limit = options.most_tokens(max_model_len)
@@ -166,41 +149,31 @@ def _in_common(bare: _Ids, own: _Ids) -> int:
     return int(different[0]) if len(different) else shorter
 
 
-class LongItem:
-    """A long item, tokenized slice after slice. It is over at its end, or once it has more tokens
-    than it may keep, or than the model takes."""
+def tokenize_long(
+    tokenizer: Tokenizer, item: WholeText, options: Tokenization, max_model_len: int
+) -> Iterator[Tokenized | None]:
+    """Tokenize a long item slice after slice: yields None for each, at last its tokens.
 
-    def __init__(
-        self, tokenizer: Tokenizer, text: WholeText, options: Tokenization, max_model_len: int
-    ) -> None:
-        self._raw, self._options = tokenizer.raw, options
-        texts = (text,) if isinstance(text, str) else text
-        truncated = options.truncate_to is not None
-        self._most = options.most_tokens(max_model_len)
-        self._fewest = 0 if truncated else sum(map(tokenizer.fewest_tokens, texts))
-        self._from_end = truncated and options.truncation_side == "left"
-        self._texts = [SlicedText(tokenizer, each, from_end=self._from_end) for each in texts]
-
-    def step(self) -> Tokenized | None:
-        """Tokenize one slice more. Returns the item's tokens if no other slice matters."""
-        if self._fewest > self._most:
-            return Tokenized(b"", at_least=self._fewest)
-        text = next(text for text in self._texts if not self._is_enough(text))
-        text.take()
-        if self._from_end:
-            text.keep_last(self._most)
-        return self._tokenized() if all(map(self._is_enough, self._texts)) else None
-
-    def _is_enough(self, text: SlicedText) -> bool:
-        return text.is_complete or text.has_more_than(self._most)
-
-    def _tokenized(self) -> Tokenized:
-        options = self._options
-        encoding = self._raw.post_process(
-            *(text.merged() for text in self._texts), add_special_tokens=options.add_special_tokens
-        )
-        if options.truncate_to is None and not all(text.is_complete for text in self._texts):
-            return Tokenized(b"", at_least=len(encoding))
-        paired = len(self._texts) > 1
-        first = self._texts[0].num_tokens if paired else 0
-        return tokenized(encoding, options, paired=paired, first=first)
+    The last slice ends it, or has more tokens than it may keep, or than the model takes.
+    """
+    texts = (item,) if isinstance(item, str) else item
+    most, truncated = options.most_tokens(max_model_len), options.truncate_to is not None
+    fewest = 0 if truncated else sum(map(tokenizer.fewest_tokens, texts))
+    if fewest > most:
+        yield Tokenized(b"", at_least=fewest)
+        return
+    from_end = truncated and options.truncation_side == "left"
+    all_slices = [SlicedText(tokenizer, text, from_end=from_end) for text in texts]
+    for slices in all_slices:
+        while not (slices.is_complete or slices.has_more_than(most)):
+            slices.take()
+            if from_end:
+                slices.keep_last(most)
+            yield None
+    encoding = tokenizer.raw.post_process(
+        *(slices.merged() for slices in all_slices), add_special_tokens=options.add_special_tokens
+    )
+    if truncated or all(slices.is_complete for slices in all_slices):
+        yield tokenized(encoding, options, paired=len(texts) > 1)
+    else:
+        yield Tokenized(b"", at_least=len(encoding))

@@ -42,8 +42,7 @@ class TokenizerError(ValueError):
 class Tokenizer:
     """Text to ids and back. Ids travel as int32 bytes.
 
-    Encoding always goes through `encode_batch_fast`: plain `encode` holds the interpreter's lock
-    for as long as it runs.
+    `encode_batch_fast` encodes: plain `encode` holds the interpreter's lock as long as it runs.
     """
 
     def __init__(self, raw: RawTokenizer, growth: float = 1) -> None:
@@ -58,11 +57,10 @@ class Tokenizer:
         """The tokenizer in a folder's file. Raises TokenizerError if it cannot be read."""
         try:
             data = read_bytes(folder, name, TOKENIZER_BYTES)
-        except ModelConfigError as error:
-            raise TokenizerError(str(error)) from None
-        try:
             growth = check_growth(data)
             return cls(RawTokenizer.from_buffer(data), growth)
+        except ModelConfigError as error:
+            raise TokenizerError(str(error)) from None
         except BaseException as error:  # a plain Exception for any bad file, or a panic
             raise TokenizerError(f"{folder / name} cannot be read: {as_exception(error)}") from None
 
@@ -72,8 +70,8 @@ class Tokenizer:
     ) -> "Tokenizer":
         """The tokenizer beside a checkpoint's weights, with the settings in the files beside it.
 
-        Random weights need none: a text is then a list of words like `<17>`, one an id.
-        Raises TokenizerError, as `load` does. Settings that are not obeyed go to `refuse`.
+        Random weights need none: a text is then a list of words like `<17>`, one an id. Raises
+        TokenizerError. Settings that are not obeyed go to `refuse`.
         """
         file = Path(model.tokenizer_file or Path(model.path) / TOKENIZER_FILE)
         try:
@@ -99,8 +97,7 @@ class Tokenizer:
         """Tokenize texts, or pairs, in one call. With `offsets` it is known where their tokens are.
         With `continues` each is taken for what follows another text.
 
-        Raises RefusalError if one of them cannot be tokenized: the regular expressions of a
-        tokenizer have limits, beyond which the library panics.
+        Raises RefusalError for a text at which the library panics, as its expressions have limits.
         """
         raw = self.continuation if continues else self.raw
         encode = raw.encode_batch if offsets else raw.encode_batch_fast
@@ -115,10 +112,7 @@ class Tokenizer:
         return [np.array(encoding.ids, np.int32).tobytes() for encoding in encodings]
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD, as in Python.
-
-        Raises an Exception if the library fails, or panics.
-        """
+        """The text of `ids`, with U+FFFD for bytes that are not UTF-8. Raises an Exception."""
         text = _decoded(self.raw, ids, skip_special_tokens=skip_special_tokens)
         if REPLACEMENT not in text:
             return text
@@ -131,7 +125,7 @@ class Tokenizer:
 
     def fewest_tokens(self, text: str) -> int:
         """A lower bound of a text's tokens, known without tokenizing. It is 0 where the tokenizer
-        might drop parts of it, or take any number of characters for one token."""
+        might drop parts of the text."""
         return -(-len(text.encode()) // self._longest) if self._longest else 0
 
     @cached_property
@@ -143,8 +137,8 @@ class Tokenizer:
     def starting_ids(self) -> frozenset[int]:
         """The ids of tokens behind which a text is tokenized like one that begins there. There are
         none where the tokenizer puts nothing before texts."""
-        alike = self.continuation is self.raw
-        return frozenset() if alike else frozenset(self.continuation.get_added_tokens_decoder())
+        other = self.continuation
+        return frozenset(() if other is self.raw else other.get_added_tokens_decoder())
 
     @cached_property
     def _longest(self) -> int | None:
@@ -152,11 +146,10 @@ class Tokenizer:
 
 
 class TokenBytes:
-    """The UTF-8 of single tokens inside a text. None for a part of a character whose entry in the
-    vocabulary does not show its bytes.
+    """The UTF-8 of single tokens inside a text. None for a part of a character that is not known.
 
-    Texts are put together from these wherever bytes are no UTF-8. The tokenizers' own decoders lose
-    text there: one that falls back to bytes replaces a whole run of them if one is wrong.
+    Texts are put together from these wherever bytes are no UTF-8: a decoder of the library that
+    falls back to bytes replaces a whole run of them if one is wrong.
     """
 
     def __init__(self, raw: RawTokenizer) -> None:
@@ -225,25 +218,20 @@ _MODULE = "pyo3_runtime"
 """Each library has a `PanicException` of its own, which no module exports."""
 
 
-class PanicError(Exception):
-    """A panic, as an Exception: PyO3's own class is a BaseException, like KeyboardInterrupt."""
-
-
 def as_exception(error: BaseException) -> Exception:
-    """Return `error` itself if it is an Exception, or a PanicError in place of a panic.
+    """Return `error` itself if it is an Exception, or a RuntimeError in place of a panic.
 
     Raises `error` if it is neither: KeyboardInterrupt, for one, ends more than a call.
     """
     if isinstance(error, Exception):
         return error
     if type(error).__module__ == _MODULE:
-        return PanicError(" ".join(str(error).split()))
+        return RuntimeError(" ".join(str(error).split()))
     raise error
 
 
 def not_tokenized(error: BaseException) -> RefusalError:
-    """Return the refusal for what the library raised: a plain Exception, or a panic. Raises
-    anything else."""
+    """Return the refusal for an Exception or a panic of the library. Raises anything else."""
     return RefusalError("invalid_request", f"the text cannot be tokenized: {as_exception(error)}")
 
 

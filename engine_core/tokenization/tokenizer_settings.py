@@ -1,11 +1,10 @@
-"""The settings of a checkpoint's tokenizer, in the files beside `tokenizer.json`. They are read as
-transformers' AutoTokenizer reads them, and put into the tokenizer that this describes."""
+"""A tokenizer's settings in the files beside `tokenizer.json`, as AutoTokenizer reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from tokenizers import AddedToken, Tokenizer
@@ -20,8 +19,7 @@ from workers.contract.model_config import ModelConfigError
 class TokenizerSettings:
     """The settings of a folder's tokenizer. What is wrong with them goes to `refuse`.
 
-    Raises ModelConfigError for a file that cannot be read, as its methods do for a key of another
-    type.
+    Raises ModelConfigError for what cannot be read, as its methods do.
     """
 
     def __init__(self, folder: Path, refuse: Refuse = stop) -> None:
@@ -38,8 +36,7 @@ class TokenizerSettings:
         return self._usual_tokens() | named
 
     def check_keys(self) -> None:
-        """Refuse keys that are not known, and values that no tokenizer obeys here. This is done
-        once, when a model is set up."""
+        """Refuse unknown keys, and values that no tokenizer obeys here, once, at set-up."""
         self.keys.neutral(_NOT_SUPPORTED)
         self.keys.ignore(*_KEYS_OF_CLASSES)
         self.keys.check_all_read(_BOOKKEEPING.__contains__, "a tokenizer")
@@ -47,40 +44,40 @@ class TokenizerSettings:
     def put_into(self, tokenizer: Tokenizer) -> None:
         """Let what was read from tokenizer.json obey the settings, or refuse them."""
         for key, rule in {**_EVERY_CLASS, **self._class.rules}.items():
-            rule(key, tokenizer, self)
+            if (found := rule(key, tokenizer, self)) is not None:
+                value = shown_value(self.keys.values.get(key))
+                self.refuse(self.keys.error(f"{key} {value} is not supported: {found}"))
         self._add_tokens(tokenizer)
-
-    def refuse_value(self, key: str, found: str) -> None:
-        """Refuse the value of a key, for what was `found` in tokenizer.json."""
-        value = shown_value(self.keys.values.get(key))
-        self.refuse(self.keys.error(f"{key} {value} is not supported: {found}"))
 
     def _read_class(self, folder: Path) -> _TokenizerClass:
         """The class that reads a tokenizer.json. One that is not known is refused."""
         of_config = ConfigKeys(folder / "config.json", self.config)
         named = self.keys.optional("tokenizer_class", str)
         named = named or of_config.optional("tokenizer_class", str)
-        byte_level = named is not None and _is_byte_level(folder)
-        own = _class_of(str(self.config.get("model_type")), named, byte_level=byte_level)
-        if own is None:
+        model_type = str(self.config.get("model_type"))
+        usual = _OF_MODELS.get(model_type, "TokenizersBackend")
+        name = (_WHATEVER_IS_NAMED.get(model_type) or named or usual).removesuffix("Fast")
+        if name not in _CLASSES:
             self.refuse(self.keys.error(f"tokenizer_class {named!r} is not supported"))
-        return own or _GENERIC
+        if name == "LlamaTokenizer" and _is_byte_level(folder):
+            return _GENERIC
+        return _CLASSES.get(name, _GENERIC)
 
     def _add_tokens(self, tokenizer: Tokenizer) -> None:
-        """Add the tokens that tokenizer.json lacks, or has with other properties, in the order in
-        which transformers does. Ids that would not be the declared ones are refused."""
+        """Add the tokens that tokenizer.json lacks, or has with other properties, in transformers'
+        order. Ids that would not be the declared ones are refused."""
         own = {each.content: each for each in tokenizer.get_added_tokens_decoder().values()}
         added = self._changed(own)
         if self._class.resets_special:
             self._check_properties(added)
         usual = [
-            _DeclaredToken(text, special=True)
+            AddedToken(text, special=True)
             for text in self._usual_tokens().values()
             if tokenizer.token_to_id(text) is not None
         ]
         for token in (*self.tokens.special, *usual):
             if token.content not in own:
-                added.setdefault(token.content, _added(token))
+                added.setdefault(token.content, token)
         tokenizer.add_tokens(list(added.values()))  # pyright: ignore[reportUnknownMemberType]
         for index, token in self.tokens.by_id.items():
             if (actual := tokenizer.token_to_id(token.content)) != index:
@@ -91,18 +88,17 @@ class TokenizerSettings:
         named = {token.content for token in self.tokens.named.values() if token}
         changed = dict[str, AddedToken]()
         for _, token in sorted(self.tokens.by_id.items()):
-            had, added = own.get(token.content), _added(token)
-            if had is None or not (self.tokens.only_ids or repr(had) == repr(added)):
-                added.special |= token.content in named
-                changed[token.content] = added
+            had = own.get(token.content)
+            if had is None or not (self.tokens.only_ids or repr(had) == repr(token)):
+                token.special |= token.content in named
+                changed[token.content] = token
         return changed
 
     def _check_properties(self, changed: dict[str, AddedToken]) -> None:
         for token in self.tokens.special:
             added = changed.get(token.content)
             if added is not None and (added.lstrip or added.rstrip or added.single_word):
-                what = f"{token.content} is not supported with lstrip, rstrip or single_word"
-                self._refuse_token(what)
+                self._refuse_token(f"{token.content} has lstrip, rstrip or single_word")
 
     def _usual_tokens(self) -> dict[str, str]:
         """The class's own tokens that are not named otherwise."""
@@ -118,11 +114,6 @@ def _is_byte_level(folder: Path) -> bool:
     """Whether any rule of a tokenizer.json is called ByteLevel, as transformers finds it."""
     file = find_file(folder, "tokenizer.json", TOKENIZER_BYTES)
     return file is not None and b'"ByteLevel"' in file.read_bytes()
-
-
-def _added(token: _DeclaredToken) -> AddedToken:
-    properties = msgspec.structs.asdict(token)
-    return AddedToken(**{name: value for name, value in properties.items() if value is not None})
 
 
 _BOOKKEEPING = frozenset(
@@ -160,8 +151,8 @@ _BOOKKEEPING = frozenset(
 """Keys of `tokenizer_config.json` that change neither ids nor prompts.
 
 They are about the origin, files, lengths, outputs, decoding, slow form, chats and ids of tokens.
-Beside a `tokenizer.json`, transformers (up to 5.23) ignores `add_bos_token` and `add_eos_token`,
-too: that file alone says what is added around texts.
+Beside a `tokenizer.json`, transformers (up to 5.23) ignores `add_bos_token` and `add_eos_token`:
+that file alone says what is added around texts.
 """
 
 _NOT_SUPPORTED: Neutral = {
@@ -174,10 +165,11 @@ _NOT_SUPPORTED: Neutral = {
 _NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The named tokens of every tokenizer. A checkpoint may have others."""
 _BY_ID = "added_tokens_decoder"
+_Id = Annotated[str, msgspec.Meta(pattern="^[0-9]+$")]
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 
 
-class _DeclaredToken(msgspec.Struct, frozen=True):
+class _DeclaredToken(msgspec.Struct, frozen=True, omit_defaults=True):
     """A token that is found in texts before they are split: where, and whether decoding skips it.
 
     Without `normalized`, a special token is found in the text itself, another in its normal form.
@@ -190,6 +182,9 @@ class _DeclaredToken(msgspec.Struct, frozen=True):
     normalized: bool | None = None
     special: bool = False
 
+    def added(self, *, special: bool = False) -> AddedToken:
+        return AddedToken(**msgspec.to_builtins(self) | {"special": special or self.special})
+
 
 class _DeclaredTokens(msgspec.Struct):
     """Special tokens by name, further special tokens, and added tokens by id.
@@ -198,14 +193,14 @@ class _DeclaredTokens(msgspec.Struct):
     `only_ids` that does not say how a token is found in texts.
     """
 
-    named: dict[str, _DeclaredToken | None] = {}
-    extra: list[_DeclaredToken] | None = None
-    by_id: dict[int, _DeclaredToken] = {}
+    named: dict[str, AddedToken | None] = {}
+    extra: list[AddedToken] | None = None
+    by_id: dict[int, AddedToken] = {}
     source: str = ""
     only_ids: bool = False
 
     @property
-    def special(self) -> list[_DeclaredToken]:
+    def special(self) -> list[AddedToken]:
         """The special tokens, in the order in which missing ones get their ids."""
         names = dict.fromkeys((*_NAMES, *self.named))
         named = [self.named.get(name) for name in names]
@@ -235,18 +230,17 @@ class _DeclaredTokens(msgspec.Struct):
 
 
 def _declared_tokens(folder: Path, keys: ConfigKeys, refuse: Refuse) -> _DeclaredTokens:
-    """The tokens that a folder declares whose tokenizer_config.json has `keys`. The other two files
-    are of earlier versions: they count only where that has no `added_tokens_decoder`, but then
-    more than its names do.
+    """The tokens that a folder declares whose tokenizer_config.json has `keys`.
 
+    Without an `added_tokens_decoder` in it the older files count, and more than its names do.
     Raises ModelConfigError for a file that cannot be read, or a token of another form.
     """
     declared = _DeclaredTokens()
     declared.read(keys)
-    by_id = keys.optional(_BY_ID, dict[str, _DeclaredToken])
+    by_id = keys.optional(_BY_ID, dict[_Id, _DeclaredToken])
     if by_id is not None:
         declared.source = f"{keys.file}: {_BY_ID}"
-        declared.by_id = {_id(index, keys): token for index, token in by_id.items()}
+        declared.by_id = {int(index): token.added() for index, token in by_id.items()}
         return declared
     map_file, added_file = "special_tokens_map.json", "added_tokens.json"
     special = optional(folder, map_file, dict[str, Any])
@@ -259,109 +253,100 @@ def _declared_tokens(folder: Path, keys: ConfigKeys, refuse: Refuse) -> _Declare
         names = {token.content for token in declared.special}
         declared.source, declared.only_ids = str(folder / added_file), True
         declared.by_id = {
-            index: _DeclaredToken(content, special=content in names)
-            for content, index in added.items()
+            index: AddedToken(content, special=content in names) for content, index in added.items()
         }
     return declared
 
 
-def _special(keys: ConfigKeys, name: str, token: object) -> _DeclaredToken:
+def _special(keys: ConfigKeys, name: str, token: object) -> AddedToken:
     """A token as key `name` has it. Raises ModelConfigError for another form."""
-    if isinstance(token, str):
-        return _DeclaredToken(token, special=True)
     try:
-        return msgspec.structs.replace(msgspec.convert(token, _DeclaredToken), special=True)
+        declared = msgspec.convert(token, str | _DeclaredToken)
     except msgspec.ValidationError as error:
         raise keys.error(f"{name} is not a token: {error}") from None
+    declared = _DeclaredToken(declared) if isinstance(declared, str) else declared
+    return declared.added(special=True)
 
 
-def _id(index: str, keys: ConfigKeys) -> int:
-    """Raises ModelConfigError unless a key of `added_tokens_decoder` is a number."""
-    if not index.isdecimal():
-        raise keys.error(f"{_BY_ID}: {index!r} is not an id")
-    return int(index)
-
-
-_KeyRule = Callable[[str, Tokenizer, TokenizerSettings], None]
-"""Lets a tokenizer obey a key, or refuses its value."""
+_KeyRule = Callable[[str, Tokenizer, TokenizerSettings], str | None]
+"""Lets a tokenizer obey a key. Returns what contradicts its value in tokenizer.json."""
 
 
 def _field_of_rule(kind: str, field: str, *, default: bool | None) -> _KeyRule:
     """A key that is a field of one kind of rule in the pipeline, where that has such a rule.
 
-    Without the key the field has `default`, whatever tokenizer.json says, as in transformers. A
-    value for a rule that is not there is refused.
+    Without the key the field has `default`, whatever tokenizer.json says, as in transformers.
     """
 
-    def apply(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
+    def apply(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
         value = settings.keys.optional(key, bool)
         rules = PipelineRules.of(tokenizer)
-        if value is not None and all(rule["type"] != kind for rule in rules.every):
-            settings.refuse_value(key, f"tokenizer.json has no {kind} to set it in")
+        if all(rule["type"] != kind for rule in rules.every):
+            return None if value is None else f"tokenizer.json has no {kind} to set it in"
         setting = {field: default if value is None else value}
-        changed = rules.changed(lambda rule: rule | setting if rule["type"] == kind else rule)
-        if changed != rules:
-            changed.put_into(tokenizer)
+        rules.changed(lambda rule: rule | setting if rule["type"] == kind else rule).put_into(
+            tokenizer
+        )
+        return None
 
     return apply
 
 
-def _prefix_space(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
-    """Whether a space is put before texts, for sentencepiece's kind of tokenizers. A value that is
-    not what tokenizer.json does is refused."""
+def _prefix_space(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
+    """Whether a space is put before texts, for sentencepiece's kind of tokenizers."""
     value = settings.keys.optional(key, bool)
-    if value is not None and value != (continuing(tokenizer) is not tokenizer):
-        done = "no" if value else "a"
-        settings.refuse_value(key, f"tokenizer.json puts {done} space before texts")
+    if value in (None, continuing(tokenizer) is not tokenizer):
+        return None
+    return f"tokenizer.json puts {'no' if value else 'a'} space before texts"
 
 
-def _legacy(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
-    """Whether Llama's tokenizer puts a space before every text between special tokens. A value that
-    contradicts the Metaspace of tokenizer.json, if there is one, is refused.
+def _legacy(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
+    """Whether Llama's tokenizer puts a space before every text between special tokens.
 
-    A `tokenizer.json` of transformers 4 does, whatever this key says: there it is not read.
+    A `tokenizer.json` of transformers 4, without a Metaspace, does so whatever this key says.
     """
     value = settings.keys.optional(key, bool)
     contrary = "first" if value else "always"
-    for rule in PipelineRules.of(tokenizer).every if value is not None else ():
-        if rule["type"] == "Metaspace" and rule["prepend_scheme"] == contrary:
-            settings.refuse_value(key, f"the prepend_scheme of tokenizer.json is {contrary}")
+    schemes = [rule.get("prepend_scheme") for rule in PipelineRules.of(tokenizer).every]
+    if value is None or contrary not in schemes:
+        return None
+    return f"the prepend_scheme of tokenizer.json is {contrary}"
 
 
 def _token_around_texts(index: int) -> _KeyRule:
-    """A named token that this class puts at one end of each text. One that is not what
-    tokenizer.json puts there is refused."""
+    """A named token that this class puts at one end of each text."""
 
-    def apply(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
+    def apply(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
         token = settings.tokens.named.get(key)
         around = tokenizer.encode("").tokens
-        if token is not None and around[index:][:1] != [token.content]:
-            found = f"tokenizer.json puts {' '.join(around) or 'nothing'} around texts"
-            settings.refuse_value(key, found)
+        if token is None or around[index:][:1] == [token.content]:
+            return None
+        return f"tokenizer.json puts {' '.join(around) or 'nothing'} around texts"
 
     return apply
 
 
-def _unknown_token(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
-    """The token for what the vocabulary lacks, in a class that names it in its model. One that is
-    not that of tokenizer.json is refused."""
+def _unknown_token(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
+    """The token for what the vocabulary lacks, in a class that names it in its model."""
     token, model = settings.tokens.named.get(key), tokenizer.model
     own = model.unk_token if isinstance(model, BPE | WordPiece) else None
-    if token is not None and own != token.content:
-        settings.refuse_value(key, f"the unk_token of tokenizer.json is {own}")
+    same = token is None or own == token.content
+    return None if same else f"the unk_token of tokenizer.json is {own}"
 
 
-def _mistral_regex(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> None:
-    """Whether transformers puts another regex into tokenizers that Mistral published. What would
-    change tokenizer.json is refused."""
-    if not settings.keys.read(key, bool, False) or tokenizer.get_vocab_size() <= _SMALL:
-        return
+def _mistral_regex(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
+    """Whether transformers puts another regex into tokenizers that Mistral published."""
     concerned = settings.config.get("model_type") in (*_MISTRAL, None)
     major = str(settings.config.get("transformers_version") or "").partition(".")[0]
-    if concerned and not (major.isdecimal() and int(major) >= _FIXED_SINCE):
-        patterns = [rule.get("pattern") for rule in PipelineRules.of(tokenizer).every]
-        if {"Regex": MISTRAL_WORDS} not in patterns:
-            settings.refuse_value(key, "tokenizer.json has another regex")
+    is_fixed = major.isdecimal() and int(major) >= _FIXED_SINCE
+    patterns = [rule.get("pattern") for rule in PipelineRules.of(tokenizer).every]
+    changes = (
+        settings.keys.read(key, bool, False)
+        and (concerned and not is_fixed)
+        and tokenizer.get_vocab_size() > _SMALL
+        and {"Regex": MISTRAL_WORDS} not in patterns
+    )
+    return "tokenizer.json has another regex" if changes else None
 
 
 _MISTRAL = ("mistral", "mistral3", "voxtral", "ministral", "pixtral")
@@ -479,15 +464,3 @@ _WHATEVER_IS_NAMED: Mapping[str, str] = {
 
 _KEYS_OF_CLASSES = frozenset(_EVERY_CLASS).union(*(each.rules for each in _CLASSES.values()))
 """Keys that some class reads. The others do not, as in transformers."""
-
-
-def _class_of(model_type: str, named: str | None, *, byte_level: bool) -> _TokenizerClass | None:
-    """The class with which AutoTokenizer reads a checkpoint's tokenizer.json, which has a
-    `byte_level` rule or has not. None if it is not known here."""
-    name = (
-        _WHATEVER_IS_NAMED.get(model_type)
-        or named
-        or _OF_MODELS.get(model_type, "TokenizersBackend")
-    )
-    name = name.removesuffix("Fast")
-    return _GENERIC if name == "LlamaTokenizer" and byte_level else _CLASSES.get(name)

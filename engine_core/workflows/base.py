@@ -31,8 +31,7 @@ class RequestProcessor(Protocol):
         ...
 
     def prepare(self, inputs: JobInputs) -> tuple[Accepted, Any]:
-        """Check everything that can be wrong with the job. Raises RefusalError, naming the item
-        and both numbers."""
+        """Check the job. Raises RefusalError, naming the item and both numbers."""
         ...
 
 
@@ -55,14 +54,15 @@ class Scheduler(Protocol):
         ...
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
-        """Queued tokens that come before a new job of `priority` and `key`. None: as if all jobs
-        were of one key."""
+        """Queued tokens that come before a new job of `priority` and `key`. None stands for all
+        keys."""
         ...
 
     def abort(self, job: Job, row: int | None = None) -> int:
         """End a job's open rows, or one of them, silently. Returns how many were open.
 
-        Their slots and KV blocks are released at once, and results in flight are ignored."""
+        Their slots and KV blocks are free at once, and results in flight are ignored.
+        """
         ...
 
     def reset_cache(self) -> None: ...
@@ -91,8 +91,8 @@ class Scheduler(Protocol):
     def build(self, batch: Any) -> StepInput: ...
 
     def masks(self, outbox: Outbox) -> Iterable[StepMask]:
-        """Compute the masks that submitted steps wait for, in the order of their steps. Jobs fail
-        if one of their rows has no allowed token."""
+        """Compute the masks that submitted steps wait for, in order. A job fails without any
+        token."""
         ...
 
     def update(self, batch: Any, output: Any, outbox: Outbox) -> None:
@@ -104,11 +104,9 @@ class Scheduler(Protocol):
 class Workflow:
     """The parts of one kind of model.
 
-    `processor` gets the number of KV blocks (0 without a KV cache), as `scheduler` does, which also
-    gets a clock, in seconds. The scheduler builds its own step message (`Scheduler.build`) and
-    processes the result (`Scheduler.update`). `task` also names the head that ends the last stage;
-    `vector_size` is the length of one row's answer, 0 for text. Jobs that require an operation
-    which is not in `operations` are refused.
+    `processor` and `scheduler` get the number of KV blocks, 0 without a KV cache, the latter also a
+    clock, in seconds. `task` also names the head that ends the last stage; `vector_size` is the
+    length of one row's answer, 0 for text. Jobs that require other `operations` are refused.
     """
 
     task: Task
@@ -120,10 +118,8 @@ class Workflow:
 
     def check(self, message: GenerateJob | EncodeJob) -> None:
         """Raises RefusalError for a job that this kind of model does not serve."""
-        required: dict[Operation, bool]
-        if isinstance(message, GenerateJob):
-            required = {"generate text": True}
-        else:
+        required: dict[Operation, bool] = {"generate text": True}
+        if isinstance(message, EncodeJob):
             required = {
                 "encode texts": True,
                 "score pairs": message.query is not None,
@@ -132,8 +128,9 @@ class Workflow:
             }
         for operation, is_required in required.items():
             if is_required and operation not in self.operations:
-                reason = f"this model does not {operation} (its task: {self.task})"
-                raise RefusalError("invalid_request", reason)
+                raise RefusalError(
+                    "invalid_request", f"this model does not {operation} (its task: {self.task})"
+                )
 
     def engine_info(self, config: ExecutionConfig, capacity: Capacity) -> EngineInfo:
         return EngineInfo(

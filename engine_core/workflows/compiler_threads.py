@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
 from dataclasses import dataclass, field, replace
-from functools import partial
+
+import msgspec
 
 from engine_core.loop.fair_queue import BlockingQueue, Mailbox
-from engine_core.messages import Grammar, GrammarKind, KeyShare
+from engine_core.messages import Grammar, KeyShare
 from engine_core.refusal import RefusalError
 from engine_core.structured.grammar import Compile, CompiledGrammar
 from engine_core.structured.schema_tree import GrammarError
@@ -26,114 +26,98 @@ _MAX_OVERDUE = 2
 _MAX_CACHED = 64
 _MAX_CACHED_CHARS = 1024 * 1024
 
-_Source = tuple[GrammarKind, str]
-
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """A grammar that an API key asks for. Each key has its own, so that none waits for another's
-    turn."""
+    """A grammar that an API key asks for. Each key has its own, to wait for no other's turn."""
 
-    source: _Source
+    grammar: Grammar
     key: KeyShare
-    grammar: Grammar = field(compare=False)
-    since: float = field(compare=False)
+    since: float = field(default_factory=time.monotonic, compare=False)
 
 
-_Outcome = tuple[_Query, CompiledGrammar | RefusalError]
 _BUSY = RefusalError("overloaded", "too many grammars are being compiled; try again later")
 _BROKEN = RefusalError("invalid_request", "it cannot be compiled")
 
 
 class CompilerThreads:
-    """Compiles the grammars of jobs. Long ones have threads of their own, so that they delay no
-    short ones. `take` returns the jobs whose grammars are compiled; `fileno` is readable when there
-    are some. The threads end when nobody holds this object.
-    """
+    """Compiles the grammars of jobs until `close`. Long ones have threads of their own, so that
+    they delay no short ones. API keys take turns.
 
-    def __init__(self, compile_grammar: Compile, time_limit: float = TIME_LIMIT_S) -> None:
-        """`compile_grammar` raises GrammarError. `time_limit` is in seconds, for each grammar."""
-        self._outcomes: Mailbox[_Outcome] = Mailbox()
-        lane = partial(_Lane, compile_grammar, time_limit, self._outcomes)
-        self._short = lane("compile-short", _SHORT_THREADS)
-        self._long = lane("compile-long", _LONG_THREADS)
-        for lane in (self._short, self._long):
-            weakref.finalize(self, lane.queue.close)
-        self._cache: dict[_Source, CompiledGrammar] = {}  # the last used at its end
-        self._waiting: dict[_Query, list[tuple[JobInputs, str]]] = {}
-        self._compiled: list[JobInputs] = []
-
-    def fileno(self) -> int:
-        return self._outcomes.fileno()
-
-    def put(self, inputs: JobInputs, grammar: Grammar) -> None:
-        """Queue a tokenized job. If its grammar is cached, the next `take` returns it."""
-        source = (grammar.kind, grammar.source)
-        query = _Query(source, inputs.key, grammar, time.monotonic())
-        if (cached := self._cache.pop(source, None)) is not None:
-            inputs.grammar = self._cache[source] = cached
-            self._compiled.append(inputs)
-        elif (waiting := self._waiting.get(query)) is not None:
-            waiting.append((inputs, grammar.param))
-        else:
-            self._waiting[query] = [(inputs, grammar.param)]
-            short = len(grammar.source) <= _SHORT_CHARS
-            (self._short if short else self._long).queue.put(query, query.key)
-
-    def take(self) -> list[JobInputs]:
-        """The jobs whose grammars were compiled, or could not be, since the last call."""
-        # Each grammar that jobs wait for has one outcome: while none wait there is nothing to read.
-        for query, outcome in self._outcomes.take() if self._waiting else []:
-            if isinstance(outcome, CompiledGrammar):
-                self._remember(query.source, outcome)
-            for inputs, param in self._waiting.pop(query):
-                if isinstance(outcome, CompiledGrammar):
-                    inputs.grammar = outcome
-                else:
-                    message = f"{param}: {outcome}"
-                    inputs.refusal = replace(outcome, message=message, param=param)
-                self._compiled.append(inputs)
-        compiled, self._compiled = self._compiled, []
-        return compiled
-
-    def _remember(self, source: _Source, grammar: CompiledGrammar) -> None:
-        self._cache[source] = grammar
-        while (
-            len(self._cache) > _MAX_CACHED
-            or sum(len(text) for _, text in self._cache) > _MAX_CACHED_CHARS
-        ):
-            del self._cache[next(iter(self._cache))]
-
-
-class _Lane:
-    """Threads that take one grammar after another. API keys take turns.
-
-    Each is compiled in a thread of its own, which cannot be stopped. An overdue one runs on within
-    llguidance's limits, and no other is started while too many of them run.
+    Each is compiled in a further thread. An overdue one runs on within llguidance's limits, and no
+    other is started while too many of them run.
     """
 
     def __init__(
         self,
         compile_grammar: Compile,
-        time_limit: float,
-        outcomes: Mailbox[_Outcome],
-        name: str,
-        threads: int,
+        compiled: Mailbox[JobInputs],
+        time_limit: float = TIME_LIMIT_S,
     ) -> None:
-        self._compile, self._time_limit, self._outcomes = compile_grammar, time_limit, outcomes
-        self._permits = threading.Semaphore(threads + _MAX_OVERDUE)
-        self.queue: BlockingQueue[_Query] = BlockingQueue()
+        """Jobs come to `compiled` with their grammar, or refused. `time_limit` is in seconds."""
+        self._compile, self._compiled, self._time_limit = compile_grammar, compiled, time_limit
+        self._lock = threading.Lock()
+        self._cache: dict[Grammar, CompiledGrammar] = {}  # the last used at its end
+        self._waiting: dict[_Query, list[tuple[JobInputs, str]]] = {}
+        self._short = self._started("compile-short", _SHORT_THREADS)
+        self._long = self._started("compile-long", _LONG_THREADS)
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._short.close()
+        self._long.close()
+
+    def put(self, inputs: JobInputs, grammar: Grammar) -> bool:
+        """Queue a tokenized job. Returns True if its grammar is cached: the job has it then."""
+        query = _Query(msgspec.structs.replace(grammar, param=""), inputs.key)
+        with self._lock:
+            if (cached := self._cache.pop(query.grammar, None)) is not None:
+                inputs.grammar = self._cache[query.grammar] = cached
+                return True
+            if query not in self._waiting:
+                self._waiting[query] = []
+                short = len(grammar.source) <= _SHORT_CHARS
+                (self._short if short else self._long).put(query, query.key)
+            self._waiting[query].append((inputs, grammar.param))
+        return False
+
+    def _started(self, name: str, threads: int) -> BlockingQueue[_Query]:
+        """The queue of new threads."""
+        queue: BlockingQueue[_Query] = BlockingQueue()
+        permits = threading.Semaphore(threads + _MAX_OVERDUE)
         for _ in range(threads):
-            threading.Thread(target=self._run, name=name, daemon=True).start()
+            thread = threading.Thread(
+                target=self._run, args=(queue, permits), name=name, daemon=True
+            )
+            thread.start()
+        return queue
 
-    def _run(self) -> None:
-        while (query := self.queue.get()) is not None:
+    def _run(self, queue: BlockingQueue[_Query], permits: threading.Semaphore) -> None:
+        while (query := queue.get()) is not None:
             waited = time.monotonic() - query.since
-            busy = waited > _MAX_WAIT_S or not self._permits.acquire(blocking=False)
-            outcome = _BUSY if busy else self._attempt(query.grammar)
-            self._outcomes.put((query, outcome))
+            busy = waited > _MAX_WAIT_S or not permits.acquire(blocking=False)
+            self._finish(query, _BUSY if busy else self._attempt(query.grammar, permits))
 
-    def _attempt(self, grammar: Grammar) -> CompiledGrammar | RefusalError:
+    def _finish(self, query: _Query, outcome: CompiledGrammar | RefusalError) -> None:
+        with self._lock:
+            waiting = self._waiting.pop(query)
+            if isinstance(outcome, CompiledGrammar):
+                self._cache[query.grammar] = outcome
+            while (
+                len(self._cache) > _MAX_CACHED
+                or sum(len(cached.source) for cached in self._cache) > _MAX_CACHED_CHARS
+            ):
+                del self._cache[next(iter(self._cache))]
+        for inputs, param in waiting:
+            if isinstance(outcome, CompiledGrammar):
+                inputs.grammar = outcome
+            else:
+                inputs.refusal = replace(outcome, message=f"{param}: {outcome}", param=param)
+            self._compiled.put(inputs)
+
+    def _attempt(
+        self, grammar: Grammar, permits: threading.Semaphore
+    ) -> CompiledGrammar | RefusalError:
         outcome: list[CompiledGrammar | RefusalError] = [_BROKEN]
 
         def attempt() -> None:
@@ -144,7 +128,7 @@ class _Lane:
             except BaseException as error:  # llguidance may panic: that refuses this grammar alone
                 _log.error("a grammar cannot be compiled: %r", error)
             finally:
-                self._permits.release()
+                permits.release()
 
         thread = threading.Thread(target=attempt, name="compile-one", daemon=True)
         thread.start()

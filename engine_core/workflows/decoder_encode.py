@@ -1,5 +1,4 @@
-"""Embeddings and scores by a causal model: prompts that are not continued, on the decoder's
-scheduler.
+"""Embeddings and scores by a causal model: prompts on the decoder's scheduler, not continued.
 
 So long texts are computed in chunks, and texts that begin alike share the computed beginning. A
 pair fills a template: all before its text is a prefix, computed once for each query.
@@ -36,8 +35,8 @@ class PromptScheduler(DecoderScheduler):
 
 
 class PromptProcessor(EncodeProcessor):
-    """Turns each text, or a template with a query and a text, into a request. It ends with the last
-    token of the prompt."""
+    """Turns each text, or a template with a query and a text, into a request that is not
+    continued."""
 
     def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
         super().__init__(config, num_blocks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+import weakref
 from array import array
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -29,44 +29,32 @@ MAX_PROMPT_SCORES = 1 << 22
 
 
 class DecoderPreprocessor(TokenizerThreads):
-    """Tokenizes the prompts of a job, then compiles its grammar.
-
-    A grammar is compiled before anything else is found to be wrong with the job.
-    """
+    """Tokenizes the prompts of a job, then compiles its grammar."""
 
     def __init__(self, config: ExecutionConfig, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer, config.max_model_len)
-        self._compiler_threads = CompilerThreads(compiler_for(config, tokenizer))
-        self._ready = select.epoll()
-        self._ready.register(super().fileno(), select.EPOLLIN)
-        self._ready.register(self._compiler_threads.fileno(), select.EPOLLIN)
-
-    def fileno(self) -> int:
-        return self._ready.fileno()
+        self._compiler_threads = CompilerThreads(compiler_for(config, tokenizer), self._ready)
+        weakref.finalize(self, self._compiler_threads.close)
 
     def put(self, job: Job, texts: list[Text]) -> JobInputs | None:
         done = super().put(job, texts)
-        return None if done is None else self._compile(done)
+        return done if done is not None and self._is_compiled(done) else None
 
     def take(self) -> list[JobInputs]:
-        compiled = map(self._compile, super().take())
-        ready = [inputs for inputs in compiled if inputs is not None]
-        return ready + self._compiler_threads.take()
+        return [inputs for inputs in super().take() if self._is_compiled(inputs)]
 
-    def _compile(self, inputs: JobInputs) -> JobInputs | None:
-        """The job's inputs, or None while its grammar is compiled."""
+    def _is_compiled(self, inputs: JobInputs) -> bool:
+        """Whether the job needs no grammar, or has it. Otherwise have it compiled."""
         message = inputs.job.message
         grammar = message.params.grammar if isinstance(message, GenerateJob) else None
-        if grammar is None or inputs.refusal is not None:
-            return inputs
-        if not inputs.job.ended:
-            self._compiler_threads.put(inputs, grammar)
-        return None
+        if grammar is None or inputs.refusal is not None or inputs.grammar is not None:
+            return True
+        return not inputs.job.ended and self._compiler_threads.put(inputs, grammar)
 
 
 class DecoderProcessor:
-    """Turns each prompt into `n` requests, after checking that one alone fits the model and the KV
-    cache. A request is made when its turn has come: there may be thousands."""
+    """Turns each prompt into `n` requests, each made when its turn has come. One alone must fit the
+    model and the KV cache."""
 
     def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
         self._vocab_size = config.model.vocab_size
@@ -89,8 +77,9 @@ class DecoderProcessor:
             for index, (text, tokens) in enumerate(zip(tokenized, prompts, strict=True))
         ]
         barred = self._barred(message.params)
-        token_limits = TokenLimits.of(message.params, self._vocab_size)
         unscored = message.params
+        limited = unscored.allowed_token_ids or unscored.bad_words
+        token_limits = TokenLimits(unscored, self._vocab_size) if limited else None
         if message.params.prompt_logprobs is not None:
             # The first row of a prompt scores it.
             unscored = msgspec.structs.replace(message.params, prompt_logprobs=None)
@@ -116,13 +105,13 @@ class DecoderProcessor:
                     first = first or (request if request.awaits_scores else None)
                     yield request
 
-        counts, ids = [len(tokens) for tokens in prompts], [text.ids for text in tokenized]
-        ignored = () if grammar is None else grammar.ignored
+        counts, ids = [*map(len, prompts)], [text.ids for text in tokenized]
+        ignored = grammar.ignored if grammar else ()
         return Accepted(message.id, counts, ids, ignored=ignored), requests()
 
     def _barred(self, params: SamplingParams) -> bytes:
-        """The tokens that must not come before `min_tokens` others, int32. With a grammar there are
-        none: its matcher forbids them, unless the text cannot go on."""
+        """The tokens that must not come before `min_tokens` others, int32. A grammar's matcher
+        forbids them itself, unless the text cannot go on."""
         if params.min_tokens == 0 or params.grammar is not None:
             return b""
         own = frozenset[int]() if params.ignore_eos else params.eos_token_ids
@@ -130,8 +119,6 @@ class DecoderProcessor:
         return array("i", [token for token in ends if 0 <= token < self._vocab_size]).tobytes()
 
     def _check_ids(self, params: SamplingParams) -> None:
-        if not (params.logit_bias or params.allowed_token_ids or params.bad_words):
-            return
         named = {
             "logit_bias": params.logit_bias,
             "allowed_token_ids": params.allowed_token_ids,
@@ -176,7 +163,7 @@ class DecoderProcessor:
 def _check_scores(message: GenerateJob, prompts: list[array[int]]) -> None:
     """Raises RefusalError if the answer would hold too many log-probabilities of prompts.
 
-    Each token has that many alternatives, and its own; each choice repeats those of its prompt.
+    Each token has its own and those of its alternatives. Each choice repeats them.
     """
     width = message.params.prompt_logprobs
     if width is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -15,11 +16,11 @@ from engine_core.messages import KeyShare
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SLICE_CHARACTERS
 from engine_core.tokenization.tokenized import (
-    LongItem,
     TextPieces,
     Tokenized,
     WholeText,
     given_ids,
+    tokenize_long,
     tokenize_pieces,
     tokenized,
 )
@@ -34,15 +35,15 @@ _Part = tuple["JobInputs", list[WholeText]]
 
 @dataclass(slots=True, eq=False)
 class JobInputs:
-    """A job, its items' ids as far as they are known, and its grammar, if it has one. If it is
-    refused there is the reason. Its `texts` are tokenized in order."""
+    """A job, its items' ids as far as they are known, and its grammar, or why it is refused. Its
+    `texts` are tokenized in order."""
 
     job: Job
     tokenized: list[Tokenized] = field(default_factory=list[Tokenized])
     texts: list[Text] = field(default_factory=list[Text])
     grammar: CompiledGrammar | None = None
     refusal: RefusalError | None = None
-    long_item: LongItem | None = None
+    long_item: Iterator[Tokenized | None] | None = None
 
     @property
     def key(self) -> KeyShare:
@@ -54,8 +55,8 @@ class JobInputs:
         return self.refusal is not None or self.job.ended or len(self.tokenized) == len(self.texts)
 
     def next_texts(self) -> list[WholeText]:
-        """The next texts, about `SLICE_CHARACTERS` of them, for a call that tokenizes those of
-        other jobs too. None where `next_part` is due."""
+        """The next texts, about `SLICE_CHARACTERS`, for one call with those of other jobs. It is
+        empty where `next_part` is due."""
         texts: list[WholeText] = []
         for text in self._next_slice():
             if isinstance(text, TextPieces) or _length_of(text) > SLICE_CHARACTERS:
@@ -72,8 +73,8 @@ class JobInputs:
             self.tokenized += tokenize_pieces(tokenizer, pieces, options, max_model_len)
             return
         if self.long_item is None:
-            self.long_item = LongItem(tokenizer, text, options, max_model_len)
-        if (whole := self.long_item.step()) is not None:
+            self.long_item = tokenize_long(tokenizer, text, options, max_model_len)
+        if (whole := next(self.long_item)) is not None:
             self.tokenized.append(whole)
             self.long_item = None
 
@@ -87,15 +88,14 @@ class JobInputs:
 
 
 class TokenizerThreads:
-    """Two threads, one for jobs with long texts, so that they delay no short ones. They do what
-    would hold the loop up, and end when nobody holds this object.
-    """
+    """Two threads that end when nobody holds this object. One is for jobs with long texts, so that
+    they delay no short ones."""
 
     def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
         """Texts of more than `max_model_len` tokens need not be tokenized further than that."""
-        self._tokenized: Mailbox[JobInputs] = Mailbox()
+        self._ready: Mailbox[JobInputs] = Mailbox()
         self._short, self._long = (
-            self._started_lane(name, _Lane(tokenizer, max_model_len, self._tokenized))
+            self._started_lane(name, _Lane(tokenizer, max_model_len, self._ready))
             for name in ("tokenize-short", "tokenize-long")
         )
 
@@ -106,11 +106,10 @@ class TokenizerThreads:
 
     def fileno(self) -> int:
         """Readable when `take` has something, for the loop's poller."""
-        return self._tokenized.fileno()
+        return self._ready.fileno()
 
     def put(self, job: Job, texts: list[Text]) -> JobInputs | None:
-        """Queue a job's texts. Returns its inputs at once where there is nothing to wait for: a job
-        of ids has no texts."""
+        """Queue a job's texts. Returns its inputs at once where it has none."""
         if not texts:
             return JobInputs(job, given_ids(job.message))
         long = any(_length_of(text) > SLICE_CHARACTERS for text in texts)
@@ -119,14 +118,12 @@ class TokenizerThreads:
 
     def take(self) -> list[JobInputs]:
         """The inputs that became ready, or are refused, since the last call."""
-        return self._tokenized.take()
+        return self._ready.take()
 
 
 class _Lane:
     """A thread that tokenizes. API keys take turns, and the jobs of each are served slice by slice
-    in rotation. One call encodes a slice of each: the tokenizer fans a batch out over its own
-    threads.
-    """
+    in rotation. One call encodes a slice of each, in threads of the library."""
 
     def __init__(
         self, tokenizer: Tokenizer, max_model_len: int, tokenized: Mailbox[JobInputs]
@@ -168,12 +165,11 @@ class _Lane:
                 over.append(job)
             else:
                 active.put(job, job.key)
-        if over:
-            self._tokenized.put(*over)
+        self._tokenized.put(*over)
 
     def _encode(self, parts: list[_Part], special: bool) -> None:
-        """Encode the texts of jobs that agree about special tokens with one call. If that fails
-        those of each job are encoded alone, and the job whose text has failed is refused."""
+        """Encode the texts of jobs that agree about special tokens with one call. If it fails those
+        of each job are encoded alone, and the job whose text has failed is refused."""
         batch = [text for _, texts in parts for text in texts]
         try:
             encodings = iter(self._tokenizer.encodings(batch, add_special_tokens=special))

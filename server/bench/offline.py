@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.messages import JobOptions, RowOutput, SamplingParams
+from engine_core.messages import JobOptions, ResetCache, RowOutput, SamplingParams
 from engine_core.refusal import RefusalError
 from server.batches.progress import Progress
 from server.bench.measurement import BenchError, Figures, counted, milliseconds, next_beat
@@ -210,7 +210,7 @@ class OfflineRunner:
         engine refuses it or fails.
         """
         work = self._work(case, offline_prompts(case))
-        self.engine.client.reset_cache()
+        self.engine.client.send(ResetCache())
         before = await next_beat(self.engine.client)
         figures = await timed(case.name, work)
         after = await next_beat(self.engine.client)

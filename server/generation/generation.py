@@ -53,12 +53,12 @@ class Generation:
         self._plan = plan
         self._stream = stream
         self._unread: Iterator[RowOutput] = iter(())
-        self._expired = not stream.prompt_ids
-        record.held_bytes, record.ignored = stream.held_bytes, stream.ignored
-        self._prompt_tokens = stream.prompt_tokens
+        self._expired = not stream.answer.prompt_ids
+        record.held_bytes, record.ignored = stream.held_bytes, stream.answer.ignored
+        self._prompt_tokens = stream.answer.prompt_tokens
         if self._expired:
             plan = msgspec.structs.replace(plan, echo=False)
-        prompt_ids = stream.prompt_ids or [b""] * len(plan.prompts)
+        prompt_ids = stream.answer.prompt_ids or [b""] * len(plan.prompts)
         prompts = [Prompt(model, plan, position, ids) for position, ids in enumerate(prompt_ids)]
         rows = [prompt for prompt in prompts for _ in range(plan.width)]
         self.choices = [Choice(row, prompt, model, plan) for row, prompt in enumerate(rows)]

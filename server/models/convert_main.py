@@ -50,7 +50,7 @@ def main() -> int:
 
 def convert(folder: Path, target: Path) -> None:
     """Convert the tokenizer in `folder` into the file `target`. Raises ConversionError,
-    or GrowthError."""
+    or ValueError."""
     original: Any = AutoTokenizer.from_pretrained(
         folder, local_files_only=True, trust_remote_code=False
     )

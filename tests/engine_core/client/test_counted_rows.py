@@ -23,14 +23,16 @@ from engine_core.refusal import RefusalError
 from engine_core.schedulers.batches import EncodeBatch
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from engine_core.workflows.base import workflow_for
+from engine_core.workflows.tokenizer_threads import Text
 from tests.engine_core.client.test_engine_client import connected, int32
 from tests.engine_core.configs import MODEL, execution_config
-from tests.patience import PATIENCE
 from workers.contract.config import Task
 from workers.contract.messages import EmbedOutput, EmbedSparseOutput
 
 Row = Sequence[tuple[float, float]]
 STATES: list[Row] = [[(0, 0), (1, -1)], [(2, -2)], [(3, -3), (4, -4), (5, -5)]]
+VECTORS: list[Row] = [[(0, 1)], [(2, 3)], [(4, 5)]]
+"""One each, which is not counted."""
 ENTRIES: list[Row] = [[(3, 0.5), (40, 2)], [], [(0, 1)], [(7, 3), (8, 4), (49, 5)]]
 
 
@@ -40,24 +42,18 @@ def packed(rows: Sequence[Row]) -> tuple[bytes, bytes]:
     return values.tobytes(), int32(map(len, rows))
 
 
-class Recorder(Outbox):
-    """Keeps each job's part, and who failed."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda job: None)
-        self.parts: dict[int, EncodedRows] = {}
-        self.failed: list[int] = []
-
-    def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
-        if (had := self.parts.get(part.job)) is not None:
-            joined = (had.rows + part.rows, had.values + part.values, had.counts + part.counts)
-            part = EncodedRows(part.job, *joined)
-        self.parts[part.job] = part
-        super().encoded(job, part, rows)
-
-    def fail_not_finite(self, job: Job) -> None:
-        self.failed.append(job.message.id)
-        super().fail_not_finite(job)
+def update(
+    scheduler: PrefillOnlyScheduler, batch: EncodeBatch, output: EmbedOutput | EmbedSparseOutput
+) -> tuple[dict[int, EncodedRows], list[int]]:
+    """What a step's output tells the client: each job's parts, joined, and which jobs failed."""
+    outbox, parts = Outbox(lambda job: None), dict[int, EncodedRows]()
+    scheduler.update(batch, output, outbox)
+    ((_, outputs),) = outbox.take()
+    for part in outputs.encoded:
+        had = parts.get(part.job, EncodedRows(part.job, b"", b""))
+        joined = (had.rows + part.rows, had.values + part.values, had.counts + part.counts)
+        parts[part.job] = EncodedRows(part.job, *joined)
+    return parts, [failed.id for failed in outputs.failed]
 
 
 def scheduled(
@@ -84,31 +80,24 @@ def test_a_step_returns_vectors_and_states_of_other_sizes() -> None:
     vectors = np.array([[row, -row] for row in range(4)], np.float32)
     states = np.arange(4, dtype=np.float32).repeat(3)
     output = EmbedOutput(batch.step, vectors=vectors.tobytes(), states=states.tobytes())
-    scheduler.update(batch, output, recorder := Recorder())
-    assert recorder.parts == {
+    assert update(scheduler, batch, output)[0] == {
         1: EncodedRows(1, int32([0, 1]), vectors[[0, 3]].tobytes()),
         2: EncodedRows(2, int32([0, 1]), states.tobytes(), int32([3, 1])),
     }
-
-
-def test_a_step_without_states_says_nothing_of_them() -> None:
     scheduler, batch = scheduled("embed", [4, 2])
-    assert scheduler.build(batch).token_states == b""
-    assert batch.num_states.tolist() == [0, 0]
+    assert scheduler.build(batch).token_states == b"", "without states nothing is said of them"
 
 
-def sparse(rows: Sequence[Row], *jobs: int) -> Recorder:
+def sparse(rows: Sequence[Row], *jobs: int) -> tuple[dict[int, EncodedRows], list[int]]:
     """One step of jobs with so many rows each, whose rows come to `rows`."""
     scheduler, batch = scheduled("embed_sparse", *([1] * count for count in jobs))
     entries, counts = packed(rows)
-    output = EmbedSparseOutput(batch.step, entries=entries, counts=counts)
-    scheduler.update(batch, output, recorder := Recorder())
-    return recorder
+    return update(scheduler, batch, EmbedSparseOutput(batch.step, entries=entries, counts=counts))
 
 
 @pytest.mark.parametrize("rows", [ENTRIES, [[], [], [], []]], ids=["some", "none"])
 def test_each_job_is_told_its_own_entries(rows: list[Row]) -> None:
-    assert sparse(rows, 2, 2).parts == {
+    assert sparse(rows, 2, 2)[0] == {
         job: EncodedRows(job, int32([0, 1]), *packed(own))
         for job, own in ((1, rows[:2]), (2, rows[2:]))
     }
@@ -116,17 +105,20 @@ def test_each_job_is_told_its_own_entries(rows: list[Row]) -> None:
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_only_the_job_with_a_row_that_is_not_finite_fails(number: float) -> None:
-    recorder = sparse([[(1, 1)], [(1, number), (2, 1)], [(3, 1)]], 1, 1, 1)
-    assert recorder.failed == [2]
-    assert list(recorder.parts) == [1, 3]
+    parts, failed = sparse([[(1, 1)], [(1, number), (2, 1)], [(3, 1)]], 1, 1, 1)
+    assert ([*parts], failed) == ([1, 3], [2])
 
 
 TASKS = [("embed", True), ("embed_sparse", False)]
 
 
-@pytest.mark.parametrize(("task", "states"), TASKS)
-async def test_values_are_put_together_by_item(tmp_path: Path, task: Task, states: bool) -> None:
-    own = STATES if states else ENTRIES[:3]
+@pytest.mark.parametrize(
+    ("task", "states", "own"),
+    [("embed", True, STATES), ("embed_sparse", False, ENTRIES[:3]), ("embed", False, VECTORS)],
+)
+async def test_values_are_put_together_by_item(
+    tmp_path: Path, task: Task, states: bool, own: list[Row]
+) -> None:
     async with connected(tmp_path, task) as (client, script):
         call = asyncio.create_task(client.encode(texts=["a", "b", "c"], token_states=states))
         job = await script.job()
@@ -134,11 +126,12 @@ async def test_values_are_put_together_by_item(tmp_path: Path, task: Task, state
         assert job.token_states == states
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3], dropped=[0, 4, 0])]))
         for rows in ([2, 0], [1]):
-            part = EncodedRows(job.id, int32(rows), *packed([own[row] for row in rows]))
+            values, counts = packed([own[row] for row in rows])
+            part = EncodedRows(job.id, int32(rows), values, b"" if own is VECTORS else counts)
             await script.send(Outputs(encoded=[part]))
-        encoded = await asyncio.wait_for(call, PATIENCE)
+        encoded = await call
         assert encoded.values.tolist() == [list(value) for row in own for value in row]
-        assert encoded.counts == [len(row) for row in own]
+        assert encoded.counts == ([] if own is VECTORS else [len(row) for row in own])
         assert (encoded.prompt_tokens, encoded.dropped) == ([2, 1, 3], [0, 4, 0])
 
 
@@ -155,27 +148,23 @@ async def test_a_job_of_too_many_values_is_aborted(
         parts = [EncodedRows(job.id, int32([row]), *packed([[(1, 1), (2, 2)]])) for row in range(3)]
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 2, 2])], encoded=parts))
         with pytest.raises(RefusalError, match=said) as refused:
-            await asyncio.wait_for(call, PATIENCE)
+            await call
         assert refused.value.code == "too_large"
         assert await script.receive() == Abort([job.id])
 
 
-@pytest.mark.parametrize(
-    ("query", "texts"),
-    [
-        (None, ["a", "b"]),
-        ("q", [("q", "a"), ("q", "b")]),
-        (["p", "q"], [("p", "a"), ("q", "b")]),
-    ],
-)
-def test_a_cross_encoder_takes_texts_alone_and_in_pairs(
-    query: str | list[str] | None, texts: list[str | tuple[str, str]]
-) -> None:
+def test_a_cross_encoder_takes_texts_alone_and_in_pairs() -> None:
     workflow = workflow_for("classify", has_kv_cache=False)
     processor = workflow.processor(execution_config(task="classify"), 0)
-    assert processor.texts(EncodeJob(1, texts=["a", "b"], query=query)) == texts
+
+    def texts_of(query: str | list[str] | None) -> list[Text]:
+        return processor.texts(EncodeJob(1, texts=["a", "b"], query=query))
+
+    assert texts_of(None) == ["a", "b"]
+    assert texts_of("q") == [("q", "a"), ("q", "b")]
+    assert texts_of(["p", "q"]) == [("p", "a"), ("q", "b")]
     with pytest.raises(RefusalError):
-        processor.texts(EncodeJob(1, texts=["a", "b"], query=["q"]))
+        texts_of(["q"])
     with pytest.raises(RefusalError):
         workflow.check(EncodeJob(1, texts=["a"], token_states=True))
 

@@ -4,7 +4,6 @@ import gc
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import astuple
 
 import pytest
 
@@ -15,7 +14,7 @@ from engine_core.refusal import RefusalError
 
 FIELDS = ("overloaded", "the queue is full", "prompt[1]", 2.5)
 
-Ask = Callable[[], Awaitable[object]]
+Ask = Callable[[], Awaitable[object] | None]
 
 
 class Texts:
@@ -25,11 +24,7 @@ class Texts:
 def of_an_outcome() -> Ask:
     outcome: Outcome[None] = Outcome()
     outcome.set(RefusalError(*FIELDS))
-
-    async def ask() -> None:
-        await outcome
-
-    return ask
+    return lambda: outcome
 
 
 def of_a_stream() -> Ask:
@@ -41,25 +36,13 @@ def of_a_stream() -> Ask:
 def of_a_breaker() -> Ask:
     breaker = CircuitBreaker(lambda: 0.0)
     breaker.refused(0, RefusalError(*FIELDS))
-
-    async def ask() -> None:
-        breaker.check(0)
-
-    return ask
+    return lambda: breaker.check(0)
 
 
 def of_a_client() -> Ask:
     client = EngineClient("ipc://nowhere")
     client.abort_all(RefusalError(*FIELDS))
     return lambda: client.generate(SamplingParams(), texts=["a"])
-
-
-def test_a_copy_says_the_same_and_leads_nowhere() -> None:
-    with pytest.raises(RefusalError, match="the queue is full") as raised:
-        raise RefusalError(*FIELDS)
-    copy = raised.value.copy()
-    assert astuple(copy) == FIELDS
-    assert copy.__traceback__ is None
 
 
 @pytest.mark.parametrize("keeper", [of_an_outcome, of_a_stream, of_a_breaker, of_a_client])
@@ -73,7 +56,8 @@ async def test_a_refusal_that_is_kept_is_raised_without_the_frames_of_others(
         texts = Texts()
         texts_of_each.append(weakref.ref(texts))
         with suppress(RefusalError):
-            await ask()
+            if (answer := ask()) is not None:
+                await answer
             pytest.fail("it is refused")
 
     gc.disable()

@@ -1,7 +1,9 @@
 """Which layers each stage gets, from what the stages measured."""
 
+import itertools
 import logging
 from collections.abc import Sequence
+from operator import sub
 from typing import Any
 
 import msgspec
@@ -82,13 +84,11 @@ def test_no_other_partition_has_a_faster_slowest_stage(num_stages: int, head: fl
     stages, even = [costs(head=head)] * num_stages, even_split(12, num_stages)
 
     def time(layers: Sequence[int]) -> float:
-        weighted = ((3, "decode"), (1, "prompts"))
         # What all stages take is the same in any partition: the units are those of the even split.
-        units = {"decode": 12 + head + 0.01, "prompts": 12 + 0.01 - 0.6}
         return max(
             sum(
-                weight * (count + (s == 0) * 0.01 + (s == num_stages - 1) * end) / units[kind]
-                for (weight, kind), end in zip(weighted, (head, -0.6), strict=True)
+                weight * (count + (s == 0) * 0.01 + (s == num_stages - 1) * end) / (12.01 + end)
+                for weight, end in ((3, head), (1, -0.6))
             )
             for s, count in enumerate(layers)
         )
@@ -101,13 +101,8 @@ def test_no_other_partition_has_a_faster_slowest_stage(num_stages: int, head: fl
 
 def partitions(num_layers: int, num_stages: int) -> list[tuple[int, ...]]:
     """All of them, each stage with one layer or more."""
-    if num_stages == 1:
-        return [(num_layers,)]
-    return [
-        (first, *rest)
-        for first in range(1, num_layers - num_stages + 2)
-        for rest in partitions(num_layers - first, num_stages - 1)
-    ]
+    ends = itertools.combinations(range(1, num_layers), num_stages - 1)
+    return [tuple(map(sub, (*each, num_layers), (0, *each))) for each in ends]
 
 
 def test_stages_of_one_device_differ_by_noise_alone() -> None:
@@ -153,46 +148,39 @@ def connected(stages: Sequence[StageCosts | None]) -> list[WorkerConnected]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "stages", "layers", "logged"),
+    ("changes", "stages", "layers"),
     [
-        ({}, [costs(head=2.4)] * 2, [17, 15],
-         ["17, 15; expected to be busy: decoding 98%, 100%; prompts 100%, 85%"]),
-        ({"stage_layers": (1, 31)}, [None, None], [1, 31], ["1, 31"]),
-        ({}, [None] * 3, [11, 11, 10], ["11, 11, 10"]),
-        ({}, [None], [32], []),
+        ({}, [costs(head=2.4)] * 2, [17, 15]),
+        ({"stage_layers": (1, 31)}, [None, None], [1, 31]),
+        ({}, [None] * 3, [11, 11, 10]),
+        ({}, [None], [32]),
     ],
     ids=["measured", "asked for", "nothing measured", "one stage"],
-)  # fmt: skip
-def test_the_log_names_layers_and_busy_shares(
-    caplog: pytest.LogCaptureFixture, changes: dict[str, Any], stages: list[StageCosts | None],
-    layers: list[int], logged: list[str],
-) -> None:  # fmt: skip
+)
+def test_the_log_names_the_layers_of_several_stages(
+    caplog: pytest.LogCaptureFixture, changes: Any, stages: list[Any], layers: list[int]
+) -> None:
     caplog.set_level(logging.INFO)
     assert stage_shares(execution(**changes), connected(stages)) == shares_of(layers)
-    assert caplog.messages == [f"layers by stage: {each}" for each in logged]
+    line = f"layers by stage: {', '.join(map(str, layers))}"
+    assert caplog.messages == [line] * (len(layers) > 1)
 
 
-def unmeasured(own: StageCosts) -> StageCosts:
-    """What a stage sends that had no time for `own`."""
-
-    def none(part: PartCosts) -> PartCosts:
-        return PartCosts(0.0, 0.0, part.weight_bytes)
-
-    return StageCosts(none(own.layer), none(own.embedding), none(own.head), own.kv_block_bytes)
+def unmeasured(*sizes: int) -> StageCosts:
+    """What a stage sends that had no time."""
+    return StageCosts(*(PartCosts(0.0, 0.0, size) for size in sizes), kv_block_bytes=0)
 
 
 def test_weights_stand_for_times_if_one_stage_had_none(caplog: pytest.LogCaptureFixture) -> None:
-    stages = [costs(decode=0.001, prompts=0.002)] * 3
-    shares = stage_shares(execution(), connected([*stages, unmeasured(stages[0])]))
+    measured = costs(decode=0.001, prompts=0.002)
+    sizes = (part.weight_bytes for part in (measured.layer, measured.embedding, measured.head))
+    shares = stage_shares(execution(), connected([*[measured] * 3, unmeasured(*sizes)]))
     assert shares == shares_of([8, 9, 8, 7])
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "could not measure layers in time" in warning.message
 
 
 def test_by_weights_the_head_of_an_encoder_counts_on_prompts() -> None:
-    layer, embedding, head = (
-        PartCosts(0.0, 0.0, size) for size in (14_000_000, 47_000_000, 48_000_000)
-    )
-    stages = [StageCosts(layer, embedding, head, 0)] * 2
+    stages = [unmeasured(14_000_000, 47_000_000, 48_000_000)] * 2
     encoder = execution(12, task="embed_sparse")
     assert stage_shares(encoder, connected(stages)) == shares_of([8, 4])

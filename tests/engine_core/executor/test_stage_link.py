@@ -3,7 +3,7 @@ Which stage was lost first."""
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +59,8 @@ class Stages:
                 while not (starting.done() or dealer.poll(10)):
                     pass
                 if not starting.done():
-                    self._answer(stage)
+                    self.allocated.append(self._receive(stage, AllocateKV).num_blocks)
+                    self.send(stage, WorkerReady(stage))
             yield executor, starting.result()
 
     @contextmanager
@@ -67,12 +68,23 @@ class Stages:
         self, num_stages: int, **changes
     ) -> Iterator[tuple[StageLink, "Future[Capacity]"]]:
         """While no stage is connected to its neighbours yet."""
-        executor = self._executor(num_stages, **changes)
+        config = engine_config(
+            num_stages=num_stages,
+            model=msgspec.structs.replace(MODEL, num_layers=2 * num_stages),
+            worker_endpoint=self._endpoint,
+            block_size=4,
+            **changes,
+        )
+        executor = StageLink(config, self._context)
         try:
             with ThreadPoolExecutor(1) as thread:
                 starting = thread.submit(executor.start)
                 for stage in range(num_stages):
-                    self._begin(stage)
+                    dealer = self._context.socket(zmq.DEALER)
+                    dealer.setsockopt(zmq.IDENTITY, b"stage-%d" % stage)
+                    dealer.connect(self._endpoint)
+                    self._dealers.append(dealer)
+                    self.send(stage, WorkerBeat(stage, -1))
                 yield executor, starting
         finally:
             executor.close()
@@ -86,29 +98,8 @@ class Stages:
             dealer.close(0)
         self._context.term()
 
-    def _executor(self, num_stages: int, **changes) -> StageLink:
-        config = engine_config(
-            num_stages=num_stages,
-            model=msgspec.structs.replace(MODEL, num_layers=2 * num_stages),
-            worker_endpoint=self._endpoint,
-            block_size=4,
-            **changes,
-        )
-        return StageLink(config, self._context)
-
-    def _begin(self, stage: int) -> None:
-        dealer = self._context.socket(zmq.DEALER)
-        dealer.setsockopt(zmq.IDENTITY, b"stage-%d" % stage)
-        dealer.connect(self._endpoint)
-        self._dealers.append(dealer)
-        self.send(stage, WorkerBeat(stage, -1))
-
     def send(self, stage: int, message: FromWorker) -> None:
         self._dealers[stage].send(msgspec.msgpack.encode(message))
-
-    def _answer(self, stage: int) -> None:
-        self.allocated.append(self._receive(stage, AllocateKV).num_blocks)
-        self.send(stage, WorkerReady(stage))
 
     def _receive(self, stage: int, kind: type[AnswerT]) -> AnswerT:
         message = msgspec.msgpack.decode(self._dealers[stage].recv(), type=ToWorker)
@@ -123,18 +114,11 @@ def stages(tmp_path: Path) -> Iterator[Stages]:
     stages.close()
 
 
-def test_the_tightest_stage_decides(stages: Stages) -> None:
-    capacity = stages.start([90_999, 70_999, 80_000], max_model_len=100)
+def test_each_gets_its_layers_and_the_tightest_decides_on_blocks(stages: Stages) -> None:
+    capacity = stages.start([90_999, 70_999, 80_000], max_model_len=100, stage_layers=(1, 4, 1))
     assert capacity == Capacity(weight_bytes=30, num_blocks=70)
     assert stages.allocated == [70, 70, 70]
-
-
-@pytest.mark.parametrize(("asked", "layers"), [((), [2, 2, 2]), ((1, 4, 1), [1, 4, 1])])
-def test_layers_are_split_evenly_or_as_asked(
-    stages: Stages, asked: tuple[int, ...], layers: list[int]
-) -> None:
-    stages.start([90_000] * 3, stage_layers=asked)
-    assert stages.shares == shares_of(layers)
+    assert stages.shares == shares_of([1, 4, 1])
 
 
 def test_no_more_blocks_than_could_be_used(stages: Stages) -> None:
@@ -165,28 +149,18 @@ def test_a_cache_without_one_block_is_an_error_with_the_numbers(
 
 
 BROKEN = "nothing comes from stage 1"
-Event = Callable[[Stages], None]
+NOTICED = WorkerFailed(2, BROKEN, neighbour_lost=True)
+LAST_WORDS = WorkerFailed(1, "the device has failed")
+GOES = None
+"""The process of stage 1 ends."""
 
 
-def go(stages: Stages) -> None:
-    """The process of stage 1 ends."""
-    stages.lose(1)
-
-
-def notice(stages: Stages) -> None:
-    """Stage 2 finds its link to stage 1 broken."""
-    stages.send(2, WorkerFailed(2, BROKEN, neighbour_lost=True))
-
-
-def speak(stages: Stages) -> None:
-    """Stage 1 sends its last words, behind those of its neighbour."""
-    notice(stages)
-    stages.send(1, WorkerFailed(1, "the device has failed"))
-
-
-def happen(stages: Stages, events: Sequence[Event]) -> None:
+def happen(stages: Stages, *events: WorkerFailed | None) -> None:
     for event in events:
-        event(stages)
+        if event is None:
+            stages.lose(1)
+        else:
+            stages.send(event.stage, event)
         time.sleep(0.02)
 
 
@@ -202,29 +176,31 @@ def poll_until_lost(executor: StageLink) -> NoReturn:
 @pytest.mark.parametrize(
     ("events", "cause"),
     [
-        ((go,), "worker 1 of m has gone"),
-        ((notice, go), "worker 1 of m has gone"),
-        ((go, notice), "worker 1 of m has gone"),
-        ((speak, go), "stage 1: the device has failed"),
-        ((notice,), f"stage 2: {BROKEN}"),
+        ((GOES,), "worker 1 of m has gone"),
+        ((NOTICED, GOES), "worker 1 of m has gone"),
+        ((GOES, NOTICED), "worker 1 of m has gone"),
+        ((NOTICED, LAST_WORDS, GOES), "stage 1: the device has failed"),
+        ((NOTICED,), f"stage 2: {BROKEN}"),
     ],
     ids=["it goes", "noticed first", "noticed later", "last words", "all live"],
 )
-def test_the_cause_of_a_loss_is_named(stages: Stages, events: Sequence[Event], cause: str) -> None:
+def test_the_cause_of_a_loss_is_named(
+    stages: Stages, events: tuple[WorkerFailed | None], cause: str
+) -> None:
     with stages.started([50_000] * 3, name="m") as (executor, _), ThreadPoolExecutor(1) as thread:
-        thread.submit(happen, stages, events)
+        thread.submit(happen, stages, *events)
         with pytest.raises(WorkerLostError) as lost:
             poll_until_lost(executor)
     assert str(lost.value) == cause
 
 
-@pytest.mark.parametrize("events", [(notice, go), (go, notice)])
+@pytest.mark.parametrize("events", [(NOTICED, GOES), (GOES, NOTICED)])
 def test_a_stage_that_goes_while_all_connect_is_named(
-    stages: Stages, events: Sequence[Event]
+    stages: Stages, events: tuple[WorkerFailed | None]
 ) -> None:
     with stages.connecting(3, name="m") as (_, starting):
         time.sleep(0.1)
-        happen(stages, events)
+        happen(stages, *events)
         with pytest.raises(WorkerLostError, match=r"^worker 1 of m has gone$"):
             starting.result(PATIENCE)
 

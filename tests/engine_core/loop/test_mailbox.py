@@ -12,12 +12,10 @@ import pytest
 from engine_core.loop.fair_queue import Mailbox
 from engine_core.loop.jobs import Job
 from engine_core.messages import EncodeJob, GenerateJob, Grammar, SamplingParams
-from engine_core.structured.grammar import CompiledGrammar
-from engine_core.structured.schema_tree import GrammarError
-from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.workflows.compiler_threads import CompilerThreads
-from engine_core.workflows.tokenizer_threads import JobInputs, TokenizerThreads
+from engine_core.workflows.generate import DecoderPreprocessor
+from engine_core.workflows.tokenizer_threads import TokenizerThreads
+from tests.engine_core.configs import execution_config
 from tests.engine_core.workflows.test_tokenizer_threads import raw_tokenizer
 from tests.patience import PATIENCE
 
@@ -76,21 +74,16 @@ def tokenizing() -> TokenizerThreads:
     return threads
 
 
-def compiling() -> CompilerThreads:
-    def refuse(grammar: Grammar) -> CompiledGrammar:
-        raise GrammarError("it is bad")
-
-    threads = CompilerThreads(refuse)
-    grammar = Grammar("regex", "a", "regex")
-    params = SamplingParams(grammar=grammar)
-    job = Job(b"", GenerateJob(1, params=params, ids=[b""]), 1, 0)
-    threads.put(JobInputs(job, [Tokenized(b"")]), grammar)
+def compiling() -> TokenizerThreads:
+    threads = DecoderPreprocessor(execution_config(), Tokenizer(raw_tokenizer(None)))
+    params = SamplingParams(grammar=Grammar("regex", "a", "regex"))
+    threads.put(Job(b"", GenerateJob(1, params=params, ids=[b""]), 1, 0), [])
     return threads
 
 
 @pytest.mark.parametrize("start", [tokenizing, compiling])
 def test_threads_and_descriptors_go_with_their_owner(
-    start: Callable[[], TokenizerThreads | CompilerThreads],
+    start: Callable[[], TokenizerThreads],
 ) -> None:
     before = set(threading.enumerate())
     owners = [start() for _ in range(20)]

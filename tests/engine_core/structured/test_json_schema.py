@@ -10,15 +10,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import (
-    Base64Bytes,
-    BaseModel,
-    Field,
-    IPvAnyAddress,
-    SecretStr,
-    TypeAdapter,
-    conint,
-)
+from pydantic import Base64Bytes, BaseModel, Field, IPvAnyAddress, SecretStr, TypeAdapter, conint
 
 from engine_core.messages import SamplingParams
 from engine_core.structured.json_schema import rewritten
@@ -102,9 +94,8 @@ def test_a_format_that_is_not_followed_is_an_annotation(name: str) -> None:
 @pytest.mark.parametrize("more", [{}, {"pattern": "Z$"}, {"pattern": "Z$", "allOf": [{}]}])
 def test_no_minute_has_61_seconds(more: dict[str, Any]) -> None:
     moment = {"type": "string", "format": "date-time", **more}
-    assert fits(moment, "2024-02-29T23:59:59Z")
-    assert not fits(moment, "2024-02-29T23:59:60Z")
-    assert fits(moment, "2024-02-29T23:59:59+01:00") == (not more)
+    seconds = [fits(moment, f"2024-02-29T23:59:{end}") for end in ("59Z", "60Z", "59+01:00")]
+    assert seconds == [True, False, not more]
     assert not fits({"type": "string", "format": "time"}, "23:59:60Z")
 
 
@@ -120,8 +111,8 @@ def test_names_of_an_enum_become_optional_properties() -> None:
     for value in ({"a": 1}, {"b": True}, {"z": None}, {"d": 1}):
         assert not fits(schema, value)
     assert not fits(schema | {"required": ["b"]}, {"a": True})
-    assert fits(schema | {"additionalProperties": False}, {"a": True})
-    assert not fits(schema | {"additionalProperties": False}, {"b": 1})
+    closed = schema | {"additionalProperties": False}
+    assert [fits(closed, value) for value in ({"a": True}, {"b": 1})] == [True, False]
 
 
 def test_names_within_names_do_not_multiply() -> None:

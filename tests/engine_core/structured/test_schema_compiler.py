@@ -1,6 +1,7 @@
 """The keyword of a schema that is at fault, and what `strict: false` leaves out."""
 
 import json
+import re
 import time
 from typing import Any
 
@@ -105,9 +106,8 @@ def test_what_can_be_held_beside_faults_is_held() -> None:
 )
 def test_what_is_no_schema_is_refused_even_so(schema: Any, path: str) -> None:
     for kind in ("json_schema", "loose_json_schema"):
-        with pytest.raises(GrammarError) as caught:
+        with pytest.raises(GrammarError, match=re.escape(path)):
             compiled(schema, kind)
-        assert path in str(caught.value)
 
 
 def test_a_search_that_takes_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,28 +7,33 @@ from hypothesis import strategies as st
 from engine_core.loop.jobs import Job
 from engine_core.messages import Grammar, SamplingParams
 from tests.engine_core.driver import prompt_of
-from tests.engine_core.grammars import END, GRAMMARS, matches, reference_within
+from tests.engine_core.grammars import GRAMMARS, matches, reference_within
 from tests.engine_core.masked_driver import COMPILER, STOPS, MaskedDriver, params_of
 from tests.engine_core.simulated_model import next_token, reference
 
-CHOICE, DIGITS, LETTERS, SCHEMA, LONG = GRAMMARS
+CHOICE, DIGITS, _, SCHEMA, LONG = GRAMMARS
+
+
+def served(*jobs: SamplingParams, num_blocks: int = 64, stages: int = 1) -> MaskedDriver:
+    """Constrained jobs, of which each has a prompt of its own, until all have ended."""
+    driver = MaskedDriver(num_blocks=num_blocks, stages=stages)
+    for job, params in enumerate(jobs):
+        driver.constrain(job, prompt_of(5, job), params)
+    driver.drain()
+    driver.assert_idle()
+    return driver
 
 
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda g: g.source[:12])
 def test_the_text_matches_and_is_the_reference(grammar: Grammar, stages: int) -> None:
-    driver = MaskedDriver(num_blocks=64, stages=stages)
-    for seed in range(6):
-        driver.constrain(seed, prompt_of(5, seed), params_of(grammar))
-    driver.drain()
-    for seed in range(6):
-        text, finish = reference_within(COMPILER, prompt_of(5, seed), params_of(grammar))
-        assert driver.text(seed) == text
-        assert driver.finish_reason(seed) == finish
+    driver = served(*[params_of(grammar)] * 6, stages=stages)
+    for job in range(6):
+        text, finish = reference_within(COMPILER, prompt_of(5, job), params_of(grammar))
+        assert (driver.text(job), driver.finish_reason(job)) == (text, finish)
         if finish == "stop":
-            assert matches(grammar, driver.decoded(seed))
-    assert any(driver.finish_reason(seed) == "stop" for seed in range(6))
-    driver.assert_idle()
+            assert matches(grammar, driver.decoded(job))
+    assert any(driver.finish_reason(job) == "stop" for job in range(6))
 
 
 def test_a_step_without_constrained_rows_carries_and_owes_nothing() -> None:
@@ -42,33 +47,19 @@ def test_a_step_without_constrained_rows_carries_and_owes_nothing() -> None:
 
 
 def test_a_complete_text_ends_without_an_end_token() -> None:
-    driver = MaskedDriver(num_blocks=16)
-    driver.constrain(1, prompt_of(5), params_of(DIGITS, ends=frozenset()))
-    driver.drain()
-    assert driver.finish_reason(1) == "stop"
-    assert driver.outputs[1][-1].token == -1
-    assert len(driver.decoded(1)) == 4
+    driver = served(params_of(DIGITS, ends=frozenset()))
+    assert driver.finish_reason(0) == "stop"
+    assert driver.outputs[0][-1].token == -1
+    assert len(driver.decoded(0)) == 4
 
 
 @pytest.mark.parametrize(("grammar", "finish"), [(SCHEMA, "length"), (CHOICE, "stop")])
 def test_max_tokens_may_cut_the_text(grammar: Grammar, finish: str) -> None:
     """A text that is complete with its last token has stopped."""
-    driver = MaskedDriver(num_blocks=16)
-    whole, _ = reference_within(COMPILER, prompt_of(5), params_of(CHOICE, 9))
-    driver.constrain(1, prompt_of(5), params_of(grammar, max_tokens=len(whole)))
-    driver.drain()
-    assert len(driver.text(1)) == len(whole)
-    assert driver.finish_reason(1) == finish
-
-
-def test_ignore_eos_goes_on_while_the_grammar_does() -> None:
-    driver = MaskedDriver(num_blocks=16)
-    driver.constrain(1, prompt_of(5), params_of(LETTERS, ignore_eos=True))
-    driver.constrain(2, prompt_of(6), params_of(LETTERS))
-    driver.drain()
-    assert END not in driver.text(1)
-    assert driver.text(2)[-1] == END
-    assert matches(LETTERS, driver.decoded(2))
+    whole, _ = reference_within(COMPILER, prompt_of(5, 0), params_of(CHOICE, 9))
+    driver = served(params_of(grammar, max_tokens=len(whole)))
+    assert len(driver.text(0)) == len(whole)
+    assert driver.finish_reason(0) == finish
 
 
 def test_a_token_outside_the_grammar_fails_its_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,14 +77,11 @@ def test_a_token_outside_the_grammar_fails_its_job_alone(monkeypatch: pytest.Mon
 
 
 def test_preemption_changes_no_text() -> None:
-    driver = MaskedDriver(num_blocks=8)
     params = params_of(LONG, max_tokens=20)
-    for job in (1, 2, 3):
-        driver.constrain(job, prompt_of(7, seed=job), params)
-    driver.drain()
+    driver = served(*[params] * 6, num_blocks=8)
     assert driver.scheduler.usage().preemptions > 0
-    for job in (1, 2, 3):
-        assert driver.text(job) == reference_within(COMPILER, prompt_of(7, seed=job), params)[0]
+    for job in range(6):
+        assert driver.text(job) == reference_within(COMPILER, prompt_of(5, job), params)[0]
 
 
 def test_the_simulation_notices_a_missing_mask() -> None:
@@ -107,6 +95,7 @@ def test_the_simulation_notices_a_missing_mask() -> None:
     assert next_token(prompt_of(5), [7]) == 7
 
 
+ACTIONS = st.sampled_from(["add", "submit", "submit", "finish", "finish", "abort"])
 PARAMS = st.builds(
     SamplingParams,
     max_tokens=st.integers(1, 14),
@@ -130,9 +119,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
     jobs: dict[int, tuple[Job, list[int], SamplingParams]] = {}
     aborted: set[int] = set()
     for _ in range(data.draw(st.integers(5, 60))):
-        action = data.draw(
-            st.sampled_from(["add", "submit", "submit", "finish", "finish", "abort"])
-        )
+        action = data.draw(ACTIONS)
         if action == "add" and len(jobs) < 8:
             prompt = prompt_of(data.draw(st.integers(1, 18)), seed=data.draw(st.integers(0, 1)))
             params = data.draw(PARAMS)

@@ -37,34 +37,36 @@ def added(content: str, **properties: bool) -> dict[str, Any]:
     return {"content": content, **token, "special": True, **properties}
 
 
-def keys(**config: Any) -> Callable[[TokenizerFolder], None]:
-    return lambda folder: folder.config.update(config)
+Change = Callable[[TokenizerFolder], None]
 
 
-def without(*names: str, **config: Any) -> Callable[[TokenizerFolder], None]:
+def keys(*dropped: str, **config: Any) -> Change:
     def change(folder: TokenizerFolder) -> None:
-        folder.config = {k: v for k, v in folder.config.items() if k not in names} | config
+        folder.config = {k: v for k, v in folder.config.items() if k not in dropped} | config
 
     return change
 
 
-def only(**config: Any) -> Callable[[TokenizerFolder], None]:
+def named(name: str, **config: Any) -> Change:
+    return keys(tokenizer_class=name, **config)
+
+
+def only(**config: Any) -> Change:
     """These keys beside `added_tokens_decoder`."""
 
     def change(folder: TokenizerFolder) -> None:
-        declared = folder.config["added_tokens_decoder"]
-        folder.config = {"added_tokens_decoder": declared} | config
+        keys(*folder.config.keys() - {"added_tokens_decoder"}, **config)(folder)
 
     return change
 
 
 def older(
     special: dict[str, Any] | None = None, added: str | None = None, ahead: int = 0, **config: Any
-) -> Callable[[TokenizerFolder], None]:
+) -> Change:
     """Without `added_tokens_decoder`, and with the files that count then."""
 
     def change(folder: TokenizerFolder) -> None:
-        without("added_tokens_decoder", **config)(folder)
+        keys("added_tokens_decoder", **config)(folder)
         folder.special = special
         if added is not None:
             known, size = folder.tokenizer.token_to_id(added), folder.tokenizer.get_vocab_size()
@@ -73,7 +75,7 @@ def older(
     return change
 
 
-def next_token(content: str, ahead: int = 0, **properties: bool) -> Callable[..., None]:
+def next_token(content: str, ahead: int = 0, **properties: bool) -> Change:
     """A token that only `added_tokens_decoder` has, behind the vocabulary."""
 
     def change(folder: TokenizerFolder) -> None:
@@ -83,7 +85,7 @@ def next_token(content: str, ahead: int = 0, **properties: bool) -> Callable[...
     return change
 
 
-def property_of(content: str, **properties: bool) -> Callable[[TokenizerFolder], None]:
+def property_of(content: str, **properties: bool) -> Change:
     """Another property of a token than in tokenizer.json."""
 
     def change(folder: TokenizerFolder) -> None:
@@ -94,58 +96,49 @@ def property_of(content: str, **properties: bool) -> Callable[[TokenizerFolder],
     return change
 
 
-def model(**config: Any) -> Callable[[TokenizerFolder], None]:
+def model(**config: Any) -> Change:
     return lambda folder: folder.model.update(config)
 
 
-def both(*changes: Callable[[TokenizerFolder], None]) -> Callable[[TokenizerFolder], None]:
+def both(first: Change, second: Change) -> Change:
     def change(folder: TokenizerFolder) -> None:
-        for each in changes:
-            each(folder)
+        first(folder)
+        second(folder)
 
     return change
 
 
+def llama2_of_5() -> TokenizerFolder:
+    return kinds.llama2(metaspace=True)
+
+
 OBEYED = {
-    "metaspace": (lambda: kinds.llama2(metaspace=True), keys()),
+    "metaspace": (llama2_of_5, keys()),
     "bert case": (kinds.bert, keys(do_lower_case=False)),
     "bert accents": (kinds.bert, keys(strip_accents=False)),
     "bert accents in case": (kinds.bert, keys(strip_accents=True, do_lower_case=False)),
     "bert chinese": (kinds.bert, keys(tokenize_chinese_chars=False)),
-    "bert by model": (kinds.bert, without("tokenizer_class", do_lower_case=False)),
+    "bert by model": (kinds.bert, keys("tokenizer_class", do_lower_case=False)),
     "bert named in config": (
         kinds.bert,
-        both(without("tokenizer_class"), model(tokenizer_class="BertTokenizerFast")),
+        both(keys("tokenizer_class"), model(tokenizer_class="BertTokenizerFast")),
     ),
-    "bert generic": (
-        kinds.bert,
-        keys(tokenizer_class="PreTrainedTokenizerFast", do_lower_case=False),
-    ),
-    "distilbert case": (
-        kinds.bert,
-        keys(tokenizer_class="DistilBertTokenizer", do_lower_case=False),
-    ),
+    "bert generic": (kinds.bert, named("PreTrainedTokenizerFast", do_lower_case=False)),
+    "distilbert case": (kinds.bert, named("DistilBertTokenizer", do_lower_case=False)),
     "mpnet case": (kinds.mpnet, keys(do_lower_case=False)),
-    "mpnet chinese": (kinds.mpnet, keys(tokenize_chinese_chars=False)),
     "roberta space": (kinds.roberta, keys(add_prefix_space=True)),
     "gpt2 space": (kinds.gpt2, keys(add_prefix_space=True)),
     "qwen2 space": (kinds.qwen2, keys(add_prefix_space=True)),
-    "qwen2 whatever is named": (
-        kinds.qwen2,
-        keys(tokenizer_class="LlamaTokenizerFast", legacy=True, add_prefix_space=True),
-    ),
+    "qwen2 whatever is named": (kinds.qwen2, named("LlamaTokenizerFast", add_prefix_space=True)),
     "llama3 ignores space": (kinds.llama3, keys(add_prefix_space=True)),
     "llama3 adds no end": (kinds.llama3, keys(add_eos_token=True, add_bos_token=False)),
-    "gemma adds no end": (kinds.gemma, keys(add_eos_token=True, add_bos_token=False)),
     "new token": (kinds.llama3, next_token("<|x|>")),
     "new token of qwen2": (kinds.qwen2, next_token("<|x|>", special=False)),
     "new token of bert": (kinds.bert, next_token("<|x|>", normalized=True)),
     "new token of gemma": (kinds.gemma, next_token("<|x|>", rstrip=True)),
-    "new token of xlm-roberta": (kinds.xlm_roberta, next_token("<|x|>")),
     "two new tokens": (kinds.gpt2, both(next_token("<|y|>", 1), next_token("<|x|>"))),
     "lstrip": (kinds.llama3, property_of("<|im_end|>", lstrip=True)),
     "rstrip": (kinds.llama3, property_of("<|im_end|>", rstrip=True)),
-    "rstrip of mistral": (lambda: kinds.llama3("mistral"), property_of("<|im_end|>", rstrip=True)),
     "lstrip of roberta": (kinds.roberta, property_of("</s>", lstrip=True)),
     "no lstrip of roberta": (kinds.roberta, property_of("<mask>", lstrip=False)),
     "single word": (kinds.bert, property_of("[MASK]", single_word=True)),
@@ -164,16 +157,9 @@ OBEYED = {
         older({"extra_special_tokens": [{"content": "<|x|>", "lstrip": True}]}),
     ),
     "added_tokens.json": (kinds.gpt2, older(added="<|x|>")),
-    "added_tokens.json of a special token": (
-        kinds.gpt2,
-        older({"pad_token": "<|x|>"}, "<|x|>"),
-    ),
-    "added_tokens.json of known tokens": (
-        kinds.roberta,
-        older(added="<mask>"),
-    ),
+    "added_tokens.json of a special token": (kinds.gpt2, older({"pad_token": "<|x|>"}, "<|x|>")),
+    "added_tokens.json of known tokens": (kinds.roberta, older(added="<mask>")),
     "extra by name": (kinds.llama3, keys(extra_special_tokens={"image_token": "<|x|>"})),
-    "extra by name, qwen2": (kinds.qwen2, keys(extra_special_tokens={"image_token": "<|x|>"})),
     "extra listed": (kinds.llama3, keys(extra_special_tokens=["<|x|>"])),
     "additional": (kinds.llama3, keys(additional_special_tokens=["<|x|>"])),
     "extra before additional": (
@@ -183,44 +169,30 @@ OBEYED = {
     "a token of its own name": (kinds.llama3, keys(image_token="<|x|>")),
     "model specific": (kinds.llama3, keys(model_specific_special_tokens={"image_token": "<|x|>"})),
     "new pad": (kinds.qwen2, keys(pad_token="<|x|>")),
-    "tokens of the class": (kinds.gpt2, without("bos_token", "unk_token")),
-    "tokens of the class, gemma": (kinds.gemma, without("bos_token", "eos_token")),
+    "tokens of the class": (kinds.gpt2, keys("bos_token", "unk_token")),
+    "tokens of the class, gemma": (kinds.gemma, keys("bos_token", "eos_token")),
     "null is no token": (kinds.gpt2, keys(bos_token=None)),
     "typed token": (kinds.llama3, keys(bos_token={"__type": "AddedToken", **added("<|begin|>")})),
     "no config": (kinds.bert, lambda folder: folder.config.clear()),
-    "fix_mistral_regex": (
-        lambda: kinds.mistral(Regex(MISTRAL_WORDS)),
-        keys(fix_mistral_regex=True),
-    ),
+    "mistral": (lambda: kinds.mistral(Regex(MISTRAL_WORDS)), keys(fix_mistral_regex=True)),
     "fix_mistral_regex of a newer version": (
         kinds.mistral,
         both(keys(fix_mistral_regex=True), model(transformers_version="5.2.0")),
     ),
+    "bookkeeping": (kinds.qwen2, keys(response_schema={"a": 1}, chat_control_tokens=["fox"])),
     "fix_mistral_regex elsewhere": (kinds.llama3, keys(fix_mistral_regex=True)),
-    "bookkeeping": (
-        kinds.qwen2,
-        keys(
-            response_schema={"type": "object"},
-            response_template={},
-            model_input_names=["input_ids"],
-            processor_class="Qwen2VLProcessor",
-            name_or_path="somewhere/else",
-            tokenizer_file="other.json",
-            clean_up_tokenization_spaces=True,
-            padding_side="left",
-            do_lower_case=True,
-            backend="tokenizers",
-            is_local=True,
-            max_length=4,
-            chat_control_tokens=["<|im_end|>"],
-        ),
-    ),
 }
 
 SAVED = {"max_length": 512, "pad_to_multiple_of": None, "pad_token_type_id": 0}
 SAVED |= {"padding_side": "right", "stride": 0, "truncation_side": "right"}
 SAVED |= {"truncation_strategy": "longest_first", "clean_up_tokenization_spaces": True}
 OLD = {"name_or_path": "a/b", "special_tokens_map_file": "/x.json", "tokenizer_file": None}
+LLAMA = {"sp_model_kwargs": {}, "unk_token": "<|end|>", "add_bos_token": True}
+TYPED = {"__type": "AddedToken", "content": "<|im_start|>", "normalized": True}
+GEMMA_3 = {"boi_token": "<start_of_turn>", "sp_model_kwargs": None}
+GEMMA_3 |= {"extra_special_tokens": {"boi_token": "<start_of_turn>"}}
+SAVED_BY_5 = {"backend": "tokenizers", "is_local": False, "local_files_only": False}
+SAVED_BY_5 |= {"fix_mistral_regex": True, "extra_special_tokens": ["<|im_start|>"]}
 OLD |= {"do_basic_tokenize": True, "never_split": None, "full_tokenizer_file": None}
 
 PUBLISHED = {
@@ -228,7 +200,7 @@ PUBLISHED = {
     "minilm": (kinds.bert, keys(model_max_length=512, **OLD)),
     "bge": (kinds.bert, keys(never_split=None, do_basic_tokenize=True, **SAVED)),
     "mpnet": (kinds.mpnet, keys(**OLD, **SAVED)),
-    "roberta": (kinds.roberta, without("tokenizer_class", model_max_length=512)),
+    "roberta": (kinds.roberta, keys("tokenizer_class", model_max_length=512)),
     "e5": (kinds.xlm_roberta, keys(sp_model_kwargs={}, model_max_length=512)),
     "bge-m3": (kinds.xlm_roberta, keys(add_prefix_space=True, **SAVED)),
     "camembert": (kinds.camembert, keys(model_max_length=512)),
@@ -240,107 +212,45 @@ PUBLISHED = {
     "tinyllama": (kinds.llama2, keys(add_prefix_space=None)),
     "vicuna": (
         kinds.llama2,
-        without("legacy", do_lower_case=False, handle_chinese_chars=True, start_n_top=None),
+        keys("legacy", do_lower_case=False, handle_chinese_chars=True, start_n_top=None),
     ),
-    "code llama": (
-        kinds.llama2,
-        keys(tokenizer_class="CodeLlamaTokenizer", suffix_first=False, legacy=None),
-    ),
+    "code llama": (kinds.llama2, named("CodeLlamaTokenizer", suffix_first=False, legacy=None)),
     "llama 3": (kinds.llama3, keys(model_input_names=["input_ids", "attention_mask"])),
     "smollm2": (kinds.gpt2, only(tokenizer_class="GPT2Tokenizer", vocab_size=49152)),
     "mistral": (
         lambda: kinds.llama3("mistral"),
-        keys(
-            legacy=False,
-            add_prefix_space=None,
-            tokenizer_class="LlamaTokenizer",
-            unk_token="<|end|>",
-            add_bos_token=True,
-            add_eos_token=False,
-            sp_model_kwargs={},
-            pad_token=None,
-        ),
+        named("LlamaTokenizer", legacy=False, add_prefix_space=None, pad_token=None, **LLAMA),
     ),
-    "zephyr": (
-        lambda: kinds.llama3("mistral"),
-        keys(legacy=True, truncation_side="left", tokenizer_class="LlamaTokenizer"),
-    ),
-    "phi 3": (
-        lambda: kinds.llama3("phi3"),
-        keys(add_bos_token=False, legacy=False, tokenizer_class="LlamaTokenizer"),
-    ),
-    "phi 4": (
-        lambda: kinds.gpt2("phi3"),
-        only(add_prefix_space=False, tokenizer_class="GPT2Tokenizer"),
-    ),
+    "zephyr": (lambda: kinds.llama3("mistral"), named("LlamaTokenizer", legacy=True)),
+    "phi 3": (lambda: kinds.llama3("phi3"), named("LlamaTokenizer", legacy=False)),
+    "phi 4": (lambda: kinds.gpt2("phi3"), only(tokenizer_class="GPT2Tokenizer")),
     "qwen 2.5": (kinds.qwen2, keys(clean_up_tokenization_spaces=False)),
     "qwen 3": (lambda: kinds.qwen2("qwen3"), keys(clean_up_tokenization_spaces=False)),
-    "gte-qwen2": (
-        kinds.qwen2,
-        keys(add_eos_token=True, auto_map={"AutoTokenizer": ["a.B", "a.BFast"]}),
-    ),
+    "gte-qwen2": (kinds.qwen2, keys(add_eos_token=True, auto_map={"AutoTokenizer": ["a.B"]})),
     "deepseek's qwen": (
         kinds.qwen2,
-        only(
-            add_bos_token=True,
-            legacy=True,
-            sp_model_kwargs={},
-            unk_token=None,
-            bos_token={"__type": "AddedToken", "content": "<|im_start|>", "normalized": True},
-            tokenizer_class="LlamaTokenizerFast",
-            model_max_length=16384,
-        ),
+        only(tokenizer_class="LlamaTokenizerFast", bos_token=TYPED, **LLAMA | {"unk_token": None}),
     ),
-    "gemma 2": (
-        kinds.gemma,
-        keys(spaces_between_special_tokens=False, use_default_system_prompt=False),
-    ),
+    "gemma 2": (kinds.gemma, keys(spaces_between_special_tokens=False)),
     "gemma 3": (
         lambda: kinds.gemma("gemma3_text"),
-        keys(
-            sp_model_kwargs=None,
-            processor_class="Gemma3Processor",
-            boi_token="<start_of_turn>",
-            image_token="<start_of_turn>",
-            extra_special_tokens={"boi_token": "<start_of_turn>"},
-        ),
+        keys(processor_class="Gemma3Processor", image_token="<start_of_turn>", **GEMMA_3),
     ),
     "saved by transformers 5": (
         kinds.llama3,
-        only(
-            backend="tokenizers",
-            is_local=False,
-            local_files_only=False,
-            bos_token="<|begin|>",
-            eos_token="<|end|>",
-            fix_mistral_regex=True,
-            extra_special_tokens=["<|im_start|>"],
-            tokenizer_class="TokenizersBackend",
-        ),
+        only(tokenizer_class="TokenizersBackend", bos_token="<|begin|>", **SAVED_BY_5),
     ),
 }
 """Settings as well-known checkpoints have them."""
 
 REFUSED = {
     "unknown": (kinds.bert, keys(fold_case=True), "fold_case true is not known for a tokenizer"),
-    "unknown in the map": (
-        kinds.gpt2,
-        older({"fold_case": 1}),
-        "special_tokens_map.json: fold_case 1 is not known",
-    ),
+    "unknown in the map": (kinds.gpt2, older({"fold_case": 1}), "_map.json: fold_case 1 is not"),
     "split_special_tokens": (kinds.qwen2, keys(split_special_tokens=True), "split_special_tokens"),
     "init_inputs": (kinds.bert, keys(init_inputs=[{"a": 1}]), "init_inputs"),
-    "other files": (
-        kinds.bert,
-        keys(fast_tokenizer_files=["tokenizer.4.json"]),
-        "fast_tokenizer_files",
-    ),
-    "unknown class": (kinds.bert, keys(tokenizer_class="AlbertTokenizer"), "'AlbertTokenizer'"),
-    "bert's cls": (
-        kinds.bert,
-        keys(cls_token="[MASK]"),
-        r'cls_token "\[MASK\]" .* tokenizer.json puts \[CLS\] \[SEP\] around texts',
-    ),
+    "other files": (kinds.bert, keys(fast_tokenizer_files=["b.json"]), "fast_tokenizer_files"),
+    "unknown class": (kinds.bert, named("AlbertTokenizer"), "'AlbertTokenizer'"),
+    "bert's cls": (kinds.bert, keys(cls_token="[MASK]"), r"cls_token .* puts \[CLS\] \[SEP\] a"),
     "mpnet's sep": (kinds.mpnet, keys(sep_token="<mask>"), "sep_token"),
     "roberta's cls": (kinds.roberta, keys(cls_token="<mask>"), "cls_token"),
     "xlm-roberta's end": (kinds.xlm_roberta, keys(eos_token="<mask>"), "eos_token"),
@@ -349,14 +259,10 @@ REFUSED = {
     "xlm-roberta's space": (kinds.xlm_roberta, keys(add_prefix_space=False), "add_prefix_space"),
     "camembert's space": (kinds.camembert, keys(add_prefix_space=False), "add_prefix_space"),
     "llama's space": (kinds.llama2, keys(add_prefix_space=False), "add_prefix_space false"),
-    "llama's legacy": (
-        lambda: kinds.llama2(metaspace=True),
-        keys(legacy=True),
-        "legacy true .* prepend_scheme of tokenizer.json is first",
-    ),
+    "llama's legacy": (llama2_of_5, keys(legacy=True), "legacy true .* prepend_scheme .* is first"),
     "no rule to set": (
         lambda: kinds.llama2(metaspace=True),
-        keys(tokenizer_class="BertTokenizer", do_lower_case=False),
+        named("BertTokenizer", do_lower_case=False),
         "do_lower_case false .* no BertNormalizer",
     ),
     "mistral's regex": (
@@ -364,11 +270,7 @@ REFUSED = {
         keys(fix_mistral_regex=True),
         "fix_mistral_regex true .* has another regex",
     ),
-    "another id": (
-        kinds.llama3,
-        next_token("<|x|>", ahead=5),
-        r"<\|x\|> is \d+, and by .* \d+",
-    ),
+    "another id": (kinds.llama3, next_token("<|x|>", ahead=5), r"<\|x\|> is \d+, and by .* \d+"),
     "another id in added_tokens.json": (
         kinds.gpt2,
         older(added="<|im_end|>", ahead=1),
@@ -376,7 +278,7 @@ REFUSED = {
     ),
     "rstrip of qwen2": (kinds.qwen2, property_of("<|im_end|>", rstrip=True), "rstrip"),
     "not a token": (kinds.bert, keys(mask_token=3), "mask_token is not a token"),
-    "not an id": (kinds.bert, keys(added_tokens_decoder={"a": added("x")}), "'a' is not an id"),
+    "not an id": (kinds.bert, keys(added_tokens_decoder={"a": added("x")}), "decoder is not valid"),
     "not a boolean": (kinds.bert, keys(do_lower_case="yes"), "do_lower_case is not valid"),
 }
 
@@ -416,6 +318,12 @@ def check_as_auto_tokenizer(folder: Path, texts: list[str]) -> Tokenizer:
     return ours
 
 
+def assert_as_published(ours: Tokenizer, folder: Path, texts: list[str]) -> None:
+    published = RawTokenizer.from_file(str(folder / "tokenizer.json"))
+    for text in texts:
+        assert ours.raw.encode(text).ids == published.encode(text).ids
+
+
 @pytest.mark.parametrize(("kind", "change"), OBEYED.values(), ids=OBEYED)
 def test_a_key_is_obeyed(tmp_path, kind, change):
     check_as_auto_tokenizer(changed(tmp_path, kind, change), TEXTS)
@@ -425,19 +333,14 @@ def test_a_key_is_obeyed(tmp_path, kind, change):
 def test_published_settings_are_accepted_and_tokenizer_json_stands(tmp_path, kind, change):
     texts = ["Hello there hill", "water falls, the quick brown fox", "é中 1234"]
     ours = check_as_auto_tokenizer(changed(tmp_path, kind, change), texts)
-    published = RawTokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    for text in texts:
-        assert ours.raw.encode(text).ids == published.encode(text).ids
+    assert_as_published(ours, tmp_path, texts)
 
 
 def test_llamas_class_with_rules_of_bytes(tmp_path):
     """As newer versions of transformers read it; in 5.17 the spaces are lost."""
-    change = keys(tokenizer_class="LlamaTokenizer", legacy=True, add_prefix_space=True)
+    change = named("LlamaTokenizer", legacy=True, add_prefix_space=True)
     folder = changed(tmp_path, kinds.llama3, change)
-    ours = tokenizer_of(folder)
-    published = RawTokenizer.from_file(str(folder / "tokenizer.json"))
-    for text in TEXTS:
-        assert ours.raw.encode(text).ids == published.encode(text).ids
+    assert_as_published(tokenizer_of(folder), folder, TEXTS)
 
 
 @pytest.mark.parametrize(("kind", "change", "reason"), REFUSED.values(), ids=REFUSED)

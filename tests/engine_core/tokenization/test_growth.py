@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as RawTokenizer
 
-from engine_core.tokenization.growth import GrowthError, check_growth
+from engine_core.tokenization.growth import check_growth
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError, as_exception
 from server.models.text_bound import TextBound
 
@@ -18,18 +18,19 @@ WORDS = {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 TEXT_A = {"Sequence": {"id": "A", "type_id": 0}}
-BLANKS = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
-TEN_LETTERS = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+
+
+def replace(old: str, new: str, kind: str = "String") -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {kind: old}, "content": new}
+
+
+BLANKS, TEN_LETTERS = replace(" {2,}", " ", "Regex"), replace("a", "a" * 10)
 
 
 def tokenizer_json(**parts: Any) -> bytes:
     names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
     fixed: dict[str, Any] = {"version": "1.0", "added_tokens": [], "model": WORDS}
     return json.dumps(fixed | dict.fromkeys(names) | parts).encode()
-
-
-def replace(old: str, new: str, kind: str = "String") -> dict[str, Any]:
-    return {"type": "Replace", "pattern": {kind: old}, "content": new}
 
 
 def several(*rules: dict[str, Any], kind: str = "normalizers") -> dict[str, Any]:
@@ -56,13 +57,8 @@ def special(count: int) -> dict[str, Any]:
         ({"normalizer": several(replace("``", '"'), {"type": "NFKD"}, {"type": "Lowercase"})}, 1),
         ({"normalizer": several({"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"))}, 12),
         ({"normalizer": several(charsmap(33), replace(" {2,}", "▁", "Regex"))}, 4),
-        (
-            {
-                "normalizer": several({"type": "NFKD"}, charsmap(33), BLANKS),
-                "pre_tokenizer": several(METASPACE, kind="pretokenizers"),
-            },
-            8,
-        ),
+        ({"normalizer": several({"type": "NFKD"}, charsmap(33), BLANKS),
+          "pre_tokenizer": several(METASPACE, kind="pretokenizers")}, 8),
         ({"normalizer": several(replace(" ", "▁"), {"type": "NFKC"})}, 33),
         ({"post_processor": special(3)}, 1),
     ],
@@ -91,15 +87,9 @@ def test_the_rules_of_published_tokenizers(parts: dict[str, Any], growth: float)
         ({"normalizer": several(*[replace("l", "ﷺ"), {"type": "NFKD"}] * 4)}, "more than 1000"),
         ({"normalizer": several(*[{"type": "Strip"}] * 1001)}, "normalizer has 1001 rules"),
         ({"decoder": several(*[TEN_LETTERS] * 6, kind="decoders")}, "decoder may make a text"),
-        (
-            {"post_processor": special(1) | {"single": [TEXT_A, TEXT_A]}},
-            "post_processor repeats a text",
-        ),
+        ({"post_processor": special(1) | {"single": [TEXT_A, TEXT_A]}}, "repeats a text"),
         ({"post_processor": special(501)}, "post_processor adds 1002 tokens"),
-        (
-            {"post_processor": several(*[special(100)] * 6, kind="processors")},
-            "post_processor adds 1200 tokens",
-        ),
+        ({"post_processor": several(*[special(100)] * 6, kind="processors")}, "adds 1200 tokens"),
         ({"model": WORDS | {"continuing_subword_prefix": "#" * 65}}, "model adds 65 characters"),
         ({"model": WORDS | {"end_of_word_suffix": "#" * 65}}, "model adds 65 characters"),
     ],
@@ -126,7 +116,7 @@ def test_added_tokens_are_not_multiplied_either(tmp_path: Path) -> None:
 def test_of_two_keys_of_one_name_the_library_takes_the_last_too() -> None:
     harmless, none = tokenizer_json().decode(), '"normalizer": null'
     many = f'"normalizer": {json.dumps(several(*[TEN_LETTERS] * 6))}'
-    with pytest.raises(GrowthError):
+    with pytest.raises(ValueError, match="more than 1000 times longer"):
         check_growth(harmless.replace(none, f"{none}, {many}").encode())
     twice = harmless.replace(none, f"{many}, {none}")
     assert check_growth(twice.encode()) == 1
@@ -142,7 +132,7 @@ def test_no_text_grows_more() -> None:
         data = tokenizer_json(normalizer=several(*rules))
         try:
             growth = check_growth(data)
-        except GrowthError:
+        except ValueError:
             continue
         normalizer: Any = RawTokenizer.from_buffer(data).normalizer
         text = "".join(chance.choices("abcA é", k=50))

@@ -3,18 +3,19 @@
 from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as RawTokenizer
-from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import normalizers, pre_tokenizers
 
 from engine_core.messages import Tokenization
 from engine_core.tokenization import sliced_text
-from engine_core.tokenization.tokenized import LongItem, Tokenized, tokenized
+from engine_core.tokenization.sliced_text import SlicedText
+from engine_core.tokenization.tokenized import Tokenized, WholeText, tokenize_long, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
+from tests.engine_core.tokenization import tokenizer_folders as kinds
 
 WORDS = [
     "word", "don't", "naïve", "Straße", "e\u0301te\u0301", "x", "x" * 40, "1234567", "3.14",
@@ -35,35 +36,20 @@ TEXTS = SPACED | UNSPACED | st.tuples(UNSPACED, SPACED, UNSPACED).map(" ".join)
 MAX_MODEL_LEN = 20
 
 
-def trained(raw: RawTokenizer, trainer: trainers.Trainer) -> RawTokenizer:
-    raw.train_from_iterator([" ".join(WORDS), *WORDS] * 20, trainer)
+def unigram() -> RawTokenizer:
+    raw = kinds.xlm_roberta().tokenizer
+    raw.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
     return raw
 
 
-def unigram() -> RawTokenizer:
-    """As XLM-R has it."""
-    raw = RawTokenizer(models.Unigram())
-    raw.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
-    raw.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=90, unk_token="<unk>", special_tokens=["<unk>"])
-    return trained(raw, trainer)
-
-
 def whole_text_bpe() -> RawTokenizer:
-    """As Llama 2 has it: a text is one word, with a space before it."""
-    raw = RawTokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
-    raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    return trained(raw, trainers.BpeTrainer(vocab_size=150, special_tokens=["<unk>"]))
+    """A text is one word, with a space before it."""
+    return kinds.llama2().tokenizer
 
 
 def roberta() -> RawTokenizer:
-    raw = RawTokenizer(models.BPE())
+    raw = kinds.roberta().tokenizer
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special = ["<s>", "</s>"]
-    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=special)
-    trained(raw, trainer)
-    raw.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0))
     return raw
 
 
@@ -81,19 +67,15 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sliced_text, "_CONTEXT", 32)
 
 
-def in_parts(tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization) -> Tokenized:
-    item = LongItem(tokenizer, text, options, MAX_MODEL_LEN)
-    while (done := item.step()) is None:
-        pass
+def in_parts(tokenizer: Tokenizer, text: WholeText, options: Tokenization) -> Tokenized:
+    *_, done = tokenize_long(tokenizer, text, options, MAX_MODEL_LEN)
+    assert done is not None
     return done
 
 
-def as_a_whole(
-    tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization
-) -> Tokenized:
-    (encoding,) = tokenizer.raw.encode_batch_fast(
-        [text], add_special_tokens=options.add_special_tokens
-    )
+def as_a_whole(tokenizer: Tokenizer, text: WholeText, options: Tokenization) -> Tokenized:
+    special = options.add_special_tokens
+    (encoding,) = tokenizer.raw.encode_batch_fast([text], add_special_tokens=special)
     return tokenized(encoding, options, paired=isinstance(text, tuple))
 
 
@@ -110,9 +92,10 @@ OPTIONS = st.builds(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+@example(text=("word ", ""), options=Tokenization(truncate_to=2))
 @given(text=TEXTS | st.tuples(TEXTS, TEXTS), options=OPTIONS)
 def test_parts_have_the_tokens_of_the_whole(
-    tokenizer: Tokenizer, text: str | tuple[str, str], options: Tokenization
+    tokenizer: Tokenizer, text: WholeText, options: Tokenization
 ) -> None:
     whole, parts = as_a_whole(tokenizer, text, options), in_parts(tokenizer, text, options)
     if parts.at_least:
@@ -121,20 +104,6 @@ def test_parts_have_the_tokens_of_the_whole(
     else:
         assert (parts.ids, parts.segments) == (whole.ids, whole.segments)
         assert bool(parts.dropped) == bool(whole.dropped)
-
-
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many characters each slice had."""
-    sizes: list[int] = []
-    take = sliced_text.SlicedText.take
-
-    def counted(self: sliced_text.SlicedText) -> int:
-        sizes.append(take(self))
-        return sizes[-1]
-
-    monkeypatch.setattr(sliced_text.SlicedText, "take", counted)
-    return sizes
 
 
 SPACED_TEXT = " ".join(f"number {index}" for index in range(20_000))
@@ -162,8 +131,11 @@ def test_no_more_is_tokenized_than_is_kept(
     text: str,
     side: Literal["left", "right"],
     most: int,
-    taken: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    taken: list[int] = []  # the characters of each slice
+    take = SlicedText.take
+    monkeypatch.setattr(SlicedText, "take", lambda text: taken.append(take(text)))
     tokenizer, options = Tokenizer(make()), Tokenization(truncate_to=16, truncation_side=side)
     parts = in_parts(tokenizer, text, options)
     assert sum(taken) <= most
@@ -172,17 +144,14 @@ def test_no_more_is_tokenized_than_is_kept(
     assert parts.dropped < 100
 
 
-def test_a_text_that_is_too_long_is_refused() -> None:
+def test_a_text_that_is_too_long_is_refused_if_it_is_byte_level_by_its_length() -> None:
     refused = in_parts(Tokenizer(minilm()), SPACED_TEXT, Tokenization())
     assert refused.at_least > MAX_MODEL_LEN
     assert refused.described.startswith("at least")
-
-
-def test_a_byte_level_text_is_refused_by_its_length() -> None:
     tokenizer = Tokenizer.load(demo_models()["penstock-demo"])
     fewest = tokenizer.fewest_tokens("x" * 100_000)
-    item = LongItem(tokenizer, "x" * 100_000, Tokenization(), MAX_MODEL_LEN)
-    assert item.step() == Tokenized(b"", at_least=fewest)
+    steps = tokenize_long(tokenizer, "x" * 100_000, Tokenization(), MAX_MODEL_LEN)
+    assert next(steps) == Tokenized(b"", at_least=fewest)
     assert fewest > MAX_MODEL_LEN
     cut = in_parts(tokenizer, "x" * 100_000, Tokenization(truncate_to=3, add_special_tokens=False))
-    assert len(np.frombuffer(cut.ids, np.int32)) == 3
+    assert cut.num_tokens == 3

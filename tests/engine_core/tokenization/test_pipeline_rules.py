@@ -51,12 +51,9 @@ def test_nothing_is_put_before_what_continues_a_text(parts: dict[str, Any]) -> N
     assert raw.encode("ab").tokens != ["ab"], "the tokenizer itself is as it was"
 
 
-def test_other_rules_stay() -> None:
+def test_other_rules_stay_and_without_such_a_rule_it_is_the_tokenizer_itself() -> None:
     raw = bpe(normalizer=normalizers.Sequence(PREPEND))
     assert continuing(raw).encode("AB aB").tokens == ["ab", "▁", "ab"]
-
-
-def test_without_such_a_rule_it_is_the_tokenizer_itself() -> None:
     for raw in (bpe(), bpe(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False))):
         assert continuing(raw) is raw
 
@@ -74,30 +71,27 @@ def test_the_longest_entry_counts_in_bytes() -> None:
     assert longest_token(raw) == 3
     raw.add_special_tokens(["<é>"])
     assert longest_token(raw) == 4
+    raw.add_special_tokens([AddedToken("<mask>", lstrip=True)])
+    assert longest_token(raw) is None, "it takes any number of spaces"
 
 
 DROPS_SPACES = [pre_tokenizers.Split(" ", "removed"), pre_tokenizers.ByteLevel(use_regex=False)]
 
 
 @pytest.mark.parametrize(
-    ("parts", "added"),
+    ("part", "other"),
     [
-        ({"pre_tokenizer": pre_tokenizers.Sequence(DROPS_SPACES)}, []),
-        ({"normalizer": normalizers.NFKC()}, []),
-        ({}, [AddedToken("<mask>", lstrip=True)]),
-        ({"pre_tokenizer": pre_tokenizers.Whitespace()}, []),
-        ({"model": models.BPE({"a": 0}, [])}, []),
-        ({"pre_tokenizer": None}, []),
-        ({"model": models.WordPiece({"[UNK]": 0}, unk_token="[UNK]")}, []),
+        ("pre_tokenizer", pre_tokenizers.Sequence(DROPS_SPACES)),
+        ("pre_tokenizer", pre_tokenizers.Whitespace()),
+        ("pre_tokenizer", None),
+        ("normalizer", normalizers.NFKC()),
+        ("model", models.BPE({"a": 0}, [])),
+        ("model", models.WordPiece({"[UNK]": 0}, unk_token="[UNK]")),
     ],
-    ids=["drops spaces", "is normalized", "takes white space", "has no bytes", "has unknown",
-         "splits nothing", "is word piece"],
-)  # fmt: skip
-def test_a_tokenizer_that_may_drop_something_has_no_bound(
-    parts: dict[str, Any], added: list[AddedToken]
-) -> None:
-    raw = changed(byte_level(), parts)
-    raw.add_special_tokens(added)
+    ids="drops-spaces no-bytes splits-nothing normalized unknown word-piece".split(),
+)
+def test_a_tokenizer_that_may_drop_something_has_no_bound(part: str, other: Any) -> None:
+    raw = changed(byte_level(), {part: other})
     assert longest_token(raw) is None
     assert OurTokenizer(raw).fewest_tokens("x" * 1000) == 0
 

@@ -11,15 +11,11 @@ from server.demo import EMBEDDER_NAME, demo_models
 from tests.engine_core.configs import MODEL
 
 
-def test_a_checkpoints_padding_and_truncation_are_switched_off() -> None:
+def test_nothing_is_padded_or_truncated_and_special_tokens_can_be_left_out() -> None:
     tokenizer = Tokenizer.load(demo_models()[EMBEDDER_NAME])
     long, short = tokenizer.encode(["word " * 600, "word"])
     assert len(long) // 4 == 602
     assert len(short) // 4 == 3
-
-
-def test_special_tokens_can_be_left_out() -> None:
-    tokenizer = Tokenizer.load(demo_models()[EMBEDDER_NAME])
     (ids,) = tokenizer.encode(["word"], add_special_tokens=False)
     assert tokenizer.decode(np.frombuffer(ids, np.int32).tolist()) == "word"
 

@@ -13,7 +13,10 @@ from tokenizers.trainers import BpeTrainer
 CORPUS = ["water falls down the hill", "the quick brown fox jumps", "hello there, hello hill!"]
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+ROBERTA_NAMES = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
+ROBERTA_NAMES |= {"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}
 WORDS = Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+")
+CHAT_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
     "{{ bos_token }}{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{{ message['content'] }}<|im_end|>\n{% endfor %}{{ eos_token }}{{ image_token }}"
@@ -57,10 +60,6 @@ def _letters() -> list[str]:
     return sorted(set("".join(CORPUS)) - {" "}) + list("ABÄäéÉ中文HWT")
 
 
-def _special(tokenizer: Tokenizer, tokens: list[str], **changed: AddedToken) -> None:
-    tokenizer.add_special_tokens([changed.get(token, token) for token in tokens])
-
-
 def _around(tokenizer: Tokenizer, before: str, after: str) -> TemplateProcessing:
     tokens = [each for each in (before, after) if each]
     return TemplateProcessing(
@@ -73,19 +72,14 @@ def _around(tokenizer: Tokenizer, before: str, after: str) -> TemplateProcessing
 def bert() -> TokenizerFolder:
     """WordPiece in lower case, between [CLS] and [SEP]."""
     names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    folder = _wordpiece("bert", BERT_TOKENS, dict(zip(names, BERT_TOKENS, strict=True)))
-    folder.config["tokenizer_class"] = "BertTokenizer"
-    return folder
+    named = dict(zip(names, BERT_TOKENS, strict=True))
+    return _wordpiece("bert", BERT_TOKENS, {"tokenizer_class": "BertTokenizer", **named})
 
 
 def mpnet() -> TokenizerFolder:
     """The same between <s> and </s>."""
-    tokens = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
-    names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
-    named = dict(zip(names, tokens, strict=True)) | {"bos_token": "<s>", "eos_token": "</s>"}
-    folder = _wordpiece("mpnet", tokens, named)
-    folder.config["tokenizer_class"] = "MPNetTokenizer"
-    return folder
+    named = ROBERTA_NAMES | {"tokenizer_class": "MPNetTokenizer", "unk_token": "[UNK]"}
+    return _wordpiece("mpnet", ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"], named)
 
 
 def _wordpiece(model_type: str, tokens: list[str], named: dict[str, str]) -> TokenizerFolder:
@@ -93,16 +87,17 @@ def _wordpiece(model_type: str, tokens: list[str], named: dict[str, str]) -> Tok
     pieces = [f"##{letter}" for letter in _letters()]
     vocabulary = {each: i for i, each in enumerate([*tokens, *_letters(), *words, *pieces])}
     raw = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
-    raw.normalizer = normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=True
-    )
+    raw.normalizer = normalizers.BertNormalizer()
     raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     raw.decoder = decoders.WordPiece(prefix="##")
-    _special(raw, tokens)
+    raw.add_special_tokens(tokens)
     raw.post_processor = _around(raw, named["cls_token"], named["sep_token"])
-    config = {"added_tokens_decoder": decoder_of(raw), **named}
-    config |= {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
-    return TokenizerFolder(model_type, raw, config)
+    config = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+    return _folder(model_type, raw, config | named)
+
+
+def _folder(model_type: str, raw: Tokenizer, config: dict[str, Any]) -> TokenizerFolder:
+    return TokenizerFolder(model_type, raw, {"added_tokens_decoder": decoder_of(raw), **config})
 
 
 def _byte_level(special: list[str], pre_tokenizer: Any, normalizer: Any = None) -> Tokenizer:
@@ -114,7 +109,7 @@ def _byte_level(special: list[str], pre_tokenizer: Any, normalizer: Any = None) 
         vocab_size=320, show_progress=False, initial_alphabet=alphabet, special_tokens=[]
     )
     raw.train_from_iterator(CORPUS, trainer)
-    _special(raw, special)
+    raw.add_special_tokens(special)
     return raw
 
 
@@ -122,51 +117,34 @@ def roberta() -> TokenizerFolder:
     """Byte-level BPE between <s> and </s>."""
     raw = _byte_level(ROBERTA_TOKENS, pre_tokenizers.ByteLevel(add_prefix_space=False))
     raw.add_special_tokens([AddedToken("<mask>", lstrip=True)])
-    vocabulary = raw.get_vocab()
-    sep, cls = (("</s>", vocabulary["</s>"]), ("<s>", vocabulary["<s>"]))
+    sep, cls = ((token, raw.get_vocab()[token]) for token in ("</s>", "<s>"))
     raw.post_processor = RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
     config = {"add_prefix_space": False, "errors": "replace", "trim_offsets": True}
-    return _roberta_like("roberta", raw, {**config, "tokenizer_class": "RobertaTokenizer"})
-
-
-def _roberta_like(model_type: str, raw: Tokenizer, config: dict[str, Any]) -> TokenizerFolder:
-    named = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
-    named |= {"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}
-    return TokenizerFolder(
-        model_type, raw, {"added_tokens_decoder": decoder_of(raw), **named, **config}
-    )
+    config |= {"tokenizer_class": "RobertaTokenizer"}
+    return _folder("roberta", raw, ROBERTA_NAMES | config)
 
 
 def gpt2(model_type: str = "llama") -> TokenizerFolder:
     """Byte-level BPE with nothing around texts."""
-    raw = _byte_level(
-        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-    )
+    raw = _byte_level(CHAT_TOKENS, pre_tokenizers.ByteLevel(add_prefix_space=False))
     config = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>", "add_prefix_space": False}
     config |= {"unk_token": "<|endoftext|>", "additional_special_tokens": ["<|im_start|>"]}
     return _generator(model_type, raw, {**config, "tokenizer_class": "GPT2Tokenizer"})
 
 
 def _generator(model_type: str, raw: Tokenizer, config: dict[str, Any]) -> TokenizerFolder:
-    config = {"added_tokens_decoder": decoder_of(raw), "chat_template": CHATML, **config}
-    return TokenizerFolder(model_type, raw, config)
+    return _folder(model_type, raw, {"chat_template": CHATML, **config})
 
 
 def qwen2(model_type: str = "qwen2") -> TokenizerFolder:
     """Byte-level BPE of words that a regex finds in normalized texts."""
     from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-    raw = _byte_level(
-        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        _split_bytes(Regex(PRETOKENIZE_REGEX)),
-        normalizers.NFC(),
-    )
+    raw = _byte_level(CHAT_TOKENS, _split_bytes(Regex(PRETOKENIZE_REGEX)), normalizers.NFC())
     config = {"bos_token": None, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
-    config |= {"unk_token": None, "add_bos_token": False, "add_prefix_space": False}
-    config |= {"additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "errors": "replace"}
+    config |= {"additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "unk_token": None}
     config |= {"split_special_tokens": False, "tokenizer_class": "Qwen2Tokenizer"}
-    return _generator(model_type, raw, config)
+    return _generator(model_type, raw, {"add_prefix_space": False, **config})
 
 
 def _split_bytes(words: Regex) -> pre_tokenizers.Sequence:
@@ -200,6 +178,9 @@ def mistral(words: Regex = WORDS) -> TokenizerFolder:
 def _sentencepiece(special: list[str], *others: str) -> Tokenizer:
     raw = Tokenizer(BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     raw.normalizer = normalizers.Replace(" ", "▁")
+    raw.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     trainer = BpeTrainer(
         vocab_size=400,
         show_progress=False,
@@ -208,17 +189,15 @@ def _sentencepiece(special: list[str], *others: str) -> Tokenizer:
     )
     raw.train_from_iterator(CORPUS, trainer)
     document = json.loads(raw.to_str())
-    document["added_tokens"] = [
-        token for token in document["added_tokens"] if token["content"] in (*special, *others)
-    ]
+    tokens = document["added_tokens"]
+    document["added_tokens"] = [each for each in tokens if each["content"] in (*special, *others)]
     return Tokenizer.from_str(json.dumps(document))
 
 
 def llama2(*, metaspace: bool = False) -> TokenizerFolder:
     """Sentencepiece's BPE with a space before texts, as transformers 4 or 5 writes it."""
     raw = _sentencepiece(["<unk>", "<s>", "</s>"])
-    stripped = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    raw.decoder = decoders.Sequence([*stripped, decoders.Strip(" ", 1, 0)])
+    raw.decoder = decoders.Sequence([raw.decoder, decoders.Strip(" ", 1, 0)])
     if metaspace:
         raw.normalizer = None
         raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
@@ -227,8 +206,7 @@ def llama2(*, metaspace: bool = False) -> TokenizerFolder:
         raw.normalizer = normalizers.Sequence(spaces)
     raw.post_processor = _around(raw, "<s>", "")
     config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": None}
-    config |= {"legacy": False, "add_bos_token": True, "add_eos_token": False}
-    config |= {"sp_model_kwargs": {}, "use_default_system_prompt": False}
+    config |= {"legacy": False, "add_eos_token": False, "use_default_system_prompt": False}
     return _generator("llama", raw, {**config, "tokenizer_class": "LlamaTokenizer"})
 
 
@@ -236,27 +214,16 @@ def gemma(model_type: str = "gemma2") -> TokenizerFolder:
     """Sentencepiece's BPE without a space before texts."""
     raw = _sentencepiece(["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], "<start_of_turn>")
     raw.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
-    raw.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
     raw.post_processor = _around(raw, "<bos>", "")
     config = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
-    config |= {"pad_token": "<pad>", "add_bos_token": True, "add_eos_token": False}
-    config |= {"additional_special_tokens": ["<start_of_turn>"], "sp_model_kwargs": {}}
+    config |= {"pad_token": "<pad>", "additional_special_tokens": ["<start_of_turn>"]}
     return _generator(model_type, raw, {**config, "tokenizer_class": "GemmaTokenizer"})
 
 
-def xlm_roberta() -> TokenizerFolder:
+def xlm_roberta(
+    model_type: str = "xlm-roberta", name: str = "XLMRobertaTokenizer"
+) -> TokenizerFolder:
     """A unigram model of words with a space before each, between <s> and </s>."""
-    return _unigram("xlm-roberta", "XLMRobertaTokenizer")
-
-
-def camembert() -> TokenizerFolder:
-    """The same under another name."""
-    return _unigram("camembert", "CamembertTokenizer")
-
-
-def _unigram(model_type: str, name: str) -> TokenizerFolder:
     words = sorted({f"▁{word}" for text in CORPUS for word in text.split()})
     scores = [(each, -10.0) for each in ("▁", *_letters())] + [(each, -5.0) for each in words]
     raw = Tokenizer(Unigram([*((each, 0.0) for each in ROBERTA_TOKENS[:4]), *scores], unk_id=3))
@@ -264,7 +231,12 @@ def _unigram(model_type: str, name: str) -> TokenizerFolder:
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
     )
     raw.decoder = decoders.Metaspace()
-    _special(raw, ROBERTA_TOKENS)
+    raw.add_special_tokens(ROBERTA_TOKENS)
     raw.add_special_tokens([AddedToken("<mask>", lstrip=True)])
     raw.post_processor = _around(raw, "<s>", "</s>")
-    return _roberta_like(model_type, raw, {"tokenizer_class": name})
+    return _folder(model_type, raw, {"tokenizer_class": name, **ROBERTA_NAMES})
+
+
+def camembert() -> TokenizerFolder:
+    """The same under another name."""
+    return xlm_roberta("camembert", "CamembertTokenizer")

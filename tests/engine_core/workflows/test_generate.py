@@ -50,20 +50,21 @@ def test_rows_have_the_jobs_priority_and_the_first_scores_their_prompt() -> None
     assert [row.max_len - row.prompt_len for row in rows] == [0] * 3
 
 
-@pytest.mark.parametrize(("free", "lowered"), [(40, 16), (16, 16), (15, 15), (1, 1)])
-def test_a_default_length_is_lowered_to_what_the_prompt_leaves(free: int, lowered: int) -> None:
+def rows_leaving(free: int, *, lowered: bool) -> list[Request]:
     prompt = (3,) * (execution_config().max_model_len - free)
-    (row,) = rows_of(prompt=prompt, max_tokens=16, lowered_to_fit=True)
-    assert row.max_len - row.prompt_len == lowered
+    return rows_of(prompt=prompt, max_tokens=16, lowered_to_fit=lowered)
 
 
-@pytest.mark.parametrize(
-    ("free", "lowered_to_fit", "param"), [(0, True, "prompt"), (15, False, "max_tokens")]
-)
-def test_what_does_not_fit_is_refused_by_its_own_name(free, lowered_to_fit, param) -> None:
-    prompt = (3,) * (execution_config().max_model_len - free)
+@pytest.mark.parametrize(("free", "length"), [(40, 16), (16, 16), (15, 15), (1, 1)])
+def test_a_default_length_is_lowered_to_what_the_prompt_leaves(free: int, length: int) -> None:
+    (row,) = rows_leaving(free, lowered=True)
+    assert row.max_len - row.prompt_len == length
+
+
+@pytest.mark.parametrize(("free", "param"), [(0, "prompt"), (15, "max_tokens")])
+def test_what_does_not_fit_is_refused_by_its_own_name(free: int, param: str) -> None:
     with pytest.raises(RefusalError) as refused:
-        rows_of(prompt=prompt, max_tokens=16, lowered_to_fit=lowered_to_fit)
+        rows_leaving(free, lowered=param == "prompt")
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", param)
 
 
