@@ -1,7 +1,5 @@
 """Reads what a checkpoint is and needs. No weight is read, and torch is not imported."""
 
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from itertools import accumulate
@@ -27,11 +25,12 @@ from server.models.model_source import (
     WeightHeads,
     model_folder,
     read_heads,
+    weight_folders,
 )
+from server.models.program import ProgramError, run_program
 from server.models.slow_tokenizer import slow_files
 from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight_bytes
 from server.settings import defaults
-from server.settings.settings import child_environment
 from server.templates.template_files import check_template_files
 from workers.contract.checkpoint.architectures import (
     TaskError,
@@ -43,12 +42,7 @@ from workers.contract.checkpoint.checkpoint_config import own_models, read_model
 from workers.contract.checkpoint.config_keys import ConfigKeys
 from workers.contract.checkpoint.folder_files import find_file, read_json
 from workers.contract.config import ITEM_BYTES, Dtype, ExecutionConfig, Task
-from workers.contract.model_config import (
-    AttentionKind,
-    ModelConfig,
-    ModelConfigError,
-    NormalizeConfig,
-)
+from workers.contract.model_config import AttentionKind, ModelConfig, ModelConfigError
 from workers.contract.reranking import UNKNOWN_TEMPLATE
 
 SizesFrom = Literal["weight files", "shape"]
@@ -115,9 +109,9 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     folder: str
-    refused: tuple[str, ...]
-    notes: tuple[str, ...]
     model: InspectedModel | None
+    notes: tuple[str, ...]
+    refused: tuple[str, ...]
 
 
 _KV_TOKENS = 1000
@@ -220,14 +214,12 @@ class _Inspector:
 
     def _read_heads(self, model: ModelConfig | None) -> WeightHeads | None:
         """The heads of the model's weights, if they are here and whole."""
-        modules = () if model is None else model.modules
-        paths = [module.path for module in modules if not isinstance(module, NormalizeConfig)]
         heads = None
-        for path in (*paths, ""):
+        for path in [""] if model is None else weight_folders(model):
             heads = None
             try:
                 heads = read_heads(self._folder, path)
-            except ModelSourceError as error:
+            except (ModelConfigError, ModelSourceError) as error:
                 if self._local:
                     self._refuse(error)
         return heads
@@ -264,7 +256,7 @@ class _Inspector:
             dtype=execution.dtype,
             checkpoint_dtype=model.checkpoint_dtype,
             parameters=sum(weight_bytes(whole, heads)) // ITEM_BYTES[whole.dtype],
-            parameters_from="shape" if heads is None else "weight files",
+            parameters_from="weight files" if heads else "shape",
             weight_bytes=sum(stage.weight_bytes for stage in stages),
             kv_bytes=_KV_TOKENS * token * model.num_layers,
             kv_bytes_full=length * token * model.num_layers,
@@ -306,26 +298,10 @@ def _stages(execution: ExecutionConfig, heads: WeightHeads | None) -> tuple[Insp
     )
 
 
-_TIMEOUT = 300.0
-# -P: a file in the current folder that is called like one of our packages is not imported.
-_COMMAND = (sys.executable, "-P", "-m", "workers.weights.loader")
-
-
 def weight_faults(execution: ExecutionConfig) -> list[str]:
     """A line for each reason why the weights would not be loaded."""
     try:
-        done = subprocess.run(
-            _COMMAND,
-            env=child_environment(),
-            input=msgspec.json.encode(execution),
-            capture_output=True,
-            timeout=_TIMEOUT,
-            check=True,
-        )
-    except subprocess.TimeoutExpired:
-        return [f"comparing the weights with the model took over {_TIMEOUT:.0f} s"]
-    except subprocess.CalledProcessError as error:
-        lines = error.stderr.decode(errors="replace").strip().splitlines()
-        reason = lines[-1] if lines else f"status {error.returncode}"
-        return [f"the weights cannot be compared with the model: {reason}"]
-    return msgspec.json.decode(done.stdout, type=list[str])
+        found = run_program("workers.weights.loader", data=msgspec.json.encode(execution))
+    except ProgramError as error:
+        return [f"the weights cannot be compared with the model: {error}"]
+    return msgspec.json.decode(found, type=list[str])

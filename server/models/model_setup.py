@@ -17,7 +17,7 @@ from engine_core.tokenization.tokenizer_settings import TokenizerSettings
 from server.models.devices import available_cores, cuda_memory, device_ordinal, resolve_devices
 from server.models.model_source import SetupError, WeightHeads, check_checkpoint
 from server.models.slow_tokenizer import with_tokenizer
-from server.models.stage_memory import largest_kv_cache, planned_layers, weight_bytes
+from server.models.stage_memory import largest_kv_cache, weight_bytes
 from server.settings import defaults
 from server.settings.settings import (
     EngineSettings,
@@ -206,23 +206,12 @@ def _memory_shares(
         if weights + ring >= shares[stage]:
             raise SetupError(
                 "memory_share",
-                f"{_contents(execution, stage, weights)}, more than its share of "
+                f"stage {stage} of {execution.name} has {weights / _GIB:.1f} GiB of weights and "
+                f"{ring / _GIB:.1f} GiB of buffers between stages, more than its share of "
                 f"{execution.devices[stage]}: {shares[stage] / _GIB:.1f} of "
                 f"{memory[stage] / _GIB:.1f} GiB; raise it, or use more stages",
             )
     return shares
-
-
-def _contents(execution: ExecutionConfig, stage: int, weights: int) -> str:
-    """The contents of a stage's memory before it has a KV cache, in words."""
-    has = f"has {weights / _GIB:.1f} GiB of weights"
-    if execution.num_stages == 1:
-        return f"{execution.name} {has}"
-    layers, ring = planned_layers(execution)[stage], execution.activation_ring_bytes
-    return (
-        f"stage {stage} of {execution.name}, {layers} of {execution.model.num_layers} layers, "
-        f"{has} and {ring / _GIB:.1f} GiB of buffers between stages"
-    )
 
 
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json")

@@ -5,8 +5,6 @@
 
 import hashlib
 import logging
-import subprocess
-import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, TokenizerError
-from server.settings.settings import cache_folder, child_environment
+from server.models.program import ProgramError, run_program
+from server.settings.settings import cache_folder
 from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, find_file, read_bytes
 from workers.contract.config import LoadFormat
 from workers.contract.model_config import ModelConfig
@@ -22,9 +21,7 @@ from workers.contract.model_config import ModelConfig
 SLOW_FILES = ("vocab.txt", "vocab.json", "merges.txt", "*.model")
 _SETTINGS = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _TEKKEN_FILE = "tekken.json"
-_TIMEOUT = 300.0
-# -P: a file in the current folder that is called like one of our packages is not imported.
-_COMMAND = (sys.executable, "-P", "-m", "server.models.convert_main")
+_PROGRAM = "server.models.convert_main"
 
 _logger = logging.getLogger(__name__)
 
@@ -90,25 +87,9 @@ def _convert(folder: Path, names: str, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as private:
             written = Path(private) / TOKENIZER_FILE
-            _run(folder, written, subject)
+            run_program(_PROGRAM, str(folder), str(written))
             written.replace(target)
+    except ProgramError as error:
+        raise TokenizerError(f"{subject}, and cannot be converted: {error}") from None
     except OSError as error:
         raise TokenizerError(f"{subject}, and {target} cannot be written: {error}") from None
-
-
-def _run(folder: Path, written: Path, subject: str) -> None:
-    try:
-        done = subprocess.run(
-            [*_COMMAND, str(folder), str(written)],
-            env=child_environment(settings={"HF_HUB_OFFLINE": "1"}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise TokenizerError(f"{subject}; converting it took over {_TIMEOUT:.0f} s") from None
-    if done.returncode:
-        reason = (done.stdout or done.stderr or f"status {done.returncode}").strip().splitlines()
-        raise TokenizerError(f"{subject}, and cannot be converted: {reason[-1]}")

@@ -9,7 +9,6 @@ from workers.contract.share import even_split
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")
 _LM_HEAD = re.compile(r"(?:^|\.)(?:lm_head|predictions)(?:\.decoder)?\.weight$")
-_STORED_BYTES = {**ITEM_BYTES, "float64": 8}
 
 
 def planned_layers(execution: ExecutionConfig) -> tuple[int, ...]:
@@ -18,20 +17,14 @@ def planned_layers(execution: ExecutionConfig) -> tuple[int, ...]:
 
 
 def weight_bytes(execution: ExecutionConfig, heads: WeightHeads | None) -> list[int]:
-    """Bytes of the weights of each stage: as the files' `heads` say, in the dtype that is computed
-    with. Without files, from the shape: all but norms and biases, which are too small to count.
+    """Bytes of the weights of each stage, in the dtype that is computed with.
+
+    By the files' `heads`. Without, by the shape: all but norms and biases, which are small.
 
     The first stage also has the embedding, the last one the LM head, or an embedder's Dense
     modules. Where embedding and LM head are tied, they are one matrix on a stage that has both.
     """
-    if heads is None:
-        sizes = _elements_of_shape(execution)
-    elif heads.elements:
-        sizes = _elements_by_name(execution, heads.elements)
-    else:
-        stored = _STORED_BYTES.get(execution.model.checkpoint_dtype, 4)
-        a_layer = heads.stored_bytes / stored / execution.model.num_layers
-        sizes = [int(layers * a_layer) for layers in planned_layers(execution)]
+    sizes = _elements_by_name(execution, heads) if heads else _elements_of_shape(execution)
     if execution.task == "embed":
         sizes[-1] += _module_elements(execution.model)
     return [size * ITEM_BYTES[execution.dtype] for size in sizes]

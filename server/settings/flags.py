@@ -46,17 +46,11 @@ def add_flags(
         arguments = parser.add_argument_group(group, _DESCRIPTIONS.get(group))
         for field, flag in declared:
             if flag.group == group:
-                _add_flag(arguments, field, flag)
+                add_flag(arguments, field, flag)
 
 
-def add_engine_flag(parser: argparse.ArgumentParser, key: str, help_: str) -> None:
-    """Add the flag of an engine's setting to a command that has its own words for it."""
-    declared = {field.name: (field, flag) for field, flag in declared_flags(EngineSettings)}
-    field, flag = declared[key]
-    _add_flag(parser, field, msgspec.structs.replace(flag, help=help_))
-
-
-def _add_flag(arguments: Any, field: FieldInfo, flag: Flag) -> None:
+def add_flag(arguments: Any, field: FieldInfo, flag: Flag) -> None:
+    """Add the flag of one setting to a parser, or to a group of its arguments."""
     form, help_ = written(field.type), flag.help
     if "(default: " not in help_:
         default = form[1].write(field.default) if form else str(field.default)

@@ -63,9 +63,8 @@ class Penstock:
     def inspect(self, folder: Path) -> list[str]:
         """The lines in which `penstock inspect` says what is wrong with it."""
         (folder / "model.safetensors").unlink(missing_ok=True)  # comparing weights takes seconds
-        assert cli.main(["inspect", str(folder)]) == 1
-        lines = self._capsys.readouterr().out.splitlines()
-        return [line for line in lines if line.startswith("refused")]
+        assert cli.main(["inspect", str(folder), "--json"]) == 1
+        return json.loads(self._capsys.readouterr().out)["refused"]
 
     def refuses(self, folder: Path, reason: str) -> None:
         """Both say so."""

@@ -70,7 +70,7 @@ def test_every_shard_of_an_index_must_be_there(checkpoint: Path) -> None:
     index = checkpoint / "model.safetensors.index.json"
     names = {"weight": first.name, "b": second.name, "c": first.name}
     write_json(index, {"weight_map": names})
-    with pytest.raises(ModelSourceError, match=f"^{second.name}, listed in its index, is"):
+    with pytest.raises(ModelConfigError, match=f"^{second.name}, listed in its index, is"):
         check_checkpoint(read_model_config(checkpoint), "auto")
     second.write_bytes(first.read_bytes())
     check_checkpoint(read_model_config(checkpoint), "auto")
@@ -79,7 +79,7 @@ def test_every_shard_of_an_index_must_be_there(checkpoint: Path) -> None:
     with pytest.raises(ModelSourceError, match=r"^\S+ holds weight, which is not in its index$"):
         check_checkpoint(read_model_config(checkpoint), "auto")
     write_json(index, {})
-    with pytest.raises(ModelSourceError, match="is not an index"):
+    with pytest.raises(ModelConfigError, match="is not an index"):
         check_checkpoint(read_model_config(checkpoint), "auto")
 
 
@@ -240,10 +240,7 @@ def test_pickles_are_looked_at_without_torch(checkpoint: Path, zipped: bool) -> 
     (checkpoint / "model.safetensors").unlink()
     tensors = {"weight": torch.ones(1000), "bias": torch.ones(24)}
     torch.save(tensors, file, _use_new_zipfile_serialization=zipped)
-    heads = check_checkpoint(read_model_config(checkpoint), "auto")
-    assert heads is not None
-    assert not heads.elements
-    assert 4096 <= heads.stored_bytes <= 4096 + (0 if zipped else 2000)
+    assert check_checkpoint(read_model_config(checkpoint), "auto") == {}
     file.write_bytes(file.read_bytes()[: 10 if not zipped else -1])
     with pytest.raises(ModelSourceError, match=rf"^{file} cannot be read: "):
         check_checkpoint(read_model_config(checkpoint), "auto")

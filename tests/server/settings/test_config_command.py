@@ -235,7 +235,7 @@ def test_a_pipeline_shares_each_of_its_gpus(penstock: Penstock) -> None:
         ("memory_share: 0.5\nmodels: [{model: llama, memory_share: 0.5}, {model: bert}]",
          "models[0].memory_share: 0.5 of cuda:0, nothing of 0.5 is left to others"),
         ("models: [{model: llama, device: cuda, memory_share: 0.000000001}]",
-         "models[0].memory_share: llama has 0.0 GiB of weights, more than its share of cuda:0"),
+         "models[0].memory_share: stage 0 of llama has 0.0 GiB of weights and 0.0 GiB of buffers"),
         ("tls_cert: a\nmodels: [{model: llama}]", "tls_cert: there is no key beside it"),
         ("tls_key: a\nmodels: [{model: llama}]", "tls_key: there is no certificate beside it"),
         ("tls_cert: a\ntls_key: b\nmodels: [{model: llama}]", "tls_cert: "),
