@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from engine_core.messages import Logprobs, RowOutput
-from engine_core.tokenization.tokenizer import REPLACEMENT, TextBytes, Tokenizer
+from engine_core.tokenization.tokenizer import TextBytes, Tokenizer
 from server.generation.plan import GenerationPlan
 from server.generation.scores import LOWEST, ScoredToken, ScoredTokens
 from server.schemas.common import FinishReason
@@ -47,15 +47,6 @@ class Detokenizer:
         return text
 
 
-def finished_text(tokenizer: Tokenizer, ids: list[int], *, skip_special_tokens: bool) -> str:
-    """The text of `ids` without the beginning of a character at its end."""
-    text = tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
-    if not text.endswith(REPLACEMENT):
-        return text
-    data = tokenizer.token_bytes.joined(ids, skip_special_tokens=skip_special_tokens)
-    return codecs.utf_8_decode(data, "replace", False)[0]
-
-
 class StopStrings:
     """Finds the first stop string in a text that comes in pieces, however it is split.
 
@@ -76,6 +67,8 @@ class StopStrings:
     def push(self, added: str, *, may_end: bool = True) -> str:
         """The text that is now certain to come before any stop string. Without `may_end`, a stop
         string completed in `added` is ordinary text."""
+        if not self._stops:
+            return added
         text = self._held + added
         for end, char in enumerate(added, start=len(self._held) + 1):
             if (matched := self._advance(char)) and may_end:
@@ -172,18 +165,22 @@ class Prompt:
         return Detokenizer(self._tokenizer, context, skip_special_tokens=self._skips)
 
     @cached_property
+    def _pieces(self) -> list[str]:
+        """The text that each token makes certain."""
+        detokenizer = Detokenizer(self._tokenizer, [], skip_special_tokens=self._skips)
+        return list(map(detokenizer.step, self.ids))
+
+    @cached_property
     def _offsets(self) -> list[int]:
         """The offset of each token in the prompt's text, in characters."""
-        detokenizer = Detokenizer(self._tokenizer, [], skip_special_tokens=self._skips)
-        lengths = [len(detokenizer.step(token)) for token in self.ids]
-        return list(accumulate(lengths[:-1], initial=0))
+        return list(accumulate(map(len, self._pieces[:-1]), initial=0))
 
     def _echo(self, plan: GenerationPlan, position: int) -> str:
         """The text as it was sent, or that of the ids if the model saw another."""
         is_whole = plan.options.tokenization.truncate_to is None
         if plan.prompts.texts and self._skips and is_whole:
             return plan.prompts.texts[position]
-        return finished_text(self._tokenizer, self.ids, skip_special_tokens=self._skips)
+        return "".join(self._pieces)
 
 
 class Choice:
@@ -205,7 +202,7 @@ class Choice:
         self._prompt = prompt
         self._plan = plan
         self._detokenizer = prompt.detokenizer()
-        self._stops = StopStrings(plan.stops, included=plan.include_stop) if plan.stops else None
+        self._stops = StopStrings(plan.stops, included=plan.include_stop)
         self._text = ""
         self._offset = len(prompt.echo)  # where the next token begins in the choice's text
         self._ids = array("i")
@@ -217,7 +214,7 @@ class Choice:
     @property
     def met_stop_string(self) -> bool:
         """True if a stop string of the request has ended it."""
-        return self._stops is not None and self._stops.found
+        return self._stops.found
 
     @property
     def likelihood(self) -> float:
@@ -242,8 +239,7 @@ class Choice:
         if self.finish_reason is not None:
             return
         self.finish_reason = reason
-        if self._stops is not None:
-            self._text += self._stops.flush()
+        self._text += self._stops.flush()
 
     def next_piece(self) -> TextPiece | None:
         """The piece that has become certain since the last call, None if there is none."""
@@ -297,9 +293,6 @@ class Choice:
             self._sampled.add([token], sampled, [self._offset])
 
     def _add_text(self, text: str) -> None:
-        if self._stops is None:
-            self._text += text
-            return
         may_end = self.tokens >= self._plan.params.min_tokens
         self._text += self._stops.push(text, may_end=may_end)
         if self._stops.found:

@@ -121,12 +121,11 @@ class Generation:
 
     def record(self) -> None:
         """Fill the request's record, also of a job that is not complete."""
-        record, width = self._record, self._plan.width
-        record.prompt_tokens = sum(self._prompt_tokens)
-        for row, choice in enumerate(self.choices):
-            record.output_tokens += choice.tokens
-            if row % width == 0:
-                record.cached_tokens += choice.cached
+        record, usage = self._record, self.usage()
+        record.prompt_tokens = usage.prompt_tokens
+        record.output_tokens += usage.completion_tokens
+        record.cached_tokens += usage.prompt_tokens_details.cached_tokens
+        for choice in self.choices:
             if choice.finish_reason is not None:
                 record.end_rows(choice.finish_reason)
         if self._stream.timing is not None:

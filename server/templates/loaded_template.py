@@ -221,16 +221,12 @@ class _CallManner(NamedTuple):
         }
 
 
-# Conversations of many messages have few kinds.
-_kind = lru_cache(256)(_Kind)
-
-
 def kinds_of(messages: Sequence[Message]) -> list[_Kind]:
     """The kind of each message of a conversation."""
     kinds: list[_Kind] = []
     for message in messages:
         has_calls = bool(message.get("tool_calls"))
-        kinds.append(_kind(message["role"], not kinds and not has_calls, has_calls))
+        kinds.append(_Kind(message["role"], not kinds and not has_calls, has_calls))
     return kinds
 
 
@@ -387,9 +383,7 @@ class ProbedManners:
         if len(set(kinds)) > _UNUSUAL_KINDS:
             raise TemplateError(f"they have more than {_UNUSUAL_KINDS} roles")
         for place, (message, kind) in enumerate(zip(messages, kinds, strict=True)):
-            if (left_out := self._left_out(message, kind)) is not None:
-                field, what = left_out
-                raise LeftOutError(f"messages[{place}].{field}", what)
+            self._check(message, kind, f"messages[{place}]")
         for place in self._lost_places(kinds):
             if kinds[place].has_calls or has_text(messages[place]):
                 what = f"a message of role {quoted(kinds[place].role)} among messages in this order"
@@ -406,28 +400,23 @@ class ProbedManners:
     def _manner(self, kind: _Kind) -> _Manner:
         return self._usual.get(kind) or self._unusual(kind)
 
-    def _left_out(self, message: Message, kind: _Kind) -> tuple[str, str] | None:
-        """The field that is left out of all messages of this kind, and its description."""
+    def _check(self, message: Message, kind: _Kind, path: str) -> None:
+        """Raises LeftOutError for a field that is left out of all messages of this kind."""
         manner = self._manner(kind)
-        if kind.has_calls and (lost := self._left_out_of_calls(message, manner)):
-            return lost
-        if manner.is_written is False and not kind.has_calls and has_text(message):
-            place = "first" if kind.is_first else "later"
-            return "role", f"a {place} message of role {quoted(kind.role)}"
-        if manner.loses_name and message.get("name"):
-            return "name", f"names in messages of role {quoted(kind.role)}"
-        if self._loses_reasoning and (name := _reasoning_name(message)) and message[name]:
-            return name, "the reasoning of earlier answers"
-        return None
-
-    def _left_out_of_calls(self, message: Message, manner: _Manner) -> tuple[str, str] | None:
-        if self._calls.is_written is False:
-            return "tool_calls", "tool calls"
-        if self._calls.loses_second and len(message["tool_calls"]) > 1:
-            return "tool_calls[1]", "all tool calls of a message but the first"
+        if kind.has_calls and self._calls.is_written is False:
+            raise LeftOutError(f"{path}.tool_calls", "tool calls")
+        if kind.has_calls and self._calls.loses_second and len(message["tool_calls"]) > 1:
+            raise LeftOutError(f"{path}.tool_calls[1]", "all tool calls of a message but the first")
         if manner.is_written is False and has_text(message):
-            return "content", "an assistant's text or the tool calls beside it"
-        return None
+            if kind.has_calls:
+                what = "an assistant's text or the tool calls beside it"
+                raise LeftOutError(f"{path}.content", what)
+            place = "first" if kind.is_first else "later"
+            raise LeftOutError(f"{path}.role", f"a {place} message of role {quoted(kind.role)}")
+        if manner.loses_name and message.get("name"):
+            raise LeftOutError(f"{path}.name", f"names in messages of role {quoted(kind.role)}")
+        if self._loses_reasoning and (name := _reasoning_name(message)) and message[name]:
+            raise LeftOutError(f"{path}.{name}", "the reasoning of earlier answers")
 
     def _lost_places(self, kinds: Sequence[_Kind]) -> Sequence[int]:
         """The places of messages that the template leaves out because of others. Examples are a

@@ -61,14 +61,14 @@ def _die_with_parent() -> None:
 def _serve(source: BinaryIO, sink: BinaryIO) -> None:
     """Answer a ChatTemplate, then Questions, until the API process has gone."""
     loaded: list[LoadedTemplate] = []
-    decoder = msgspec.json.Decoder(protocol.Question)
+    decoder: msgspec.json.Decoder[protocol.Question] = msgspec.json.Decoder(protocol.Question)
 
     def prompt(body: bytes) -> str:
         if not loaded:
             loaded.append(LoadedTemplate(msgspec.json.decode(body, type=protocol.ChatTemplate)))
             return ""
         question = decoder.decode(body)
-        return "" if isinstance(question, protocol.Ping) else loaded[0].prompt(question)
+        return "" if question is None else loaded[0].prompt(question)
 
     interruptible = _Interruptible()
     while body := source.read(protocol.frame_size(source.read(protocol.LENGTH_BYTES))):
@@ -113,7 +113,7 @@ def _outcome(interruptible: _Interruptible, work: Callable[[], str]) -> protocol
     field = ""
     try:
         with interruptible:
-            text = work()
+            return work()
     except _RenderInterrupted:
         reason = "nobody waits for it any more"
     except LeftOutError as error:
@@ -126,8 +126,6 @@ def _outcome(interruptible: _Interruptible, work: Callable[[], str]) -> protocol
         reason = f"it needs more than {MEMORY_BYTES >> 20} MiB of memory"
     except Exception as error:  # a template is a program, and may raise anything
         reason = f"{type(error).__name__}: {error}"
-    else:
-        return protocol.Rendered(text)
     return protocol.NotRendered(reason[:_MAX_REASON].encode(errors="replace").decode(), field)
 
 
