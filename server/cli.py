@@ -20,12 +20,7 @@ from server.errors import CommandError, one_line
 from server.models.inspect_command import add_inspect
 from server.settings.flags import ENGINE_FLAGS, add_flags, serve_command
 from server.settings.setting_types import FlagGroup
-from server.settings.settings import (
-    RETIRED,
-    Limits,
-    ServerConfig,
-    flag_name,
-)
+from server.settings.settings import Limits, ServerConfig
 from server.trace import add_trace
 
 _EXAMPLES = """\
@@ -54,9 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: its exit code. Bad usage exits with 2, a start that fails with 1."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = _parser(with_bench="bench" in arguments)
-    for key, instead in RETIRED.items():
-        if any(argument.partition("=")[0] == flag_name(key) for argument in arguments):
-            parser.error(f"{flag_name(key)} is gone: {instead}")
     options = parser.parse_args(arguments)
     try:
         return options.run(options.parser, options)

@@ -24,9 +24,8 @@ CONTEXT_TOKENS = 8
 class Detokenizer:
     """Incremental text of one row: its pieces together are what decoding all ids would add.
 
-    `context` is the tail of the prompt. A piece is empty while a character is incomplete; one that
-    is incomplete at the end is left out. Bytes that are not UTF-8 become U+FFFD, as by Python's
-    decoder.
+    `context` is the tail of the prompt. A character comes once it is complete. Bytes that are not
+    UTF-8 become U+FFFD, as by Python's decoder.
     """
 
     def __init__(
@@ -48,12 +47,11 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Finds the first stop string in a text that comes in pieces, however it is split.
+    """Finds the stop string that ends first, of two the longer, in a text that comes in pieces.
 
-    The first is the one that ends first, of two the longer. Text that may yet become a stop string
-    is held back, unless stop strings are `included` in the text. One Knuth-Morris-Pratt automaton a
-    stop string (SIAM J. Comput. 6(2), 1977) keeps the length of its longest prefix that ends the
-    text. A character costs constant amortised time.
+    Text that may yet become a stop string is held back, unless stop strings are `included` in the
+    text. One Knuth-Morris-Pratt automaton a stop string (SIAM J. Comput. 6(2), 1977) keeps the
+    length of its longest prefix that ends the text. A character costs constant amortised time.
     """
 
     def __init__(self, stops: tuple[str, ...], *, included: bool = False) -> None:
@@ -116,8 +114,7 @@ class TextPiece(msgspec.Struct, frozen=True):
     """A piece of a choice's text that has become certain, with the tokens since the last piece.
 
     The last piece has the `finish_reason`, the first the prompt's text (`echo`) and `prompt_ids`.
-    `tokens` are the sampled tokens, `prompt_tokens` the prompt's, both with scores. All of these
-    are present only if requested; ids are UNSET otherwise.
+    Tokens have scores. Text and tokens of the prompt, tokens and ids are there only if requested.
     """
 
     index: int
@@ -131,11 +128,8 @@ class TextPiece(msgspec.Struct, frozen=True):
 
 
 class Prompt:
-    """One prompt as the engine understood it.
-
-    `echo` is its text, empty if choices do not repeat it. `scores` are its tokens' so far, None if
-    they are not requested.
-    """
+    """One prompt as the engine understood it. `echo` is its text if choices repeat it. `scores` are
+    its tokens' so far if they are requested."""
 
     def __init__(self, model: Model, plan: GenerationPlan, position: int, ids: bytes) -> None:
         self._tokenizer = model.tokenizer
@@ -148,7 +142,6 @@ class Prompt:
 
     @cached_property
     def ids(self) -> list[int]:
-        """The prompt's token ids."""
         return array("i", self._ids).tolist()
 
     def add_scores(self, scored: Logprobs) -> None:
@@ -186,11 +179,9 @@ class Prompt:
 class Choice:
     """The certain text of one row, with its log-probabilities and its end.
 
-    Text that may yet become a stop string is held back until `end` releases it; it is lost if the
-    engine fails. The first choice of a scored prompt brings the scores before the others begin.
-
-    `tokens` counts every generated token, a stop token and those cut off included. `cached` counts
-    the prompt's tokens that had been computed before.
+    The first choice of a scored prompt brings the scores before the others begin. `tokens` counts
+    every generated token, a stop token and those cut off included; `cached` the prompt's tokens
+    that had been computed before.
     """
 
     def __init__(self, index: int, prompt: Prompt, model: Model, plan: GenerationPlan) -> None:
@@ -222,8 +213,7 @@ class Choice:
         return self._likelihood / max(self.tokens, 1)
 
     def apply(self, output: RowOutput) -> None:
-        """Apply one update of the engine, and set `finish_reason` if it ends the choice. Updates
-        after the end are ignored."""
+        """Apply one update of the engine. Updates after the end are ignored."""
         if self.finish_reason is not None:
             return
         self.cached += output.cached
@@ -284,16 +274,13 @@ class Choice:
         if self._plan.return_token_ids:
             self._ids.append(output.token)
         self.tokens += 1
-        self._add_text(text)
+        may_end = self.tokens >= self._plan.params.min_tokens
+        self._text += self._stops.push(text, may_end=may_end)
+        if self._stops.found:
+            self.finish_reason = "stop"
 
     def _add_sampled(self, token: int, sampled: Logprobs) -> None:
         (logprob,) = array("f", sampled.chosen)
         self._likelihood += max(logprob, LOWEST)
         if self._sampled is not None:
             self._sampled.add([token], sampled, [self._offset])
-
-    def _add_text(self, text: str) -> None:
-        may_end = self.tokens >= self._plan.params.min_tokens
-        self._text += self._stops.push(text, may_end=may_end)
-        if self._stops.found:
-            self.finish_reason = "stop"

@@ -66,8 +66,8 @@ class Generation:
         record.rows = len(self.choices)
 
     async def advance(self) -> Collection[Choice]:
-        """Wait for the engine's updates, or the deadline, and apply them. Returns the changed
-        choices, none once all have ended. Raises RefusalError if the job failed."""
+        """Wait for the engine's updates, or the deadline, and return the changed choices, none once
+        all have ended. Raises RefusalError if the job failed."""
         outputs = list(itertools.islice(self._unread, _AT_ONCE))
         if not outputs:
             self._unread = iter(await self._stream.next())
@@ -93,8 +93,8 @@ class Generation:
         return updated.values()
 
     async def final_pieces(self) -> list[TextPiece]:
-        """Wait until all choices have ended. Returns each choice of the answer as one piece. Raises
-        RefusalError if the job failed, or the answer has become too large."""
+        """Wait for the end, and return each choice of the answer as one piece. Raises RefusalError
+        if the job failed, or the answer has become too large."""
         self._scores.streamed = False
         while await self.advance():
             pass
@@ -120,7 +120,7 @@ class Generation:
         self._stream.abort()
 
     def record(self) -> None:
-        """Fill the request's record, also of a job that is not complete."""
+        """Fill the request's record, at any time."""
         record, usage = self._record, self.usage()
         record.prompt_tokens = usage.prompt_tokens
         record.output_tokens += usage.completion_tokens
@@ -168,8 +168,8 @@ class Generation:
 async def generate(
     request: Request, model: Model, plan: GenerationPlan
 ) -> AsyncGenerator[Generation]:
-    """Submit a job. The block begins once the engine has accepted it, or at the plan's or the
-    server's deadline. Its end aborts the job, and fills the request's record.
+    """Submit a job. The block begins once the engine has accepted it, or at the deadline. Its end
+    aborts the job, and fills the request's record.
 
     Raises RefusalError if the engine refuses the job, or the ledger has no room.
     """
@@ -226,11 +226,7 @@ class AnswerForm(ABC):
 
 
 class TextForm(AnswerForm):
-    """The common base of completions and chat.
-
-    With `include_usage` a last chunk carries the whole usage. With `continuous_usage_stats` the
-    chunks before it carry the usage so far.
-    """
+    """The common base of completions and chat."""
 
     def __init__(
         self,
@@ -303,11 +299,8 @@ async def answer(
 async def _events(
     generating: AbstractAsyncContextManager[Generation], form: AnswerForm
 ) -> AsyncGenerator[bytes]:
-    """Yield an empty item once the engine has accepted the job, then the events of each step.
-
-    If the engine fails, all certain text has been sent. Text held back for a stop string or an
-    incomplete character is lost.
-    """
+    """Yield an empty item once the engine has accepted the job, then the events of each step. If
+    the engine fails, all certain text has been sent."""
     async with generating as generation:
         yield b""
         if begin := form.begin():

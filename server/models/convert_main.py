@@ -66,9 +66,9 @@ def convert(folder: Path, target: Path) -> None:
 def _as_llama(original: Any, fast: Any, folder: Path) -> None:
     """Let the fast form of Llama's tokenizer put a space before each text between special tokens.
 
-    Sentencepiece does so, and published files do; the form of transformers 5 puts none before a
-    text that begins with a space. What the settings do not say is as it was in transformers 4, of
-    whose time such files are. Raises ConversionError if only the first text is to have a space.
+    Sentencepiece and published files do; transformers 5 puts none before a text that begins with a
+    space. Defaults are those of transformers 4. Raises ConversionError if only the first text is to
+    have a space.
     """
     settings = optional(folder, "tokenizer_config.json", dict[str, Any]) or {}
     if settings.get("legacy") is False:
@@ -196,11 +196,10 @@ _SPACES = (
 
 
 def odd_texts(special_tokens: Sequence[str]) -> list[str]:
-    """`NUM_TEXTS` texts, always the same.
+    """`NUM_TEXTS` texts, always the same: white space, scripts, marks, special tokens, and pairs.
 
-    They are empty ones, white space, control characters, scripts, marks, emoji, long words, special
-    tokens within texts, and pairs of all that. U+0085 is left out: sentencepiece takes it for a
-    letter, and published fast forms of its models take it for white space.
+    U+0085 is left out: sentencepiece takes it for a letter, and published fast forms of its models
+    take it for white space.
     """
     words = (*_SCRIPTS, *_MARKS)
     pairs = [

@@ -57,10 +57,7 @@ class LayersOfKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InspectedStage(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of one pipeline stage: `num_layers` layers from number `first_layer`.
-
-    `kv_bytes` are the keys and values of 1,000 tokens.
-    """
+    """Contents of one pipeline stage. `kv_bytes` are the keys and values of 1,000 tokens."""
 
     first_layer: int
     num_layers: int
@@ -69,14 +66,13 @@ class InspectedStage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that `config.json` describes, and what serving it would take. Sizes in bytes.
+    """A model that `config.json` describes, and what serving it would take.
 
-    The model computes in `dtype`; config.json names `checkpoint_dtype`. `wrapped`: it is the
-    language model of a larger one. `parameters` come from the heads of the weight files, or from
-    the shape without norms and biases. `weight_bytes` are of all stages, each copy of a tied
-    embedding included. `kv_bytes` are the keys and values of 1,000 tokens (0 without a KV cache),
-    `kv_bytes_full` those of a sequence of `max_model_len`. `kv_bytes_unused` counts the part for
-    tokens that a layer's window has left behind.
+    It computes in `dtype`; config.json names `checkpoint_dtype`. `wrapped`: it is the language
+    model of a larger one. `parameters` by the shape are without norms and biases. `weight_bytes`
+    are of all stages, each copy of a tied embedding included. `kv_bytes` are the keys and values of
+    1,000 tokens (0 without a KV cache), `kv_bytes_full` those of a sequence of `max_model_len`,
+    `kv_bytes_unused` the part of these that a layer's window has left behind.
     """
 
     architecture: str
@@ -105,7 +101,7 @@ class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """`refused` has one line for each reason why `penstock serve` would not start with this model.
-    `notes` are what it would do besides. Without `model`, config.json cannot be read as one."""
+    Without `model`, config.json cannot be read as one."""
 
     source: str
     folder: str
@@ -119,8 +115,6 @@ _KV_TOKENS = 1000
 
 def inspect(source: str, options: EngineOptions) -> Inspection:
     """The model in folder `source`, or of that id on the hub, whose weights are not fetched.
-
-    It is run with the `options` for its task, length, dtype and stages.
 
     Raises ModelSourceError if there is no such model. All else is among the refusals.
     """
@@ -139,7 +133,6 @@ class _Inspector:
         self._notes: list[str] = []
 
     def inspection(self) -> Inspection:
-        """The answer about the model, as far as its files can be read."""
         model = self._read_files()
         self._note_own_code()
         if self._local:
@@ -161,14 +154,14 @@ class _Inspector:
 
     @contextmanager
     def _refusing(self, *errors: type[Exception]) -> Generator[None]:
-        """The first of `errors` that the block raises ends it, and is a refusal."""
+        """Turn one of `errors`, which ends the block, into a refusal."""
         try:
             yield
         except errors as error:
             self._refuse(error)
 
     def _read_files(self) -> ModelConfig | None:
-        """The model that config.json describes, if it can be read as one."""
+        """The model, if config.json can be read as one."""
         folder, options = self._folder, self._options
         ignored = IgnoredKeys(options.ignore_config_keys, folder, self._refuse)
         try:
@@ -266,7 +259,6 @@ class _Inspector:
 
 
 def _layers_of_kinds(model: ModelConfig) -> tuple[LayersOfKind, ...]:
-    """The layers of each kind of attention, in the order of the kinds."""
     return tuple(
         LayersOfKind(
             num_layers=model.layer_kinds.count(number),
@@ -284,7 +276,6 @@ def _left_behind(model: ModelConfig, length: int) -> int:
 
 
 def _stages(execution: ExecutionConfig, heads: WeightHeads | None) -> tuple[InspectedStage, ...]:
-    """As the engine plans them where no layer is measured."""
     layers, weights = planned_layers(execution), weight_bytes(execution, heads)
     token = kv_bytes_of_token(execution)
     return tuple(

@@ -34,11 +34,8 @@ _PICKLES = "pytorch_model*.bin"
 
 
 def model_folder(source: str, load_format: LoadFormat) -> Path:
-    """The folder that `source` names: a folder as it is, a hub id after a download.
-
-    For a hub id only configuration, tokenizer and weights are fetched (no weights for
-    `dummy`). Raises ModelSourceError.
-    """
+    """The folder that `source` names: a folder as it is, a hub id after a download of what is read
+    (no weights for `dummy`). Raises ModelSourceError."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder.resolve()
@@ -66,11 +63,8 @@ def _lacks_weights(folder: Path) -> bool:
 
 
 def _what_is_not_preferred(folder: Path) -> list[str]:
-    """Patterns to download besides, in place of files that the hub has not.
-
-    Those are safetensors of the model or of a Dense module of sentence-transformers, and
-    tokenizer.json.
-    """
+    """Patterns to download in place of files that the hub has not: tokenizer.json, safetensors of
+    the model or of a Dense module of sentence-transformers."""
     slow = () if (folder / TOKENIZER_FILE).exists() else SLOW_FILES
     modules = [folder, *folder.glob("*_Dense*")]
     lacking = [module for module in modules if not any(module.glob(_SAFETENSORS))]

@@ -27,10 +27,8 @@ _logger = logging.getLogger(__name__)
 
 
 def with_tokenizer(model: ModelConfig, load_format: LoadFormat) -> ModelConfig:
-    """`model` with its `tokenizer_file`, if that has to be converted. Dummy weights need none.
-
-    Raises TokenizerError if it cannot be converted, or ModelConfigError.
-    """
+    """`model` with its `tokenizer_file`, if that has to be converted. Raises TokenizerError if it
+    cannot be, or ModelConfigError."""
     if load_format == "dummy" or (file := _converted(Path(model.path))) is None:
         return model
     return msgspec.structs.replace(model, tokenizer_file=str(file))
@@ -51,10 +49,8 @@ def _converted(folder: Path) -> Path | None:
 
 
 def slow_files(folder: Path) -> list[Path]:
-    """The files that a tokenizer is converted from.
-
-    Raises TokenizerError for a kind that cannot be converted.
-    """
+    """The files that a tokenizer is converted from. Raises TokenizerError for a kind that cannot
+    be."""
     slow = _files(folder, SLOW_FILES)
     if not slow and find_file(folder, _TEKKEN_FILE):
         raise TokenizerError(

@@ -12,7 +12,7 @@ _LM_HEAD = re.compile(r"(?:^|\.)(?:lm_head|predictions)(?:\.decoder)?\.weight$")
 
 
 def planned_layers(execution: ExecutionConfig) -> tuple[int, ...]:
-    """How many layers each stage computes, if nothing that is measured at start changes it."""
+    """The layers of each stage, if nothing that is measured at start changes them."""
     return execution.stage_layers or even_split(execution.model.num_layers, execution.num_stages)
 
 
@@ -21,8 +21,8 @@ def weight_bytes(execution: ExecutionConfig, heads: WeightHeads | None) -> list[
 
     By the files' `heads`. Without, by the shape: all but norms and biases, which are small.
 
-    The first stage also has the embedding, the last one the LM head, or an embedder's Dense
-    modules. Where embedding and LM head are tied, they are one matrix on a stage that has both.
+    The first stage also has the embedding, the last one the LM head (one matrix if they are tied
+    and on one stage), or an embedder's Dense modules.
     """
     sizes = _elements_by_name(execution, heads) if heads else _elements_of_shape(execution)
     if execution.task == "embed":
@@ -31,7 +31,6 @@ def weight_bytes(execution: ExecutionConfig, heads: WeightHeads | None) -> list[
 
 
 def _module_elements(model: ModelConfig) -> int:
-    """Numbers in the matrices behind the pooling, which have files of their own."""
     dense = [module for module in model.modules if isinstance(module, DenseConfig)]
     return sum(module.in_features * module.out_features for module in dense)
 
@@ -71,7 +70,7 @@ def _has_lm_head(execution: ExecutionConfig) -> bool:
 
 
 def _with_tied_copy(execution: ExecutionConfig, sizes: list[int]) -> list[int]:
-    """With the copy of a tied embedding that the last of several stages has."""
+    """Add the copy of a tied embedding that the last of several stages has."""
     model = execution.model
     if len(sizes) > 1 and model.tie_word_embeddings and _has_lm_head(execution):
         sizes[-1] += model.vocab_size * model.hidden_size

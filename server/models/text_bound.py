@@ -8,11 +8,8 @@ from engine_core.tokenization.tokenizer import Tokenizer
 _GROWN_BYTES = 128 << 20
 """Most bytes that a tokenizer's rules may expand one text to. Published ones need less."""
 _SHRINKAGE = 64
-"""Most characters of a text for each character that its tokens spell.
-
-Normalizers drop characters, and an unknown word of any length is one token. No honest text shrinks
-so much.
-"""
+"""Most characters of a text for each that its tokens spell: normalizers drop some, and an unknown
+word of any length is one token."""
 
 
 class TextBound:

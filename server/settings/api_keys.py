@@ -33,9 +33,8 @@ class GivenKey(NamedTuple):
 
 
 class APIKey(msgspec.Struct, frozen=True):
-    """A key as processes hold it: its SHA-256 in hexadecimal, its name, its weight.
-
-    `is_named`: somebody gave it that name."""
+    """A key as processes hold it: its SHA-256 in hexadecimal, and whether somebody gave it its
+    name."""
 
     digest: str
     name: str
@@ -44,7 +43,7 @@ class APIKey(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """The owner of what it stores: one for all keys of a name. No digest has a colon."""
+        """The owner of what it stores. No digest has a colon."""
         return f"name:{self.name}" if self.is_named else self.digest
 
 
@@ -60,11 +59,8 @@ def checked_key(key: str) -> str:
 
 
 def read_key_file(file: Path) -> list[GivenKey]:
-    """The keys of a file, one a line, behind `name=NAME` and `weight=NUMBER` if given.
-    Blank lines and lines that begin with # are ignored.
-
-    Raises APIKeyError.
-    """
+    """The keys of a file, one a line, behind `name=NAME` and `weight=NUMBER` if given. Raises
+    APIKeyError."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -84,8 +80,8 @@ def read_key_file(file: Path) -> list[GivenKey]:
 
 
 def hashed(keys: Iterable[GivenKey]) -> tuple[APIKey, ...]:
-    """The keys as processes hold them. Of one that is given twice, the first counts. A key without
-    a name is called by its place among all."""
+    """The keys, of which each counts once, the first time. Without a name it is called by its
+    place."""
     found: dict[str, APIKey] = {}
     for key in keys:
         digest = hashlib.sha256(key.text.encode()).hexdigest()
@@ -128,9 +124,8 @@ _NUMBER_BYTES = 6
 
 
 class ClientKey(NamedTuple):
-    """A key by its `name` in metrics, with its `share` of an engine. What its requests store is the
-    `owner`'s: that of the name it was given, or else its own. Only requests with the same `salt`
-    share cached prefixes, if what they name themselves is the same, too."""
+    """A key by its `name` in metrics, the `owner` of what its requests store, and its `share` of an
+    engine. Only requests with the same salt share cached prefixes."""
 
     name: str
     owner: str
@@ -152,8 +147,8 @@ class ClientKeys:
     def __init__(
         self, keys: Sequence[APIKey], secret: str = "", share_prefixes: Collection[str] = ()
     ) -> None:
-        """`secret` is the daemon's own, in hexadecimal. Those named in `share_prefixes` share
-        cached prefixes among each other."""
+        """`secret` is the daemon's own, in hexadecimal. Keys named in `share_prefixes` have one
+        salt."""
         self._secret, self._share_prefixes = bytes.fromhex(secret), share_prefixes
         self.anybody = ANYBODY
         self.replace(keys)
@@ -177,10 +172,8 @@ class ClientKeys:
         return next((client for is_match, client in matches if is_match), None)
 
     def of_owner(self, owner: str) -> ClientKey:
-        """The client that has stored something, whether its key is still valid or not.
-
-        What is computed for it counts for no share.
-        """
+        """The client that has stored something, whether its key is still valid or not. It has no
+        share."""
         found = (client for _, client in self._keys if client.owner == owner)
         gone = ClientKey("", owner, NO_KEY, self._salt(owner)) if owner else ANYBODY
         return next(found, gone)._replace(share=NO_KEY)

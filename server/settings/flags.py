@@ -1,7 +1,4 @@
-"""The flags of `penstock serve`, from the settings that declare them, merged over the file's.
-
-A flag that is not given sets no option: defaults are applied later.
-"""
+"""The flags of `penstock serve`, from the settings that declare them, merged over the file's."""
 
 import argparse
 from collections.abc import Iterable, Mapping
@@ -68,10 +65,9 @@ def add_flag(arguments: Any, field: FieldInfo, flag: Flag) -> None:
 
 
 def serve_command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> ServeCommand:
-    """The command that the `given` options ask for: flags, else the file, else the environment.
+    """The command of the `given` options: flags, else the file, else the environment.
 
-    Exits through `parser` if flags contradict each other or the file. Raises SettingsError and
-    DemoModelMissingError.
+    Exits through `parser` for a contradiction. Raises SettingsError and DemoModelMissingError.
     """
     server = {key: given[key] for key in Settings.__struct_fields__ if key in given}
     server |= {key: tuple(server[key]) for key in LIST_FLAGS if key in server}

@@ -43,8 +43,8 @@ class LoadedTemplate:
         self.manners = self._probed({})
 
     def prompt(self, conversation: Conversation) -> str:
-        """The prompt of a client's messages. Raises LeftOutError, TemplateError if the template
-        refuses them, and whatever else it raises."""
+        """The prompt of a client's messages. Raises LeftOutError, TemplateError for a refusal, and
+        whatever else the template raises."""
         try:
             messages = self.manners.checked(conversation.messages)
         except LeftOutError:
@@ -60,8 +60,7 @@ class LoadedTemplate:
         )
 
     def render(self, conversation: Conversation) -> str:
-        """The prompt of messages as they are. Raises whatever the template does: TemplateError
-        where it refuses."""
+        """The prompt of messages as they are. Raises whatever the template does."""
         if conversation.continue_final_message:
             prompt = self._open_ended(conversation)
         else:
@@ -175,8 +174,8 @@ class _Kind(NamedTuple):
 class _Manner(NamedTuple):
     """The way in which a template writes a kind of message: its role, the forms of its content.
 
-    A template that takes neither strings nor several parts takes one part. `is_written` is None if
-    the template refuses the kind, False if it leaves it out in every form.
+    One that takes neither strings nor several parts takes one part. `is_written` is None if the
+    template refuses the kind, False if it leaves it out in every form.
     """
 
     role: str
@@ -391,7 +390,6 @@ class ProbedManners:
         return self.shaped(messages, kinds)
 
     def shaped(self, messages: Sequence[Message], kinds: Sequence[_Kind]) -> list[Message]:
-        """Messages of these kinds in the forms that the template takes."""
         return [
             _shaped_message(message, self._manner(kind), self._calls)
             for message, kind in zip(messages, kinds, strict=True)
@@ -419,8 +417,8 @@ class ProbedManners:
             raise LeftOutError(f"{path}.{name}", "the reasoning of earlier answers")
 
     def _lost_places(self, kinds: Sequence[_Kind]) -> Sequence[int]:
-        """The places of messages that the template leaves out because of others. Examples are a
-        second system message, and a tool's result without a call."""
+        """The places of messages that the template leaves out because of others, such as a second
+        system message, or a tool's result without a call."""
         letters = ["c" if kind.has_calls else _ROLE_LETTERS.get(kind.role, "x") for kind in kinds]
         common = _COMMON_ORDER.fullmatch("".join(letters))
         return () if common else self._lost_by_order(tuple(kinds))
@@ -438,7 +436,7 @@ class ProbedManners:
         return [place for place in range(len(kinds)) if _word(place) not in written]
 
     def _probed_usual(self, kind: _Kind) -> _Manner:
-        """The manner of a usual kind. An unknown developer gets the system's."""
+        """An unknown developer gets the system's manner."""
         manner = self._probed(kind)
         if kind.role == "developer" and not (manner.is_written and self._knows(kind)):
             system = self._usual[kind._replace(role="system")]
@@ -480,7 +478,7 @@ class ProbedManners:
         return False
 
     def _probed_calls(self) -> _CallManner:
-        """The first manner in which the template writes calls, else the most common one."""
+        """The first manner that writes calls, else the most common one."""
         trials: list[_Trial] = []
         for arguments_are_text in (False, True):
             for no_content in ({}, {"content": ""}, {"content": None}):

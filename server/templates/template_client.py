@@ -62,9 +62,9 @@ class _PendingRender:
 
 
 class TemplateClient:
-    """The process of a template, started with the server and again whenever it ends.
+    """The process of a template, started again whenever it ends.
 
-    A task owns the process and sends it one conversation at a time; API keys take turns. It reads
+    A task owns it and sends it one conversation at a time; API keys take turns. The task reads
     every answer, wanted or not, so that no request gets another's.
     """
 
@@ -94,15 +94,13 @@ class TemplateClient:
         return self._template
 
     def start(self) -> None:
-        """Start the process, if there is a template. Its faults are logged."""
+        """Start the process, if there is a template."""
         if isinstance(self._template, protocol.ChatTemplate):
             self._keeper = lasting_task(self._keep(), f"chat template of {self._model}")
 
     async def prompt_of(self, conversation: bytes, key: KeyShare) -> str:
-        """The prompt of a Conversation's frame. Cancelling gives it up. Starts a missing process.
-
-        Raises RefusalError: no template, one that refuses the messages, no running process.
-        """
+        """The prompt of a Conversation's frame. Cancelling gives it up. Raises RefusalError: no
+        template, one that refuses the messages, no running process."""
         _ = self.template
         if self._keeper is None:
             self.start()
@@ -122,8 +120,8 @@ class TemplateClient:
         return outcome
 
     def check(self) -> None:
-        """Raises RefusalError: `not_ready` until the template has been compiled for the first time,
-        `unhealthy` while no process can be started."""
+        """Raises RefusalError: `not_ready` until the template has been compiled once, `unhealthy`
+        while no process can be started."""
         if isinstance(self._template, NoChatTemplateError):
             return
         if self._is_down:
@@ -134,7 +132,6 @@ class TemplateClient:
             )
 
     async def close(self) -> None:
-        """End the process."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])

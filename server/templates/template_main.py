@@ -1,10 +1,10 @@
 """A template's process, `python -P -m server.templates.template_main`, frames in and out.
 `template_client.py` is its other side.
 
-Templates are programs: an expression may run for ever or take all memory, and nothing inside Python
-stops it. So the kernel does. Timers of processor time and of the clock end the process with a
-conversation that takes too long. Its memory is bounded, and it dies with its parent. A conversation
-whose client has left is given up at the next step of the template.
+Templates are programs: an expression may run for ever or take all memory, and only the kernel stops
+it. Timers of processor time and of the clock end the process with its conversation. Its memory is
+bounded, and it dies with its parent. A conversation whose client has left is given up at the next
+step of the template.
 """
 
 import ctypes
@@ -45,8 +45,7 @@ def main() -> None:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends: an API process' event
-    loop. Raises OSError."""
+    """Have the kernel kill this process when the thread that started it ends. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         number = ctypes.get_errno()

@@ -144,7 +144,6 @@ def test_sizes(commands: list[ServeCommand], text: str, size: int) -> None:
         (["--device", "tpu"], "'tpu' is not auto, cpu, cuda or cuda:N"),
         (["--served-model-name", "a"], "1 --served-model-name for 2 models"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
-        (["--max-requests=9"], "--max-requests is gone: max_sequences bounds what is in flight"),
     ],
 )
 def test_bad_usage_exits_with_2(
@@ -229,7 +228,7 @@ def test_a_port_in_use(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = refused([str(llama), "--port", str(port)], capsys)
-    assert message == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert message == f"--port: cannot listen on 127.0.0.1:{port}: Address already in use"
 
 
 def test_a_host_that_does_not_exist(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
