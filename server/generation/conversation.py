@@ -57,7 +57,7 @@ async def chat_prompt(
         account.hold(len(question))
         rendering = model.chat.prompt_of(question, key)
         prompt = await within_limit(service.limits, record, rendering)
-    model.text_bound.check(prompt, "messages")
+    model.text_bound.check_length(len(prompt), "messages")
     return prompt
 
 

@@ -48,7 +48,6 @@ class Generation:
         self._record, self._scores = record, scores
         self._metrics = service.metrics.of_model(model.name)
         self._counted_at = started
-        self._has_tokens = False
         self._encoding = service.encoding
         self._plan = plan
         self._stream = stream
@@ -153,14 +152,13 @@ class Generation:
         return late
 
     def _count(self, tokens: int) -> None:
-        now = time.perf_counter()
-        metrics = self._metrics
-        if self._has_tokens:
-            metrics.next_token_seconds.observe(now - self._counted_at)
-        else:
+        now, metrics, record = time.perf_counter(), self._metrics, self._record
+        if record.first_token_s is None:
             metrics.first_token_seconds.observe(now - self._counted_at)
-            self._record.first_token_s = now - self._record.started
-        self._counted_at, self._has_tokens = now, True
+            record.first_token_s = now - record.started
+        else:
+            metrics.next_token_seconds.observe(now - self._counted_at)
+        self._counted_at = now
         metrics.generated_tokens.add(tokens)
 
 

@@ -52,14 +52,11 @@ def model_folder(source: str, load_format: LoadFormat) -> Path:
     folder = fetch(source, [*_CONFIG_PATTERNS, *weights])
     if weights and (more := _what_is_not_preferred(folder)):
         folder = fetch(source, [*_CONFIG_PATTERNS, *weights, *more])
-    lacking = not (folder / "config.json").exists() or (weights and _lacks_weights(folder))
+    any_weights = [*folder.glob(_SAFETENSORS), *folder.glob(_PICKLES)]
+    lacking = not (folder / "config.json").exists() or (weights and not any_weights)
     if lacking and has_files(source, "*.gguf"):
         raise ModelSourceError(f"{source} holds GGUF files; {GGUF}")
     return folder
-
-
-def _lacks_weights(folder: Path) -> bool:
-    return not any(any(folder.glob(pattern)) for pattern in (_SAFETENSORS, _PICKLES))
 
 
 def _what_is_not_preferred(folder: Path) -> list[str]:

@@ -29,23 +29,17 @@ _logger = logging.getLogger(__name__)
 def with_tokenizer(model: ModelConfig, load_format: LoadFormat) -> ModelConfig:
     """`model` with its `tokenizer_file`, if that has to be converted. Raises TokenizerError if it
     cannot be, or ModelConfigError."""
-    if load_format == "dummy" or (file := _converted(Path(model.path))) is None:
+    folder = Path(model.path)
+    if load_format == "dummy" or find_file(folder, TOKENIZER_FILE):
         return model
-    return msgspec.structs.replace(model, tokenizer_file=str(file))
-
-
-def _converted(folder: Path) -> Path | None:
-    """The file of a converted tokenizer. None where `folder` has a tokenizer.json, or nothing."""
-    if find_file(folder, TOKENIZER_FILE):
-        return None
     slow = slow_files(folder)
     if not slow:
-        return None
+        return model
     digest = _digest([*slow, *_files(folder, _SETTINGS)])
     target = cache_folder() / "tokenizers" / f"{digest}.json"
     if not target.exists():
         _convert(folder, ", ".join(file.name for file in slow), target)
-    return target
+    return msgspec.structs.replace(model, tokenizer_file=str(target))
 
 
 def slow_files(folder: Path) -> list[Path]:

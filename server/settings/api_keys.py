@@ -5,9 +5,10 @@ import hmac
 import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from engine_core.messages import NO_KEY, KeyShare
 
@@ -16,20 +17,16 @@ ALL_KEYS = "all"
 
 _KEY = re.compile(r"[!-~]+")
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-_TAKEN = (ALL_KEYS, "other")
-"""Names of all keys together, and in metrics of keys that came later: no key may have them."""
-
-_LIGHTEST, _HEAVIEST = 0.01, 100.0
+# Metrics call all keys together, and keys that came later, by the names that no key may have.
+_NAME = rf"^(?!({ALL_KEYS}|other)$)[A-Za-z0-9._-]{{1,64}}$"
 
 
-class GivenKey(NamedTuple):
+class GivenKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key as a person gave it. Without a name it gets one."""
 
     text: str
-    name: str | None = None
-    weight: float = 1.0
+    name: Annotated[str, Meta(pattern=_NAME)] | None = None
+    weight: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
 
 
 class APIKey(msgspec.Struct, frozen=True):
@@ -93,29 +90,14 @@ def hashed(keys: Iterable[GivenKey]) -> tuple[APIKey, ...]:
 def _given_key(line: str) -> GivenKey:
     """Raises APIKeyError."""
     *options, text = line.split()
-    name, weight = None, 1.0
-    for option in options:
-        what, _, value = option.partition("=")
-        if what == "name" and _NAME.fullmatch(value) and value not in _TAKEN:
-            name = value
-        elif what == "weight":
-            weight = _weight(value)
-        else:
-            raise APIKeyError(
-                "before the key there may be name=NAME (letters, digits, . _ -; at most 64; not "
-                f"{' or '.join(_TAKEN)}) and weight=NUMBER"
-            )
-    return GivenKey(checked_key(text), name, weight)
-
-
-def _weight(value: str) -> float:
+    given = dict(option.partition("=")[::2] for option in options)
     try:
-        weight = float(value)
-    except ValueError:
-        weight = 0.0
-    if not _LIGHTEST <= weight <= _HEAVIEST:
-        raise APIKeyError(f"weight: a number from {_LIGHTEST} to {_HEAVIEST:g}")
-    return weight
+        return msgspec.convert(given | {"text": checked_key(text)}, GivenKey, strict=False)
+    except msgspec.ValidationError:  # whose message may show a part of the key
+        raise APIKeyError(
+            "before the key there may be name=NAME (letters, digits, . _ -; at most 64; not all or "
+            "other) and weight=NUMBER (from 0.01 to 100)"
+        ) from None
 
 
 _SCHEME = b"bearer "

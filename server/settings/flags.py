@@ -24,10 +24,9 @@ from server.settings.settings import (
 
 ENGINE_FLAGS = (FlagGroup.ENGINES, FlagGroup.CAPACITY)
 
-_DESCRIPTIONS = {
-    FlagGroup.LIFE: "/health and /health/ready answer 200 while every model accepts requests, 503\n"
-    "before and after; use /health/live for a liveness probe.",
-}
+_OF_HEALTH = """\
+/health and /health/ready answer 200 while every model accepts requests, 503
+before and after; use /health/live for a liveness probe."""
 
 
 def add_flags(
@@ -40,7 +39,9 @@ def add_flags(
         for field, flag in declared_flags(struct)
     ]
     for group in groups:
-        arguments = parser.add_argument_group(group, _DESCRIPTIONS.get(group))
+        arguments = parser.add_argument_group(
+            group, _OF_HEALTH if group == FlagGroup.LIFE else None
+        )
         for field, flag in declared:
             if flag.group == group:
                 add_flag(arguments, field, flag)

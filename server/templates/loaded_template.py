@@ -305,31 +305,26 @@ def _message_of(kind: _Kind, text: str, number: int = 1) -> Message:
     return _result(text, number) if kind.role == "tool" else {"role": kind.role, "content": text}
 
 
-class _Place(NamedTuple):
-    """Messages before and after the probed one."""
-
-    before: Sequence[Message]
-    after: Sequence[Message]
-
+_Place = tuple[Sequence[Message], Sequence[Message]]
+"""Messages before and after the probed one."""
 
 _BOTH_RESULTS = [_result("1"), _result("2", 2)]
-_FIRST = [_Place([], after) for after in ([], [_USER], [_USER, _ASSISTANT, _USER])]
-_LATER = [
-    _Place(before, after)
+_FIRST: list[_Place] = [([], after) for after in ([], [_USER], [_USER, _ASSISTANT, _USER])]
+_LATER: list[_Place] = [
+    (before, after)
     for before in ([_USER, _ASSISTANT], [_USER, _calling("f")], [_USER])
     for after in ([], [_USER], [_ASSISTANT, _USER])
 ]
-_OF_CALLS = [
-    _Place([_USER], after)
+_OF_CALLS: list[_Place] = [
+    ([_USER], after)
     for after in ([], [_result("1")], _BOTH_RESULTS, [_result("1"), _ASSISTANT, _USER], [_USER])
 ]
 
 # Of processor time for probing. Anything later counts as written.
 _SECONDS = 1.0
-_UNUSUAL_KINDS = 64
-"""The most kinds with a template's own roles that are remembered, and that one talk may have."""
+_UNUSUAL = 64
+"""The most unusual kinds, and orders, that are remembered, and the most kinds of one talk."""
 _NAMED_BY_THEIR_CALLS = ("tool", "function")
-_REMEMBERED_ORDERS = 64
 _ROLE_LETTERS = {"system": "s", "developer": "s", "user": "u", "assistant": "a", "tool": "t"}
 # A system message, then a user's; tools' results behind their calls; a user's message at last.
 _COMMON_ORDER = re.compile("s?(?:u(?:a|ct*)*)*u")
@@ -365,7 +360,7 @@ class ProbedManners:
         self._render = render
         self._until = time.process_time() + _SECONDS
         self._usual = {kind: _Manner(kind.role) for kind in _USUAL}
-        self._unusual = lru_cache(_UNUSUAL_KINDS)(self._probed)
+        self._unusual = lru_cache(_UNUSUAL)(self._probed)
         self._calls = _CallManner()
         for kind in _USUAL:
             if kind.has_calls:
@@ -373,14 +368,14 @@ class ProbedManners:
             self._usual[kind] = self._probed_usual(kind)
         self._loses_reasoning = self._writes_reasoning() is False
         self._until = math.inf
-        self._lost_by_order = lru_cache(_REMEMBERED_ORDERS)(self._probed_order)
+        self._lost_by_order = lru_cache(_UNUSUAL)(self._probed_order)
 
     def checked(self, messages: Sequence[Message]) -> list[Message]:
         """Clients' messages in the forms that the template takes. Raises LeftOutError, and
         TemplateError for too many kinds of messages."""
         kinds = kinds_of(messages)
-        if len(set(kinds)) > _UNUSUAL_KINDS:
-            raise TemplateError(f"they have more than {_UNUSUAL_KINDS} roles")
+        if len(set(kinds)) > _UNUSUAL:
+            raise TemplateError(f"they have more than {_UNUSUAL} roles")
         for place, (message, kind) in enumerate(zip(messages, kinds, strict=True)):
             self._check(message, kind, f"messages[{place}]")
         for place in self._lost_places(kinds):
@@ -518,9 +513,10 @@ class ProbedManners:
         """The prompt with `message` as it is. None if the template refuses it."""
         if time.process_time() > self._until:
             return None
-        around = [*place.before, _USER, *place.after]
+        before, after = place
+        around = [*before, _USER, *after]
         messages = self.shaped(around, kinds_of(around))
-        messages[len(place.before)] = message
+        messages[len(before)] = message
         try:
             return self._render(messages)
         except Exception:  # a template is a program, and may raise anything

@@ -52,9 +52,9 @@ def test_keys_with_a_name_and_a_weight(tmp_path: Path) -> None:
         (b"name= key", "before the key there may be name=NAME"),
         (b"name=all key", "not all or other"),
         (b"owner=me key", "before the key there may be name=NAME"),
-        (b"weight=0 key", "weight: a number from 0.01 to 100"),
-        (b"weight=nan key", "weight: a number from 0.01 to 100"),
-        (b"weight=much key", "weight: a number from 0.01 to 100"),
+        (b"weight=0 key", "weight=NUMBER .from 0.01 to 100"),
+        (b"weight=nan key", "weight=NUMBER .from 0.01 to 100"),
+        (b"weight=much key", "weight=NUMBER .from 0.01 to 100"),
         (b"\xff\xfe", "is not UTF-8"),
     ],
 )
