@@ -150,22 +150,7 @@ def test_special_tokens_have_no_text(tokenizer):
 @pytest.mark.parametrize("skips", [False, True])
 @given(data=st.data())
 def test_texts_are_those_of_every_other_decoder(decoder, skips, data):
-    entries = [
-        "a",
-        "▁a",
-        "##a",
-        "b",
-        "▁",
-        ".",
-        "don",
-        "'",
-        "t",
-        "Ġ",
-        "é",
-        "漢",
-        "\ufffd",
-        "▁\ufffd",
-    ]
+    entries = "a ▁a ##a b ▁ . don ' t Ġ é 漢 \ufffd ▁\ufffd".split()
     raw = RawTokenizer(models.WordLevel({entry: i for i, entry in enumerate(entries)}, "a"))
     raw.decoder = decoder
     raw.add_special_tokens(["<s>", "b"])
