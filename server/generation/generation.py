@@ -187,7 +187,7 @@ async def generate(
             ids=plan.prompts.ids,
             n=plan.width,
             options=msgspec.structs.replace(
-                options, cache_salt=client.salted(options.cache_salt), key=client.share
+                options, cache_salt=client.salt + options.cache_salt, key=client.share
             ),
             deadline=deadline,
         )

@@ -90,7 +90,8 @@ def hashed(keys: Iterable[GivenKey]) -> tuple[APIKey, ...]:
 def _given_key(line: str) -> GivenKey:
     """Raises APIKeyError."""
     *options, text = line.split()
-    given = dict(option.partition("=")[::2] for option in options)
+    parted = (option.partition("=") for option in options)
+    given = {name: value for name, _, value in parted}
     try:
         return msgspec.convert(given | {"text": checked_key(text)}, GivenKey, strict=False)
     except msgspec.ValidationError:  # whose message may show a part of the key
@@ -107,16 +108,12 @@ _NUMBER_BYTES = 6
 
 class ClientKey(NamedTuple):
     """A key by its `name` in metrics, the `owner` of what its requests store, and its `share` of an
-    engine. Only requests with the same salt share cached prefixes."""
+    engine. Only requests with the same salt share cached prefixes: this one, and their own."""
 
     name: str
     owner: str
     share: KeyShare
     salt: str
-
-    def salted(self, own: str) -> str:
-        """The cache salt of a job that names its `own`."""
-        return self.salt + own
 
 
 ANYBODY = ClientKey("", "", NO_KEY, "")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from server import cli
-from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
+from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json, write_modules
 from workers.contract.checkpoint.folder_files import CONFIG_BYTES, INDEX_BYTES, TOKENIZER_BYTES
 
 Spoil = Callable[[Path], object]
@@ -24,7 +24,6 @@ FILES = """
     2_Dense/config.json 2_Dense/model.safetensors 3_Normalize/config.json hf_quant_config.json
     quantize_config.json model.safetensors model.safetensors.index.json
 """.split()
-KINDS = "Transformer Pooling Dense Normalize"
 TEN_LETTERS = {"type": "Replace", "pattern": {"String": "w"}, "content": "w" * 10}
 
 
@@ -32,16 +31,9 @@ TEN_LETTERS = {"type": "Replace", "pattern": {"String": "w"}, "content": "w" * 1
 def folder(tmp_path: Path) -> Path:
     """An embedder with modules, and a template."""
     folder = write_checkpoint(tmp_path / "model", BERT)
-    paths = ("", "1_Pooling", "2_Dense", "3_Normalize")
-    modules = [
-        {"type": f"sentence_transformers.models.{kind}", "path": path}
-        for kind, path in zip(KINDS.split(), paths, strict=True)
-    ]
-    write_json(folder / "modules.json", modules)
-    for path in (*paths[1:], "additional_chat_templates"):
-        (folder / path).mkdir()
-    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
-    write_json(folder / "2_Dense" / "config.json", {"in_features": 32, "out_features": 8})
+    dense = {"in_features": 32, "out_features": 8}
+    write_modules(folder, Pooling={"pooling_mode": "mean"}, Dense=dense, Normalize={})
+    (folder / "additional_chat_templates").mkdir()
     (folder / "2_Dense" / "model.safetensors").hardlink_to(folder / "model.safetensors")
     return folder
 

@@ -78,11 +78,6 @@ def test_stages_have_the_embedding_and_a_tied_head(tmp_path: Path, inspect: Any)
     assert sum(stage["kv_bytes"] for stage in (first, middle, last)) == one["kv_bytes"]
 
 
-def test_an_encoder_has_no_kv_cache(tmp_path: Path, inspect: Any) -> None:
-    model = inspect(write_model(tmp_path / "bert", BERT))["model"]
-    assert (model["task"], model["kv_cache"], model["kv_bytes"]) == ("embed", False, 0)
-
-
 def test_keys_behind_a_window_are_kept_for_nothing(tmp_path: Path, inspect: Any) -> None:
     windows = {"architectures": ["MistralForCausalLM"], "sliding_window": 48}
     model = inspect(write_model(tmp_path / "mistral", LLAMA | windows))["model"]
@@ -124,8 +119,11 @@ def test_another_task_or_length(tmp_path: Path, inspect: Any) -> None:
     assert said["model"]["architecture"] == "LlamaModel"
     said = inspect(folder, "--max-model-len", 129)
     assert said["refused"] == [f"--max-model-len: 129 is more than the 128 tokens of {folder}"]
-    (reason,) = inspect(write_model(tmp_path / "bert", BERT), "--task", "generate")["refused"]
+    bert = write_model(tmp_path / "bert", BERT)
+    (reason,) = inspect(bert, "--task", "generate")["refused"]
     assert "BertModel cannot generate" in reason
+    model = inspect(bert)["model"]
+    assert (model["task"], model["kv_cache"], model["kv_bytes"]) == ("embed", False, 0)
 
 
 def test_a_reranker_needs_a_template(tmp_path: Path, inspect: Any) -> None:

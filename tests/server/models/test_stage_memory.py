@@ -1,6 +1,5 @@
 """What stages need, against the parameter counts of models that people know."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from server.models.model_setup import EngineOptions, set_up_model
 from server.models.model_source import read_heads
 from server.models.stage_memory import weight_bytes
 from server.settings.settings import Limits
-from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint
+from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint, write_modules
 from workers.contract.model_config import ModelConfigError
 
 BGE_BASE = BERT | {
@@ -76,13 +75,7 @@ def test_the_first_stage_has_the_embedding_and_the_last_the_head(tmp_path: Path)
 def test_an_embedders_last_stage_has_its_dense_modules(tmp_path: Path) -> None:
     bare = weights(tmp_path, BERT, pipeline_stages=2)
     folder = write_checkpoint(tmp_path / "dense", BERT)
-    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
-    modules = [{"path": path, "type": f"sentence_transformers.{kinds[path]}"} for path in kinds]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    settings = {"1_Pooling": {}, "2_Dense": {"in_features": 32, "out_features": 100}}
-    for name, values in settings.items():
-        (folder / name).mkdir()
-        (folder / name / "config.json").write_text(json.dumps(values))
+    write_modules(folder, Pooling={}, Dense={"in_features": 32, "out_features": 100})
     (folder / "2_Dense" / "model.safetensors").symlink_to(folder / "model.safetensors")
     for load_format, others in (("dummy", bare), ("auto", [0, 2 * 8 * 8])):
         own = weights_of(folder, pipeline_stages=2, load_format=load_format)
