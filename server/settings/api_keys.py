@@ -24,8 +24,8 @@ _NAME = rf"^(?!({ALL_KEYS}|other)$)[A-Za-z0-9._-]{{1,64}}$"
 class GivenKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key as a person gave it. Without a name it gets one."""
 
-    text: str
-    name: Annotated[str, Meta(pattern=_NAME)] | None = None
+    text: str = msgspec.field(name="=")  # no option in a file is called so
+    name: Annotated[str, Meta(pattern=_NAME)] = ""
     weight: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
 
 
@@ -83,7 +83,7 @@ def hashed(keys: Iterable[GivenKey]) -> tuple[APIKey, ...]:
     for key in keys:
         digest = hashlib.sha256(key.text.encode()).hexdigest()
         name = key.name or f"key-{len(found) + 1}"
-        found.setdefault(digest, APIKey(digest, name, key.weight, key.name is not None))
+        found.setdefault(digest, APIKey(digest, name, key.weight, key.name != ""))
     return tuple(found.values())
 
 
@@ -93,7 +93,7 @@ def _given_key(line: str) -> GivenKey:
     parted = (option.partition("=") for option in options)
     given = {name: value for name, _, value in parted}
     try:
-        return msgspec.convert(given | {"text": checked_key(text)}, GivenKey, strict=False)
+        return msgspec.convert(given | {"=": checked_key(text)}, GivenKey, strict=False)
     except msgspec.ValidationError:  # whose message may show a part of the key
         raise APIKeyError(
             "before the key there may be name=NAME (letters, digits, . _ -; at most 64; not all or "

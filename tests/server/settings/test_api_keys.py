@@ -29,13 +29,14 @@ def write(folder: Path, content: bytes) -> Path:
 
 def test_keys_of_a_file_may_have_a_name_and_a_weight(tmp_path: Path) -> None:
     lines = b"# ours\n\nalpha\r\n  beta  \n\t# theirs\ngam#ma\n"
-    lines += b"name=shop weight=2.5 delta\nweight=1 epsilon\nname=x=y"
+    lines += b"name=shop weight=2.5 delta\nweight=1 epsilon\nname=null zeta\nname=x=y"
     assert read_key_file(write(tmp_path, lines)) == [
         GivenKey("alpha"),
         GivenKey("beta"),
         GivenKey("gam#ma"),
         GivenKey("delta", "shop", 2.5),
         GivenKey("epsilon"),
+        GivenKey("zeta", "null"),
         GivenKey("name=x=y"),
     ]
 
@@ -51,6 +52,8 @@ def test_keys_of_a_file_may_have_a_name_and_a_weight(tmp_path: Path) -> None:
         (b"name= key", "before the key there may be name=NAME"),
         (b"name=all key", "not all or other"),
         (b"owner=me key", "before the key there may be name=NAME"),
+        (b"text=x key", "before the key there may be name=NAME"),
+        (b"=x key", "before the key there may be name=NAME"),
         (b"weight=0 key", "weight=NUMBER .from 0.01 to 100"),
         (b"weight=nan key", "weight=NUMBER .from 0.01 to 100"),
         (b"weight=much key", "weight=NUMBER .from 0.01 to 100"),
