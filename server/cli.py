@@ -19,12 +19,7 @@ from server.errors import CommandError, one_line
 from server.models.inspect_command import add_inspect
 from server.settings.flags import ENGINE_FLAGS, add_flags, serve_command
 from server.settings.setting_types import FlagGroup
-from server.settings.settings import (
-    RETIRED,
-    Limits,
-    ServerConfig,
-    flag_name,
-)
+from server.settings.settings import RETIRED, Limits, ServerConfig, flag_name
 from server.trace import add_trace
 
 _EXAMPLES = """\

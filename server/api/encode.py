@@ -50,7 +50,7 @@ async def encode(
             instruction=instruction,
             token_states=token_states,
             options=msgspec.structs.replace(
-                options, cache_salt=client.salted(options.cache_salt), key=client.share
+                options, cache_salt=client.salt + options.cache_salt, key=client.share
             ),
         )
         try:

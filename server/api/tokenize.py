@@ -134,7 +134,7 @@ async def _text(request: Request, model: Model, body: TokenizeRequest) -> tuple[
         if body.prompt is None:
             raise invalid("prompt", "is required without messages")
         _refuse_chat_options(body)
-        model.text_bound.check(body.prompt, "prompt")
+        model.text_bound.check_length(len(body.prompt), "prompt")
         return body.prompt, body.add_special_tokens is not False
     if body.prompt is not None:
         raise invalid("messages", "not together with prompt")

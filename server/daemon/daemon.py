@@ -194,12 +194,12 @@ def _listening(host: str, port: int, setting_names: SettingNames) -> Generator[s
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except socket.gaierror as error:
-        where = setting_names.prefix("host")
-        raise StartError(f"{where}cannot listen on {host}: {error.strerror}") from None
+        where = setting_names.of("host")
+        raise StartError(f"{where}: cannot listen on {host}: {error.strerror}") from None
     except OSError as error:
         reason = os.strerror(error.errno or 0)
-        where = setting_names.prefix("port")
-        raise StartError(f"{where}cannot listen on {host}:{port}: {reason}") from None
+        where = setting_names.of("port")
+        raise StartError(f"{where}: cannot listen on {host}:{port}: {reason}") from None
     with listener:
         yield listener
 

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-from server.models.inspect_command import amount
 from server.settings.settings import API_KEY_VARIABLE, ServedModel, ServerConfig
 from server.templates.template_files import NoChatTemplateError, read_chat_template
 from workers.contract.config import Task
@@ -31,7 +30,7 @@ def describe(model: ServedModel) -> str:
     first, last = execution.devices[0], execution.devices[-1]
     between = "and" if len(execution.gpus) == 2 else "to"
     devices = first if first == last else f"{first} {between} {last}"
-    stages = f"{amount(execution.num_stages, 'stage')} of {amount(execution.threads, 'thread')}"
+    stages = f"{_amount(execution.num_stages, 'stage')} of {_amount(execution.threads, 'thread')}"
     if execution.stage_layers:
         stages += f" with {','.join(map(str, execution.stage_layers))} layers"
     part = " (its language model: text only)" if execution.model.wrapped else ""
@@ -39,6 +38,10 @@ def describe(model: ServedModel) -> str:
         f"{model.name}: {execution.model.architecture}{part}, {execution.dtype} on "
         f"{devices}, {stages}, up to {execution.max_model_len:,} tokens"
     )
+
+
+def _amount(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def welcome(config: ServerConfig, seconds: float) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from engine_core.messages import Logprobs, RowOutput
-from engine_core.tokenization.tokenizer import REPLACEMENT, TextBytes, Tokenizer
+from engine_core.tokenization.tokenizer import TextBytes, Tokenizer
 from server.generation.plan import GenerationPlan
 from server.generation.scores import LOWEST, ScoredToken, ScoredTokens
 from server.schemas.common import FinishReason
@@ -24,9 +24,8 @@ CONTEXT_TOKENS = 8
 class Detokenizer:
     """Incremental text of one row: its pieces together are what decoding all ids would add.
 
-    `context` is the tail of the prompt. A piece is empty while a character is incomplete; one that
-    is incomplete at the end is left out. Bytes that are not UTF-8 become U+FFFD, as by Python's
-    decoder.
+    `context` is the tail of the prompt. A character comes once it is complete. Bytes that are not
+    UTF-8 become U+FFFD, as by Python's decoder.
     """
 
     def __init__(
@@ -47,22 +46,12 @@ class Detokenizer:
         return text
 
 
-def finished_text(tokenizer: Tokenizer, ids: list[int], *, skip_special_tokens: bool) -> str:
-    """The text of `ids` without the beginning of a character at its end."""
-    text = tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
-    if not text.endswith(REPLACEMENT):
-        return text
-    data = tokenizer.token_bytes.joined(ids, skip_special_tokens=skip_special_tokens)
-    return codecs.utf_8_decode(data, "replace", False)[0]
-
-
 class StopStrings:
-    """Finds the first stop string in a text that comes in pieces, however it is split.
+    """Finds the stop string that ends first, of two the longer, in a text that comes in pieces.
 
-    The first is the one that ends first, of two the longer. Text that may yet become a stop string
-    is held back, unless stop strings are `included` in the text. One Knuth-Morris-Pratt automaton a
-    stop string (SIAM J. Comput. 6(2), 1977) keeps the length of its longest prefix that ends the
-    text. A character costs constant amortised time.
+    Text that may yet become a stop string is held back, unless stop strings are `included` in the
+    text. One Knuth-Morris-Pratt automaton a stop string (SIAM J. Comput. 6(2), 1977) keeps the
+    length of its longest prefix that ends the text. A character costs constant amortised time.
     """
 
     def __init__(self, stops: tuple[str, ...], *, included: bool = False) -> None:
@@ -76,6 +65,8 @@ class StopStrings:
     def push(self, added: str, *, may_end: bool = True) -> str:
         """The text that is now certain to come before any stop string. Without `may_end`, a stop
         string completed in `added` is ordinary text."""
+        if not self._stops:
+            return added
         text = self._held + added
         for end, char in enumerate(added, start=len(self._held) + 1):
             if (matched := self._advance(char)) and may_end:
@@ -123,8 +114,7 @@ class TextPiece(msgspec.Struct, frozen=True):
     """A piece of a choice's text that has become certain, with the tokens since the last piece.
 
     The last piece has the `finish_reason`, the first the prompt's text (`echo`) and `prompt_ids`.
-    `tokens` are the sampled tokens, `prompt_tokens` the prompt's, both with scores. All of these
-    are present only if requested; ids are UNSET otherwise.
+    Tokens have scores. Text and tokens of the prompt, tokens and ids are there only if requested.
     """
 
     index: int
@@ -138,11 +128,8 @@ class TextPiece(msgspec.Struct, frozen=True):
 
 
 class Prompt:
-    """One prompt as the engine understood it.
-
-    `echo` is its text, empty if choices do not repeat it. `scores` are its tokens' so far, None if
-    they are not requested.
-    """
+    """One prompt as the engine understood it. `echo` is its text if choices repeat it. `scores` are
+    its tokens' so far if they are requested."""
 
     def __init__(self, model: Model, plan: GenerationPlan, position: int, ids: bytes) -> None:
         self._tokenizer = model.tokenizer
@@ -155,7 +142,6 @@ class Prompt:
 
     @cached_property
     def ids(self) -> list[int]:
-        """The prompt's token ids."""
         return array("i", self._ids).tolist()
 
     def add_scores(self, scored: Logprobs) -> None:
@@ -172,28 +158,30 @@ class Prompt:
         return Detokenizer(self._tokenizer, context, skip_special_tokens=self._skips)
 
     @cached_property
+    def _pieces(self) -> list[str]:
+        """The text that each token makes certain."""
+        detokenizer = Detokenizer(self._tokenizer, [], skip_special_tokens=self._skips)
+        return list(map(detokenizer.step, self.ids))
+
+    @cached_property
     def _offsets(self) -> list[int]:
         """The offset of each token in the prompt's text, in characters."""
-        detokenizer = Detokenizer(self._tokenizer, [], skip_special_tokens=self._skips)
-        lengths = [len(detokenizer.step(token)) for token in self.ids]
-        return list(accumulate(lengths[:-1], initial=0))
+        return list(accumulate(map(len, self._pieces[:-1]), initial=0))
 
     def _echo(self, plan: GenerationPlan, position: int) -> str:
         """The text as it was sent, or that of the ids if the model saw another."""
         is_whole = plan.options.tokenization.truncate_to is None
         if plan.prompts.texts and self._skips and is_whole:
             return plan.prompts.texts[position]
-        return finished_text(self._tokenizer, self.ids, skip_special_tokens=self._skips)
+        return "".join(self._pieces)
 
 
 class Choice:
     """The certain text of one row, with its log-probabilities and its end.
 
-    Text that may yet become a stop string is held back until `end` releases it; it is lost if the
-    engine fails. The first choice of a scored prompt brings the scores before the others begin.
-
-    `tokens` counts every generated token, a stop token and those cut off included. `cached` counts
-    the prompt's tokens that had been computed before.
+    The first choice of a scored prompt brings the scores before the others begin. `tokens` counts
+    every generated token, a stop token and those cut off included; `cached` the prompt's tokens
+    that had been computed before.
     """
 
     def __init__(self, index: int, prompt: Prompt, model: Model, plan: GenerationPlan) -> None:
@@ -205,7 +193,7 @@ class Choice:
         self._prompt = prompt
         self._plan = plan
         self._detokenizer = prompt.detokenizer()
-        self._stops = StopStrings(plan.stops, included=plan.include_stop) if plan.stops else None
+        self._stops = StopStrings(plan.stops, included=plan.include_stop)
         self._text = ""
         self._offset = len(prompt.echo)  # where the next token begins in the choice's text
         self._ids = array("i")
@@ -217,7 +205,7 @@ class Choice:
     @property
     def met_stop_string(self) -> bool:
         """True if a stop string of the request has ended it."""
-        return self._stops is not None and self._stops.found
+        return self._stops.found
 
     @property
     def likelihood(self) -> float:
@@ -225,8 +213,7 @@ class Choice:
         return self._likelihood / max(self.tokens, 1)
 
     def apply(self, output: RowOutput) -> None:
-        """Apply one update of the engine, and set `finish_reason` if it ends the choice. Updates
-        after the end are ignored."""
+        """Apply one update of the engine. Updates after the end are ignored."""
         if self.finish_reason is not None:
             return
         self.cached += output.cached
@@ -242,8 +229,7 @@ class Choice:
         if self.finish_reason is not None:
             return
         self.finish_reason = reason
-        if self._stops is not None:
-            self._text += self._stops.flush()
+        self._text += self._stops.flush()
 
     def next_piece(self) -> TextPiece | None:
         """The piece that has become certain since the last call, None if there is none."""
@@ -288,19 +274,13 @@ class Choice:
         if self._plan.return_token_ids:
             self._ids.append(output.token)
         self.tokens += 1
-        self._add_text(text)
+        may_end = self.tokens >= self._plan.params.min_tokens
+        self._text += self._stops.push(text, may_end=may_end)
+        if self._stops.found:
+            self.finish_reason = "stop"
 
     def _add_sampled(self, token: int, sampled: Logprobs) -> None:
         (logprob,) = array("f", sampled.chosen)
         self._likelihood += max(logprob, LOWEST)
         if self._sampled is not None:
             self._sampled.add([token], sampled, [self._offset])
-
-    def _add_text(self, text: str) -> None:
-        if self._stops is None:
-            self._text += text
-            return
-        may_end = self.tokens >= self._plan.params.min_tokens
-        self._text += self._stops.push(text, may_end=may_end)
-        if self._stops.found:
-            self.finish_reason = "stop"

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from engine_core.refusal import RefusalError
 from server.errors import quoted
 from server.schemas.chat import ChatMessage, ContentPart, ToolCall
-from server.schemas.common import invalid, name_and_value
+from server.schemas.common import given_twice, invalid
 from server.service.service import Model, record_of, service_of, within_limit
 from server.templates.protocol import ChatTemplate, Conversation, frame, has_text, text_part
 
@@ -22,6 +21,7 @@ _OWN_NAMES = {
     "add_generation_prompt",
     "continue_final_message",
 }
+_OF_ASSISTANTS = ("refusal", "tool_calls", "reasoning_content", "reasoning")
 _AT_ONCE = 1024
 """Messages to parse before others have a turn: half a millisecond's. A body may hold 100,000s."""
 _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
@@ -57,7 +57,7 @@ async def chat_prompt(
         account.hold(len(question))
         rendering = model.chat.prompt_of(question, key)
         prompt = await within_limit(service.limits, record, rendering)
-    model.text_bound.check(prompt, "messages")
+    model.text_bound.check_length(len(prompt), "messages")
     return prompt
 
 
@@ -127,21 +127,20 @@ def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
         found["content"] = _content(message.content, f"{field}.content", refuses=is_assistant)
     elif not is_assistant:
         raise invalid(f"{field}.content", "is required")
+    for name in () if is_assistant else _OF_ASSISTANTS:
+        if getattr(message, name) not in (None, []):
+            raise invalid(f"{field}.{name}", "only an assistant has this")
     if message.refusal is not None:
-        if not is_assistant:
-            raise _only_an_assistant(f"{field}.refusal", "refuses")
         found["content"] = _with_refusal(found.get("content"), message.refusal)
     if message.tool_calls:
-        if not is_assistant:
-            raise _only_an_assistant(f"{field}.tool_calls", "calls tools")
         found["tool_calls"] = [
             _call(call, f"{field}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
         ]
-    for name in ("name", "tool_call_id"):
+    for name in ("name", "tool_call_id", "reasoning_content", "reasoning"):
         if (value := getattr(message, name)) is not None:
             found[name] = value
-    if message.reasoning_content is not None or message.reasoning is not None:
-        found |= _reasoning(message, field)
+    if len({message.reasoning_content, message.reasoning} - {None}) > 1:
+        raise given_twice(f"{field}.reasoning_content", f"{field}.reasoning")
     return found
 
 
@@ -161,34 +160,15 @@ def _with_refusal(
     return "\n".join(text for text in (content, refusal) if text)
 
 
-def _reasoning(message: ChatMessage, field: str) -> dict[str, str]:
-    """The reasoning, by the name that the request uses. Raises RefusalError."""
-    name, value = name_and_value(
-        (f"{field}.reasoning_content", message.reasoning_content),
-        (f"{field}.reasoning", message.reasoning),
-    )
-    if message.role != "assistant":
-        raise _only_an_assistant(name, "reasons")
-    return {name.rpartition(".")[2]: value or ""}
-
-
 def _texts(content: list[ContentPart], field: str, *, refuses: bool) -> Iterator[str]:
     for number, part in enumerate(content):
-        yield _part(part, f"{field}[{number}]", refuses=refuses)
-
-
-def _part(part: ContentPart, field: str, *, refuses: bool) -> str:
-    if part.type != "text" and not (refuses and part.type == "refusal"):
-        raise invalid(field, f"parts of type {quoted(part.type)} are not served here, only 'text'")
-    text = part.text if part.type == "text" else part.refusal
-    if text is None:
-        name = f"{field}.{part.type}"
-        raise invalid(name, "is required")
-    return text
-
-
-def _only_an_assistant(field: str, does: str) -> RefusalError:
-    return invalid(field, f"only an assistant {does}")
+        name, kind = f"{field}[{number}]", part.type
+        if kind != "text" and not (refuses and kind == "refusal"):
+            raise invalid(name, f"parts of type {quoted(kind)} are not served here, only 'text'")
+        text = part.text if kind == "text" else part.refusal
+        if text is None:
+            raise invalid(f"{name}.{kind}", "is required")
+        yield text
 
 
 def _call(call: ToolCall, field: str) -> dict[str, Any]:

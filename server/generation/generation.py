@@ -48,7 +48,6 @@ class Generation:
         self._record, self._scores = record, scores
         self._metrics = service.metrics.of_model(model.name)
         self._counted_at = started
-        self._has_tokens = False
         self._encoding = service.encoding
         self._plan = plan
         self._stream = stream
@@ -66,8 +65,8 @@ class Generation:
         record.rows = len(self.choices)
 
     async def advance(self) -> Collection[Choice]:
-        """Wait for the engine's updates, or the deadline, and apply them. Returns the changed
-        choices, none once all have ended. Raises RefusalError if the job failed."""
+        """Wait for the engine's updates, or the deadline, and return the changed choices, none once
+        all have ended. Raises RefusalError if the job failed."""
         outputs = list(itertools.islice(self._unread, _AT_ONCE))
         if not outputs:
             self._unread = iter(await self._stream.next())
@@ -93,8 +92,8 @@ class Generation:
         return updated.values()
 
     async def final_pieces(self) -> list[TextPiece]:
-        """Wait until all choices have ended. Returns each choice of the answer as one piece. Raises
-        RefusalError if the job failed, or the answer has become too large."""
+        """Wait for the end, and return each choice of the answer as one piece. Raises RefusalError
+        if the job failed, or the answer has become too large."""
         self._scores.streamed = False
         while await self.advance():
             pass
@@ -120,13 +119,12 @@ class Generation:
         self._stream.abort()
 
     def record(self) -> None:
-        """Fill the request's record, also of a job that is not complete."""
-        record, width = self._record, self._plan.width
-        record.prompt_tokens = sum(self._prompt_tokens)
-        for row, choice in enumerate(self.choices):
-            record.output_tokens += choice.tokens
-            if row % width == 0:
-                record.cached_tokens += choice.cached
+        """Fill the request's record, at any time."""
+        record, usage = self._record, self.usage()
+        record.prompt_tokens = usage.prompt_tokens
+        record.output_tokens += usage.completion_tokens
+        record.cached_tokens += usage.prompt_tokens_details.cached_tokens
+        for choice in self.choices:
             if choice.finish_reason is not None:
                 record.end_rows(choice.finish_reason)
         if self._stream.timing is not None:
@@ -154,14 +152,13 @@ class Generation:
         return late
 
     def _count(self, tokens: int) -> None:
-        now = time.perf_counter()
-        metrics = self._metrics
-        if self._has_tokens:
-            metrics.next_token_seconds.observe(now - self._counted_at)
-        else:
+        now, metrics, record = time.perf_counter(), self._metrics, self._record
+        if record.first_token_s is None:
             metrics.first_token_seconds.observe(now - self._counted_at)
-            self._record.first_token_s = now - self._record.started
-        self._counted_at, self._has_tokens = now, True
+            record.first_token_s = now - record.started
+        else:
+            metrics.next_token_seconds.observe(now - self._counted_at)
+        self._counted_at = now
         metrics.generated_tokens.add(tokens)
 
 
@@ -169,8 +166,8 @@ class Generation:
 async def generate(
     request: Request, model: Model, plan: GenerationPlan
 ) -> AsyncGenerator[Generation]:
-    """Submit a job. The block begins once the engine has accepted it, or at the plan's or the
-    server's deadline. Its end aborts the job, and fills the request's record.
+    """Submit a job. The block begins once the engine has accepted it, or at the deadline. Its end
+    aborts the job, and fills the request's record.
 
     Raises RefusalError if the engine refuses the job, or the ledger has no room.
     """
@@ -190,7 +187,7 @@ async def generate(
             ids=plan.prompts.ids,
             n=plan.width,
             options=msgspec.structs.replace(
-                options, cache_salt=client.salted(options.cache_salt), key=client.share
+                options, cache_salt=client.salt + options.cache_salt, key=client.share
             ),
             deadline=deadline,
         )
@@ -227,11 +224,7 @@ class AnswerForm(ABC):
 
 
 class TextForm(AnswerForm):
-    """The common base of completions and chat.
-
-    With `include_usage` a last chunk carries the whole usage. With `continuous_usage_stats` the
-    chunks before it carry the usage so far.
-    """
+    """The common base of completions and chat."""
 
     def __init__(
         self,
@@ -304,11 +297,8 @@ async def answer(
 async def _events(
     generating: AbstractAsyncContextManager[Generation], form: AnswerForm
 ) -> AsyncGenerator[bytes]:
-    """Yield an empty item once the engine has accepted the job, then the events of each step.
-
-    If the engine fails, all certain text has been sent. Text held back for a stop string or an
-    incomplete character is lost.
-    """
+    """Yield an empty item once the engine has accepted the job, then the events of each step. If
+    the engine fails, all certain text has been sent."""
     async with generating as generation:
         yield b""
         if begin := form.begin():

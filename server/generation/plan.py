@@ -35,10 +35,9 @@ _ANY_OBJECT = '{"type": "object"}'
 class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The generation for a request, and the part of it that is returned.
 
-    `width` choices of each prompt are generated, the best `n` returned. `logprobs` counts the
-    alternatives returned with each sampled token, None for no log-probabilities; `params` may ask
-    the engine for more. `echo` begins a choice's text with its prompt. `timeout` is in seconds from
-    the submission.
+    `width` choices of each prompt are generated, the best `n` returned, with `logprobs`
+    alternatives to each sampled token (None: no log-probabilities); `params` may ask the engine for
+    more. `echo` begins a choice's text with its prompt. `timeout` is in seconds.
     """
 
     prompts: Items
@@ -184,11 +183,8 @@ def _min_tokens(body: SamplingOptions, max_tokens: int | None) -> int:
 
 
 def grammar_of(body: SamplingOptions) -> Grammar | None:
-    """The grammar of a request, None if it has none.
-
-    Raises RefusalError, naming the field: different grammars, a schema that is no object, one that
-    is too large.
-    """
+    """The grammar of a request, if any. Raises RefusalError, naming the field: different grammars,
+    a schema that is no object, one that is too large."""
     requested = list(_requested(body))
     for grammar in requested:
         if (grammar.kind, grammar.source) != (requested[0].kind, requested[0].source):

@@ -31,8 +31,8 @@ class ScoredToken(msgspec.Struct, frozen=True):
     """A token with its log-probability, None for a prompt's first token.
 
     `top` has the likeliest tokens at its position with theirs, best first. `rank` is a prompt
-    token's by likelihood, from 1; a sampled token's is 0. `offset` is that of its text in the
-    choice's, in characters; 0 for a prompt that is not in there.
+    token's by likelihood, from 1, a sampled token's 0. `offset` is that of its text in the
+    choice's, in characters.
     """
 
     id: int
@@ -47,8 +47,7 @@ class ScoredTokens(Sequence[ScoredToken]):
     large."""
 
     def __init__(self, width: int, first: int | None = None) -> None:
-        """`width` alternatives each, or as many as the engine sends. `first` is a prompt's first
-        token, which has no score."""
+        """`first` is a prompt's first token, which has no score."""
         self._first = [] if first is None else [ScoredToken(first, None, [])]
         self._width = self._columns = width
         self._ids, self._ranks, self._offsets = array("i"), array("i"), array("q")
@@ -151,11 +150,8 @@ async def score_columns(
     width: int,
     columns: Callable[[Sequence[ScoredToken]], Sequence[list[Any]]],
 ) -> Sequence[Any]:
-    """The `columns` of all these tokens one behind the other, with `width` alternatives each.
-
-    Long columns are JSON (`Raw`), encoded with other requests in between: a prompt may have 200 MB
-    of scores.
-    """
+    """The `columns` of all these tokens one behind the other, with `width` alternatives each. Long
+    ones are encoded (`Raw`), with other requests in between: a prompt may have 200 MB of scores."""
     count = max(1, _NUMBERS_AT_ONCE // (width + 1))
     if sum(map(len, tokens)) <= count:
         return columns([*chain.from_iterable(tokens)])
@@ -171,8 +167,8 @@ async def score_columns(
 async def prompt_logprobs(
     tokens: Sequence[ScoredToken], width: int, text: TokenText
 ) -> PromptLogprobs:
-    """A prompt's scores in vLLM's form: an entry for each token, with that and the `width`
-    likeliest. The first entry is None, and the only one if the time was over."""
+    """A prompt's scores in vLLM's form: for each token an entry with it and the `width` likeliest.
+    The first entry is None, and the only one if the time was over."""
     if not tokens:
         return [None]
     (entries,) = await score_columns(

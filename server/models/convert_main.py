@@ -4,19 +4,20 @@
 TARGET`: the one place that imports transformers. `slow_tokenizer.py` starts it.
 
 transformers builds the fast form from the checkpoint's files. The result is then compared, on odd
-texts, with an independent implementation: BERT's own WordPiece, the library sentencepiece, or
-byte-level BPE as published. transformers' types are incomplete, and sentencepiece has none.
+texts, with another implementation: BERT's own WordPiece, the library sentencepiece, or byte-level
+BPE put together as published. transformers' types are incomplete, and sentencepiece has none.
 """
 
 import re
 import sys
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel, Split
 from transformers import AutoTokenizer
 from transformers.convert_slow_tokenizer import convert_slow_tokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
@@ -36,16 +37,14 @@ class ConversionError(ValueError):
     """A tokenizer cannot be converted, or would not be the same. One line says why."""
 
 
-def main() -> int:
-    """Write the tokenizer.json of a checkpoint's folder. One line on the standard output if it
-    cannot be."""
+def main() -> None:
+    """Write the tokenizer.json of a checkpoint's folder. One line on standard error if it cannot
+    be."""
     folder, target = map(Path, sys.argv[1:])
     try:
         convert(folder, target)
     except Exception as error:  # whatever a library raises for files that it does not like
-        print((str(error).strip() or type(error).__name__).splitlines()[0])
-        return 1
-    return 0
+        sys.exit((str(error).strip() or type(error).__name__).splitlines()[0])
 
 
 def convert(folder: Path, target: Path) -> None:
@@ -67,9 +66,9 @@ def convert(folder: Path, target: Path) -> None:
 def _as_llama(original: Any, fast: Any, folder: Path) -> None:
     """Let the fast form of Llama's tokenizer put a space before each text between special tokens.
 
-    Sentencepiece does so, and published files do; the form of transformers 5 puts none before a
-    text that begins with a space. What the settings do not say is as it was in transformers 4, of
-    whose time such files are. Raises ConversionError if only the first text is to have a space.
+    Sentencepiece and published files do; transformers 5 puts none before a text that begins with a
+    space. Defaults are those of transformers 4. Raises ConversionError if only the first text is to
+    have a space.
     """
     settings = optional(folder, "tokenizer_config.json", dict[str, Any]) or {}
     if settings.get("legacy") is False:
@@ -117,7 +116,7 @@ def _reference(folder: Path, original: Any) -> Reference:
     if (folder / "vocab.txt").exists():
         return _wordpiece(folder / "vocab.txt", original)
     if (folder / "merges.txt").exists():
-        return _byte_pairs(folder / "merges.txt", original)
+        return _byte_level(folder, original)
     raise ConversionError(f"there is nothing to compare a {type(original).__name__} with")
 
 
@@ -138,60 +137,27 @@ def _wordpiece(file: Path, original: Any) -> Reference:
     return legacy.tokenize
 
 
-def _byte_pairs(merges: Path, original: Any) -> Reference:
-    match type(original).__name__:
-        case "GPT2Tokenizer" | "RobertaTokenizer" if not original.init_kwargs.get(
-            "add_prefix_space"
-        ):
-            return _byte_level(merges, _GPT2_WORDS)
-        case "Qwen2Tokenizer":
-            return _byte_level(merges, PRETOKENIZE_REGEX, "NFC")
-        case kind:
-            raise ConversionError(f"there is nothing to compare a {kind} of its settings with")
-
-
-_GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-
-
-def _byte_level(merges: Path, words: str, form: Literal["NFC"] | None = None) -> Reference:
-    """Byte-level BPE (Radford et al. 2019, as published with GPT-2), plain and slow.
-
-    Texts are brought into Unicode's `form` first. Of words of the pattern `words`, adjacent parts
-    are merged by the ranks in a merges.txt.
-    """
-    import regex  # noqa: PLC0415  (it comes with transformers)
-
-    lines = merges.read_text(encoding="utf-8").split("\n")
-    pairs = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
-    ranks: Mapping[tuple[str, ...], int] = {pair: n for n, pair in enumerate(pairs)}
-    pattern: Any = regex.compile(words)
-    letters = _letters()
-
-    def tokens(text: str) -> list[str]:
-        text = unicodedata.normalize(form, text) if form else text
-        return [token for word in pattern.findall(text) for token in merged(word)]
-
-    def merged(word: str) -> list[str]:
-        parts = [letters[byte] for byte in word.encode()]
-        while len(parts) > 1:
-            best = min(pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
-            if best not in ranks:
-                break
-            at = next(i for i, pair in enumerate(pairwise(parts)) if pair == best)
-            parts[at : at + 2] = ["".join(best)]
-        return parts
-
-    return tokens
-
-
-def _letters() -> list[str]:
-    """The letter that stands for each byte.
-
-    It is the byte's own character in Latin-1 where that is printed, else the next from U+0100 on.
-    """
-    own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte) if byte in own else chr(next(others)) for byte in range(0x100)]
+def _byte_level(folder: Path, original: Any) -> Reference:
+    """Byte-level BPE as published: of the words of a pattern, in a form of Unicode."""
+    published = {
+        "GPT2Tokenizer": (ByteLevel(add_prefix_space=False), None),
+        "RobertaTokenizer": (ByteLevel(add_prefix_space=False), None),
+        "Qwen2Tokenizer": (
+            pre_tokenizers.Sequence(
+                [
+                    Split(Regex(PRETOKENIZE_REGEX), "isolated"),
+                    ByteLevel(add_prefix_space=False, use_regex=False),
+                ]
+            ),
+            normalizers.NFC(),
+        ),
+    }
+    kind = type(original).__name__
+    if kind not in published or original.init_kwargs.get("add_prefix_space"):
+        raise ConversionError(f"there is nothing to compare a {kind} of its settings with")
+    plain: Any = Tokenizer(BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    plain.pre_tokenizer, plain.normalizer = published[kind]
+    return lambda text: plain.encode(text).tokens
 
 
 NUM_TEXTS = 200
@@ -230,11 +196,10 @@ _SPACES = (
 
 
 def odd_texts(special_tokens: Sequence[str]) -> list[str]:
-    """`NUM_TEXTS` texts, always the same.
+    """`NUM_TEXTS` texts, always the same: white space, scripts, marks, special tokens, and pairs.
 
-    They are empty ones, white space, control characters, scripts, marks, emoji, long words, special
-    tokens within texts, and pairs of all that. U+0085 is left out: sentencepiece takes it for a
-    letter, and published fast forms of its models take it for white space.
+    U+0085 is left out: sentencepiece takes it for a letter, and published fast forms of its models
+    take it for white space.
     """
     words = (*_SCRIPTS, *_MARKS)
     pairs = [
@@ -251,4 +216,4 @@ def _with(token: str) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

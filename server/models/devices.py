@@ -19,20 +19,15 @@ _DRIVER = "libcuda.so.1"
 
 
 def available_cores(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """CPU cores that this process may use.
-
-    A container's limit, rounded up, is in place of the cores if it is for less time than theirs.
-    """
+    """CPU cores that this process may use: its own, or a container's limit, rounded up."""
     cores = len(os.sched_getaffinity(0))
     limit = _cpu_limit(cgroups)
     return cores if limit is None else min(cores, max(1, math.ceil(limit)))
 
 
 def _cpu_limit(cgroups: Path) -> float | None:
-    """Seconds of CPU time in a second that the control group allows. None without a limit.
-
-    Read as a container sees its own group: version 2 (`cpu.max`), otherwise version 1.
-    """
+    """Seconds of CPU time in a second that a container's own control group allows, of version 2 or
+    else 1. None without a limit."""
     try:
         quota, period = (cgroups / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -76,11 +71,8 @@ def gpu_names() -> list[str]:
 
 
 def resolve_devices(name: str, stages: int) -> tuple[str, ...]:
-    """The device of each of `stages` stages: all `cpu`, or `cuda:N` and the next ones.
-
-    `auto` is CUDA where there is a device that torch can use, else the CPU.
-    Raises SetupError.
-    """
+    """The device of each of `stages` stages: all `cpu`, or `cuda:N` and the next ones. Raises
+    SetupError."""
     present = len(cuda_memory())
     if name == "auto":
         usable = present > 0 and not version("torch").endswith("+cpu")

@@ -1,7 +1,5 @@
 """Reads what a checkpoint is and needs. No weight is read, and torch is not imported."""
 
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from itertools import accumulate
@@ -27,23 +25,19 @@ from server.models.model_source import (
     WeightHeads,
     model_folder,
     read_heads,
+    weight_folders,
 )
+from server.models.program import ProgramError, run_program
 from server.models.slow_tokenizer import slow_files
 from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight_bytes
 from server.settings import defaults
-from server.settings.settings import child_environment
 from server.templates.template_files import check_template_files
 from workers.contract.checkpoint.architectures import TaskError, family_of, task_of
 from workers.contract.checkpoint.checkpoint_config import own_models, read_model_config
 from workers.contract.checkpoint.config_keys import ConfigKeys
 from workers.contract.checkpoint.folder_files import find_file, read_json
 from workers.contract.config import ITEM_BYTES, Dtype, ExecutionConfig, Task
-from workers.contract.model_config import (
-    AttentionKind,
-    ModelConfig,
-    ModelConfigError,
-    NormalizeConfig,
-)
+from workers.contract.model_config import AttentionKind, ModelConfig, ModelConfigError
 from workers.contract.reranking import UNKNOWN_TEMPLATE
 
 SizesFrom = Literal["weight files", "shape"]
@@ -58,10 +52,7 @@ class LayersOfKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InspectedStage(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of one pipeline stage: `num_layers` layers from number `first_layer`.
-
-    `kv_bytes` are the keys and values of 1,000 tokens.
-    """
+    """Contents of one pipeline stage. `kv_bytes` are the keys and values of 1,000 tokens."""
 
     first_layer: int
     num_layers: int
@@ -70,14 +61,13 @@ class InspectedStage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that `config.json` describes, and what serving it would take. Sizes in bytes.
+    """A model that `config.json` describes, and what serving it would take.
 
-    The model computes in `dtype`; config.json names `checkpoint_dtype`. `wrapped`: it is the
-    language model of a larger one. `parameters` come from the heads of the weight files, or from
-    the shape without norms and biases. `weight_bytes` are of all stages, each copy of a tied
-    embedding included. `kv_bytes` are the keys and values of 1,000 tokens (0 without a KV cache),
-    `kv_bytes_full` those of a sequence of `max_model_len`. `kv_bytes_unused` counts the part for
-    tokens that a layer's window has left behind.
+    It computes in `dtype`; config.json names `checkpoint_dtype`. `wrapped`: it is the language
+    model of a larger one. `parameters` by the shape are without norms and biases. `weight_bytes`
+    are of all stages, each copy of a tied embedding included. `kv_bytes` are the keys and values of
+    1,000 tokens (0 without a KV cache), `kv_bytes_full` those of a sequence of `max_model_len`,
+    `kv_bytes_unused` the part of these that a layer's window has left behind.
     """
 
     architecture: str
@@ -106,13 +96,13 @@ class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """`refused` has one line for each reason why `penstock serve` would not start with this model.
-    `notes` are what it would do besides. Without `model`, config.json cannot be read as one."""
+    Without `model`, config.json cannot be read as one."""
 
     source: str
     folder: str
-    refused: tuple[str, ...]
-    notes: tuple[str, ...]
     model: InspectedModel | None
+    notes: tuple[str, ...]
+    refused: tuple[str, ...]
 
 
 _KV_TOKENS = 1000
@@ -120,8 +110,6 @@ _KV_TOKENS = 1000
 
 def inspect(source: str, options: EngineOptions) -> Inspection:
     """The model in folder `source`, or of that id on the hub, whose weights are not fetched.
-
-    It is run with the `options` for its task, length, dtype and stages.
 
     Raises ModelSourceError if there is no such model. All else is among the refusals.
     """
@@ -140,7 +128,6 @@ class _Inspector:
         self._notes: list[str] = []
 
     def inspection(self) -> Inspection:
-        """The answer about the model, as far as its files can be read."""
         model = self._read_files()
         self._note_own_code()
         if self._local:
@@ -162,14 +149,14 @@ class _Inspector:
 
     @contextmanager
     def _refusing(self, *errors: type[Exception]) -> Generator[None]:
-        """The first of `errors` that the block raises ends it, and is a refusal."""
+        """Turn one of `errors`, which ends the block, into a refusal."""
         try:
             yield
         except errors as error:
             self._refuse(error)
 
     def _read_files(self) -> ModelConfig | None:
-        """The model that config.json describes, if it can be read as one."""
+        """The model, if config.json can be read as one."""
         folder, options = self._folder, self._options
         ignored = IgnoredKeys(options.ignore_config_keys, folder, self._refuse)
         try:
@@ -215,14 +202,12 @@ class _Inspector:
 
     def _read_heads(self, model: ModelConfig | None) -> WeightHeads | None:
         """The heads of the model's weights, if they are here and whole."""
-        modules = () if model is None else model.modules
-        paths = [module.path for module in modules if not isinstance(module, NormalizeConfig)]
         heads = None
-        for path in (*paths, ""):
+        for path in [""] if model is None else weight_folders(model):
             heads = None
             try:
                 heads = read_heads(self._folder, path)
-            except ModelSourceError as error:
+            except (ModelConfigError, ModelSourceError) as error:
                 if self._local:
                     self._refuse(error)
         return heads
@@ -259,7 +244,7 @@ class _Inspector:
             dtype=execution.dtype,
             checkpoint_dtype=model.checkpoint_dtype,
             parameters=sum(weight_bytes(whole, heads)) // ITEM_BYTES[whole.dtype],
-            parameters_from="shape" if heads is None else "weight files",
+            parameters_from="weight files" if heads else "shape",
             weight_bytes=sum(stage.weight_bytes for stage in stages),
             kv_bytes=_KV_TOKENS * token * model.num_layers,
             kv_bytes_full=length * token * model.num_layers,
@@ -269,7 +254,6 @@ class _Inspector:
 
 
 def _layers_of_kinds(model: ModelConfig) -> tuple[LayersOfKind, ...]:
-    """The layers of each kind of attention, in the order of the kinds."""
     return tuple(
         LayersOfKind(
             num_layers=model.layer_kinds.count(number),
@@ -287,7 +271,6 @@ def _left_behind(model: ModelConfig, length: int) -> int:
 
 
 def _stages(execution: ExecutionConfig, heads: WeightHeads | None) -> tuple[InspectedStage, ...]:
-    """As the engine plans them where no layer is measured."""
     layers, weights = planned_layers(execution), weight_bytes(execution, heads)
     token = kv_bytes_of_token(execution)
     return tuple(
@@ -301,26 +284,10 @@ def _stages(execution: ExecutionConfig, heads: WeightHeads | None) -> tuple[Insp
     )
 
 
-_TIMEOUT = 300.0
-# -P: a file in the current folder that is called like one of our packages is not imported.
-_COMMAND = (sys.executable, "-P", "-m", "workers.weights.loader")
-
-
 def weight_faults(execution: ExecutionConfig) -> list[str]:
     """A line for each reason why the weights would not be loaded."""
     try:
-        done = subprocess.run(
-            _COMMAND,
-            env=child_environment(),
-            input=msgspec.json.encode(execution),
-            capture_output=True,
-            timeout=_TIMEOUT,
-            check=True,
-        )
-    except subprocess.TimeoutExpired:
-        return [f"comparing the weights with the model took over {_TIMEOUT:.0f} s"]
-    except subprocess.CalledProcessError as error:
-        lines = error.stderr.decode(errors="replace").strip().splitlines()
-        reason = lines[-1] if lines else f"status {error.returncode}"
-        return [f"the weights cannot be compared with the model: {reason}"]
-    return msgspec.json.decode(done.stdout, type=list[str])
+        found = run_program("workers.weights.loader", data=msgspec.json.encode(execution))
+    except ProgramError as error:
+        return [f"the weights cannot be compared with the model: {error}"]
+    return msgspec.json.decode(found, type=list[str])

@@ -1,6 +1,6 @@
 """Builds the configuration of an engine from a model's folder and its options.
 
-Options that are not given get their defaults here, from `server/settings/defaults.py`.
+Defaults come from `server/settings/defaults.py`.
 """
 
 import sys
@@ -17,7 +17,7 @@ from engine_core.tokenization.tokenizer_settings import TokenizerSettings
 from server.models.devices import available_cores, cuda_memory, device_ordinal, resolve_devices
 from server.models.model_source import SetupError, WeightHeads, check_checkpoint
 from server.models.slow_tokenizer import with_tokenizer
-from server.models.stage_memory import largest_kv_cache, planned_layers, weight_bytes
+from server.models.stage_memory import largest_kv_cache, weight_bytes
 from server.settings import defaults
 from server.settings.settings import (
     EngineSettings,
@@ -32,12 +32,7 @@ from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.checkpoint.config_keys import ConfigKeys, Refuse, each, stop
 from workers.contract.checkpoint.folder_files import converted, optional, read_config
 from workers.contract.config import AskedTask, ExecutionConfig, LoadFormat, Task
-from workers.contract.model_config import (
-    DynamicScaling,
-    ModelConfig,
-    ModelConfigError,
-    UnsupportedKeyError,
-)
+from workers.contract.model_config import ModelConfig, ModelConfigError, UnsupportedKeyError
 from workers.contract.reranking import RerankConfig, RerankTemplate, template_of_name
 from workers.contract.token_sampling import TokenSampling
 
@@ -45,11 +40,8 @@ _GIB = 1 << 30
 
 
 class EngineOptions(EngineSettings, frozen=True, kw_only=True):
-    """How an engine is run. `memory_share` is its own part of each of its CUDA devices. `sources`
-    are names of the checkpoint besides its folder; `rerank` is a reranker's template.
-
-    `setting_names` are what the engine's messages call its settings, by key.
-    """
+    """How an engine is run. `memory_share` is its part of each of its CUDA devices. `sources` are
+    names of the checkpoint besides its folder. `setting_names` are those in messages, by key."""
 
     memory_share: float = defaults.MEMORY_SHARE
     rerank: RerankTemplate | None = None
@@ -64,9 +56,8 @@ class EngineOptions(EngineSettings, frozen=True, kw_only=True):
 def set_up_model(
     name: str, folder: Path, options: EngineOptions, limits: Limits, prefix: str
 ) -> ServedModel:
-    """Read the checkpoint's configuration and apply the defaults of settings that are not given.
-
-    The names of the engine's sockets begin with `prefix`.
+    """Read the checkpoint's configuration and decide what the options leave open. The names of the
+    engine's sockets begin with `prefix`.
 
     Raises SetupError, ModelConfigError, ModelSourceError or TokenizerError.
     """
@@ -139,10 +130,8 @@ def _check_transport(execution: ExecutionConfig) -> None:
 def execution_config(
     name: str, model: ModelConfig, task: Task, options: EngineOptions, prefix: str
 ) -> ExecutionConfig:
-    """The configuration without the default memory sizes, which are computed from it.
-
-    Raises SetupError.
-    """
+    """The configuration without the default memory sizes, which are computed from it. Raises
+    SetupError."""
     _check_length(name, model, options.max_model_len)
     stages = options.pipeline_stages
     devices = resolve_devices(options.device, stages)
@@ -185,19 +174,14 @@ def _check_length(name: str, model: ModelConfig, asked: int | None) -> None:
     if asked is None or asked <= model.max_model_len:
         return
     reason = f"{asked} is more than the {model.max_model_len} tokens of {name}"
-    ropes = [kind.rope for kind in model.attention if kind.rope is not None]
-    if any(isinstance(rope.scaling, DynamicScaling) for rope in ropes):
-        reason += ": beyond them its rope type, dynamic, would depend on the other texts of a batch"
     raise SetupError("max_model_len", reason)
 
 
 def _memory_shares(
     execution: ExecutionConfig, share: float, heads: WeightHeads | None
 ) -> tuple[int, ...]:
-    """Bytes that each stage may take of its CUDA device.
-
-    Raises SetupError if a stage's weights and the activations that it receives need more.
-    """
+    """Bytes that each stage may take of its CUDA device. Raises SetupError if its weights and the
+    activations that it receives need more."""
     memory = [cuda_memory()[device_ordinal(device)] for device in execution.devices]
     shares = tuple(int(share * total) for total in memory)
     ring = execution.activation_ring_bytes
@@ -205,33 +189,20 @@ def _memory_shares(
         if weights + ring >= shares[stage]:
             raise SetupError(
                 "memory_share",
-                f"{_contents(execution, stage, weights)}, more than its share of "
+                f"stage {stage} of {execution.name} has {weights / _GIB:.1f} GiB of weights and "
+                f"{ring / _GIB:.1f} GiB of buffers between stages, more than its share of "
                 f"{execution.devices[stage]}: {shares[stage] / _GIB:.1f} of "
                 f"{memory[stage] / _GIB:.1f} GiB; raise it, or use more stages",
             )
     return shares
 
 
-def _contents(execution: ExecutionConfig, stage: int, weights: int) -> str:
-    """The contents of a stage's memory before it has a KV cache, in words."""
-    has = f"has {weights / _GIB:.1f} GiB of weights"
-    if execution.num_stages == 1:
-        return f"{execution.name} {has}"
-    layers, ring = planned_layers(execution)[stage], execution.activation_ring_bytes
-    return (
-        f"stage {stage} of {execution.name}, {layers} of {execution.model.num_layers} layers, "
-        f"{has} and {ring / _GIB:.1f} GiB of buffers between stages"
-    )
-
-
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json")
 
 
 class IgnoredKeys:
-    """Takes down which of `names` would be refused in the files of `folder`.
-
-    All else that is refused goes to `refuse`.
-    """
+    """Notes which of `names` would be refused in the files of `folder`. All other refusals go to
+    `refuse`."""
 
     def __init__(self, names: Sequence[str], folder: Path, refuse: Refuse = stop) -> None:
         self._names, self._files = names, [folder / name for name in _FILES]
@@ -266,8 +237,8 @@ _GENERATION_NEUTRAL = (
     | each("top_h exponential_decay_length_penalty watermarking_config dola_layers", None)
     | each("forced_bos_token_id forced_eos_token_id", None)
 )
-"""Keys of transformers' GenerationConfig (version 5) that change texts and are not supported here,
-with their values that change nothing."""
+"""Keys of transformers' GenerationConfig (version 5) that are not supported here, with their values
+that change nothing."""
 
 
 class _GenerationFile(msgspec.Struct):
@@ -310,9 +281,8 @@ def with_template(
     load: LoadFormat,
     asked: AskedTask | None = None,
 ) -> ModelConfig:
-    """`model` with the template that is `given`, or that is known by the checkpoint's name, which
-    is one of `sources`. Any other model as it is; so is a classifier whose template is not known,
-    unless it is `asked` to rerank.
+    """`model` with the template that is `given`, or that is known by one of the checkpoint's names,
+    `sources`. Other models have none, and a classifier only needs one if `asked` to rerank.
 
     Raises SetupError for a template that is missing, wrong or not for this model; TokenizerError.
     """

@@ -1,7 +1,6 @@
 """Finds or downloads the folder of a model, and checks that its checkpoint is complete."""
 
 import zipfile
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +12,7 @@ from server.models.slow_tokenizer import SLOW_FILES
 from server.settings.settings import flag_name
 from workers.contract.checkpoint.folder_files import GGUF, WeightFiles, find_weights
 from workers.contract.config import LoadFormat
-from workers.contract.model_config import ModelConfig, ModelConfigError, NormalizeConfig
+from workers.contract.model_config import ModelConfig, NormalizeConfig
 
 
 class SetupError(ValueError):
@@ -35,11 +34,8 @@ _PICKLES = "pytorch_model*.bin"
 
 
 def model_folder(source: str, load_format: LoadFormat) -> Path:
-    """The folder that `source` names: a folder as it is, a hub id after a download.
-
-    For a hub id only configuration, tokenizer and weights are fetched (no weights for
-    `dummy`). Raises ModelSourceError.
-    """
+    """The folder that `source` names: a folder as it is, a hub id after a download of what is read
+    (no weights for `dummy`). Raises ModelSourceError."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder.resolve()
@@ -56,22 +52,16 @@ def model_folder(source: str, load_format: LoadFormat) -> Path:
     folder = fetch(source, [*_CONFIG_PATTERNS, *weights])
     if weights and (more := _what_is_not_preferred(folder)):
         folder = fetch(source, [*_CONFIG_PATTERNS, *weights, *more])
-    lacking = not (folder / "config.json").exists() or (weights and _lacks_weights(folder))
+    any_weights = [*folder.glob(_SAFETENSORS), *folder.glob(_PICKLES)]
+    lacking = not (folder / "config.json").exists() or (weights and not any_weights)
     if lacking and has_files(source, "*.gguf"):
         raise ModelSourceError(f"{source} holds GGUF files; {GGUF}")
     return folder
 
 
-def _lacks_weights(folder: Path) -> bool:
-    return not any(any(folder.glob(pattern)) for pattern in (_SAFETENSORS, _PICKLES))
-
-
 def _what_is_not_preferred(folder: Path) -> list[str]:
-    """Patterns to download besides, in place of files that the hub has not.
-
-    Those are safetensors of the model or of a Dense module of sentence-transformers, and
-    tokenizer.json.
-    """
+    """Patterns to download in place of files that the hub has not: tokenizer.json, safetensors of
+    the model or of a Dense module of sentence-transformers."""
     slow = () if (folder / TOKENIZER_FILE).exists() else SLOW_FILES
     modules = [folder, *folder.glob("*_Dense*")]
     lacking = [module for module in modules if not any(module.glob(_SAFETENSORS))]
@@ -82,29 +72,24 @@ _LEGACY_PICKLE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """How a file begins that torch.save wrote before torch 1.6: a pickle of this magic number."""
 
 
-@dataclass(frozen=True, slots=True)
-class WeightHeads:
-    """Elements of each tensor by its name in the files (safetensors), or else only `stored_bytes`.
-
-    These are of all tensors together: the names in a pickle are found where it is loaded.
-    """
-
-    elements: dict[str, int]
-    stored_bytes: int = 0
+WeightHeads = dict[str, int]
+"""Elements of each tensor by its name. Empty for pickles, which the loader alone reads."""
 
 
 def read_heads(folder: Path, module: str = "") -> WeightHeads:
-    """The heads of the weights of a model, or of one of its modules. Raises ModelSourceError."""
-    try:
-        weights = find_weights(folder, module)
-    except ModelConfigError as error:
-        raise ModelSourceError(str(error)) from None
-    if weights.format == "pytorch":
-        return WeightHeads({}, sum(_archive_bytes(file) for file in weights.files))
-    elements: dict[str, int] = {}
+    """The heads of the weights of a model, or of one of its modules.
+
+    Raises ModelSourceError or ModelConfigError for a file that is missing, truncated or not as its
+    index says.
+    """
+    weights = find_weights(folder, module)
+    heads: WeightHeads = {}
     for file in weights.files:
-        elements |= _elements(weights, file)
-    return WeightHeads(elements)
+        if weights.format == "pytorch":
+            _check_archive(file)
+        else:
+            heads |= _elements(weights, file)
+    return heads
 
 
 def _elements(weights: WeightFiles, file: Path) -> dict[str, int]:
@@ -119,28 +104,29 @@ def _elements(weights: WeightFiles, file: Path) -> dict[str, int]:
     return {name: prod(shape) for name, shape in shapes.items()}
 
 
-def _archive_bytes(file: Path) -> int:
-    """Bytes of the tensors in a zip archive that torch.save wrote, or the size of a legacy file."""
+def _check_archive(file: Path) -> None:
+    """Raises ModelSourceError unless the file is a zip archive, or begins as a legacy one does."""
     try:
         with file.open("rb") as start:
-            if start.read(len(_LEGACY_PICKLE)) == _LEGACY_PICKLE:
-                return file.stat().st_size
-        with zipfile.ZipFile(file) as archive:
-            return sum(part.file_size for part in archive.infolist() if "/data/" in part.filename)
+            if start.read(len(_LEGACY_PICKLE)) != _LEGACY_PICKLE:
+                zipfile.ZipFile(start).close()
     except (zipfile.BadZipFile, OSError) as error:
         raise ModelSourceError(f"{file} cannot be read: {error}") from None
 
 
 def check_checkpoint(model: ModelConfig, load_format: LoadFormat) -> WeightHeads | None:
-    """Find missing or broken files before any process starts. What the heads of the weights say.
+    """Find missing or broken files before any process starts. Returns the heads of the weights;
+    None for `dummy` weights.
 
-    `dummy` weights have no files, and no heads. Raises TokenizerError if the tokenizer cannot be
-    read, ModelSourceError for a weight file that is missing, truncated or not as its index says.
+    Raises TokenizerError if the tokenizer cannot be read, and what `read_heads` raises.
     """
     Tokenizer.for_model(model, load_format)
     if load_format == "dummy":
         return None
-    for module in model.modules:
-        if not isinstance(module, NormalizeConfig):
-            read_heads(Path(model.path), module.path)
-    return read_heads(Path(model.path))
+    return [read_heads(Path(model.path), path) for path in weight_folders(model)][-1]
+
+
+def weight_folders(model: ModelConfig) -> list[str]:
+    """The folders with weights: of its modules, and "" for its own at last."""
+    modules = [module for module in model.modules if not isinstance(module, NormalizeConfig)]
+    return [*(module.path for module in modules), ""]

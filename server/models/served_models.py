@@ -1,7 +1,6 @@
-"""Every model of a daemon, from its settings to its frozen configuration.
+"""Every model of a daemon, from its settings to its frozen configuration: its names, limits, share.
 
-Decided here: its names, which limits are its own, and its share of its devices. `model_setup.py`
-decides everything else that its settings leave open.
+`model_setup.py` decides everything else that its settings leave open.
 """
 
 from collections.abc import Generator, Sequence
@@ -62,14 +61,13 @@ def build_served_models(
 
 
 def _limits(settings: Settings, model: ModelSettings) -> Limits:
-    """The daemon's, but for what the model has of its own."""
     own = model.max_queue_seconds
     return settings if own is None else msgspec.structs.replace(settings, max_queue_seconds=own)
 
 
 @contextmanager
 def _named_in_errors(setting_names: SettingNames, index: int) -> Generator[None]:
-    """Complaints about the model say which it is, and which of its keys is at fault."""
+    """Name the model, and the key at fault, in its errors."""
     try:
         yield
     except SetupError as error:
@@ -116,12 +114,11 @@ def divide_memory(
     """Each model's share of each of its CUDA `devices`.
 
     A share that was given is kept. The other models on a device divide the rest of the daemon's
-    share evenly. A model with several devices takes its smallest share on each. From the share
-    `model_setup.py` takes the engine's bytes, `workers/stage/kv_budget.py` what is left of them for
-    the KV cache, and `engine_core/executor/stage_link.py` the number of blocks.
+    share evenly. A model with several devices takes its smallest share on each. What follows from
+    it: `model_setup.py` (bytes), `workers/stage/kv_budget.py` (what is left for the KV cache) and
+    `engine_core/executor/stage_link.py` (blocks).
 
-    Raises SettingsError where the given shares exceed a whole device, or leave nothing to the
-    others.
+    Raises SettingsError where the given shares exceed a device, or leave nothing to the others.
     """
     given, total = [model.memory_share for model in settings.models], settings.memory_share
     rest: dict[str, float] = {}
@@ -137,8 +134,8 @@ def divide_memory(
             fault = f"nothing of {total:.4g} is left to others"
         if fault is not None:
             keys = ", ".join(f"models[{index}].memory_share" for index in named)
-            where = setting_names.prefix(keys)
-            raise SettingsError(f"{where}{taken:.4g} of {device}, {fault}")
+            where = setting_names.of(keys)
+            raise SettingsError(f"{where}: {taken:.4g} of {device}, {fault}")
         rest[device] = (total - taken) / others if others else 0.0
     return [
         min((rest[device] for device in own), default=total) if share is None else share

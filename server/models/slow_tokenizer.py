@@ -5,8 +5,6 @@
 
 import hashlib
 import logging
-import subprocess
-import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, TokenizerError
-from server.settings.settings import cache_folder, child_environment
+from server.models.program import ProgramError, run_program
+from server.settings.settings import cache_folder
 from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, find_file, read_bytes
 from workers.contract.config import LoadFormat
 from workers.contract.model_config import ModelConfig
@@ -22,42 +21,30 @@ from workers.contract.model_config import ModelConfig
 SLOW_FILES = ("vocab.txt", "vocab.json", "merges.txt", "*.model")
 _SETTINGS = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _TEKKEN_FILE = "tekken.json"
-_TIMEOUT = 300.0
-# -P: a file in the current folder that is called like one of our packages is not imported.
-_COMMAND = (sys.executable, "-P", "-m", "server.models.convert_main")
+_PROGRAM = "server.models.convert_main"
 
 _logger = logging.getLogger(__name__)
 
 
 def with_tokenizer(model: ModelConfig, load_format: LoadFormat) -> ModelConfig:
-    """`model` with its `tokenizer_file`, if that has to be converted. Dummy weights need none.
-
-    Raises TokenizerError if it cannot be converted, or ModelConfigError.
-    """
-    if load_format == "dummy" or (file := _converted(Path(model.path))) is None:
+    """`model` with its `tokenizer_file`, if that has to be converted. Raises TokenizerError if it
+    cannot be, or ModelConfigError."""
+    folder = Path(model.path)
+    if load_format == "dummy" or find_file(folder, TOKENIZER_FILE):
         return model
-    return msgspec.structs.replace(model, tokenizer_file=str(file))
-
-
-def _converted(folder: Path) -> Path | None:
-    """The file of a converted tokenizer. None where `folder` has a tokenizer.json, or nothing."""
-    if find_file(folder, TOKENIZER_FILE):
-        return None
     slow = slow_files(folder)
     if not slow:
-        return None
+        return model
     digest = _digest([*slow, *_files(folder, _SETTINGS)])
     target = cache_folder() / "tokenizers" / f"{digest}.json"
     if not target.exists():
         _convert(folder, ", ".join(file.name for file in slow), target)
-    return target
+    return msgspec.structs.replace(model, tokenizer_file=str(target))
 
 
 def slow_files(folder: Path) -> list[Path]:
-    """The files that a tokenizer is converted from.
-
-    Raises TokenizerError for a kind that cannot be converted.
-    """
+    """The files that a tokenizer is converted from. Raises TokenizerError for a kind that cannot
+    be."""
     slow = _files(folder, SLOW_FILES)
     if not slow and find_file(folder, _TEKKEN_FILE):
         raise TokenizerError(
@@ -90,25 +77,9 @@ def _convert(folder: Path, names: str, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as private:
             written = Path(private) / TOKENIZER_FILE
-            _run(folder, written, subject)
+            run_program(_PROGRAM, str(folder), str(written))
             written.replace(target)
+    except ProgramError as error:
+        raise TokenizerError(f"{subject}, and cannot be converted: {error}") from None
     except OSError as error:
         raise TokenizerError(f"{subject}, and {target} cannot be written: {error}") from None
-
-
-def _run(folder: Path, written: Path, subject: str) -> None:
-    try:
-        done = subprocess.run(
-            [*_COMMAND, str(folder), str(written)],
-            env=child_environment(settings={"HF_HUB_OFFLINE": "1"}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise TokenizerError(f"{subject}; converting it took over {_TIMEOUT:.0f} s") from None
-    if done.returncode:
-        reason = (done.stdout or done.stderr or f"status {done.returncode}").strip().splitlines()
-        raise TokenizerError(f"{subject}, and cannot be converted: {reason[-1]}")

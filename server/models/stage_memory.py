@@ -9,36 +9,28 @@ from workers.contract.share import even_split
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")
 _LM_HEAD = re.compile(r"(?:^|\.)(?:lm_head|predictions)(?:\.decoder)?\.weight$")
-_STORED_BYTES = {**ITEM_BYTES, "float64": 8}
 
 
 def planned_layers(execution: ExecutionConfig) -> tuple[int, ...]:
-    """How many layers each stage computes, if nothing that is measured at start changes it."""
+    """The layers of each stage, if nothing that is measured at start changes them."""
     return execution.stage_layers or even_split(execution.model.num_layers, execution.num_stages)
 
 
 def weight_bytes(execution: ExecutionConfig, heads: WeightHeads | None) -> list[int]:
-    """Bytes of the weights of each stage: as the files' `heads` say, in the dtype that is computed
-    with. Without files, from the shape: all but norms and biases, which are too small to count.
+    """Bytes of the weights of each stage, in the dtype that is computed with.
 
-    The first stage also has the embedding, the last one the LM head, or an embedder's Dense
-    modules. Where embedding and LM head are tied, they are one matrix on a stage that has both.
+    By the files' `heads`. Without, by the shape: all but norms and biases, which are small.
+
+    The first stage also has the embedding, the last one the LM head (one matrix if they are tied
+    and on one stage), or an embedder's Dense modules.
     """
-    if heads is None:
-        sizes = _elements_of_shape(execution)
-    elif heads.elements:
-        sizes = _elements_by_name(execution, heads.elements)
-    else:
-        stored = _STORED_BYTES.get(execution.model.checkpoint_dtype, 4)
-        a_layer = heads.stored_bytes / stored / execution.model.num_layers
-        sizes = [int(layers * a_layer) for layers in planned_layers(execution)]
+    sizes = _elements_by_name(execution, heads) if heads else _elements_of_shape(execution)
     if execution.task == "embed":
         sizes[-1] += _module_elements(execution.model)
     return [size * ITEM_BYTES[execution.dtype] for size in sizes]
 
 
 def _module_elements(model: ModelConfig) -> int:
-    """Numbers in the matrices behind the pooling, which have files of their own."""
     dense = [module for module in model.modules if isinstance(module, DenseConfig)]
     return sum(module.in_features * module.out_features for module in dense)
 
@@ -78,7 +70,7 @@ def _has_lm_head(execution: ExecutionConfig) -> bool:
 
 
 def _with_tied_copy(execution: ExecutionConfig, sizes: list[int]) -> list[int]:
-    """With the copy of a tied embedding that the last of several stages has."""
+    """Add the copy of a tied embedding that the last of several stages has."""
     model = execution.model
     if len(sizes) > 1 and model.tie_word_embeddings and _has_lm_head(execution):
         sizes[-1] += model.vocab_size * model.hidden_size

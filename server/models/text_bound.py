@@ -8,11 +8,8 @@ from engine_core.tokenization.tokenizer import Tokenizer
 _GROWN_BYTES = 128 << 20
 """Most bytes that a tokenizer's rules may expand one text to. Published ones need less."""
 _SHRINKAGE = 64
-"""Most characters of a text for each character that its tokens spell.
-
-Normalizers drop characters, and an unknown word of any length is one token. No honest text shrinks
-so much.
-"""
+"""Most characters of a text for each that its tokens spell: normalizers drop some, and an unknown
+word of any length is one token."""
 
 
 class TextBound:
@@ -24,12 +21,11 @@ class TextBound:
         most = _SHRINKAGE * max_model_len * longest
         self.most_characters = min(most, int(_GROWN_BYTES / tokenizer.growth))
 
-    def check(self, text: str, field: str) -> None:
-        """Raises RefusalError `context_length_exceeded`, naming the request's field."""
-        self.check_length(len(text), field)
-
     def check_length(self, characters: int, field: str) -> None:
-        """Check a text of so many characters, which need not exist yet."""
+        """Check a text of so many characters, which need not exist yet.
+
+        Raises RefusalError `context_length_exceeded`, naming the request's field.
+        """
         if characters > self.most_characters:
             reason = (
                 f"{field}: {characters} characters; this model takes {self._max_model_len} tokens, "

@@ -32,7 +32,7 @@ def parse_items(
     index if there is one: an empty or mixed list, too many items, far too long texts, unknown
     ids."""
     if isinstance(value, str):
-        model.text_bound.check(value, field)
+        model.text_bound.check_length(len(value), field)
         return text_items(value, field)
     kinds = set(map(type, value))
     if not kinds:

@@ -5,9 +5,10 @@ import hmac
 import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from engine_core.messages import NO_KEY, KeyShare
 
@@ -16,26 +17,21 @@ ALL_KEYS = "all"
 
 _KEY = re.compile(r"[!-~]+")
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-_TAKEN = (ALL_KEYS, "other")
-"""Names of all keys together, and in metrics of keys that came later: no key may have them."""
-
-_LIGHTEST, _HEAVIEST = 0.01, 100.0
+# Metrics call all keys together, and keys that came later, by the names that no key may have.
+_NAME = rf"^(?!({ALL_KEYS}|other)$)[A-Za-z0-9._-]{{1,64}}$"
 
 
-class GivenKey(NamedTuple):
+class GivenKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key as a person gave it. Without a name it gets one."""
 
-    text: str
-    name: str | None = None
-    weight: float = 1.0
+    text: str = msgspec.field(name="=")  # no option in a file is called so
+    name: Annotated[str, Meta(pattern=_NAME)] = ""
+    weight: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
 
 
 class APIKey(msgspec.Struct, frozen=True):
-    """A key as processes hold it: its SHA-256 in hexadecimal, its name, its weight.
-
-    `is_named`: somebody gave it that name."""
+    """A key as processes hold it: its SHA-256 in hexadecimal, and whether somebody gave it its
+    name."""
 
     digest: str
     name: str
@@ -44,7 +40,7 @@ class APIKey(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """The owner of what it stores: one for all keys of a name. No digest has a colon."""
+        """The owner of what it stores. No digest has a colon."""
         return f"name:{self.name}" if self.is_named else self.digest
 
 
@@ -60,11 +56,8 @@ def checked_key(key: str) -> str:
 
 
 def read_key_file(file: Path) -> list[GivenKey]:
-    """The keys of a file, one a line, behind `name=NAME` and `weight=NUMBER` if given.
-    Blank lines and lines that begin with # are ignored.
-
-    Raises APIKeyError.
-    """
+    """The keys of a file, one a line, behind `name=NAME` and `weight=NUMBER` if given. Raises
+    APIKeyError."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -84,42 +77,28 @@ def read_key_file(file: Path) -> list[GivenKey]:
 
 
 def hashed(keys: Iterable[GivenKey]) -> tuple[APIKey, ...]:
-    """The keys as processes hold them. Of one that is given twice, the first counts. A key without
-    a name is called by its place among all."""
+    """The keys, of which each counts once, the first time. Without a name it is called by its
+    place."""
     found: dict[str, APIKey] = {}
     for key in keys:
         digest = hashlib.sha256(key.text.encode()).hexdigest()
         name = key.name or f"key-{len(found) + 1}"
-        found.setdefault(digest, APIKey(digest, name, key.weight, key.name is not None))
+        found.setdefault(digest, APIKey(digest, name, key.weight, key.name != ""))
     return tuple(found.values())
 
 
 def _given_key(line: str) -> GivenKey:
     """Raises APIKeyError."""
     *options, text = line.split()
-    name, weight = None, 1.0
-    for option in options:
-        what, _, value = option.partition("=")
-        if what == "name" and _NAME.fullmatch(value) and value not in _TAKEN:
-            name = value
-        elif what == "weight":
-            weight = _weight(value)
-        else:
-            raise APIKeyError(
-                "before the key there may be name=NAME (letters, digits, . _ -; at most 64; not "
-                f"{' or '.join(_TAKEN)}) and weight=NUMBER"
-            )
-    return GivenKey(checked_key(text), name, weight)
-
-
-def _weight(value: str) -> float:
+    parted = (option.partition("=") for option in options)
+    given = {name: value for name, _, value in parted}
     try:
-        weight = float(value)
-    except ValueError:
-        weight = 0.0
-    if not _LIGHTEST <= weight <= _HEAVIEST:
-        raise APIKeyError(f"weight: a number from {_LIGHTEST} to {_HEAVIEST:g}")
-    return weight
+        return msgspec.convert(given | {"=": checked_key(text)}, GivenKey, strict=False)
+    except msgspec.ValidationError:  # whose message may show a part of the key
+        raise APIKeyError(
+            "before the key there may be name=NAME (letters, digits, . _ -; at most 64; not all or "
+            "other) and weight=NUMBER (from 0.01 to 100)"
+        ) from None
 
 
 _SCHEME = b"bearer "
@@ -128,18 +107,13 @@ _NUMBER_BYTES = 6
 
 
 class ClientKey(NamedTuple):
-    """A key by its `name` in metrics, with its `share` of an engine. What its requests store is the
-    `owner`'s: that of the name it was given, or else its own. Only requests with the same `salt`
-    share cached prefixes, if what they name themselves is the same, too."""
+    """A key by its `name` in metrics, the `owner` of what its requests store, and its `share` of an
+    engine. Only requests with the same salt share cached prefixes: this one, and their own."""
 
     name: str
     owner: str
     share: KeyShare
     salt: str
-
-    def salted(self, own: str) -> str:
-        """The cache salt of a job that names its `own`."""
-        return self.salt + own
 
 
 ANYBODY = ClientKey("", "", NO_KEY, "")
@@ -152,8 +126,8 @@ class ClientKeys:
     def __init__(
         self, keys: Sequence[APIKey], secret: str = "", share_prefixes: Collection[str] = ()
     ) -> None:
-        """`secret` is the daemon's own, in hexadecimal. Those named in `share_prefixes` share
-        cached prefixes among each other."""
+        """`secret` is the daemon's own, in hexadecimal. Keys named in `share_prefixes` have one
+        salt."""
         self._secret, self._share_prefixes = bytes.fromhex(secret), share_prefixes
         self.anybody = ANYBODY
         self.replace(keys)
@@ -177,10 +151,8 @@ class ClientKeys:
         return next((client for is_match, client in matches if is_match), None)
 
     def of_owner(self, owner: str) -> ClientKey:
-        """The client that has stored something, whether its key is still valid or not.
-
-        What is computed for it counts for no share.
-        """
+        """The client that has stored something, whether its key is still valid or not. It has no
+        share."""
         found = (client for _, client in self._keys if client.owner == owner)
         gone = ClientKey("", owner, NO_KEY, self._salt(owner)) if owner else ANYBODY
         return next(found, gone)._replace(share=NO_KEY)

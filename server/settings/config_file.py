@@ -1,8 +1,4 @@
-"""The configuration file: YAML, one mapping, keys and types checked, every error one line.
-
-Keys given twice, aliases and tags are refused, so that a file means what it seems to.
-Relative paths are relative to the file.
-"""
+"""The configuration file: YAML that means what it seems to, every error one line."""
 
 import argparse
 import difflib
@@ -40,12 +36,9 @@ def _read(file: Path) -> str:
         with file.open("rb") as source:
             raw = source.read(_MAX_BYTES + 1)
         text = raw.decode()
-    except OSError as error:
-        raise SettingsError(f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{file} is not UTF-8: {error.reason} at byte {error.start}") from None
-    except ValueError as error:  # a NUL in the name
-        raise SettingsError(f"{str(file)!r} cannot be read: {error}") from None
+    except (OSError, ValueError) as error:  # also bytes that are not UTF-8, a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise SettingsError(f"{file} cannot be read: {reason}") from None
     if len(raw) > _MAX_BYTES:
         raise SettingsError(f"{file} is larger than {_MAX_BYTES >> 20} MiB")
     return text
@@ -89,12 +82,10 @@ def _load(file: Path, text: str) -> object:
         mark = error.problem_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         raise SettingsError(f"{file}{where}: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{file}: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise SettingsError(f"{file} is nested too deeply") from None
-    except ValueError as error:  # a number that Python cannot hold
-        raise SettingsError(f"{file}: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:  # also a number that Python cannot hold
+        raise SettingsError(f"{file}: {' '.join(str(error).split())}") from None
 
 
 def _converted(place: str, raw: object, struct: type[msgspec.Struct]) -> object:
@@ -141,13 +132,11 @@ def _message(fault: Fault) -> str:
     allowed = [choices(each.type) for each in msgspec.structs.fields(struct) if each.name == key]
     if any(allowed) and fault.kind in ("value", "entry"):
         return f"{path}: {fault.reason}; one of {', '.join(*allowed)}"
-    if key == "stage_layers":
-        return f"{path}: {fault.reason}; layers of each stage, such as [9, 8, 8, 7]"
     return f"{path}: {fault.reason}" if path else fault.reason
 
 
 def _with_absolute_paths(folder: Path, settings: Settings) -> Settings:
-    """The settings with relative paths resolved against `folder`, the file's."""
+    """Resolve relative paths against `folder`, the file's."""
 
     def path(text: str) -> str:
         return str(folder / Path(text).expanduser())

@@ -1,7 +1,7 @@
 """Defaults that several settings have, or that depend on the device or the model.
 
-Any other default stands where its setting is declared. If it depends on the device or the model,
-`server.settings.settings` declares None, and `server.models.model_setup` calls a function here.
+For the latter `server.settings.settings` declares None, and `server.models.model_setup` calls a
+function here.
 """
 
 from workers.contract.config import Dtype
@@ -22,29 +22,21 @@ CPU_KV_CACHE_BYTES = 1 << 30
 
 
 def max_running(stages: int = 1, *, on_cpu: bool) -> int:
-    """`--max-running`: sequences that generate at once.
-
-    On GPUs the number grows with the stages: each stage brings its memory, and a step of its own.
-    """
+    """`--max-running`. On GPUs each stage brings its memory, and a step of its own."""
     return 64 if on_cpu else 1024 * stages
 
 
 def block_size(*, generates: bool = True, on_cpu: bool) -> int:
-    """`--block-size`: tokens in a block of the KV cache.
-
-    Prompts share whole blocks. Rerankers and embedders have short prompts with shorter common
-    parts: a template and a query of 100 tokens would share no block of 128.
-    """
+    """`--block-size`. Rerankers and embedders have short prompts: a template and a query of 100
+    tokens would share no block of 128."""
     if on_cpu:
         return 16
     return 128 if generates else 32
 
 
 def max_step_tokens(*, cached: bool, on_cpu: bool) -> int:
-    """`--max-step-tokens`: most tokens of one step of a model that is `cached`, has a KV cache, or
-    of another.
-
-    Enough to keep the device busy, few enough to keep decoding smooth.
+    """`--max-step-tokens`, with a KV cache (`cached`) or without: enough to keep the device busy,
+    few enough to keep decoding smooth.
 
     8,448 are 66 tiles of 128. Times an even number of tiles of a layer's outputs, as is usual, they
     spread evenly over the 132 processors of an H100 or H200.
@@ -55,7 +47,7 @@ def max_step_tokens(*, cached: bool, on_cpu: bool) -> int:
 
 
 def threads(cores: int, stages: int, *, on_cpu: bool) -> int:
-    """`--threads`: CPU threads of each stage."""
+    """`--threads`, of each stage."""
     return max(1, cores // stages) if on_cpu else 1
 
 

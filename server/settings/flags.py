@@ -1,7 +1,4 @@
-"""The flags of `penstock serve`, from the settings that declare them, merged over the file's.
-
-A flag that is not given sets no option: defaults are applied later.
-"""
+"""The flags of `penstock serve`, from the settings that declare them, merged over the file's."""
 
 import argparse
 from collections.abc import Iterable, Mapping
@@ -27,10 +24,9 @@ from server.settings.settings import (
 
 ENGINE_FLAGS = (FlagGroup.ENGINES, FlagGroup.CAPACITY)
 
-_DESCRIPTIONS = {
-    FlagGroup.LIFE: "/health and /health/ready answer 200 while every model accepts requests, 503\n"
-    "before and after; use /health/live for a liveness probe.",
-}
+_OF_HEALTH = """\
+/health and /health/ready answer 200 while every model accepts requests, 503
+before and after; use /health/live for a liveness probe."""
 
 
 def add_flags(
@@ -43,20 +39,16 @@ def add_flags(
         for field, flag in declared_flags(struct)
     ]
     for group in groups:
-        arguments = parser.add_argument_group(group, _DESCRIPTIONS.get(group))
+        arguments = parser.add_argument_group(
+            group, _OF_HEALTH if group == FlagGroup.LIFE else None
+        )
         for field, flag in declared:
             if flag.group == group:
-                _add_flag(arguments, field, flag)
+                add_flag(arguments, field, flag)
 
 
-def add_engine_flag(parser: argparse.ArgumentParser, key: str, help_: str) -> None:
-    """Add the flag of an engine's setting to a command that has its own words for it."""
-    declared = {field.name: (field, flag) for field, flag in declared_flags(EngineSettings)}
-    field, flag = declared[key]
-    _add_flag(parser, field, msgspec.structs.replace(flag, help=help_))
-
-
-def _add_flag(arguments: Any, field: FieldInfo, flag: Flag) -> None:
+def add_flag(arguments: Any, field: FieldInfo, flag: Flag) -> None:
+    """Add the flag of one setting to a parser, or to a group of its arguments."""
     form, help_ = written(field.type), flag.help
     if "(default: " not in help_:
         default = form[1].write(field.default) if form else str(field.default)
@@ -74,10 +66,9 @@ def _add_flag(arguments: Any, field: FieldInfo, flag: Flag) -> None:
 
 
 def serve_command(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> ServeCommand:
-    """The command that the `given` options ask for: flags, else the file, else the environment.
+    """The command of the `given` options: flags, else the file, else the environment.
 
-    Exits through `parser` if flags contradict each other or the file. Raises SettingsError and
-    DemoModelMissingError.
+    Exits through `parser` for a contradiction. Raises SettingsError and DemoModelMissingError.
     """
     server = {key: given[key] for key in Settings.__struct_fields__ if key in given}
     server |= {key: tuple(server[key]) for key in LIST_FLAGS if key in server}

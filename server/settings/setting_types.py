@@ -18,12 +18,10 @@ _BYTE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**
 
 
 class Written(msgspec.Struct, frozen=True):
-    """How values of a type are written as text.
-
-    Flags are so written, and values in the file that are no numbers (`in_file`).
+    """How values of a type are written in flags, and also in the file (`in_file`).
 
     `read` takes a text that matches `pattern`. Of any other text, and of a value out of range,
-    `fault` says what it is not. `metavar` names the text in the help, where `write` writes a value.
+    `fault` says what it is not. The help has `metavar`, and defaults as `write` returns them.
     """
 
     pattern: str
@@ -141,8 +139,7 @@ TracesEndpoint = Annotated[
 
 
 def written(kind: Any) -> tuple[Any, Written] | None:
-    """The part of a setting's type that one text gives, and how it is written. None if that is
-    any text."""
+    """The part of a type that one text gives, and how it is written. None if that is any text."""
     metadata: tuple[object, ...] = getattr(kind, "__metadata__", ())
     for each in metadata:
         if isinstance(each, Written):
@@ -160,10 +157,8 @@ def choices(kind: Any) -> tuple[str, ...]:
 
 
 def parse(kind: Any, text: str) -> Any:
-    """The value of a setting of type `kind`, or of one item of it, that `text` gives.
-
-    Raises argparse.ArgumentTypeError, which says what the text should have been.
-    """
+    """The value of a setting of type `kind`, or of one item of it, that `text` gives. Raises
+    argparse.ArgumentTypeError."""
     found = written(kind)
     if found is None:
         return text
@@ -197,8 +192,7 @@ class FlagGroup(StrEnum):
 class Flag(msgspec.Struct, frozen=True):
     """The flag of one setting, whose type says how its text is read.
 
-    `help` ends with the default; without one there, it is the setting's own. `metavar` names the
-    text where the type has no name for it.
+    Unless `help` says the default, the setting's own is shown. `metavar` replaces the type's.
     """
 
     group: FlagGroup

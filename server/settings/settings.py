@@ -1,8 +1,7 @@
 """The daemon's settings, by flags or in a configuration file: one set of names.
 
-`server/settings/flags.py` merges flags over the file. Nothing is decided here. Settings that are
-not given are decided in `server/models/model_setup.py`, from the model, its device and the table in
-`server/settings/defaults.py`.
+`flags.py` merges flags over the file. `server/models/model_setup.py` decides what is not given,
+from the model, its device and `defaults.py`.
 """
 
 import os
@@ -43,10 +42,9 @@ from workers.contract.token_sampling import TokenSampling
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of the daemon, of one request, and of what a client stores. Sizes are in bytes.
 
-    `max_sequences` bounds what is in flight of each model, `max_queue_seconds` (0: nothing) its
-    expected wait; `max_unread_size` bounds what an API process holds. `priority_range` is what
-    requests may name, from and to; None: 0 alone. What has waited `max_priority_wait` seconds goes
-    before every priority. A request runs for `max_request_seconds` at most (0: for any time).
+    `max_sequences` and `max_queue_seconds` are for each model, `max_unread_size` for each API
+    process. 0 seconds of waiting or running are no limit. Without a `priority_range` 0 is the only
+    priority.
     """
 
     max_sequences: Annotated[
@@ -241,10 +239,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelSettings(EngineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model: a folder or a hub id, and its names in requests (by default its own name).
+    """One model, a folder or a hub id. Three keys have no flag.
 
-    Three keys have no flag. `memory_share` is this engine's share of each of its CUDA devices,
-    `max_queue_seconds` replaces the daemon's, and `rerank` is a causal reranker's template.
+    `memory_share` is this engine's share of each of its CUDA devices, `max_queue_seconds` replaces
+    the daemon's, and `rerank` is a causal reranker's template.
     """
 
     model: Text
@@ -266,7 +264,37 @@ LIST_FLAGS = {
     "share_prefixes": "--share-prefixes",
     "names": "--served-model-name",
 }
-"""Flags of lists: each is given once for each item."""
+"""Flags that are given once for each item of a list."""
+
+
+class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of settings in messages: a key in `file`, or a flag if there is none or the key is
+    among `flags`."""
+
+    file: str | None = None
+    flags: frozenset[str] = frozenset()
+
+    def of(self, key: str, model: int | None = None) -> str:
+        """Such as `--port`, or `penstock.yaml: models[0].device`."""
+        if self.file is None or (model is None and key in self.flags):
+            return flag_name(key)
+        return f"{self.file}: {key}" if model is None else f"{self.file}: models[{model}].{key}"
+
+    def inside(self, key: str, model: int | None = None) -> str:
+        """The name inside a sentence, such as `models[0].device of penstock.yaml`."""
+        where, _, path = self.of(key, model).rpartition(": ")
+        return f"{path} of {where}" if where else path
+
+    def of_engine(self, model: int) -> dict[str, str]:
+        """The names inside an engine's messages of the settings of model number `model`."""
+        keys = (*EngineSettings.__struct_fields__, "memory_share")
+        names = {key: self.inside(key, model) for key in keys}
+        return names | {"stall_timeout": self.inside("stall_timeout")}
+
+
+def flag_name(key: str) -> str:
+    return LIST_FLAGS.get(key) or "--" + key.replace("_", "-")
+
 
 RETIRED = {
     "max_requests": "max_sequences bounds what is in flight, max_unread_size what is held for it",
@@ -274,42 +302,6 @@ RETIRED = {
     "no_groups": "prompts share by token, and nothing without prefix caching",
 }
 """Settings that are gone, and what there is instead."""
-
-
-class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of settings in messages: a flag, or a key in `file`.
-
-    `flags` are the keys whose values come from flags although there is a file.
-    """
-
-    file: str | None = None
-    flags: frozenset[str] = frozenset()
-
-    def of(self, key: str, model: int | None = None) -> str:
-        """A key's name, such as `--port`, or `penstock.yaml: models[0].device`."""
-        if self.file is None or (model is None and key in self.flags):
-            return flag_name(key)
-        return f"{self.file}: {key}" if model is None else f"{self.file}: models[{model}].{key}"
-
-    def inside(self, key: str, model: int | None = None) -> str:
-        """A key's name inside a sentence, such as `models[0].device of penstock.yaml`."""
-        where, _, path = self.of(key, model).rpartition(": ")
-        return f"{path} of {where}" if where else path
-
-    def of_engine(self, model: int) -> dict[str, str]:
-        """The names in an engine's messages of the settings of model number `model`, by key."""
-        keys = (*EngineSettings.__struct_fields__, "memory_share")
-        names = {key: self.inside(key, model) for key in keys}
-        return names | {"stall_timeout": self.inside("stall_timeout")}
-
-    def prefix(self, key: str, model: int | None = None) -> str:
-        """Begins a message that need not name a flag: empty without a file, else the key in it."""
-        return "" if self.file is None else f"{self.of(key, model)}: "
-
-
-def flag_name(key: str) -> str:
-    return LIST_FLAGS.get(key) or "--" + key.replace("_", "-")
-
 
 NO_STATE = "none"
 """As `state_dir`: clients can store nothing."""
@@ -328,8 +320,7 @@ class SettingsError(ValueError):
 class DaemonSettings(Limits, frozen=True, kw_only=True):
     """The daemon: where it listens, who may call it, how much it admits.
 
-    `memory_share` is the fraction of each CUDA device that all its engines may use together;
-    engines with a share of their own take theirs first. Times are in seconds, sizes in bytes.
+    Engines with a `memory_share` of their own take theirs first. Times are in seconds.
     """
 
     host: Annotated[Text, FlagGroup.HTTP("address to listen on")] = "127.0.0.1"
@@ -438,7 +429,7 @@ class DaemonSettings(Limits, frozen=True, kw_only=True):
 
 
 class Settings(DaemonSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of flags and file. Without `models` the demo models are served."""
+    """All settings. Without `models` the demo models are served."""
 
     models: Annotated[tuple[ModelSettings, ...], Meta(min_length=1)] = ()
 
@@ -463,7 +454,7 @@ _TRACES_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_P
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of what clients store, whose database is marked with `token`.
 
-    Without one: why they can store nothing, and whether somebody has switched it off.
+    Without one, `fault` says why.
     """
 
     folder: str | None = None
@@ -480,10 +471,7 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of the daemon: its names in requests, its folder, its engine.
-
-    `name` is the one in answers; requests may use `aliases` as well.
-    """
+    """One model of the daemon. `name` is the one in answers; requests may use `aliases` as well."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -493,7 +481,6 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def execution(self) -> ExecutionConfig:
-        """How the engine computes it."""
         return self.engine.execution
 
 
@@ -508,8 +495,7 @@ class ServerConfig(DaemonSettings, frozen=True, kw_only=True):
     """The daemon's settings, with all that was left open decided.
 
     `port` is the bound one, 0 only where nothing listens. Cache salts of keys are made with
-    `cache_secret`, and keys named in `share_prefixes` have the same one. `/v1/models` lists the
-    models in this order. `count_files` hold the counts of several API processes, one for each.
+    `cache_secret`. `count_files` hold the counts of several API processes, one for each.
     `process_file` names the daemon's processes. In `batch_file` (None: there are no batches) the
     batch process says whether it can run.
     """
@@ -531,10 +517,8 @@ class ServerConfig(DaemonSettings, frozen=True, kw_only=True):
 
 
 def unattended(settings: DaemonSettings, models: tuple[ServedModel, ...]) -> ServerConfig:
-    """The configuration of an application without HTTP, in which nobody asks for a key.
-
-    Only what a request may say and ask for is that of `settings`.
-    """
+    """The configuration of an application without HTTP or keys: of `settings`, only what concerns
+    requests."""
     kept = (*Limits.__struct_fields__, "strict_fields", "log_level")
     return ServerConfig(models=models, **{key: getattr(settings, key) for key in kept})
 
@@ -544,19 +528,18 @@ def api_key_from(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def traces_protocol_from(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """The variable that says how traces are to be sent, and what it says. Two empty texts if none
-    does."""
+    """The variable that says how traces are sent, and its value. Empty texts if none does."""
     said = ((variable, environment.get(variable, "")) for variable in _TRACES_PROTOCOLS)
     return next((each for each in said if each[1]), ("", ""))
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's programs keep what they can make again (XDG Base Directory)."""
+    """The folder of what can be made again (XDG Base Directory)."""
     return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "penstock"
 
 
 def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's programs keep what outlives them (XDG Base Directory)."""
+    """The folder of what outlives the program (XDG Base Directory)."""
     return Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "penstock"
 
 
@@ -567,11 +550,8 @@ def child_environment(
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """The environment of a child process: this one's, with thread pools sized, and `settings`.
-
-    The pools are those of its libraries (OpenMP, MKL, OpenBLAS; rayon, which tokenizers uses). The
-    API key is left out: children need only its digest.
-    """
+    """The environment of a child process: this one's and `settings`, with its libraries' thread
+    pools sized, and without the API key, of which children need only the digest."""
     own = {name: value for name, value in environment.items() if name != API_KEY_VARIABLE}
     compute = dict.fromkeys(
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(compute_threads)

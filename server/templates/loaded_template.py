@@ -43,8 +43,8 @@ class LoadedTemplate:
         self.manners = self._probed({})
 
     def prompt(self, conversation: Conversation) -> str:
-        """The prompt of a client's messages. Raises LeftOutError, TemplateError if the template
-        refuses them, and whatever else it raises."""
+        """The prompt of a client's messages. Raises LeftOutError, TemplateError for a refusal, and
+        whatever else the template raises."""
         try:
             messages = self.manners.checked(conversation.messages)
         except LeftOutError:
@@ -60,8 +60,7 @@ class LoadedTemplate:
         )
 
     def render(self, conversation: Conversation) -> str:
-        """The prompt of messages as they are. Raises whatever the template does: TemplateError
-        where it refuses."""
+        """The prompt of messages as they are. Raises whatever the template does."""
         if conversation.continue_final_message:
             prompt = self._open_ended(conversation)
         else:
@@ -175,8 +174,8 @@ class _Kind(NamedTuple):
 class _Manner(NamedTuple):
     """The way in which a template writes a kind of message: its role, the forms of its content.
 
-    A template that takes neither strings nor several parts takes one part. `is_written` is None if
-    the template refuses the kind, False if it leaves it out in every form.
+    One that takes neither strings nor several parts takes one part. `is_written` is None if the
+    template refuses the kind, False if it leaves it out in every form.
     """
 
     role: str
@@ -221,16 +220,12 @@ class _CallManner(NamedTuple):
         }
 
 
-# Conversations of many messages have few kinds.
-_kind = lru_cache(256)(_Kind)
-
-
 def kinds_of(messages: Sequence[Message]) -> list[_Kind]:
     """The kind of each message of a conversation."""
     kinds: list[_Kind] = []
     for message in messages:
         has_calls = bool(message.get("tool_calls"))
-        kinds.append(_kind(message["role"], not kinds and not has_calls, has_calls))
+        kinds.append(_Kind(message["role"], not kinds and not has_calls, has_calls))
     return kinds
 
 
@@ -310,31 +305,26 @@ def _message_of(kind: _Kind, text: str, number: int = 1) -> Message:
     return _result(text, number) if kind.role == "tool" else {"role": kind.role, "content": text}
 
 
-class _Place(NamedTuple):
-    """Messages before and after the probed one."""
-
-    before: Sequence[Message]
-    after: Sequence[Message]
-
+_Place = tuple[Sequence[Message], Sequence[Message]]
+"""Messages before and after the probed one."""
 
 _BOTH_RESULTS = [_result("1"), _result("2", 2)]
-_FIRST = [_Place([], after) for after in ([], [_USER], [_USER, _ASSISTANT, _USER])]
-_LATER = [
-    _Place(before, after)
+_FIRST: list[_Place] = [([], after) for after in ([], [_USER], [_USER, _ASSISTANT, _USER])]
+_LATER: list[_Place] = [
+    (before, after)
     for before in ([_USER, _ASSISTANT], [_USER, _calling("f")], [_USER])
     for after in ([], [_USER], [_ASSISTANT, _USER])
 ]
-_OF_CALLS = [
-    _Place([_USER], after)
+_OF_CALLS: list[_Place] = [
+    ([_USER], after)
     for after in ([], [_result("1")], _BOTH_RESULTS, [_result("1"), _ASSISTANT, _USER], [_USER])
 ]
 
 # Of processor time for probing. Anything later counts as written.
 _SECONDS = 1.0
-_UNUSUAL_KINDS = 64
-"""The most kinds with a template's own roles that are remembered, and that one talk may have."""
+_UNUSUAL = 64
+"""The most unusual kinds, and orders, that are remembered, and the most kinds of one talk."""
 _NAMED_BY_THEIR_CALLS = ("tool", "function")
-_REMEMBERED_ORDERS = 64
 _ROLE_LETTERS = {"system": "s", "developer": "s", "user": "u", "assistant": "a", "tool": "t"}
 # A system message, then a user's; tools' results behind their calls; a user's message at last.
 _COMMON_ORDER = re.compile("s?(?:u(?:a|ct*)*)*u")
@@ -370,7 +360,7 @@ class ProbedManners:
         self._render = render
         self._until = time.process_time() + _SECONDS
         self._usual = {kind: _Manner(kind.role) for kind in _USUAL}
-        self._unusual = lru_cache(_UNUSUAL_KINDS)(self._probed)
+        self._unusual = lru_cache(_UNUSUAL)(self._probed)
         self._calls = _CallManner()
         for kind in _USUAL:
             if kind.has_calls:
@@ -378,18 +368,16 @@ class ProbedManners:
             self._usual[kind] = self._probed_usual(kind)
         self._loses_reasoning = self._writes_reasoning() is False
         self._until = math.inf
-        self._lost_by_order = lru_cache(_REMEMBERED_ORDERS)(self._probed_order)
+        self._lost_by_order = lru_cache(_UNUSUAL)(self._probed_order)
 
     def checked(self, messages: Sequence[Message]) -> list[Message]:
         """Clients' messages in the forms that the template takes. Raises LeftOutError, and
         TemplateError for too many kinds of messages."""
         kinds = kinds_of(messages)
-        if len(set(kinds)) > _UNUSUAL_KINDS:
-            raise TemplateError(f"they have more than {_UNUSUAL_KINDS} roles")
+        if len(set(kinds)) > _UNUSUAL:
+            raise TemplateError(f"they have more than {_UNUSUAL} roles")
         for place, (message, kind) in enumerate(zip(messages, kinds, strict=True)):
-            if (left_out := self._left_out(message, kind)) is not None:
-                field, what = left_out
-                raise LeftOutError(f"messages[{place}].{field}", what)
+            self._check(message, kind, f"messages[{place}]")
         for place in self._lost_places(kinds):
             if kinds[place].has_calls or has_text(messages[place]):
                 what = f"a message of role {quoted(kinds[place].role)} among messages in this order"
@@ -397,7 +385,6 @@ class ProbedManners:
         return self.shaped(messages, kinds)
 
     def shaped(self, messages: Sequence[Message], kinds: Sequence[_Kind]) -> list[Message]:
-        """Messages of these kinds in the forms that the template takes."""
         return [
             _shaped_message(message, self._manner(kind), self._calls)
             for message, kind in zip(messages, kinds, strict=True)
@@ -406,32 +393,27 @@ class ProbedManners:
     def _manner(self, kind: _Kind) -> _Manner:
         return self._usual.get(kind) or self._unusual(kind)
 
-    def _left_out(self, message: Message, kind: _Kind) -> tuple[str, str] | None:
-        """The field that is left out of all messages of this kind, and its description."""
+    def _check(self, message: Message, kind: _Kind, path: str) -> None:
+        """Raises LeftOutError for a field that is left out of all messages of this kind."""
         manner = self._manner(kind)
-        if kind.has_calls and (lost := self._left_out_of_calls(message, manner)):
-            return lost
-        if manner.is_written is False and not kind.has_calls and has_text(message):
-            place = "first" if kind.is_first else "later"
-            return "role", f"a {place} message of role {quoted(kind.role)}"
-        if manner.loses_name and message.get("name"):
-            return "name", f"names in messages of role {quoted(kind.role)}"
-        if self._loses_reasoning and (name := _reasoning_name(message)) and message[name]:
-            return name, "the reasoning of earlier answers"
-        return None
-
-    def _left_out_of_calls(self, message: Message, manner: _Manner) -> tuple[str, str] | None:
-        if self._calls.is_written is False:
-            return "tool_calls", "tool calls"
-        if self._calls.loses_second and len(message["tool_calls"]) > 1:
-            return "tool_calls[1]", "all tool calls of a message but the first"
+        if kind.has_calls and self._calls.is_written is False:
+            raise LeftOutError(f"{path}.tool_calls", "tool calls")
+        if kind.has_calls and self._calls.loses_second and len(message["tool_calls"]) > 1:
+            raise LeftOutError(f"{path}.tool_calls[1]", "all tool calls of a message but the first")
         if manner.is_written is False and has_text(message):
-            return "content", "an assistant's text or the tool calls beside it"
-        return None
+            if kind.has_calls:
+                what = "an assistant's text or the tool calls beside it"
+                raise LeftOutError(f"{path}.content", what)
+            place = "first" if kind.is_first else "later"
+            raise LeftOutError(f"{path}.role", f"a {place} message of role {quoted(kind.role)}")
+        if manner.loses_name and message.get("name"):
+            raise LeftOutError(f"{path}.name", f"names in messages of role {quoted(kind.role)}")
+        if self._loses_reasoning and (name := _reasoning_name(message)) and message[name]:
+            raise LeftOutError(f"{path}.{name}", "the reasoning of earlier answers")
 
     def _lost_places(self, kinds: Sequence[_Kind]) -> Sequence[int]:
-        """The places of messages that the template leaves out because of others. Examples are a
-        second system message, and a tool's result without a call."""
+        """The places of messages that the template leaves out because of others, such as a second
+        system message, or a tool's result without a call."""
         letters = ["c" if kind.has_calls else _ROLE_LETTERS.get(kind.role, "x") for kind in kinds]
         common = _COMMON_ORDER.fullmatch("".join(letters))
         return () if common else self._lost_by_order(tuple(kinds))
@@ -449,7 +431,7 @@ class ProbedManners:
         return [place for place in range(len(kinds)) if _word(place) not in written]
 
     def _probed_usual(self, kind: _Kind) -> _Manner:
-        """The manner of a usual kind. An unknown developer gets the system's."""
+        """An unknown developer gets the system's manner."""
         manner = self._probed(kind)
         if kind.role == "developer" and not (manner.is_written and self._knows(kind)):
             system = self._usual[kind._replace(role="system")]
@@ -491,7 +473,7 @@ class ProbedManners:
         return False
 
     def _probed_calls(self) -> _CallManner:
-        """The first manner in which the template writes calls, else the most common one."""
+        """The first manner that writes calls, else the most common one."""
         trials: list[_Trial] = []
         for arguments_are_text in (False, True):
             for no_content in ({}, {"content": ""}, {"content": None}):
@@ -531,9 +513,10 @@ class ProbedManners:
         """The prompt with `message` as it is. None if the template refuses it."""
         if time.process_time() > self._until:
             return None
-        around = [*place.before, _USER, *place.after]
+        before, after = place
+        around = [*before, _USER, *after]
         messages = self.shaped(around, kinds_of(around))
-        messages[len(place.before)] = message
+        messages[len(before)] = message
         try:
             return self._render(messages)
         except Exception:  # a template is a program, and may raise anything

@@ -26,7 +26,7 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
     tokens: dict[str, str]
 
 
-class Conversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"):
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a template. `variables` are the request's own."""
 
     messages: list[Message]
@@ -35,20 +35,11 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"
     variables: dict[str, Any] = {}
 
 
-class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """A check that the process lives, answered by an empty `Rendered`."""
+Question = Conversation | None
+"""None only checks that the process lives."""
 
 
-Question = Conversation | Ping
-
-
-class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
-    """The prompt, empty for a compiled template."""
-
-    text: str
-
-
-class NotRendered(msgspec.Struct, frozen=True, tag="not_rendered"):
+class NotRendered(msgspec.Struct, frozen=True):
     """The reason for no prompt: the template's own message, or its fault. A `field` is one of the
     request that the template leaves out."""
 
@@ -56,7 +47,8 @@ class NotRendered(msgspec.Struct, frozen=True, tag="not_rendered"):
     field: str = ""
 
 
-Answer = Rendered | NotRendered
+Answer = str | NotRendered
+"""The prompt, empty for a compiled template and a check, or why there is none."""
 
 
 def frame(message: ChatTemplate | Question | Answer) -> bytes:

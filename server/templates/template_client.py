@@ -7,7 +7,6 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from server.templates import protocol
 from server.templates.template_files import NoChatTemplateError, read_chat_template
 
 _COMMAND = (sys.executable, "-P", "-m", "server.templates.template_main")
-_ANSWER = msgspec.json.Decoder(protocol.Answer)
+_ANSWER: msgspec.json.Decoder[protocol.Answer] = msgspec.json.Decoder(protocol.Answer)
 _LIMITS = {
     -signal.SIGPROF: f"it takes more than {protocol.CPU_SECONDS:g} s",
     -signal.SIGALRM: f"it takes more than {protocol.WALL_SECONDS:g} s by the clock",
@@ -37,15 +36,16 @@ _RENDER_S = protocol.CPU_SECONDS + 5.0
 # An idle process that hangs is noticed within their sum.
 _PING_EVERY_S = 3.0
 _PING_S = 4.0
-_PING = protocol.frame(protocol.Ping())
+_PING = protocol.frame(None)
 
 # Failures are counted from 0 again after a process that lived this long.
 _STEADY_S = 10.0
 # After this many failures in a row conversations are refused, until a process has started.
 _MAX_FAILURES = 3
-# Between two starts, doubled with each failure in a row.
+# Between two starts: none after the first failure, then about double with each in a row.
 _FIRST_DELAY_S = 0.25
 _MAX_DELAY_S = 5.0
+_MOST_DOUBLINGS = 10
 
 # Repeated, because it is lost on a process that has not begun to render.
 _INTERRUPT_EVERY_S = 0.05
@@ -62,9 +62,9 @@ class _PendingRender:
 
 
 class TemplateClient:
-    """The process of a template, started with the server and again whenever it ends.
+    """The process of a template, started again whenever it ends.
 
-    A task owns the process and sends it one conversation at a time; API keys take turns. It reads
+    A task owns it and sends it one conversation at a time; API keys take turns. The task reads
     every answer, wanted or not, so that no request gets another's.
     """
 
@@ -80,30 +80,27 @@ class TemplateClient:
         self._has_compiled = False
         self._failures = 0  # in a row
         self._last_end = ""
-        self._template: protocol.ChatTemplate | None = None
-        self._why_not = ""
+        self._template: protocol.ChatTemplate | NoChatTemplateError
         try:
             self._template = read_chat_template(folder)
         except NoChatTemplateError as error:
-            self._why_not = str(error)
+            self._template = error
 
     @property
     def template(self) -> protocol.ChatTemplate:
         """The template. Raises RefusalError, naming `model`, if there is none that works."""
-        if self._template is None:
-            raise self._no_template()
+        if isinstance(self._template, NoChatTemplateError):
+            raise self._no_template(self._template)
         return self._template
 
     def start(self) -> None:
-        """Start the process, if there is a template. Its faults are logged."""
-        if self._template is not None:
+        """Start the process, if there is a template."""
+        if isinstance(self._template, protocol.ChatTemplate):
             self._keeper = lasting_task(self._keep(), f"chat template of {self._model}")
 
     async def prompt_of(self, conversation: bytes, key: KeyShare) -> str:
-        """The prompt of a Conversation's frame. Cancelling gives it up. Starts a missing process.
-
-        Raises RefusalError: no template, one that refuses the messages, no running process.
-        """
+        """The prompt of a Conversation's frame. Cancelling gives it up. Raises RefusalError: no
+        template, one that refuses the messages, no running process."""
         _ = self.template
         if self._keeper is None:
             self.start()
@@ -120,12 +117,12 @@ class TemplateClient:
             raise
         if isinstance(outcome, protocol.NotRendered):
             raise _refusal(outcome)
-        return outcome.text
+        return outcome
 
     def check(self) -> None:
-        """Raises RefusalError: `not_ready` until the template has been compiled for the first time,
-        `unhealthy` while no process can be started."""
-        if self._template is None:
+        """Raises RefusalError: `not_ready` until the template has been compiled once, `unhealthy`
+        while no process can be started."""
+        if isinstance(self._template, NoChatTemplateError):
             return
         if self._is_down:
             raise RefusalError("unhealthy", self._outage)
@@ -135,7 +132,6 @@ class TemplateClient:
             )
 
     async def close(self) -> None:
-        """End the process."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
@@ -151,13 +147,13 @@ class TemplateClient:
     def _outage(self) -> str:
         return f"the chat template of model {self._model} cannot be rendered now: {self._last_end}"
 
-    def _no_template(self) -> RefusalError:
-        message = f"model {self._model} cannot chat: {self._why_not}"
+    def _no_template(self, reason: NoChatTemplateError) -> RefusalError:
+        message = f"model {self._model} cannot chat: {reason}"
         return RefusalError("invalid_request", message, "model")
 
     async def _keep(self) -> None:
         """Run process after process, unless the template does not compile."""
-        while self._template is not None:
+        while isinstance(self._template, protocol.ChatTemplate):
             started = time.monotonic()
             failure = None
             try:
@@ -173,7 +169,12 @@ class TemplateClient:
 
     async def _run(self, template: protocol.ChatTemplate) -> None:
         """Run one process until a conversation ends it. Raises ProcessEndedError otherwise."""
-        self._process = process = _Process(on_exit=self._wake.set)
+        try:
+            process = _Process(_COMMAND, child_environment(), answers=True)
+        except OSError as error:
+            raise ProcessEndedError(f"its process cannot be started: {error.strerror}") from None
+        self._process = process
+        process.exit.add_done_callback(lambda _: self._wake.set())
         try:
             try:
                 answer = await process.ask(protocol.frame(template), _START_S)
@@ -194,10 +195,10 @@ class TemplateClient:
             await process.close()
 
     def _give_up(self, template: protocol.ChatTemplate, reason: str) -> None:
-        self._template = None
-        self._why_not = f"its chat template ({template.file}): {reason}"
-        _log.warning("model %s cannot chat: %s", self._model, self._why_not)
-        self._fail_all(self._no_template())
+        self._template = NoChatTemplateError(f"its chat template ({template.file}): {reason}")
+        refusal = self._no_template(self._template)
+        _log.warning("%s", refusal.message)
+        self._fail_all(refusal)
 
     async def _serves_next(self, process: _Process) -> bool:
         """Render one conversation, or ping the process. False if a conversation has ended it.
@@ -222,7 +223,7 @@ class TemplateClient:
         a while, or the process has ended."""
         if self._current is not None and not self._current.answer.done():
             return self._current
-        if not self._queue and process.alive:
+        if not self._queue and not process.exit.done():
             self._wake.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PING_EVERY_S):
@@ -232,21 +233,17 @@ class TemplateClient:
     def _interrupt(self, pending: _PendingRender) -> None:
         """Have the process give up `pending`, if it renders that."""
         if self._is_up and self._process is not None and self._current is pending:
-            self._process.interrupt()
+            self._process.signal(protocol.INTERRUPT)
             loop = asyncio.get_running_loop()
             loop.call_later(_INTERRUPT_EVERY_S, self._interrupt, pending)
 
     async def _back_off(self) -> None:
         """Wait before the next start, for longer each time."""
-        if self._failures == 1:
-            message = "the chat template of model %s: %s; starting it again"
-            _log.warning(message, self._model, self._last_end)
-            return
-        if self._failures == _MAX_FAILURES:
-            _log.error("%s; %d times in a row, trying on", self._outage, self._failures)
+        _log.warning("%s; starting it again", self._outage)
         if self._is_down:
             self._fail_all(RefusalError("template_unavailable", self._outage))
-        await asyncio.sleep(min(_FIRST_DELAY_S * 2 ** (self._failures - 2), _MAX_DELAY_S))
+        doublings = min(self._failures - 1, _MOST_DOUBLINGS)
+        await asyncio.sleep(min(_FIRST_DELAY_S * (2**doublings - 1), _MAX_DELAY_S))
 
     def _fail_all(self, error: RefusalError) -> None:
         current, self._current = self._current, None
@@ -278,21 +275,8 @@ class ProcessEndedError(Exception):
         return status is not None and (status >= 0 or status in _LIMITS or status in _FAULTS)
 
 
-class _Process:
+class _Process(ChildProcess):
     """A running process of a template, with one question at a time on its socket."""
-
-    def __init__(self, on_exit: Callable[[], object]) -> None:
-        """Start it, and call `on_exit` at its end. Raises ProcessEndedError if it cannot start."""
-        try:
-            self._child = ChildProcess(_COMMAND, child_environment(), answers=True)
-        except OSError as error:
-            raise ProcessEndedError(f"its process cannot be started: {error.strerror}") from None
-        self._child.exit.add_done_callback(lambda _: on_exit())
-
-    @property
-    def alive(self) -> bool:
-        """True until it has ended."""
-        return not self._child.exit.done()
 
     async def ask(self, question: bytes, seconds: float) -> protocol.Answer:
         """The answer to a frame. Raises ProcessEndedError. A process that has not answered after
@@ -300,7 +284,7 @@ class _Process:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
-                await loop.sock_sendall(self._child.socket, question)
+                await loop.sock_sendall(self.socket, question)
                 size = protocol.frame_size(await self._receive(protocol.LENGTH_BYTES))
                 return _ANSWER.decode(await self._receive(size))
         except TimeoutError:
@@ -309,27 +293,22 @@ class _Process:
             raise ProcessEndedError(reason) from None
         except (EOFError, ConnectionError):
             await self.close()
-            status = self._child.exit.result()
-            reason = _LIMITS.get(status) or f"its process {self._child.end()}"
+            status = self.exit.result()
+            reason = _LIMITS.get(status) or f"its process {self.end()}"
             raise ProcessEndedError(reason, status) from None
-
-    def interrupt(self) -> None:
-        """Have it give up the conversation that it renders, if any: `ask` returns NotRendered. The
-        template must have been compiled."""
-        self._child.signal(protocol.INTERRUPT)
 
     async def close(self) -> None:
         """Kill it and wait until it is gone. Idempotent."""
-        self._child.socket.close()
-        self._child.signal(signal.SIGKILL)
-        await asyncio.wait([self._child.exit])
+        self.socket.close()
+        self.signal(signal.SIGKILL)
+        await asyncio.wait([self.exit])
 
     async def _receive(self, size: int) -> bytearray:
         loop = asyncio.get_running_loop()
         data = bytearray(size)
         rest = memoryview(data)
         while rest:
-            count = await loop.sock_recv_into(self._child.socket, rest)
+            count = await loop.sock_recv_into(self.socket, rest)
             if count == 0:
                 raise EOFError
             rest = rest[count:]

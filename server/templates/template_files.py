@@ -35,11 +35,8 @@ class NoChatTemplateError(ValueError):
 
 
 def read_chat_template(folder: Path) -> ChatTemplate:
-    """The chat template of the model in `folder`, from a file of its own or else from JSON. The
-    one called `default` counts if there are several.
-
-    Raises NoChatTemplateError: none, none of that name, a file that cannot be read.
-    """
+    """The chat template of the model in `folder`: of several, the one called `default`. Raises
+    NoChatTemplateError: none, none of that name, a file that cannot be read."""
     names: list[str] = []
     try:
         for file, found in _candidates(folder):

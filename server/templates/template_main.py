@@ -1,10 +1,10 @@
 """A template's process, `python -P -m server.templates.template_main`, frames in and out.
 `template_client.py` is its other side.
 
-Templates are programs: an expression may run for ever or take all memory, and nothing inside Python
-stops it. So the kernel does. Timers of processor time and of the clock end the process with a
-conversation that takes too long. Its memory is bounded, and it dies with its parent. A conversation
-whose client has left is given up at the next step of the template.
+Templates are programs: an expression may run for ever or take all memory, and only the kernel stops
+it. Timers of processor time and of the clock end the process with its conversation. Its memory is
+bounded, and it dies with its parent. A conversation whose client has left is given up at the next
+step of the template.
 """
 
 import ctypes
@@ -45,8 +45,7 @@ def main() -> None:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends: an API process' event
-    loop. Raises OSError."""
+    """Have the kernel kill this process when the thread that started it ends. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         number = ctypes.get_errno()
@@ -61,14 +60,14 @@ def _die_with_parent() -> None:
 def _serve(source: BinaryIO, sink: BinaryIO) -> None:
     """Answer a ChatTemplate, then Questions, until the API process has gone."""
     loaded: list[LoadedTemplate] = []
-    decoder = msgspec.json.Decoder(protocol.Question)
+    decoder: msgspec.json.Decoder[protocol.Question] = msgspec.json.Decoder(protocol.Question)
 
     def prompt(body: bytes) -> str:
         if not loaded:
             loaded.append(LoadedTemplate(msgspec.json.decode(body, type=protocol.ChatTemplate)))
             return ""
         question = decoder.decode(body)
-        return "" if isinstance(question, protocol.Ping) else loaded[0].prompt(question)
+        return "" if question is None else loaded[0].prompt(question)
 
     interruptible = _Interruptible()
     while body := source.read(protocol.frame_size(source.read(protocol.LENGTH_BYTES))):
@@ -113,7 +112,7 @@ def _outcome(interruptible: _Interruptible, work: Callable[[], str]) -> protocol
     field = ""
     try:
         with interruptible:
-            text = work()
+            return work()
     except _RenderInterrupted:
         reason = "nobody waits for it any more"
     except LeftOutError as error:
@@ -126,8 +125,6 @@ def _outcome(interruptible: _Interruptible, work: Callable[[], str]) -> protocol
         reason = f"it needs more than {MEMORY_BYTES >> 20} MiB of memory"
     except Exception as error:  # a template is a program, and may raise anything
         reason = f"{type(error).__name__}: {error}"
-    else:
-        return protocol.Rendered(text)
     return protocol.NotRendered(reason[:_MAX_REASON].encode(errors="replace").decode(), field)
 
 

@@ -68,3 +68,13 @@ def write_checkpoint(folder: Path, config: dict[str, Any]) -> Path:
 
 def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
+
+
+def write_modules(folder: Path, **settings: dict[str, Any]) -> None:
+    """modules.json of an embedder: a Transformer, then a module of each kind in `settings`."""
+    paths = {"Transformer": ""} | {kind: f"{n}_{kind}" for n, kind in enumerate(settings, 1)}
+    modules = [{"type": f"sentence_transformers.models.{k}", "path": p} for k, p in paths.items()]
+    write_json(folder / "modules.json", modules)
+    for kind, own in settings.items():
+        (folder / paths[kind]).mkdir()
+        write_json(folder / paths[kind] / "config.json", own)

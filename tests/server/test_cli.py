@@ -223,9 +223,9 @@ def test_an_address_that_cannot_be_had(llama: Path, capsys: pytest.CaptureFixtur
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = refused([str(llama), "--port", str(port)], capsys)
-    assert message == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert message == f"--port: cannot listen on 127.0.0.1:{port}: Address already in use"
     nowhere = refused([str(llama), "--host", "no.such.host.invalid"], capsys)
-    assert nowhere.startswith("cannot listen on no.such.host.invalid: ")
+    assert nowhere.startswith("--host: cannot listen on no.such.host.invalid: ")
 
 
 def test_a_path_too_long_for_sockets(

@@ -48,7 +48,7 @@ def test_keys_come_and_go(files: tuple[Path, Path], caplog: pytest.LogCaptureFix
     [
         (None, "cannot be read: No such file or directory"),
         ("# none\n", "holds no key"),
-        ("fine\nnot fine\n", "and weight=NUMBER"),
+        ("fine\nnot fine\n", "weight=NUMBER (from 0.01 to 100)"),
         ("pipe", "is a pipe, which is not read again"),
     ],
 )

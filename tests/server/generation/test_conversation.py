@@ -15,10 +15,6 @@ from tests.server.generation.test_half_characters import TEXT, whole_characters
 
 REFUSAL = {"type": "refusal", "refusal": "I cannot."}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-TWO_ROLES = """\
-{% for message in messages %}{% if message.role in ("user", "assistant") %}
-{{ message.role }}: {{ message.content }}{% endif %}{% endfor %}"""
-
 PARTS_ONLY = """\
 {# a developer may follow #}{% set developer_preamble = "" %}
 {% for message in messages %}{% if message.role in ("system", "user") %}
@@ -28,12 +24,7 @@ PARTS_ONLY = """\
 
 @pytest.fixture(scope="module")
 def open_deployment(tokenizer) -> Iterator[Deployment]:
-    templates: dict[str, object] = {
-        "writer": LLAMA3,
-        "chatml": CHATML,
-        "two roles": TWO_ROLES,
-        "parts only": PARTS_ONLY,
-    }
+    templates = {"writer": LLAMA3, "chatml": CHATML, "parts only": PARTS_ONLY}
     with chat_deployment(tokenizer, templates) as deployment:
         yield deployment
 
@@ -43,23 +34,14 @@ def deployment(open_deployment) -> Deployment:
     return say_little(open_deployment)
 
 
-def test_parts_of_text_are_joined_by_line_breaks(deployment):
-    parts = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]
-    chat(deployment, messages=[{"role": "user", "content": parts}])
-    assert "\n\nHello\nthere<|eot_id|>" in job_of(deployment).texts[0]
-
-
 def test_what_an_sdk_sends_back(deployment):
     """An answer as the SDK dumps it, with tool calls of some other server."""
     talk = [
         *HELLO,
         {
+            **dict.fromkeys(("content", "refusal", "audio", "function_call")),
             "role": "assistant",
-            "content": None,
-            "refusal": None,
             "annotations": [],
-            "audio": None,
-            "function_call": None,
             "tool_calls": [CALL],
         },
         {"role": "tool", "tool_call_id": "c1", "content": "42"},
@@ -79,21 +61,10 @@ def test_what_an_sdk_sends_back(deployment):
     ],
 )
 def test_an_earlier_refusal_is_text(deployment, answer, said):
-    chat(deployment, model="chatml", messages=[*HELLO, {"role": "assistant", **answer}])
-    assert f"assistant\n{said}<|im_end|>" in job_of(deployment, "chatml").texts[0]
-
-
-def test_a_role_of_the_template_s_own(deployment):
-    talk = [*HELLO, {"role": "critic", "content": " Too long. "}]
-    chat(deployment, model="chatml", messages=talk)
-    assert "<|im_start|>critic\n Too long. <|im_end|>" in job_of(deployment, "chatml").texts[0]
-
-
-def test_a_role_that_the_template_leaves_out(deployment):
-    talk = [*HELLO, {"role": "critic", "content": "Too long."}]
-    refused = error(deployment, model="two roles", messages=talk)
-    assert refused["param"] == "messages[1].role"
-    assert "leaves out a later message of role 'critic'" in refused["message"]
+    critic = {"role": "critic", "content": " Too long. "}  # a role of the template's own
+    chat(deployment, model="chatml", messages=[*HELLO, {"role": "assistant", **answer}, critic])
+    (text,) = job_of(deployment, "chatml").texts
+    assert f"assistant\n{said}<|im_end|>\n<|im_start|>critic\n Too long. <|im_end|>" in text
 
 
 @pytest.mark.parametrize("path", [PATH, "/tokenize"])
@@ -177,9 +148,6 @@ def test_the_scores_of_a_prompt(deployment, tokenizer, width):
         assert entry[str(id_)]["logprob"] == -0.5
         assert len(entry) <= width + 1
     assert "prompt_logprobs" not in chat(deployment)
-
-
-def test_a_prompt_is_not_scored_in_a_stream(deployment):
     assert error(deployment, prompt_logprobs=0, stream=True)["param"] == "prompt_logprobs"
 
 

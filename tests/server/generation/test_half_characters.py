@@ -34,17 +34,21 @@ def test_a_text_ends_with_its_last_whole_character(deployment, say, tokenizer):
         assert pieces[-1]["finish_reason"] == "length"
 
 
-def test_a_replacement_character_of_the_models_own_stays(deployment, say):
-    say("a\ufffd")
-    assert complete(deployment, prompt="a")["choices"][0]["text"] == "a\ufffd"
-    (choice,) = complete(deployment, prompt="a", stop="\ufffd")["choices"]
-    assert (choice["text"], choice["finish_reason"]) == ("a", "stop")
-
-
-def test_half_a_character_is_no_stop_string(deployment, say):
-    ids = say("a漢", end=False)
-    (choice,) = complete(deployment, prompt="a", stop="\ufffd", max_tokens=len(ids) - 1)["choices"]
-    assert (choice["text"], choice["finish_reason"]) == ("a", "length")
+@pytest.mark.parametrize(
+    ("said", "left", "fields", "expected"),
+    [
+        ("a\ufffd", 0, {}, ("a\ufffd", "stop")),
+        ("a\ufffd", 0, {"stop": "\ufffd"}, ("a", "stop")),
+        ("a漢", 1, {"stop": "\ufffd"}, ("a", "length")),
+    ],
+)
+def test_a_replacement_character_is_the_models_own_or_half_a_character(
+    deployment, say, said, left, fields, expected
+):
+    ids = say(said, end=not left)
+    body = {"prompt": "a", "max_tokens": len(ids) + 1 - 2 * left} | fields
+    (choice,) = complete(deployment, **body)["choices"]
+    assert (choice["text"], choice["finish_reason"]) == expected
 
 
 @pytest.mark.parametrize("prompt", ["naïve \ufffd", "🎉\ufffd\ufffd"])

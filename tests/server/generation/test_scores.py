@@ -80,37 +80,28 @@ async def turns_beside(work: Awaitable[AnswerT]) -> tuple[AnswerT, int]:
     return answer, turns
 
 
+def form(kind: str) -> CompletionForm | ChatForm:
+    if kind == "chat":
+        chat = ChatRequest(model="m", messages=[ChatMessage(role="user", content="x")])
+        return ChatForm(chat, MODEL, "a", WIDTH)
+    body = CompletionRequest(
+        model="m", prompt="x", logprobs=WIDTH, prompt_logprobs=WIDTH, echo=kind == "echo"
+    )
+    return CompletionForm(body, MODEL, "a")
+
+
 @pytest.mark.parametrize("prompt", [0, 1, 400, 2000])
 @pytest.mark.parametrize("sampled", [0, 1, 400, 2000])
-@pytest.mark.parametrize("echo", [False, True])
-async def test_a_long_choice_of_completions_is_what_it_would_be_short(
-    prompt: int, sampled: int, echo: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["completion", "echo", "chat"])
+async def test_a_long_choice_is_what_it_would_be_short(
+    prompt: int, sampled: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = CompletionRequest(
-        model="m", prompt="x", logprobs=WIDTH, prompt_logprobs=WIDTH, echo=echo
-    )
-    long, turns = await turns_beside(
-        CompletionForm(body, MODEL, "a").choice(piece(prompt, sampled))
-    )
-    parts = [prompt, prompt * echo + sampled]
-    assert (turns > 0) == any(tokens > AT_ONCE for tokens in parts)
+    long, turns = await turns_beside(form(kind).choice(piece(prompt, sampled)))
+    parts = {"completion": [prompt, sampled], "echo": [prompt, prompt + sampled]}
+    assert (turns > 0) == any(tokens > AT_ONCE for tokens in parts.get(kind, [sampled]))
     monkeypatch.setattr(scores, "_NUMBERS_AT_ONCE", 1 << 30)
-    short, turns = await turns_beside(
-        CompletionForm(body, MODEL, "a").choice(piece(prompt, sampled))
-    )
+    short, turns = await turns_beside(form(kind).choice(piece(prompt, sampled)))
     assert turns == 0
-    assert msgspec.json.encode(long) == msgspec.json.encode(short)
-
-
-@pytest.mark.parametrize("sampled", [0, 1, 2000])
-async def test_a_long_choice_of_chat_is_what_it_would_be_short(
-    sampled: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    body = ChatRequest(model="m", messages=[ChatMessage(role="user", content="x")])
-    long, turns = await turns_beside(ChatForm(body, MODEL, "a", WIDTH).choice(piece(0, sampled)))
-    assert (turns > 0) == (sampled > AT_ONCE)
-    monkeypatch.setattr(scores, "_NUMBERS_AT_ONCE", 1 << 30)
-    short = await ChatForm(body, MODEL, "a", WIDTH).choice(piece(0, sampled))
     assert msgspec.json.encode(long) == msgspec.json.encode(short)
 
 
@@ -163,44 +154,32 @@ def token_of(number: int, width: int, offset: int, rank: int = 0) -> ScoredToken
     return ScoredToken(50 + number, -float(number), top, rank, offset)
 
 
-@given(STEPS, st.integers(0, 3), st.booleans(), st.integers(-20, 20), st.integers(-20, 20))
-def test_a_part_of_it_is_that_of_its_tokens(steps, width, placed, begin, end):
-    total = 1 + sum(count for count, _ in steps)
-    prompt, expected = ScoredTokens(width, 50), [ScoredToken(50, None, [])]
-    assert [*prompt] == expected
+@given(
+    STEPS, st.integers(0, 3), st.integers(0, 4), st.booleans(), st.booleans(),
+    st.integers(-20, 20), st.integers(-20, 20),
+)  # fmt: skip
+def test_a_part_of_it_is_that_of_its_tokens(
+    steps, width, vocabulary, is_prompt, placed, begin, end
+):
+    """Also where other requests of a step ask for more, or the vocabulary has less."""
+    tokens = ScoredTokens(width, 50 if is_prompt else None)
+    expected = [ScoredToken(50, None, [])] * is_prompt
     for count, step_width in steps:
-        numbers = range(len(prompt), len(prompt) + count)
+        numbers = range(len(tokens), len(tokens) + count)
         offsets = [3 * number * placed for number in numbers]
-        scores = of_step(count, max(width, step_width), numbers[0])
-        prompt.add([50 + number for number in numbers], scores, offsets if placed else ())
+        scores = of_step(count, min(vocabulary, max(width, step_width)), numbers[0])
+        scores = scores if is_prompt else msgspec.structs.replace(scores, ranks=b"")
+        tokens.add([50 + number for number in numbers], scores, offsets if placed else ())
         expected += [
-            token_of(number, width, offset, 100 + number)
+            token_of(number, min(width, vocabulary), offset, (100 + number) * is_prompt)
             for number, offset in zip(numbers, offsets, strict=True)
         ]
-    assert len(prompt) == total == len(expected)
-    assert prompt[begin:end] == expected[begin:end]
-    assert [*prompt] == expected
-    assert prompt[-1] == expected[-1]
+    assert len(tokens) == len(expected)
+    assert tokens[begin:end] == expected[begin:end]
+    assert [*tokens] == expected
+    assert not expected or tokens[-1] == expected[-1]
     with pytest.raises(IndexError):
-        prompt[total]
-
-
-@given(
-    st.integers(0, 5), st.integers(0, 3), st.integers(0, 3), st.integers(-7, 7), st.integers(-7, 7)
-)
-def test_a_part_of_what_is_sampled_is_that_of_its_tokens(count, width, step_width, begin, end):
-    sampled, expected = ScoredTokens(width), []
-    for number in range(count):
-        scores = msgspec.structs.replace(of_step(1, step_width, number), ranks=b"")
-        sampled.add([50 + number], scores, [3 * number])
-        expected.append(token_of(number, min(width, step_width), 3 * number))
-    assert len(sampled) == count
-    assert [*sampled] == expected
-    assert sampled[begin:end] == expected[begin:end]
-    if count:
-        assert sampled[-1] == expected[-1]
-    with pytest.raises(IndexError):
-        sampled[count]
+        tokens[len(expected)]
 
 
 def test_a_token_of_probability_0_has_the_lowest_number():
@@ -208,10 +187,6 @@ def test_a_token_of_probability_0_has_the_lowest_number():
     tokens = ScoredTokens(1)
     tokens.add([7], Logprobs(1, never, np.array([9], np.int32).tobytes(), never))
     assert [*tokens] == [ScoredToken(7, LOWEST, [(9, LOWEST)])]
-
-
-def test_an_empty_prompt_has_no_tokens():
-    assert [*ScoredTokens(3)] == []
 
 
 MOST = 1 << 22
@@ -262,30 +237,3 @@ async def test_an_answer_is_large_by_what_its_choices_repeat() -> None:
             scores.streamed = False
             scores.add(1_000_000, 500)
             assert scores.are_many == many
-
-
-async def test_sixteen_of_the_largest_leave_as_many_as_there_is_room_for() -> None:
-    """They grow together; all are answered or refused, and nothing is held afterwards."""
-    bound = MOST * 8 * 22 // 21 * 4
-    ledger = Ledger(bound)
-    peak = 0
-
-    async def answer() -> str:
-        nonlocal peak
-        try:
-            with ledger.account(0, "log-probabilities") as account:
-                scores = HeldScores(plan(20), account)
-                scores.streamed = False
-                for _ in range(100):
-                    scores.add(MOST // 21 // 100, 0)
-                    peak = max(peak, ledger.num_bytes)
-                    await asyncio.sleep(0)
-        except RefusalError as refusal:
-            return refusal.code
-        return "answered"
-
-    ends = await asyncio.gather(*(answer() for _ in range(16)))
-    assert ends.count("answered") >= 3
-    assert ends.count("overloaded") == 16 - ends.count("answered")
-    assert peak <= bound
-    assert ledger.num_bytes == 0

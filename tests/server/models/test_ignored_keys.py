@@ -9,7 +9,6 @@ import pytest
 from server import cli
 from server.models.model_setup import EngineOptions, set_up_model
 from server.models.model_source import SetupError
-from server.settings.config_file import read_config_file
 from server.settings.settings import Limits, ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
 from workers.contract.model_config import ModelConfigError
@@ -40,20 +39,16 @@ def test_keys_of_config_json(tmp_path: Path, config: dict[str, Any], key: str) -
     assert set_up(folder).execution.model == served.execution.model
 
 
-def test_keys_of_generation_config_json(tmp_path: Path) -> None:
+def test_keys_of_the_other_files(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", LLAMA | {"router": 1})
     write_json(folder / "generation_config.json", {"num_beams": 4, "temperature": 0.5})
-    with pytest.raises(ModelConfigError, match="num_beams 4 is not supported"):
-        set_up(folder, "router")
-    assert set_up(folder, "num_beams", "router").generation.sampling.temperature == 0.5
-
-
-def test_keys_of_tokenizer_config_json(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "model", LLAMA)
     write_json(folder / "tokenizer_config.json", {"stemmer": "porter"})
+    with pytest.raises(ModelConfigError, match="num_beams 4 is not supported"):
+        set_up(folder, "router", "stemmer")
     with pytest.raises(ModelConfigError, match='stemmer "porter" is not known for a tokenizer'):
-        set_up(folder)
-    assert set_up(folder, "stemmer").name == "m"
+        set_up(folder, "router", "num_beams")
+    served = set_up(folder, "num_beams", "router", "stemmer")
+    assert served.generation.sampling.temperature == 0.5
 
 
 @pytest.mark.parametrize("key", ["ruoter", "rms_norm_eps", "use_cache", "truncate_dim"])
@@ -69,13 +64,6 @@ def test_other_files_are_not_meant(tmp_path: Path) -> None:
     write_json(folder / "config_sentence_transformers.json", {"truncate_dim": 8})
     with pytest.raises(ModelConfigError, match="truncate_dim 8 is not supported"):
         set_up(folder, "truncate_dim")
-
-
-def test_in_a_configuration_file(tmp_path: Path) -> None:
-    file = tmp_path / "penstock.yaml"
-    file.write_text("models:\n  - model: ./m\n    ignore_config_keys: [a, b.c]\n")
-    (model,) = read_config_file(file).models
-    assert model.ignore_config_keys == ("a", "b.c")
 
 
 def test_inspect_is_told_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

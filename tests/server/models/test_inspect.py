@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from safetensors.torch import save_file
 
 from server import cli
@@ -77,11 +78,6 @@ def test_stages_have_the_embedding_and_a_tied_head(tmp_path: Path, inspect: Any)
     assert sum(stage["kv_bytes"] for stage in (first, middle, last)) == one["kv_bytes"]
 
 
-def test_an_encoder_has_no_kv_cache(tmp_path: Path, inspect: Any) -> None:
-    model = inspect(write_model(tmp_path / "bert", BERT))["model"]
-    assert (model["task"], model["kv_cache"], model["kv_bytes"]) == ("embed", False, 0)
-
-
 def test_keys_behind_a_window_are_kept_for_nothing(tmp_path: Path, inspect: Any) -> None:
     windows = {"architectures": ["MistralForCausalLM"], "sliding_window": 48}
     model = inspect(write_model(tmp_path / "mistral", LLAMA | windows))["model"]
@@ -116,13 +112,18 @@ def test_every_refusal_is_a_line(tmp_path: Path, inspect: Any) -> None:
     assert said["model"]["num_layers"] == 2
 
 
-def test_another_task(tmp_path: Path, inspect: Any) -> None:
+def test_another_task_or_length(tmp_path: Path, inspect: Any) -> None:
     folder = write_model(tmp_path / "llama", LLAMA)
     said = inspect(folder, "--task", "embed")
     assert (said["refused"], said["model"]["task"]) == ([], "embed")
     assert said["model"]["architecture"] == "LlamaModel"
-    (reason,) = inspect(write_model(tmp_path / "bert", BERT), "--task", "generate")["refused"]
+    said = inspect(folder, "--max-model-len", 129)
+    assert said["refused"] == [f"--max-model-len: 129 is more than the 128 tokens of {folder}"]
+    bert = write_model(tmp_path / "bert", BERT)
+    (reason,) = inspect(bert, "--task", "generate")["refused"]
     assert "BertModel cannot generate" in reason
+    model = inspect(bert)["model"]
+    assert (model["task"], model["kv_cache"], model["kv_bytes"]) == ("embed", False, 0)
 
 
 def test_a_reranker_needs_a_template(tmp_path: Path, inspect: Any) -> None:
@@ -136,32 +137,6 @@ def test_a_reranker_needs_a_template(tmp_path: Path, inspect: Any) -> None:
     (known / "tokenizer.json").unlink()
     (known / "vocab.txt").write_text("yes\nno\n")  # it would be converted
     assert inspect(known, "--task", "rerank")["refused"] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [
-        ("generation_config.json", {"num_beams": 4}, "num_beams 4 is not supported"),
-        (
-            "tokenizer_config.json",
-            {"fold_case": True},
-            "fold_case true is not known",
-        ),
-    ],
-)
-def test_other_files_that_are_refused(
-    tmp_path: Path, inspect: Any, name: str, content: Any, reason: str
-) -> None:
-    folder = write_model(tmp_path / "llama", LLAMA)
-    write_json(folder / name, content)
-    (line,) = inspect(folder)["refused"]
-    assert line.startswith(f"{folder / name}: {reason}")
-
-
-def test_a_longer_sequence_than_the_models(tmp_path: Path, inspect: Any) -> None:
-    folder = write_model(tmp_path / "llama", LLAMA)
-    said = inspect(folder, "--max-model-len", 129)
-    assert said["refused"] == [f"--max-model-len: 129 is more than the 128 tokens of {folder}"]
 
 
 @pytest.mark.parametrize(
@@ -194,15 +169,19 @@ def test_tokenizers_that_are_not_tokenizer_json(tmp_path: Path, inspect: Any) ->
     assert "slow form (vocab.txt)" in said["notes"][0]
 
 
-def test_every_key_of_a_tokenizer_that_is_not_obeyed(tmp_path: Path, inspect: Any) -> None:
+def test_every_key_of_other_files_that_is_not_obeyed(tmp_path: Path, inspect: Any) -> None:
     folder = write_checkpoint(tmp_path / "bert", BERT)
+    write_json(folder / "generation_config.json", {"num_beams": 4})
     file = folder / "tokenizer_config.json"
     write_json(file, {"fold_case": True, "split_special_tokens": True, "unk_token": "<none>"})
-    unknown = f"{file}: fold_case true is not known for a tokenizer"
-    split = f"{file}: split_special_tokens true is not supported"
-    assert {split, unknown} <= set(inspect(folder)["refused"])
+    refused = {
+        f"{folder}/generation_config.json: num_beams 4 is not supported",
+        f"{file}: fold_case true is not known for a tokenizer",
+        f"{file}: split_special_tokens true is not supported",
+    }
+    assert refused <= set(inspect(folder)["refused"])
     (folder / "tokenizer.json").rename(folder / "vocab.txt")
-    assert {split, unknown} <= set(inspect(folder)["refused"])
+    assert refused <= set(inspect(folder)["refused"])
 
 
 def test_a_hub_id_needs_no_weights(
@@ -227,34 +206,26 @@ def test_no_such_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "penstock: error: there is no folder ./nowhere\n"
 
 
-def test_the_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_without_json_it_is_yaml_with_sizes_in_mib(
+    tmp_path: Path, inspect: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config_alone(tmp_path / "llama", LLAMA | {"rope_theta": 50_000})
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["inspect", "llama", "--pipeline-stages", "2"]) == 1
-    folder = tmp_path / "llama"
-    assert (
-        capsys.readouterr().out
-        == f"""\
-source      llama
-folder      {folder}
-model       LlamaForCausalLM, of the family Llama
-task        generate: generates text, with a KV cache
-length      up to 128 tokens
-vocabulary  64 tokens
-shape       2 layers of size 32, 4 attention heads, 2 of keys and values, of size 8
-attention   2 layers: causal, rotary with base 50,000
-dtype       bfloat16 (config.json names float32)
-parameters  about 22,528, by its shape
-weights     44.0 KiB
-KV cache    125.0 KiB for 1,000 tokens, 16.0 KiB for 128
-stage 0     1 layer (0 to 0), 22.0 KiB, 62.5 KiB of KV for 1,000 tokens
-stage 1     1 layer (1 to 1), 22.0 KiB, 62.5 KiB of KV for 1,000 tokens
-refused     tokenizer.json is missing from {folder}
-refused     model.safetensors is missing from {folder}
-"""
-    )
+    folder = config_alone(tmp_path / "llama", LLAMA_8B | {"num_rows": 2})
+    said = inspect(folder, "--pipeline-stages", 2)
+    assert cli.main(["inspect", str(folder), "--pipeline-stages", "2"]) == 1
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert [*shown] == ["source", "folder", "model", "notes", "refused"]
+    assert shown["refused"] == said["refused"]
+    sizes = {name: size for name, size in shown["model"].items() if "_bytes" in name}
+    assert sizes == {
+        "weight_bytes": "15,316.0 MiB",
+        "kv_bytes": "125.0 MiB",
+        "kv_bytes_full": "1,024.0 MiB",
+        "kv_bytes_unused": "0.0 MiB",
+    }
+    (kind,) = shown["model"]["attention"]
+    assert kind["layers"] == ", ".join(map(str, range(32)))
+    assert kind["attention"] == said["model"]["attention"][0]["attention"]
+    assert [stage["weight_bytes"] for stage in shown["model"]["stages"]] == ["7,658.0 MiB"] * 2
 
 
 def test_torch_is_not_imported(tmp_path: Path) -> None:
@@ -265,11 +236,11 @@ def test_torch_is_not_imported(tmp_path: Path) -> None:
         "import sys; from server.cli import main; main(sys.argv[1:]); "
         "print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
     )
-    command = [sys.executable, "-P", "-c", program, "inspect", str(folder)]
+    command = [sys.executable, "-P", "-c", program, "inspect", str(folder), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    *table, imported = done.stdout.splitlines()
+    *lines, imported = done.stdout.splitlines()
     assert imported == "[]"
-    refused = [line.removeprefix("refused     ") for line in table if line.startswith("refused")]
+    refused = json.loads("".join(lines))["refused"]
     assert "has no tensor " in refused[-1]
     assert refused == list(faults(worker_config(folder).execution))
 

@@ -51,8 +51,8 @@ def test_a_generator_on_a_cpu(tmp_path: Path) -> None:
 
 def test_an_encoder_has_no_kv_cache(tmp_path: Path) -> None:
     execution = set_up(tmp_path, BERT).execution
-    assert (execution.task, execution.max_step_tokens) == ("embed", 2048)
-    assert execution.kv_cache_bytes == 0
+    limits = execution.max_step_tokens, execution.kv_cache_bytes
+    assert (execution.task, *limits) == ("embed", 2048, 0)
 
 
 def test_options_win(tmp_path: Path) -> None:
@@ -74,23 +74,15 @@ def test_options_win(tmp_path: Path) -> None:
     assert {name: getattr(execution, name) for name in options} == options
 
 
-def test_the_cache_of_a_long_model_is_bounded_on_a_cpu(tmp_path: Path) -> None:
-    config = LLAMA | {"max_position_embeddings": 131_072, "num_hidden_layers": 16}
-    assert set_up(tmp_path, config).execution.kv_cache_bytes == GIB
-
-
-def test_stages_share_cores_and_cache(tmp_path: Path) -> None:
-    one, two = (set_up(tmp_path, LLAMA, pipeline_stages=stages).execution for stages in (1, 2))
-    assert two.threads == 4
-    assert two.kv_cache_bytes == one.kv_cache_bytes // 2
-
-
-def test_a_cpu_cache_is_as_large_as_the_largest_stage_needs(tmp_path: Path) -> None:
+def test_stages_share_cores_and_the_cache_is_as_large_as_the_largest_needs(tmp_path: Path) -> None:
     config = LLAMA | {"num_hidden_layers": 5}
     one, even = (set_up(tmp_path, config, pipeline_stages=p).execution for p in (1, 2))
     given = set_up(tmp_path, config, pipeline_stages=2, stage_layers=(4, 1)).execution
+    assert (one.threads, even.threads) == (8, 4)
     a_layer = one.kv_cache_bytes // 5
     assert (even.kv_cache_bytes, given.kv_cache_bytes) == (3 * a_layer, 4 * a_layer)
+    long = LLAMA | {"max_position_embeddings": 131_072, "num_hidden_layers": 16}
+    assert set_up(tmp_path / "long", long).execution.kv_cache_bytes == GIB
 
 
 def test_engines_of_a_daemon_have_sockets_of_their_own(tmp_path: Path) -> None:
@@ -134,12 +126,6 @@ def test_an_engine_takes_its_share_of_each_of_its_gpus(
     assert tuple(worker.memory_share for worker in workers) == shares
 
 
-def test_a_model_that_fills_the_device_is_refused(tmp_path: Path, gpus: Gpus) -> None:
-    gpus(64)
-    with pytest.raises(SetupError, match=r"--memory-share: .*more than its share of cuda:0"):
-        set_up(tmp_path, LLAMA, device="cuda")
-
-
 def test_the_stage_that_does_not_fit_is_named(tmp_path: Path, gpus: Gpus) -> None:
     """15.0 GiB of weights, of which the embedding and the LM head are 1 GiB each."""
     gpus(10 * GIB, 10 * GIB)
@@ -148,18 +134,11 @@ def test_the_stage_that_does_not_fit_is_named(tmp_path: Path, gpus: Gpus) -> Non
     with pytest.raises(SetupError) as caught:
         set_up(tmp_path, LLAMA_8B, **options, stage_layers=(12, 20))
     assert str(caught.value) == (
-        "--memory-share: stage 1 of m, 20 of 32 layers, has 9.1 GiB of weights and 0.3 GiB of "
-        "buffers between stages, more than its share of cuda:1: 9.0 of 10.0 GiB; raise it, or use "
-        "more stages"
+        "--memory-share: stage 1 of m has 9.1 GiB of weights and 0.3 GiB of buffers between "
+        "stages, more than its share of cuda:1: 9.0 of 10.0 GiB; raise it, or use more stages"
     )
-
-
-def test_activations_of_long_steps_do_not_fit(tmp_path: Path, gpus: Gpus) -> None:
-    """Five slots of 40,000 tokens."""
-    gpus(10 * GIB, 10 * GIB)
-    options = {"device": "cuda", "load_format": "dummy", "pipeline_stages": 2}
-    with pytest.raises(SetupError, match=r"stage 0 of m, .* and 1\.5 GiB of buffers"):
-        set_up(tmp_path, LLAMA_8B, **options, max_step_tokens=40_000)
+    with pytest.raises(SetupError, match=r"stage 0 of m has .* and 1\.5 GiB of buffers"):
+        set_up(tmp_path, LLAMA_8B, **options, max_step_tokens=40_000)  # in five slots
 
 
 def test_each_stage_has_a_gpu(tmp_path: Path, gpus: Gpus) -> None:
@@ -171,11 +150,9 @@ def test_each_stage_has_a_gpu(tmp_path: Path, gpus: Gpus) -> None:
     assert execution.max_running == 2048
 
 
-def test_dynamic_scaling_is_named_where_texts_are_to_be_longer(tmp_path: Path) -> None:
+def test_dynamic_scaling_makes_no_texts_longer(tmp_path: Path) -> None:
     config = LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 4.0}}
     assert set_up(tmp_path, config).execution.max_model_len == 128
-    with pytest.raises(SetupError, match=r"129 is more than the 128 tokens of m: .*dynamic, would"):
-        set_up(tmp_path, config, max_model_len=129)
 
 
 @pytest.mark.parametrize(
@@ -193,16 +170,9 @@ def test_auto_is_cuda_where_torch_can_use_one(
     gpus(*(80 * GIB,) * devices)
     monkeypatch.setattr("server.models.devices.version", lambda _: torch_version)
     assert set_up(tmp_path, LLAMA).execution.devices == (expected,)
-
-
-def test_auto_does_not_fall_back_to_the_cpu_where_gpus_are_too_few(
-    tmp_path: Path, gpus: Gpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpus(80 * GIB)
-    monkeypatch.setattr("server.models.devices.version", lambda _: "2.13.0")
-    with pytest.raises(SetupError, match=r"has 1 CUDA devices, not cuda:0 to cuda:1$"):
-        set_up(tmp_path, LLAMA, pipeline_stages=2)
-    assert set_up(tmp_path, LLAMA, pipeline_stages=2, device="cpu").execution.num_stages == 2
+    if expected != "cpu":  # which is no way out where GPUs are too few
+        with pytest.raises(SetupError, match=r"has 1 CUDA devices, not cuda:0 to cuda:1$"):
+            set_up(tmp_path, LLAMA, pipeline_stages=2)
 
 
 @pytest.mark.parametrize("transport", ["auto", "peer-memory", "nccl"])

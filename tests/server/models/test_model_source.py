@@ -31,24 +31,23 @@ def test_a_folder_is_taken_as_it_is(checkpoint: Path, monkeypatch: pytest.Monkey
     assert model_folder("./llama", "auto") == checkpoint
 
 
-@pytest.mark.parametrize("source", ["./nowhere", "/nowhere/at/all", "~/nowhere-at-all"])
-def test_a_path_is_never_looked_up_on_the_hub(source: str) -> None:
-    with pytest.raises(ModelSourceError, match=f"there is no folder {source}"):
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("./nowhere", "there is no folder ./nowhere"),
+        ("/nowhere/at/all", "there is no folder /nowhere"),
+        ("~/nowhere-at-all", "there is no folder ~/nowhere"),
+        ("llama/config.json", "is a file; a model is a folder"),
+        ("a/b/c", "a/b/c is neither a folder nor a hub id"),
+    ],
+)
+def test_what_names_no_model(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
+) -> None:
+    """A path is never looked up on the hub."""
+    monkeypatch.chdir(checkpoint.parent)
+    with pytest.raises(ModelSourceError, match=reason):
         model_folder(source, "auto")
-
-
-def test_a_file_is_not_a_model(checkpoint: Path) -> None:
-    with pytest.raises(ModelSourceError, match="is a file"):
-        model_folder(str(checkpoint / "config.json"), "auto")
-
-
-def test_a_name_that_no_hub_knows(checkpoint: Path) -> None:
-    with pytest.raises(ModelSourceError, match="a/b/c is neither a folder nor a hub id"):
-        model_folder("a/b/c", "auto")
-
-
-def test_a_whole_checkpoint_passes(checkpoint: Path) -> None:
-    check_checkpoint(read_model_config(checkpoint), "auto")
 
 
 def test_made_up_weights_need_no_file_but_the_configuration(checkpoint: Path) -> None:
@@ -70,7 +69,7 @@ def test_every_shard_of_an_index_must_be_there(checkpoint: Path) -> None:
     index = checkpoint / "model.safetensors.index.json"
     names = {"weight": first.name, "b": second.name, "c": first.name}
     write_json(index, {"weight_map": names})
-    with pytest.raises(ModelSourceError, match=f"^{second.name}, listed in its index, is"):
+    with pytest.raises(ModelConfigError, match=f"^{second.name}, listed in its index, is"):
         check_checkpoint(read_model_config(checkpoint), "auto")
     second.write_bytes(first.read_bytes())
     check_checkpoint(read_model_config(checkpoint), "auto")
@@ -79,7 +78,7 @@ def test_every_shard_of_an_index_must_be_there(checkpoint: Path) -> None:
     with pytest.raises(ModelSourceError, match=r"^\S+ holds weight, which is not in its index$"):
         check_checkpoint(read_model_config(checkpoint), "auto")
     write_json(index, {})
-    with pytest.raises(ModelSourceError, match="is not an index"):
+    with pytest.raises(ModelConfigError, match="is not an index"):
         check_checkpoint(read_model_config(checkpoint), "auto")
 
 
@@ -88,8 +87,7 @@ def fetch_offline(cache: Path, source: str) -> str:
     cache is: the folder, or the error."""
     code = """
 import sys
-from server.models.model_source import model_folder
-from server.models.model_source import ModelSourceError
+from server.models.model_source import ModelSourceError, model_folder
 try:
     print(model_folder(sys.argv[1], "auto"))
 except ModelSourceError as error:
@@ -120,11 +118,6 @@ def test_offline_the_error_says_what_was_missing_and_where_it_looked(tmp_path: P
     assert "someone/llama" in said
     assert f"its config.json is not in {tmp_path}" in said
     assert "offline mode is enabled" in said
-
-
-def test_offline_the_cache_serves(tmp_path: Path) -> None:
-    snapshot = write_snapshot(tmp_path, "0" * 40)
-    assert fetch_offline(tmp_path, "someone/llama") == str(snapshot)
 
 
 def test_an_incomplete_snapshot_is_still_tried(
@@ -207,8 +200,7 @@ def test_only_what_is_read_is_downloaded(
 
 
 def test_a_slow_tokenizer_is_downloaded_where_there_is_no_other(hub: Hub) -> None:
-    slow = {"vocab.txt", "sentencepiece.bpe.model"}
-    hub.files = ("config.json", "model.safetensors", *slow)
+    hub.files = ("config.json", "model.safetensors", "vocab.txt", "sentencepiece.bpe.model")
     model_folder("someone/llama", "auto")
     assert hub.downloaded == {*hub.files}
 
@@ -240,10 +232,7 @@ def test_pickles_are_looked_at_without_torch(checkpoint: Path, zipped: bool) -> 
     (checkpoint / "model.safetensors").unlink()
     tensors = {"weight": torch.ones(1000), "bias": torch.ones(24)}
     torch.save(tensors, file, _use_new_zipfile_serialization=zipped)
-    heads = check_checkpoint(read_model_config(checkpoint), "auto")
-    assert heads is not None
-    assert not heads.elements
-    assert 4096 <= heads.stored_bytes <= 4096 + (0 if zipped else 2000)
+    assert check_checkpoint(read_model_config(checkpoint), "auto") == {}
     file.write_bytes(file.read_bytes()[: 10 if not zipped else -1])
     with pytest.raises(ModelSourceError, match=rf"^{file} cannot be read: "):
         check_checkpoint(read_model_config(checkpoint), "auto")

@@ -68,10 +68,9 @@ def test_a_generator_reranks_if_it_is_asked_to(folder: Path) -> None:
     template, ids = complete(model, None, "/models/qwen3-reranker-0.6b/snapshots/1")
     assert template == KNOWN_TEMPLATES["Qwen3-Reranker"]
     assert len(set(ids)) == 2
-
-
-def test_a_given_template_wins(folder: Path) -> None:
-    assert complete(read_model_config(folder, "rerank"), GIVEN, *NAMED)[0] == GIVEN
+    assert complete(model, GIVEN, *NAMED)[0] == GIVEN, "which wins"
+    with pytest.raises(SetupError, match="--task: how a is asked to rerank is not known by its"):
+        complete(model, None)
 
 
 def test_sentence_transformers_files_are_obeyed(tmp_path: Path) -> None:
@@ -117,11 +116,6 @@ def test_templates_that_are_refused(folder: Path, changes: dict[str, Any], messa
         complete(read_model_config(folder, "rerank"), given)
 
 
-def test_a_template_that_nobody_knows(folder: Path) -> None:
-    with pytest.raises(SetupError, match="--task: how a is asked to rerank is not known by its"):
-        complete(read_model_config(folder, "rerank"), None)
-
-
 def test_a_classifier_has_the_pieces_and_no_answers(tmp_path: Path) -> None:
     save_reranking_classifier(tmp_path)
     model = read_model_config(tmp_path)
@@ -132,12 +126,7 @@ def test_a_classifier_has_the_pieces_and_no_answers(tmp_path: Path) -> None:
     assert task_of(with_template(model, NAMED, None, "auto")) == "classify"
     with pytest.raises(SetupError, match="--rerank: positive and negative are for generators"):
         complete(model, GIVEN)
-
-
-def test_a_classifier_that_is_asked_to_rerank(tmp_path: Path) -> None:
-    """Without a template it still classifies, if nobody asks for more."""
-    save_reranking_classifier(tmp_path)
-    model = read_model_config(tmp_path)
+    # Without a template it still classifies, if nobody asks for more.
     assert with_template(model, ("a",), None, "auto") == model
     assert not model.reads_pairs
     with pytest.raises(SetupError, match=r"--task: how a is asked to .*: pieces, instruction$"):

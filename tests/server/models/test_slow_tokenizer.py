@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tokenizers import Tokenizer as RawTokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
@@ -21,6 +22,7 @@ from server.models.slow_tokenizer import with_tokenizer
 from server.settings.settings import Limits
 from tests.server.checkpoint_folders import BERT, write_checkpoint, write_json
 from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.contract.config import LoadFormat
 from workers.contract.model_config import ModelConfig
 
 SPECIAL = ["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]
@@ -53,13 +55,6 @@ def model_of(folder: Path) -> ModelConfig:
     return served.execution.model
 
 
-def refusal(model: ModelConfig) -> str:
-    with pytest.raises(TokenizerError) as error:
-        with_tokenizer(model, "auto")
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 def test_a_vocabulary_alone_becomes_a_tokenizer_once(
     bert: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,7 +67,7 @@ def test_a_vocabulary_alone_becomes_a_tokenizer_once(
     for text, own in zip(texts, ids, strict=True):
         assert memoryview(own).cast("i").tolist() == slow(text)["input_ids"], text
 
-    monkeypatch.setattr(slow_tokenizer, "_run", None)
+    monkeypatch.setattr(slow_tokenizer, "run_program", None)
     assert model_of(bert) == model
 
 
@@ -80,7 +75,7 @@ def test_another_vocabulary_or_setting_is_another_tokenizer(
     bert: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the file has the same name and size."""
-    monkeypatch.setattr(slow_tokenizer, "_run", lambda _, written, __: written.touch())
+    monkeypatch.setattr(slow_tokenizer, "run_program", lambda *paths: Path(paths[-1]).touch())
     plain = read_model_config(bert)
     first = with_tokenizer(plain, "auto").tokenizer_file
     lines = (bert / "vocab.txt").read_text().splitlines()
@@ -92,16 +87,16 @@ def test_another_vocabulary_or_setting_is_another_tokenizer(
     assert {str(file) for file in cache.iterdir()} == {first, second, third}
 
 
-def test_a_tokenizer_json_is_left_as_it_is(bert: Path, cache: Path) -> None:
-    Tokenizer.load(demo_models()[EMBEDDER_NAME]).raw.save(str(bert / "tokenizer.json"))
-    assert model_of(bert).tokenizer_file is None
-    assert not cache.exists()
-
-
-def test_dummy_weights_need_no_tokenizer(bert: Path, cache: Path) -> None:
-    options = EngineOptions(device="cpu", load_format="dummy")
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+def test_a_tokenizer_json_and_dummy_weights_need_none(
+    bert: Path, cache: Path, load_format: LoadFormat
+) -> None:
+    if load_format == "auto":
+        Tokenizer.load(demo_models()[EMBEDDER_NAME]).raw.save(str(bert / "tokenizer.json"))
+    options = EngineOptions(device="cpu", load_format=load_format)
     served = set_up_model("m", bert, options, Limits(), str(bert.parent / "0"))
     assert served.execution.model.tokenizer_file is None
+    assert not cache.exists()
 
 
 def trained_folder(parent: Path, family: str, tokenizer: str, **training: Any) -> Path:
@@ -178,41 +173,49 @@ def test_a_space_before_every_text_is_kept(llama: Path, tmp_path: Path) -> None:
     assert bare.encode("a").ids == pieces.encode("a")
 
 
-def test_a_space_before_the_first_text_alone(llama: Path, tmp_path: Path) -> None:
-    settings = {"tokenizer_class": "LlamaTokenizer", "legacy": False}
-    write_json(llama / "tokenizer_config.json", settings)
-    with pytest.raises(ConversionError, match="legacy: false has no exact fast form"):
+@pytest.mark.parametrize(
+    ("settings", "moved", "reason"),
+    [
+        ({"legacy": False}, True, "legacy: false has no exact fast form"),
+        ({}, False, "it reads ' ' otherwise once it is converted"),
+    ],
+    ids=["before the first text alone", "left out"],
+)
+def test_a_space_before_some_texts_is_refused(
+    llama: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, bool],
+    moved: bool,
+    reason: str,
+) -> None:
+    write_json(llama / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer"} | settings)
+    if not moved:
+        monkeypatch.setattr(convert_main, "_as_llama", lambda *_: None)
+    with pytest.raises(ConversionError, match=reason):
         convert(llama, tmp_path / "converted.json")
 
 
-def test_a_form_that_leaves_a_space_out_is_noticed(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(convert_main, "_as_llama", lambda *_: None)
-    with pytest.raises(ConversionError, match="it reads ' ' otherwise once it is converted"):
-        convert(llama, tmp_path / "converted.json")
-
-
-def test_files_that_transformers_does_not_read(
-    bert: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_transformers_does_not_read(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bert / "vocab.txt").write_bytes(b"\xff")
     monkeypatch.setattr(sys, "argv", ["convert_main", str(bert), str(bert / "target")])
-    assert convert_main.main() == 1
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.endswith("did not contain valid UTF-8")
+    with pytest.raises(SystemExit, match=r"did not contain valid UTF-8$"):
+        convert_main.main()
 
 
 @pytest.mark.parametrize(
     ("program", "reason"),
-    [("print('why'); sys.exit(1)", "why"), ("os.kill(os.getpid(), 9)", "status -9")],
+    [("import sys; sys.exit('why')", "why"), ("import os; os.kill(os.getpid(), 9)", "status -9")],
 )
 def test_a_process_that_fails_leaves_nothing(
     bert: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
 ) -> None:
-    command = (sys.executable, "-c", f"import os, sys; {program}")
-    monkeypatch.setattr(slow_tokenizer, "_COMMAND", command)
-    assert refusal(read_model_config(bert)) == (
+    (bert.parent / "failing.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(bert.parent))
+    monkeypatch.setattr(slow_tokenizer, "_PROGRAM", "failing")
+    with pytest.raises(TokenizerError) as error:
+        with_tokenizer(read_model_config(bert), "auto")
+    assert str(error.value) == (
         f"the tokenizer of {bert} exists only in slow form (vocab.txt), and cannot be converted: "
         + reason
     )
@@ -222,40 +225,38 @@ def test_a_process_that_fails_leaves_nothing(
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda file: file.rename(file.with_name("tekken.json")), r"json \(Tekken\), which is not"),
-        (lambda file: file.unlink(), r"tokenizer\.json is missing from"),
+        (
+            lambda file, _: file.rename(file.with_name("tekken.json")),
+            r"json \(Tekken\), which is not",
+        ),
+        (lambda file, _: file.unlink(), r"tokenizer\.json is missing from"),
+        (
+            lambda _, patch: patch.setattr(slow_tokenizer, "find_spec", lambda _: None),
+            r"vocab.txt\): pip install 'penstock\[convert\]'",
+        ),
+        (
+            lambda file, patch: patch.setenv("XDG_CACHE_HOME", str(file)),
+            r"cannot be written: .*Not a directory",
+        ),
     ],
-    ids=["tekken", "none"],
+    ids=["tekken", "none", "without the extra", "no cache"],
 )
 def test_tokenizers_that_are_refused(
-    bert: Path, spoil: Callable[[Path], object], reason: str
+    bert: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[..., object], reason: str
 ) -> None:
-    spoil(bert / "vocab.txt")
+    spoil(bert / "vocab.txt", monkeypatch)
     with pytest.raises(TokenizerError, match=reason):
-        model_of(bert)
-
-
-def test_without_the_extra_the_line_names_it(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_tokenizer, "find_spec", lambda _: None)
-    with pytest.raises(TokenizerError, match=r"vocab.txt\): pip install 'penstock\[convert\]'"):
-        model_of(bert)
-
-
-def test_a_cache_that_cannot_be_written(
-    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(TokenizerError, match=r"cannot be written: .*Not a directory"):
         model_of(bert)
 
 
 def byte_level(folder: Path, kind: str) -> Path:
     """The files of a byte-level BPE with a few merges, as GPT-2's."""
-    from server.models.convert_main import _letters
-
     merges = "h e,l l,he ll,hell o,Ġ w,o r,Ġ a,Ã ¤,e r,1 2,Ġ Ġ,t h".split(",")
-    tokens = [*_letters(), *("".join(pair.split()) for pair in merges), "<|endoftext|>"]
+    tokens = [
+        *sorted(ByteLevel.alphabet()),
+        *("".join(pair.split()) for pair in merges),
+        "<|endoftext|>",
+    ]
     folder.mkdir()
     write_json(folder / "vocab.json", {token: i for i, token in enumerate(dict.fromkeys(tokens))})
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")

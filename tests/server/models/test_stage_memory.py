@@ -1,6 +1,5 @@
 """What stages need, against the parameter counts of models that people know."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ import torch
 from safetensors.numpy import save_file
 
 from server.models.model_setup import EngineOptions, set_up_model
-from server.models.model_source import ModelSourceError, WeightHeads, read_heads
+from server.models.model_source import read_heads
 from server.models.stage_memory import weight_bytes
 from server.settings.settings import Limits
-from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint
+from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint, write_modules
+from workers.contract.model_config import ModelConfigError
 
 BGE_BASE = BERT | {
     "hidden_size": 768,
@@ -75,19 +75,13 @@ def test_the_first_stage_has_the_embedding_and_the_last_the_head(tmp_path: Path)
 def test_an_embedders_last_stage_has_its_dense_modules(tmp_path: Path) -> None:
     bare = weights(tmp_path, BERT, pipeline_stages=2)
     folder = write_checkpoint(tmp_path / "dense", BERT)
-    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
-    modules = [{"path": path, "type": f"sentence_transformers.{kinds[path]}"} for path in kinds]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    settings = {"1_Pooling": {}, "2_Dense": {"in_features": 32, "out_features": 100}}
-    for name, values in settings.items():
-        (folder / name).mkdir()
-        (folder / name / "config.json").write_text(json.dumps(values))
+    write_modules(folder, Pooling={}, Dense={"in_features": 32, "out_features": 100})
     (folder / "2_Dense" / "model.safetensors").symlink_to(folder / "model.safetensors")
     for load_format, others in (("dummy", bare), ("auto", [0, 2 * 8 * 8])):
         own = weights_of(folder, pipeline_stages=2, load_format=load_format)
         assert own == [others[0], others[1] + 2 * 32 * 100]
     (folder / "2_Dense" / "model.safetensors").unlink()
-    with pytest.raises(ModelSourceError, match=r"model\.safetensors is missing from .*2_Dense"):
+    with pytest.raises(ModelConfigError, match=r"model\.safetensors is missing from .*2_Dense"):
         weights_of(folder)
 
 
@@ -129,12 +123,12 @@ def test_the_heads_of_files_say_what_a_stage_has(
     assert weights_of(folder, pipeline_stages=stages) == [2 * count for count in expected]
 
 
-def test_pickles_count_by_their_size(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "llama", LLAMA | {"torch_dtype": "float16"})
+def test_pickles_count_by_the_shape(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "llama", LLAMA)
     (folder / "model.safetensors").unlink()
-    torch.save({"a": torch.ones(3000, dtype=torch.float16)}, folder / "pytorch_model.bin")
-    assert weights_of(folder, pipeline_stages=2) == [3000, 3000]
-    assert weights_of(folder, pipeline_stages=2, dtype="float32") == [6000, 6000]
+    torch.save({"a": torch.ones(3)}, folder / "pytorch_model.bin")
+    shape = weights(tmp_path, LLAMA, pipeline_stages=2)
+    assert weights_of(folder, pipeline_stages=2) == shape
 
 
 def test_a_reranker_has_no_lm_head(tmp_path: Path) -> None:
@@ -144,7 +138,7 @@ def test_a_reranker_has_no_lm_head(tmp_path: Path) -> None:
     served = set_up_model("m", folder, options, Limits(), str(tmp_path / "0"))
     generates = served.execution
     reranks = msgspec.structs.replace(generates, task="rerank")
-    heads = WeightHeads({"model.embed_tokens.weight": 70, "lm_head.weight": 50})
+    heads = {"model.embed_tokens.weight": 70, "lm_head.weight": 50}
     assert (weight_bytes(generates, heads), weight_bytes(reranks, heads)) == ([240], [140])
     (more,), (less,) = weight_bytes(generates, None), weight_bytes(reranks, None)
     assert more - less == 2 * LLAMA["vocab_size"] * LLAMA["hidden_size"]

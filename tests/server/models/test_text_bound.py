@@ -14,7 +14,7 @@ def test_what_is_refused_could_fit_no_model_of_that_length(name: str) -> None:
     bound = TextBound(tokenizer, 8)
     longest = max(tokenizer.raw.get_vocab(), key=len)
     text = (longest + " ") * (bound.most_characters // (len(longest) + 1))
-    bound.check(text, "input")
+    bound.check_length(len(text), "input")
     (ids,) = tokenizer.encode([text])
     assert len(ids) // 4 > 8 * 32, "what is just below the bound is many times too long"
     with pytest.raises(RefusalError) as refused:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from server.models.inspection import inspect
 from server.models.model_setup import EngineOptions
-from tests.server.checkpoint_folders import BERT, LLAMA, write_json
+from tests.server.checkpoint_folders import BERT, LLAMA, write_json, write_modules
 from tests.server.models.fitting_weights import write_model
 from tests.workers.checkpoints import worker_config
 from workers.contract.share import shares_of
@@ -76,14 +76,8 @@ def test_tensors_that_serve_would_refuse(
 
 def test_the_matrices_behind_a_pooling(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "bert", BERT)
-    library = "sentence_transformers.models"
-    paths = {"Transformer": "", "Pooling": "1_Pooling", "Dense": "2_Dense"}
-    modules = [{"type": f"{library}.{kind}", "path": path} for kind, path in paths.items()]
-    write_json(folder / "modules.json", modules)
-    for path in ("1_Pooling", "2_Dense"):
-        (folder / path).mkdir()
-    write_json(folder / "1_Pooling/config.json", {"pooling_mode": "mean"})
-    write_json(folder / "2_Dense/config.json", {"in_features": 32, "out_features": 8})
+    dense = {"in_features": 32, "out_features": 8}
+    write_modules(folder, Pooling={"pooling_mode": "mean"}, Dense=dense)
     own = {"linear.weight": torch.zeros(8, 31), "linear.bias": torch.zeros(8)}
     save_file(own, folder / "2_Dense/model.safetensors")
     (reason,) = inspect(str(folder), EngineOptions(device="cpu")).refused
@@ -94,29 +88,27 @@ def test_the_matrices_behind_a_pooling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
+        ("hf_quant_config.json", {"quant_algo": "FP8"}, "by FP8"),
         (
             "hf_quant_config.json",
-            {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}},
-            "quantization by FP8 and FP8 (keys and values) is not supported",
+            {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
+            "by FP8 and FP8 (keys and values)",
         ),
         (
             "hf_quant_config.json",
-            {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "NVFP4"}},
-            "quantization by NVFP4 (keys and values) is not supported",
+            {"quant_algo": None, "kv_cache_quant_algo": "NVFP4"},
+            "by NVFP4 (keys and values)",
         ),
-        (
-            "quantize_config.json",
-            {"bits": 4, "group_size": 128},
-            "quantization to 4 bits is not supported",
-        ),
-        ("hf_quant_config.json", {"quantization": {"quant_algo": None}}, None),
+        ("quantize_config.json", None, "to 4 bits"),
+        ("hf_quant_config.json", {"quant_algo": None}, None),
     ],
 )
 def test_files_of_quantization(
-    tmp_path: Path, name: str, content: dict[str, Any], reason: str | None
+    tmp_path: Path, name: str, content: dict[str, Any] | None, reason: str | None
 ) -> None:
     write_json(tmp_path / "config.json", LLAMA)
-    write_json(tmp_path / name, content)
+    write_json(tmp_path / name, {"quantization": content} if content else {"bits": 4})
     refused = inspect(str(tmp_path), EngineOptions(device="cpu")).refused
     told = [line for line in refused if " is missing from " not in line]
-    assert told == ([] if reason is None else [f"{tmp_path / name}: {reason}"])
+    expected = [f"{tmp_path / name}: quantization {reason} is not supported"]
+    assert told == ([] if reason is None else expected)

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from server.settings.settings import ModelSettings, Settings
-from workers.contract.attention_backends import AttentionBackendName
-from workers.contract.reranking import RerankTemplate
+import msgspec
+import yaml
+
+from server.settings.settings import Settings
 
 EVERYTHING = """
 host: 0.0.0.0
@@ -72,72 +73,23 @@ models:
 """
 
 
-def writer(folder: Path) -> ModelSettings:
-    """The first model of EVERYTHING."""
-    return ModelSettings(
-        model=str(folder / "writer"),
-        names=("chat", "gpt-4o"),
-        device="cuda:1",
-        dtype="bfloat16",
-        task="embed",
-        ignore_config_keys=("a", "b.c"),
-        load_format="dummy",
-        attention_backend=AttentionBackendName.TRITON,
-        pipeline_stages=2,
-        stage_layers=(9, 8),
-        steps_ahead=0,
-        disable_cascade_attn=True,
-        transport="peer-memory",
-        max_model_len=1000,
-        max_running=16,
-        max_step_tokens=512,
-        block_size=32,
-        kv_cache_memory=3 << 29,
-        threads=4,
-        memory_share=0.5,
-        max_queue_seconds=2.5,
-        rerank=RerankTemplate(pieces=("A: {query}", "B: {document}", "Yes or No?"), positive="Yes"),
-    )
-
-
 def everything(folder: Path) -> Settings:
     """EVERYTHING, read from a file in `folder` by a user whose home is /home/me."""
-    return Settings(
-        host="0.0.0.0",
-        port=9000,
-        api_workers=2,
-        api_key_files=(str(folder / "keys"), "/run/keys"),
-        tls_cert=str(folder / "tls/server.crt"),
-        tls_key="/home/me/server.key",
-        share_prefixes=("shop", "all"),
-        cors_origins=("https://chat.example.org", "*"),
-        strict_fields=True,
-        metrics_alias="vllm",
-        metrics_key=True,
-        access_log="json",
-        otlp_traces_endpoint="https://collector/v1/traces",
-        max_sequences=20,
-        max_body_size=2 << 20,
-        max_unread_size=6 << 20,
-        max_unread_seconds=9.0,
-        max_inputs=30,
-        max_documents=40,
-        max_n=50,
-        max_queue_seconds=60.0,
-        state_dir="/home/me/state",
-        max_file_size=1 << 30,
-        max_file_lines=70,
-        max_stored_size=2 << 30,
-        priority_range=(-5, 6),
-        max_priority_wait=4.0,
-        max_request_seconds=80.0,
-        memory_share=0.8,
-        startup_timeout=60.0,
-        drain_timeout=1.5,
-        stall_timeout=45.0,
-        log_level="debug",
-        models=(
-            writer(folder),
-            ModelSettings(model="BAAI/bge-base-en-v1.5", stage_layers=(4, 8), kv_cache_memory=1000),
-        ),
-    )
+    written = yaml.safe_load(EVERYTHING)
+    writer, embedder = written["models"]
+    read = {
+        "api_key_files": [f"{folder}/keys", "/run/keys"],
+        "tls_cert": f"{folder}/tls/server.crt",
+        "tls_key": "/home/me/server.key",
+        "state_dir": "/home/me/state",
+        "max_body_size": 2 << 20,
+        "max_unread_size": 6 << 20,
+        "max_file_size": 1 << 30,
+        "max_stored_size": 2 << 30,
+        "priority_range": [-5, 6],
+        "models": [
+            writer | {"model": f"{folder}/writer", "kv_cache_memory": 3 << 29},
+            {"model": embedder["model"], "stage_layers": [4, 8], "kv_cache_memory": 1000},
+        ],
+    }
+    return msgspec.convert(written | read, Settings)

@@ -96,27 +96,25 @@ def test_flags_go_before_the_file(penstock: Penstock) -> None:
     assert config["limits"]["max_sequences"] == 2
 
 
-TRACES = "otlp_traces_endpoint: http://collector:4318/v1/traces\nmodels: [{model: llama}]"
-
-
 def test_traces_go_by_http_alone(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And need packages."""
+    traces = "otlp_traces_endpoint: http://collector:4318/v1/traces\nmodels: [{model: llama}]"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
-    config = penstock.of_file(TRACES)
+    config = penstock.of_file(traces)
     assert config["otlp_traces_endpoint"] == "http://collector:4318/v1/traces"
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
-    assert penstock.refused(TRACES) == (
+    assert penstock.refused(traces) == (
         "otlp_traces_endpoint: OTEL_EXPORTER_OTLP_PROTOCOL is grpc; "
         "traces are sent by http/protobuf alone"
     )
 
-
-def test_traces_need_their_packages(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> NoReturn:
         raise PackageNotFoundError(name)
 
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL")
     monkeypatch.setattr("server.daemon.daemon.distribution", missing)
-    assert penstock.refused(TRACES) == (
+    assert penstock.refused(traces) == (
         "otlp_traces_endpoint: pip install 'penstock[otel]' to send traces"
     )
 
@@ -154,10 +152,10 @@ def test_aliases_and_default_names(penstock: Penstock) -> None:
 
 
 def test_a_check_says_how_each_model_would_run(
-    penstock: Penstock, folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    penstock.file.write_text("models: [{model: llama, device: cpu, threads: 1}]")
-    assert cli.main(["config", "--check", "--config", str(penstock.file)]) == 0
+    model = [str(folder / "llama"), "--device", "cpu", "--threads", "1"]
+    assert cli.main(["config", "--check", *model]) == 0
     assert capsys.readouterr().out == (
         "llama: LlamaForCausalLM, float32 on cpu, 1 stage of 1 thread, up to 128 tokens\n"
     )
@@ -170,8 +168,6 @@ def test_a_model_may_have_a_longest_wait_of_its_own(penstock: Penstock) -> None:
     )
     engines = [model["engine"] for model in config["models"]]
     assert [engine["max_queue_seconds"] for engine in engines] == [0, 5]
-    config = penstock.of_file("models: [{model: llama}]")
-    assert config["models"][0]["engine"]["max_queue_seconds"] == 30
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -235,7 +231,7 @@ def test_a_pipeline_shares_each_of_its_gpus(penstock: Penstock) -> None:
         ("memory_share: 0.5\nmodels: [{model: llama, memory_share: 0.5}, {model: bert}]",
          "models[0].memory_share: 0.5 of cuda:0, nothing of 0.5 is left to others"),
         ("models: [{model: llama, device: cuda, memory_share: 0.000000001}]",
-         "models[0].memory_share: llama has 0.0 GiB of weights, more than its share of cuda:0"),
+         "models[0].memory_share: stage 0 of llama has 0.0 GiB of weights and 0.0 GiB of buffers"),
         ("tls_cert: a\nmodels: [{model: llama}]", "tls_cert: there is no key beside it"),
         ("tls_key: a\nmodels: [{model: llama}]", "tls_key: there is no certificate beside it"),
         ("tls_cert: a\ntls_key: b\nmodels: [{model: llama}]", "tls_cert: "),

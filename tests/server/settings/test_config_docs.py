@@ -40,30 +40,21 @@ def test_every_key_is_described(title: str, struct: type[msgspec.Struct]) -> Non
             assert str(value).lower() == f"{field.default}".lower().removesuffix(".0")
 
 
-def defaults_on_both(default: Callable[..., int], *arguments: str) -> list[int]:
+def on_both(default: Callable[..., int], **options: bool) -> list[int]:
     """On a CPU, and on CUDA."""
-    return [default(*arguments, on_cpu=on_cpu) for on_cpu in (True, False)]
+    return [default(**options, on_cpu=on_cpu) for on_cpu in (True, False)]
+
+
+STEPS, BLOCKS = defaults.max_step_tokens, defaults.block_size
+DECODER, ENCODER = on_both(STEPS, cached=True), on_both(STEPS, cached=False)
 
 
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        ("max_running", defaults_on_both(defaults.max_running)),
-        (
-            "block_size",
-            [
-                *defaults_on_both(defaults.block_size),
-                defaults.block_size(generates=False, on_cpu=False),
-            ],
-        ),
-        (
-            "max_step_tokens",
-            [
-                defaults.max_step_tokens(cached=cached, on_cpu=on_cpu)
-                for on_cpu in (True, False)
-                for cached in (True, False)
-            ],
-        ),
+        ("max_running", on_both(defaults.max_running)),
+        ("block_size", [*on_both(BLOCKS), BLOCKS(generates=False, on_cpu=False)]),
+        ("max_step_tokens", [DECODER[0], ENCODER[0], DECODER[1], ENCODER[1]]),
         ("kv_cache_memory", [defaults.CPU_KV_CACHE_BYTES >> 30]),
     ],
 )

@@ -1,6 +1,8 @@
 """Prompts against those of transformers, templates against the limits of their process."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -42,7 +44,10 @@ def prompt(source: str, messages: list, **fields) -> str:
     return LoadedTemplate(template).render(Conversation(messages=messages, **fields))
 
 
-@pytest.mark.parametrize("source", [CHATML, LLAMA3, MISTRAL], ids=["chatml", "llama3", "mistral"])
+PUBLISHED = pytest.mark.parametrize("source", [CHATML, LLAMA3, MISTRAL], ids=["ml", "llama", "mis"])
+
+
+@PUBLISHED
 @pytest.mark.parametrize("messages", TALKS.values(), ids=TALKS.keys())
 @pytest.mark.parametrize("generates", [True, False])
 def test_prompts_are_those_of_transformers(reference, source, messages, generates):
@@ -53,7 +58,7 @@ def test_prompts_are_those_of_transformers(reference, source, messages, generate
     assert prompt(source, messages, add_generation_prompt=generates) == expected
 
 
-@pytest.mark.parametrize("source", [CHATML, LLAMA3, MISTRAL], ids=["chatml", "llama3", "mistral"])
+@PUBLISHED
 @pytest.mark.parametrize("text", ["Water", "Water and ", "Water</s>", " x\n"])
 def test_a_final_message_is_continued_as_in_transformers(reference, source, text):
     messages = [USER, {"role": "assistant", "content": text}]
@@ -156,9 +161,13 @@ def test_why_a_model_cannot_chat(tmp_path, config, reason):
         read_chat_template(tmp_path)
 
 
-def template_client(folder: Path, source: str) -> TemplateClient:
+@asynccontextmanager
+async def started(folder: Path, source: str) -> AsyncGenerator[TemplateClient]:
     (folder / "chat_template.jinja").write_text(source)
-    return TemplateClient("writer", folder)
+    client = TemplateClient("writer", folder)
+    client.start()
+    yield client
+    await client.close()
 
 
 def said(text: str) -> bytes:
@@ -174,15 +183,13 @@ async def refusal(chat: TemplateClient, text: str = "x") -> str:
 
 
 async def test_a_template_that_hangs_or_grows_ends_alone(tmp_path, caplog):
-    chat = template_client(tmp_path, ENDLESS)
-    chat.start()
-    assert await chat.prompt_of(said("fine"), NO_KEY) == "fine"
-    assert "takes more than" in await refusal(chat, "hang")
-    assert await chat.prompt_of(said("again"), NO_KEY) == "again"
-    assert "characters" in await refusal(chat, "grow")
-    assert await chat.prompt_of(said("still"), NO_KEY) == "still"
-    assert not caplog.messages  # it is the conversation's doing, and no failure of the process
-    await chat.close()
+    async with started(tmp_path, ENDLESS) as chat:
+        assert await chat.prompt_of(said("fine"), NO_KEY) == "fine"
+        assert "takes more than" in await refusal(chat, "hang")
+        assert await chat.prompt_of(said("again"), NO_KEY) == "again"
+        assert "characters" in await refusal(chat, "grow")
+        assert await chat.prompt_of(said("still"), NO_KEY) == "still"
+        assert not caplog.messages  # it is the conversation's doing, and no failure of the process
 
 
 FAULTS = {
@@ -204,38 +211,32 @@ async def test_what_a_template_may_not_do(tmp_path, caplog):
         f"{{% if messages[0].content == 'fault {number}' %}}{fault}{{% endif %}}"
         for number, fault in enumerate(FAULTS)
     )
-    chat = template_client(tmp_path, source + "{{ messages[0].content }}")
-    chat.start()
-    for number, reason in enumerate(FAULTS.values()):
-        message = await refusal(chat, f"fault {number}")
-        assert reason in message
-        assert len(message) < 700
-    assert not caplog.messages, "one process has refused them all"
-    await chat.close()
+    async with started(tmp_path, source + "{{ messages[0].content }}") as chat:
+        for number, reason in enumerate(FAULTS.values()):
+            message = await refusal(chat, f"fault {number}")
+            assert reason in message
+            assert len(message) < 700
+        assert not caplog.messages, "one process has refused them all"
 
 
 async def test_a_template_that_does_not_compile_is_told_to_the_log(tmp_path, caplog):
-    chat = template_client(tmp_path, "{% for x in %}\n{{ y")
-    chat.start()
-    for _ in range(2):
-        with pytest.raises(RefusalError, match=r"chat_template\.jinja") as caught:
-            await chat.prompt_of(said("x"), NO_KEY)
-        assert caught.value.param == "model"
-    assert "cannot chat: its chat template (chat_template.jinja): line 1" in caplog.text
-    chat.check()
-    await chat.close()
+    async with started(tmp_path, "{% for x in %}\n{{ y") as chat:
+        for _ in range(2):
+            with pytest.raises(RefusalError, match=r"chat_template\.jinja") as caught:
+                await chat.prompt_of(said("x"), NO_KEY)
+            assert caught.value.param == "model"
+        assert "cannot chat: its chat template (chat_template.jinja): line 1" in caplog.text
+        chat.check()
 
 
 async def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(tmp_path):
     slow = "{% if messages[0].content == 'left' %}{% for i in range(300) %}"
     slow += "{% for j in range(30000) %}{% endfor %}{% endfor %}{% endif %}"
-    chat = template_client(tmp_path, slow + "{{ messages[0].content }}")
-    chat.start()
-    assert await chat.prompt_of(said("first"), NO_KEY) == "first"
-    left = asyncio.create_task(chat.prompt_of(said("left"), NO_KEY))
-    await asyncio.sleep(0.005)
-    left.cancel()
-    texts = await asyncio.gather(*(chat.prompt_of(said(str(i)), NO_KEY) for i in range(20)))
-    assert texts == [str(i) for i in range(20)]
-    assert left.cancelled()
-    await chat.close()
+    async with started(tmp_path, slow + "{{ messages[0].content }}") as chat:
+        assert await chat.prompt_of(said("first"), NO_KEY) == "first"
+        left = asyncio.create_task(chat.prompt_of(said("left"), NO_KEY))
+        await asyncio.sleep(0.005)
+        left.cancel()
+        texts = await asyncio.gather(*(chat.prompt_of(said(str(i)), NO_KEY) for i in range(20)))
+        assert texts == [str(i) for i in range(20)]
+        assert left.cancelled()

@@ -11,20 +11,20 @@ from server.templates.protocol import ChatTemplate, Conversation
 
 Message = dict[str, Any]
 
-EACH = "{% for m in messages %}BODY{% endfor %}"
-CHATML = EACH.replace("BODY", "[{{ m.role + ': ' + m.content }}]")
-ANY_FORM = EACH.replace(
-    "BODY",
+
+def each(body: str) -> str:
+    return "{% for m in messages %}" + body + "{% endfor %}"
+
+
+CHATML = each("[{{ m.role + ': ' + m.content }}]")
+ANY_FORM = each(
     "[{{ m.role }}: {% if m.content is string %}{{ m.content }}{% else %}"
-    "{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}]",
+    "{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}]"
 )
-PARTS_ONLY = EACH.replace(
-    "BODY", "[{{ m.role }}: {% for p in m.content %}{{ p.text }}{% endfor %}]"
-)
-CALLS = EACH.replace(
-    "BODY",
+PARTS_ONLY = each("[{{ m.role }}: {% for p in m.content %}{{ p.text }}{% endfor %}]")
+CALLS = each(
     "[{{ m.role }}: {{ m.content or '' }}{% for c in m.tool_calls or [] %}"
-    "<{{ c.function.name }} ARGUMENTS>{% endfor %}]",
+    "<{{ c.function.name }} ARGUMENTS>{% endfor %}]"
 )
 AS_JSON = CALLS.replace("ARGUMENTS", "{{ c.function.arguments | tojson }}")
 
@@ -63,17 +63,13 @@ RESULT: Message = {"role": "tool", "content": "42"}
     ("source", "string", "several"),
     [
         pytest.param(CHATML, "[user: a]", "[user: a\nb]", id="strings, or an error"),
-        pytest.param(
-            EACH.replace("BODY", "[{{ m.content }}]"), "[a]", "[a\nb]", id="strings, or a list"
-        ),
-        pytest.param(EACH.replace("BODY", "{{ m.content | tojson }}"), '"a"', '"a\\nb"', id="json"),
+        pytest.param(each("[{{ m.content }}]"), "[a]", "[a\nb]", id="strings, or a list"),
+        pytest.param(each("{{ m.content | tojson }}"), '"a"', '"a\\nb"', id="json"),
         pytest.param(PARTS_ONLY, "[user: a]", "[user: ab]", id="parts"),
         pytest.param(ANY_FORM, "[user: a]", "[user: <a><b>]", id="both"),
+        pytest.param(each("[{{ m.content[0].text }}]"), "[a]", "[a\nb]", id="one part"),
         pytest.param(
-            EACH.replace("BODY", "[{{ m.content[0].text }}]"), "[a]", "[a\nb]", id="one part"
-        ),
-        pytest.param(
-            EACH.replace("BODY", "{% if m.content is string %}[{{ m.content }}]{% endif %}"),
+            each("{% if m.content is string %}[{{ m.content }}]{% endif %}"),
             "[a]",
             "[a\nb]",
             id="strings, or nothing",
@@ -86,10 +82,9 @@ def test_content_comes_in_a_form_that_the_template_takes(source, string, several
 
 
 def test_each_role_has_its_own_form():
-    source = EACH.replace(
-        "BODY",
+    source = each(
         "{% if m.role == 'system' %}{{ 'S' + m.content }}"
-        "{% else %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}",
+        "{% else %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}"
     )
     assert prompt(source, said("system", "a", "b"), USER, said("user", "c", "d")) == (
         "Sa\nb<Hello><c><d>"
@@ -106,26 +101,29 @@ def test_a_final_message_in_parts_is_continued(text):
     )
 
 
-KNOWS_NO_DEVELOPER = EACH.replace(
-    "BODY",
+KNOWS_NO_DEVELOPER = each(
     "{# the developer decides #}{% set developer_preamble = 'developer' %}"
-    "{% if m.role in ['system', 'user', 'assistant'] %}[{{ m.role }}: {{ m.content }}]{% endif %}",
+    "{% if m.role in ['system', 'user', 'assistant'] %}[{{ m.role }}: {{ m.content }}]{% endif %}"
 )
 
 
-@pytest.mark.parametrize("source", [KNOWS_NO_DEVELOPER, CHATML], ids=["left out", "as any role"])
-def test_a_developer_is_a_system_where_the_template_does_not_know_it(source):
-    talk = [said("developer", "a"), USER, said("developer", "b")]
-    assert prompt(source, *talk) == "[system: a][user: Hello][system: b]"
+KNOWS_DEVELOPERS = "{% if messages[0].role == 'developer' %}# {% endif %}" + CHATML
 
 
-def test_a_developer_is_one_where_the_template_knows_it():
-    source = "{% if messages[0].role == 'developer' %}# {% endif %}" + CHATML
-    assert prompt(source, said("developer", "a"), USER) == "# [developer: a][user: Hello]"
+@pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        pytest.param(KNOWS_NO_DEVELOPER, "[system: a][user: Hello][system: b]", id="left out"),
+        pytest.param(CHATML, "[system: a][user: Hello][system: b]", id="as any role"),
+        pytest.param(KNOWS_DEVELOPERS, "# [developer: a][user: Hello][system: b]", id="known"),
+    ],
+)
+def test_a_developer_is_a_system_where_the_template_does_not_know_it(source, written):
+    assert prompt(source, said("developer", "a"), USER, said("developer", "b")) == written
 
 
 def test_a_developer_is_refused_where_there_is_no_system_either():
-    source = EACH.replace("BODY", "{% if m.role == 'user' %}{{ m.content }}{% endif %}")
+    source = each("{% if m.role == 'user' %}{{ m.content }}{% endif %}")
     assert left_out(source, said("developer", "a"), USER) == "messages[0].role"
 
 
@@ -138,7 +136,8 @@ SYSTEM_FIRST = (
 def test_a_role_may_be_written_in_one_place_only():
     assert prompt(SYSTEM_FIRST, said("system", "a"), USER) == "[a][Hello]"
     assert left_out(SYSTEM_FIRST, USER, ANSWER, said("system", "a"), USER) == "messages[2].role"
-    assert left_out(SYSTEM_FIRST, USER, said("critic", "a")) == "messages[1].role"
+    with pytest.raises(LeftOutError, match="leaves out a later message of role 'critic'"):
+        prompt(SYSTEM_FIRST, USER, said("critic", "a"))
     assert left_out(SYSTEM_FIRST, USER, RESULT) == "messages[1].role"
     assert prompt(SYSTEM_FIRST, USER, said("critic", "")) == "[Hello]", "nothing is lost"
 
@@ -147,7 +146,7 @@ def test_a_role_may_be_written_in_one_place_only():
     "change", ["upper", "trim | e", "reverse | list | join | reverse", "truncate(9, True)"]
 )
 def test_text_that_a_template_changes_is_not_refused(change):
-    source = EACH.replace("BODY", "{{ m.content | CHANGE }};".replace("CHANGE", change))
+    source = each("{{ m.content | CHANGE }};".replace("CHANGE", change))
     for role in ("user", "critic"):
         assert prompt(source, USER, ANSWER, said(role, " <A> & 'B' of a long text "))
 
@@ -194,11 +193,10 @@ def test_arguments_come_as_an_object_or_as_text(arguments, written):
 
 @pytest.mark.parametrize("test", ["not defined", "none", "string"])
 def test_an_assistant_without_text_has_the_content_that_calls_need(test):
-    source = EACH.replace(
-        "BODY",
+    source = each(
         f"{{% if m.tool_calls and m.content is {test} %}}"
         "{{ m.tool_calls[0].function | tojson }}"
-        "{% else %}{{ m.content }}{% endif %}",
+        "{% else %}{{ m.content }}{% endif %}"
     )
     for fields in ({}, {"content": ""}):
         assert '{"name": "f", "arguments": {"a": 1}}' in prompt(
@@ -208,8 +206,8 @@ def test_an_assistant_without_text_has_the_content_that_calls_need(test):
 
 def test_calls_that_are_left_out():
     talk = [USER, calling("f"), RESULT]
-    assert left_out(EACH.replace("BODY", "{{ m.content }}"), *talk) == "messages[1].tool_calls"
-    first = EACH.replace("BODY", "{{ m.content or m.tool_calls[0].function | tojson }}")
+    assert left_out(each("{{ m.content }}"), *talk) == "messages[1].tool_calls"
+    first = each("{{ m.content or m.tool_calls[0].function | tojson }}")
     assert '"name": "f"' in prompt(first, *talk)
     assert left_out(first, USER, calling("f", "g")) == "messages[1].tool_calls[1]"
     assert left_out(first, USER, calling("f", content="Wait.")) == "messages[1].content"
@@ -241,7 +239,7 @@ def test_a_template_that_refuses_says_so_itself(talk, reason):
 
 
 def test_names_are_written_or_refused():
-    source = EACH.replace("BODY", "{{ m.name if m.role == 'user' }}: {{ m.content }}")
+    source = each("{{ m.name if m.role == 'user' }}: {{ m.content }}")
     assert prompt(source, said("user", "a", name="Ada")) == "Ada: a"
     assert left_out(source, USER, said("assistant", "a", name="Bob")) == "messages[1].name"
     assert left_out(CHATML, said("user", "a", name="Ada")) == "messages[0].name"
@@ -253,17 +251,17 @@ def test_names_are_written_or_refused():
 )
 @pytest.mark.parametrize("sent", ["reasoning_content", "reasoning"])
 def test_reasoning_comes_under_every_name(name, sent):
-    source = EACH.replace("BODY", f"<{{{{ m.{name} }}}}>{{{{ m.content }}}}")
+    source = each(f"<{{{{ m.{name} }}}}>{{{{ m.content }}}}")
     assert "<hm>a" in prompt(source, USER, said("assistant", "a", **{sent: "hm"}), USER)
 
 
 def test_reasoning_is_refused_only_where_no_place_has_it():
     thinks = said("assistant", "a", reasoning="hm")
     assert left_out(CHATML, USER, thinks) == "messages[1].reasoning"
-    last = EACH.replace("BODY", "{{ m.reasoning_content if loop.last }}{{ m.content }}")
+    last = each("{{ m.reasoning_content if loop.last }}{{ m.content }}")
     assert "hm" in prompt(last, USER, thinks)
     assert "hm" not in prompt(last, USER, thinks, USER)
-    switched = EACH.replace("BODY", "{{ m.reasoning_content if keep }}{{ m.content }}")
+    switched = each("{{ m.reasoning_content if keep }}{{ m.content }}")
     assert left_out(switched, USER, thinks) == "messages[1].reasoning"
     assert "hm" in prompt(switched, USER, thinks, variables={"keep": True})
 

@@ -32,6 +32,7 @@ from tests.server.api.test_ops import metric
 from tests.server.chat_templates import ENDLESS, chat_deployment
 from tests.server.conftest import Deployment
 
+HELLO = {"role": "user", "content": "Hello"}
 SLOW = """\
 {% if messages[0].content == 'slow' %}{% for i in range(300) %}{% for j in range(30000) %}\
 {% endfor %}{% endfor %}{% endif %}{{- messages[0].content }}"""
@@ -85,9 +86,8 @@ async def test_killed_while_idle_it_is_started_again_at_once(tmp_path, caplog):
         ]
         chat.check()
     (line,) = caplog.messages
-    assert line == (
-        "the chat template of model writer: its process was killed by SIGKILL; starting it again"
-    )
+    assert line.startswith("the chat template of model writer cannot be rendered now: its process")
+    assert line.endswith("was killed by SIGKILL; starting it again")
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,17 @@ async def test_killed_again_and_again_it_is_started_ever_later(tmp_path, monkeyp
             while not await answers(chat):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         chat.check()
-    first, third, again = caplog.messages
-    assert first.endswith("starting it again")
-    assert third.endswith("3 times in a row, trying on")
+    *failures, again = caplog.messages
+    assert len(failures) == 8
+    assert all(line.endswith("starting it again") for line in failures)
     assert again.endswith("is rendered again")
+
+
+async def test_it_is_started_again_after_any_number_of_failures(tmp_path, monkeypatch):
+    monkeypatch.setattr(template_client, "_MAX_DELAY_S", 0.0)
+    async with started(tmp_path) as chat:
+        chat._failures = 5000
+        await chat._back_off()
 
 
 async def answers(chat: TemplateClient) -> bool:
@@ -192,16 +199,18 @@ def deployment(tokenizer) -> Iterator[Deployment]:
         yield deployment
 
 
-def chat_status(deployment: Deployment) -> tuple[int, str]:
-    """A chat's status, and the code of its error."""
-    message = {"role": "user", "content": "Hello"}
-    answer = deployment.post("/v1/chat/completions", {"messages": [message], "max_tokens": 1})
+def chat(deployment: Deployment, *messages: dict[str, str]) -> httpx.Response:
+    body = {"messages": messages or [HELLO], "max_tokens": 1}
+    return deployment.post("/v1/chat/completions", body)
+
+
+def status(answer: httpx.Response) -> tuple[int, str]:
+    """The status, and the code of an error."""
     return answer.status_code, answer.json().get("error", {}).get("code", "")
 
 
 def health(deployment: Deployment, path: str = "/health/ready") -> tuple[int, str]:
-    answer = deployment.http.get(path)
-    return answer.status_code, answer.json().get("error", {}).get("code", "")
+    return status(deployment.http.get(path))
 
 
 def kill_templates(deployment: Deployment) -> None:
@@ -211,10 +220,10 @@ def kill_templates(deployment: Deployment) -> None:
 
 def test_chats_go_on_after_kills(deployment):
     for number in (signal.SIGKILL, signal.SIGTERM):
-        assert chat_status(deployment) == (200, "")
+        assert status(chat(deployment)) == (200, "")
         (pid,) = pids(deployment.api.process.pid)
         os.kill(pid, number)
-        assert {chat_status(deployment) for _ in range(10)} == {(200, "")}
+        assert {status(chat(deployment)) for _ in range(10)} == {(200, "")}
         assert health(deployment) == (200, "")
 
 
@@ -224,11 +233,11 @@ def test_readiness_follows_a_process_that_keeps_ending(deployment):
         return health(deployment) == (503, "unhealthy")
 
     wait_until(is_refused)
-    assert chat_status(deployment) == (500, "template_unavailable")
+    assert status(chat(deployment)) == (500, "template_unavailable")
     assert health(deployment, "/health/live") == (200, "")
     assert deployment.post("/v1/completions", {"prompt": "a"}).status_code == 200
     wait_until(lambda: health(deployment) == (200, ""))
-    assert chat_status(deployment) == (200, "")
+    assert status(chat(deployment)) == (200, "")
 
 
 def test_readiness_follows_a_process_that_cannot_be_started(deployment):
@@ -238,12 +247,12 @@ def test_readiness_follows_a_process_that_cannot_be_started(deployment):
     try:
         kill_templates(deployment)
         wait_until(lambda: health(deployment) == (503, "unhealthy"))
-        _, code = chat_status(deployment)
+        _, code = status(chat(deployment))
         assert code == "template_unavailable"
     finally:
         resource.prlimit(api, resource.RLIMIT_NOFILE, limits)
     wait_until(lambda: health(deployment) == (200, ""))
-    assert chat_status(deployment) == (200, "")
+    assert status(chat(deployment)) == (200, "")
 
 
 TEMPLATE = ChatTemplate(source="{{ 1 }}", file="chat_template.jinja", tokens={})
@@ -325,11 +334,6 @@ async def test_api_keys_take_turns(tmp_path):
         assert ended == ["a", "honest", "b", "c"]
 
 
-def chat(deployment: Deployment, *messages: dict[str, str]) -> httpx.Response:
-    body = {"messages": messages, "max_tokens": 1}
-    return deployment.post("/v1/chat/completions", body)
-
-
 def leave(deployment: Deployment, path: str, open_ones: ExitStack) -> None:
     body = json.dumps({"messages": [{"role": "user", "content": "hang"}]}).encode()
     url = httpx.URL(deployment.api.url)
@@ -340,13 +344,13 @@ def leave(deployment: Deployment, path: str, open_ones: ExitStack) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
 def test_twenty_that_left_hold_up_nobody(deployment, path):
-    (running,) = children_of(deployment.api.process.pid)["server.templates.template_main"]
+    (running,) = pids(deployment.api.process.pid)
     begun = cpu_seconds(running)
     with ExitStack() as open_ones:
         for _ in range(20):
             leave(deployment, path, open_ones)
         wait_until(lambda: cpu_seconds(running) > begun)
-    assert chat(deployment, {"role": "user", "content": "honest"}).status_code == 200
+    assert chat(deployment).status_code == 200
     assert cpu_seconds(running) - begun < 5 * _RENDER_S
 
 
@@ -370,7 +374,7 @@ def test_the_largest_of_too_many_that_wait_is_refused(tokenizer):
 
 
 def test_the_process_has_no_socket_but_its_own(deployment):
-    (running,) = children_of(deployment.api.process.pid)["server.templates.template_main"]
+    (running,) = pids(deployment.api.process.pid)
     files = {int(file.name): str(file.readlink()) for file in Path(f"/proc/{running}/fd").iterdir()}
     assert files.keys() == {0, 1, 2}
     assert files[0] == files[1]
@@ -380,7 +384,7 @@ def test_the_process_has_no_socket_but_its_own(deployment):
 
 def test_it_is_killed_with_the_api_process_while_it_renders(tokenizer):
     with chat_deployment(tokenizer, {"writer": ENDLESS}) as own, ExitStack() as open_ones:
-        (running,) = children_of(own.api.process.pid)["server.templates.template_main"]
+        (running,) = pids(own.api.process.pid)
         idle = cpu_seconds(running)
         leave(own, "/v1/chat/completions", open_ones)
         wait_until(lambda: cpu_seconds(running) > idle + 0.1)
