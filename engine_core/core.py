@@ -27,7 +27,7 @@ from engine_core.loop.jobs import Job, JobKey
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.pace import Pacer
 from engine_core.loop.reports import Statistics, Tracer
-from engine_core.loop.transport import Clients, Pollable, Sources
+from engine_core.loop.transport import ClientSocket, Pollable, Sources
 from engine_core.messages import (
     Abort,
     EncodeJob,
@@ -56,7 +56,7 @@ class EngineCore:
         workflow: Workflow,
         capacity: Capacity,
         executor: StageLink,
-        clients: Clients,
+        clients: ClientSocket,
         preprocessor: TokenizerThreads,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -85,7 +85,7 @@ class EngineCore:
             execution.num_stages, clock(), self._tracer, self._scheduler.observe
         )
         self._next_check, self._checks = 0.0, 0
-        own: tuple[Pollable, ...] = (executor.results, executor.losses, preprocessor.fileno())
+        own: list[Pollable] = [executor.results, executor.losses, preprocessor.fileno()]
         self._sources = Sources([clients.arrivals, *own])
 
     def run(self, on_beat: Callable[[], None]) -> None:

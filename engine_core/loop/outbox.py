@@ -1,7 +1,8 @@
 """Updates for clients: gathered during an iteration of the loop, sent as one message a client."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, ItemsView
 
 from engine_core.loop.jobs import Job
 from engine_core.messages import Accepted, EncodedRows, Failed, Outputs, RowOutput
@@ -20,11 +21,11 @@ class Outbox:
     ) -> None:
         self._on_end, self._on_rows = on_end, on_rows
         self._clock = clock
-        self._outputs: dict[bytes, Outputs] = {}
+        self._outputs: defaultdict[bytes, Outputs] = defaultdict(Outputs)
 
     def accept(self, job: Job, accepted: Accepted) -> None:
         """The job's first answer: it is admitted."""
-        self._of(job.client).accepted.append(accepted)
+        self._outputs[job.client].accepted.append(accepted)
 
     def row(self, job: Job, output: RowOutput, *, first: bool = False) -> None:
         """An update of one row, its last if it has a finish.
@@ -32,9 +33,7 @@ class Outbox:
         A row's `first` update goes to the front: its client waits for it, and it would otherwise
         come last, behind those of all older rows.
         """
-        outputs = self._outputs.get(job.client)
-        if outputs is None:
-            outputs = self._of(job.client)
+        outputs = self._outputs[job.client]
         outputs.rows.insert(0 if first else len(outputs.rows), output)
         if not job.moments.reported and (output.token >= 0 or output.finish is not None):
             self._report_timing(outputs, job)
@@ -43,7 +42,7 @@ class Outbox:
 
     def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
         """Finished rows of an encode job."""
-        outputs = self._of(job.client)
+        outputs = self._outputs[job.client]
         outputs.encoded.append(part)
         self.close_rows(job, rows)
         if job.ended:
@@ -63,7 +62,7 @@ class Outbox:
     def refuse(self, client: bytes, job_id: int, refusal: RefusalError) -> None:
         """The only answer to a job that was never admitted."""
         failed = Failed(job_id, refusal.code, refusal.message, refusal.param, refusal.retry_after)
-        self._of(client).failed.append(failed)
+        self._outputs[client].failed.append(failed)
 
     def close_rows(self, job: Job, rows: int) -> None:
         """Count rows of a job that have ended. The last one ends the job."""
@@ -78,16 +77,10 @@ class Outbox:
         if not job.ended:
             self._end(job)
 
-    def take(self) -> Iterator[tuple[bytes, Outputs]]:
+    def take(self) -> ItemsView[bytes, Outputs]:
         """Everything gathered since the last call, by client."""
-        outputs, self._outputs = self._outputs, {}
-        yield from outputs.items()
-
-    def _of(self, client: bytes) -> Outputs:
-        outputs = self._outputs.get(client)
-        if outputs is None:
-            outputs = self._outputs[client] = Outputs()
-        return outputs
+        outputs, self._outputs = self._outputs, defaultdict(Outputs)
+        return outputs.items()
 
     def _report_timing(self, outputs: Outputs, job: Job) -> None:
         outputs.timings.append(job.moments.report(job.message.id, self._clock()))

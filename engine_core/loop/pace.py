@@ -15,13 +15,12 @@ neither margin.
 """
 
 import math
-from collections import OrderedDict, deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 
 from workers.contract.messages import StepInput, StepTimes
 
 _REMEMBERED = 8
-_MAX_KINDS = 1024
 _FIRST_MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 1e-3, 0.2e-3, 20e-3
 _WIDEN, _SHRINK = 1.02, 0.999
 """Factors of the margin after a step with a gap, and after one without. They balance when one held
@@ -61,7 +60,10 @@ class Pacer:
         self._held_back = [False, False]
         self._steps: deque[_Submitted] = deque()
         self._started, self._end = 0.0, -math.inf
-        self._durations: OrderedDict[_Kind, deque[float]] = OrderedDict()
+        # Sizes are rounded, so there are not many.
+        self._durations: defaultdict[_Kind, deque[float]] = defaultdict(
+            lambda: deque(maxlen=_REMEMBERED)
+        )
 
     def due(self, *, prompts: bool) -> float:
         """The time to submit the next step, with or without prompts, while another is running.
@@ -88,7 +90,7 @@ class Pacer:
         step = self._steps.popleft()
         gap = max(times.idle_us, 0) / 1e6 if step.overlapped else 0.0
         for kind in step.kinds:
-            self._remember(kind, max(now - self._started - gap, 0.0))
+            self._durations[kind].append(max(now - self._started - gap, 0.0))
         if step.held and times.idle_us >= 0:
             self._adapt(times.idle_us, prompts=step.prompts)
         if self._steps:
@@ -102,13 +104,6 @@ class Pacer:
         known = (self._durations.get(kind) for kind in self._steps[0].kinds)
         durations = next(filter(None, known), None)
         self._end = started + min(durations) if durations else -math.inf
-
-    def _remember(self, kind: _Kind, seconds: float) -> None:
-        durations = self._durations.setdefault(kind, deque(maxlen=_REMEMBERED))
-        durations.append(seconds)
-        self._durations.move_to_end(kind)
-        if len(self._durations) > _MAX_KINDS:
-            self._durations.popitem(last=False)
 
     def _adapt(self, idle_us: int, *, prompts: bool) -> None:
         margin = self._margins[prompts] * (_WIDEN if idle_us > _NOISE_US else _SHRINK)

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,6 @@ from engine_core.loop.reports import StepWork
 from engine_core.schedulers.request import Request
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
 
-_NOTHING = range(0)
 _FROM_SLOT = array("i", [-1])
 _NO_TARGET = -1
 
@@ -21,7 +21,7 @@ _NO_TARGET = -1
 class DecodeBatch:
     """One step's rows: request, first position, number of positions, whether the last is sampled.
 
-    scored       each row's positions whose next prompt token gets its log-probability
+    scored       by row: the positions whose next prompt token gets its log-probability
     begun        jobs of the rows that begin, or begin again
     updates      new block-table entries, flat (slot, index, block)
     copies       blocks that are copied first, flat (from, to)
@@ -36,8 +36,7 @@ class DecodeBatch:
     starts: list[int] = field(default_factory=list[int])
     lens: list[int] = field(default_factory=list[int])
     samples: list[bool] = field(default_factory=list[bool])
-    scored: list[range] = field(default_factory=list[range])
-    num_scored: int = 0
+    scored: dict[int, range] = field(default_factory=dict[int, range])
     inits: list[SlotInit] = field(default_factory=list[SlotInit])
     begun: list[Job] = field(default_factory=list[Job])
     updates: list[int] = field(default_factory=list[int])
@@ -50,15 +49,14 @@ class DecodeBatch:
 
     def add(self, request: Request, start: int, length: int, samples: bool) -> None:
         """Submit positions [start, start + length) of `request` with this step."""
+        if targets := request.targets_in(start, start + length):
+            self.scored[len(self.requests)] = targets
         self.requests.append(request)
         self.starts.append(start)
         self.lens.append(length)
         self.samples.append(samples)
         self.num_tokens += length
         self.attended += length * (start + length / 2)
-        targets = request.targets_in(start, start + length)
-        self.scored.append(targets)
-        self.num_scored += len(targets)
         request.submitted = start + length
         request.in_flight += 1
         if start + length > request.resident_from:
@@ -86,7 +84,6 @@ class DecodeBatch:
         self.requests += requests
         self.lens += [1] * count
         self.samples += [True] * count
-        self.scored += [_NOTHING] * count
 
     @property
     def work(self) -> StepWork:
@@ -129,18 +126,14 @@ class DecodeBatch:
 
     def _targets(self) -> bytes:
         """The prompt token after each scored position. Empty if the step scores nothing."""
-        if not self.num_scored:
+        if not self.scored:
             return b""
         targets = np.full(self.num_tokens, _NO_TARGET, np.int32)
-        offset = 0
-        for request, start, length, scored in zip(
-            self.requests, self.starts, self.lens, self.scored, strict=True
-        ):
-            if scored:
-                first = offset + scored.start - start
-                following = request.tokens[scored.start + 1 : scored.stop + 1]
-                targets[first : first + len(scored)] = following
-            offset += length
+        offsets = list(accumulate(self.lens, initial=0))
+        for row, scored in self.scored.items():
+            first = offsets[row] + scored.start - self.starts[row]
+            following = self.requests[row].tokens[scored.start + 1 : scored.stop + 1]
+            targets[first : first + len(scored)] = following
         return targets.tobytes()
 
 

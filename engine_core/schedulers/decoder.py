@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 from engine_core.loop.jobs import Job, JobKind
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.reports import StepWork
@@ -57,7 +59,8 @@ class DecoderScheduler:
         cost_model: CostModel | None = None,
     ) -> None:
         self._costs = cost_model or CostModel(starting_coefficients(config.model))
-        self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None
+        self._step_time = StepTime(config, self._costs)
+        self._is_pipeline = config.num_stages > 1
         self._ahead = config.steps_ahead > 0
         self._max_tokens = config.max_step_tokens
         self.kv = KVCacheManager(num_blocks, config.block_size)
@@ -70,7 +73,6 @@ class DecoderScheduler:
             self._running,
             self._waiting,
             self._rows.num_jobs,
-            self._costs,
             self._step_time,
             clock,
         )
@@ -78,21 +80,16 @@ class DecoderScheduler:
         self._micro_batches = MicroBatches(config, self._step_time, self._shared)
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = self._step = 0
-        self._preemptions = self._generated_tokens = 0
-        # Prompt tokens of all requests that have begun; those of them that were cached.
-        self._queried_tokens = self._cached_tokens = 0
+        self._counted = Usage()
 
     def usage(self) -> Usage:
-        return Usage(
+        return msgspec.structs.replace(
+            self._counted,
             running=len(self._running),
             waiting=len(self._waiting) + len(self._in_progress),
             kv_blocks_used=self.kv.num_blocks - self.kv.num_free,
             kv_blocks_total=self.kv.num_blocks,
             kv_blocks_peak=self.kv.peak,
-            queried_tokens=self._queried_tokens,
-            cached_tokens=self._cached_tokens,
-            generated_tokens=self._generated_tokens,
-            preemptions=self._preemptions,
         )
 
     def add(self, job: Job, rows: Iterable[Request]) -> None:
@@ -145,7 +142,7 @@ class DecoderScheduler:
         return self._micro_batches.depth
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        if self._step_time is not None or self._short_steps.present:
+        if self._is_pipeline or self._short_steps.present:
             self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
@@ -176,7 +173,7 @@ class DecoderScheduler:
 
     def _confirm(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> Iterator[Request]:
         """Apply a step's results to its requests. Yields the requests that are over."""
-        self._generated_tokens += num_sampled(batch)
+        self._counted.generated_tokens += num_sampled(batch)
         return confirm_rows(batch, output, self.kv, outbox)
 
     def _share(self, batch: DecodeBatch) -> None:
@@ -196,7 +193,7 @@ class DecoderScheduler:
 
     def _add_decodes(self, batch: DecodeBatch, oldest_step: int) -> None:
         """Add one token of each generating request that can go on, or of a micro-batch of them."""
-        size, preempted = self.kv.block_size, self._preemptions
+        size, preempted = self.kv.block_size, self._counted.preemptions
         # Only requests without room for their next position need `_grow`.
         ready = [
             request
@@ -205,7 +202,7 @@ class DecoderScheduler:
         ]
         # Now that rows have grown: what is freed for arrivals is left for them.
         self._make_room()
-        if self._preemptions > preempted:
+        if self._counted.preemptions > preempted:
             ready = [request for request in ready if request.status is Status.RUNNING]
         first, ready = self._short_steps.split(ready)
         rows = self._micro_batches.share(ready, self._running.contexts, batch.step)
@@ -319,8 +316,8 @@ class DecoderScheduler:
             self._waiting.batch.begun(request)
         self._in_progress.begin(request)
         if not request.announced:
-            self._cached_tokens += request.cached
-            self._queried_tokens += len(request.tokens)
+            self._counted.cached_tokens += request.cached
+            self._counted.queried_tokens += len(request.tokens)
         return True
 
     def _add_chunk(self, batch: DecodeBatch, request: Request, budget: PromptBudget) -> None:
@@ -354,7 +351,7 @@ class DecoderScheduler:
         request.kind = JobKind.SMALL
 
     def _preempt(self, request: Request) -> None:
-        self._preemptions += 1
+        self._counted.preemptions += 1
         self._release(request)
         request.wait_again()
         self._waiting.of(request).put_back(request, 0)

@@ -28,9 +28,8 @@ class MicroBatches:
     """
 
     def __init__(
-        self, config: ExecutionConfig, step_time: StepTime | None, shared: SharedPrefixes
+        self, config: ExecutionConfig, step_time: StepTime, shared: SharedPrefixes
     ) -> None:
-        """A single stage has no `step_time`, and one micro-batch."""
         self._shared = shared
         self._stages = config.num_stages
         self._most = max_micro_batches(config.num_stages)
@@ -47,16 +46,15 @@ class MicroBatches:
     def decide(self, generating: int, prompt_tokens: int) -> None:
         """Choose M for the next step. `prompt_tokens` are those that could be computed."""
         self._generating = generating
-        if self._step_time is not None:
-            rounds = int(self._step_time.rounds(prompt_tokens)) if generating else 0
-            self.count = min(self._stages + rounds, self._most)
+        rounds = int(self._step_time.rounds(prompt_tokens)) if generating else 0
+        self.count = min(self._stages + rounds, self._most)
 
     def share(self, ready: list[Request], contexts: int, step: int) -> list[Request]:
         """The next micro-batch, as step number `step`: the `ready` requests that waited longest.
 
         It takes an even share of the time of all generating requests, of `contexts` positions. In a
         cycle of micro-batches the slowest one sets the pace."""
-        if self._step_time is None or not ready:
+        if self._stages == 1 or not ready:
             return ready
         _, token, _, context = self._step_time.cost_model.coefficients
         share = (token * self._generating + context * contexts) / self.count

@@ -241,7 +241,7 @@ class StepBudget:
         self.max_tokens = config.largest_step_tokens
         self._least_tokens = efficient_tokens(config)
         self._costs = costs
-        self._step_time = StepTime(config, costs) if config.num_stages > 1 else None
+        self._step_time, self._is_pipeline = StepTime(config, costs), config.num_stages > 1
         self._waiting = [0] * len(JobKind)  # tokens of each kind
         self.traffic = OnlineTraffic(self._waiting, clock)
         self._limited: int = UNLIMITED
@@ -254,7 +254,7 @@ class StepBudget:
             job.kind = JobKind.LARGE
         self.traffic.seen(job.kind)
         self._waiting[job.kind] += rows.num_tokens
-        if self._step_time is not None or job.is_batch:
+        if self._is_pipeline or job.is_batch:
             rows.weigh(self._costs.coefficients.attended / self._costs.coefficients.token)
         self._whole_tokens += rows.num_tokens
         self._whole_costs += rows.costs[-1]
@@ -267,8 +267,8 @@ class StepBudget:
         self._whole_costs -= rows.costs[-1]
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        pipelined, limited = self._step_time is not None, self._limited != UNLIMITED
-        if pipelined or limited or self._waiting[JobKind.BATCH] or not self._costs.measured:
+        limited = self._limited != UNLIMITED
+        if self._is_pipeline or limited or self._waiting[JobKind.BATCH] or not self._costs.measured:
             self._costs.observe(work, seconds)
 
     def next_step(self) -> float:
@@ -280,7 +280,7 @@ class StepBudget:
         tokens: float = self.max_tokens
         if self._limited == JobKind.LARGE:
             tokens = self._short_tokens
-        if self._step_time is None:
+        if not self._is_pipeline:
             return tokens
         token = self._costs.coefficients.token
         tokens = min(tokens, self._step_time.of(self._whole_tokens * token) / token)
@@ -288,7 +288,7 @@ class StepBudget:
 
     def left_for_batch(self, work: StepWork, left: float) -> float:
         """The size likewise for the batch band, behind the `work` of others that leaves `left`."""
-        if self._step_time is None:
+        if not self._is_pipeline:
             left = math.inf
         if self._limited == UNLIMITED:
             return left

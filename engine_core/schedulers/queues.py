@@ -25,7 +25,8 @@ class RequestQueue(WaitingQueue[Request]):
         self._kv = kv
 
     def append(self, request: Request) -> None:
-        self.add(request, request.job.message.key, request.priority, len(request.tokens))
+        message = request.job.message
+        self.add(request, message.key, message.priority, len(request.tokens))
 
     def put_back(self, request: Request, shared: int) -> None:
         """Put a request before all others. It was preempted, or its turn had come and it waited

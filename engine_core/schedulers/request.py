@@ -46,7 +46,6 @@ class Request:
     limits         takes tokens out of those, for `allowed_token_ids` and `bad_words`
     barred         int32, tokens that must not come before `params.min_tokens` others
     salt           part of its blocks' hashes: only requests with the same one share blocks
-    priority       waiting requests with a lower one begin first
     kind           LARGE is beyond the share of its job or key, BATCH of the batch band
     scored_by      the row of its job that scores its prompt, after which it begins
     slot           its slot while it runs
@@ -76,8 +75,7 @@ class Request:
     matcher: Matcher | None = None
     limits: TokenLimits | None = None
     barred: bytes = b""
-    salt: bytes = b""
-    priority: float = 0
+    salt: bytes = field(init=False)
     kind: JobKind = field(init=False)
     scored_by: Request | None = None
     status: Status = Status.WAITING
@@ -100,6 +98,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self.prompt_len = len(self.tokens)
+        self.salt = self.job.message.cache_salt.encode()
         self.kind = JobKind.BATCH if self.job.is_batch else JobKind.SMALL
         stops = self.params.stop_token_ids
         # A grammar allows end tokens only where its text may end: there they are never ignored.

@@ -35,10 +35,11 @@ def confirm_rows(
     """
     tokens = iter(np.frombuffer(output.tokens, np.int32).tolist())
     sampled = _slices(output.sampled, repeat(1))
-    scored_rows = _slices(output.scored, [len(targets) for targets in batch.scored if targets])
+    slices = _slices(output.scored, map(len, batch.scored.values()))
+    scored_rows = dict(zip(batch.scored, slices, strict=False))
     ended = Status.ENDED
-    for request, samples, targets in zip(batch.requests, batch.samples, batch.scored, strict=True):
-        scored = next(scored_rows) if targets else None
+    for row, (request, samples) in enumerate(zip(batch.requests, batch.samples, strict=True)):
+        scored = scored_rows.get(row)
         request.in_flight -= 1
         if not samples:
             if scored is not None and request.status is not ended:

@@ -9,8 +9,7 @@ from typing import Final
 from engine_core.loop.jobs import JobKind
 from engine_core.loop.reports import StepWork
 from engine_core.schedulers.batches import DecodeBatch
-from engine_core.schedulers.cost_model import CostModel
-from engine_core.schedulers.prompt_budget import PromptBudget, StepTime, tile_tokens
+from engine_core.schedulers.prompt_budget import PromptBudget, StepTime
 from engine_core.schedulers.queues import RunningRequests, WaitingRequests
 from engine_core.schedulers.request import Request
 from workers.contract.config import ExecutionConfig
@@ -70,14 +69,12 @@ class ShortSteps:
         running: RunningRequests,
         waiting: WaitingRequests,
         num_jobs: Sequence[int],
-        costs: CostModel,
-        step_time: StepTime | None,
+        step_time: StepTime,
         clock: Callable[[], float],
     ) -> None:
-        """`num_jobs` counts the jobs of each kind. A single stage has no `step_time`."""
+        """`num_jobs` counts the jobs of each kind."""
         self._running, self._waiting, self._num_jobs = running, waiting, num_jobs
-        self._costs, self._step_time = costs, step_time
-        self._tile = tile_tokens(config)
+        self._costs, self._step_time = step_time.cost_model, step_time
         self._least_rows = max(1, config.max_running // _LEAST_SHARE)
         self.traffic = OnlineTraffic(num_jobs, clock)
         self._first_limited: int = UNLIMITED
@@ -96,7 +93,7 @@ class ShortSteps:
 
     def gives_way(self, request: Request) -> bool:
         """True if the next step limits the prompt of a request."""
-        return request.job.kind >= min(self._first_limited, JobKind.BATCH)
+        return request.job.kind >= self._first_limited
 
     def fit(self, max_tokens: int) -> bool:
         """True if a slot, a KV block and token budget remain after admitting all that wait. Rows
@@ -126,7 +123,9 @@ class ShortSteps:
         room = max_tokens - len(first)
         prompts = min(prompts, room)
         work = StepWork(len(first), contexts=sum(row.submitted + 1 for row in first))
-        left = STEP_SECONDS - self._costs.seconds(work) - self._prompt_seconds(prompts)
+        seconds = self._costs.chunk_seconds(0, prompts)
+        seconds = self._costs.seconds(work) + min(seconds, self._step_time.of(seconds))
+        left = STEP_SECONDS - seconds
         rows = sorted(rows, key=_age)
         times = accumulate(token + context * (row.submitted + 1) for row in rows)
         count = min(sum(1 for _ in takewhile(left.__ge__, times)), room - prompts)
@@ -138,9 +137,4 @@ class ShortSteps:
             left = STEP_SECONDS - self._costs.seconds(batch.work)
             # Small rows keep their place: one that could not begin would hold up those behind it.
             each = 1 if kind == JobKind.SMALL else 0
-            budget.within(left, self._costs, self._tile, each)
-
-    def _prompt_seconds(self, tokens: int) -> float:
-        """Seconds that prompt tokens of clients add to the next step."""
-        seconds = self._costs.chunk_seconds(0, tokens)
-        return seconds if self._step_time is None else min(seconds, self._step_time.of(seconds))
+            budget.within(left, each)

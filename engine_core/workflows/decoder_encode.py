@@ -58,7 +58,6 @@ class PromptProcessor(EncodeProcessor):
 
     def prepare(self, inputs: JobInputs) -> tuple[Accepted, list[Request]]:
         accepted, _ = super().prepare(inputs)
-        message = inputs.job.message
         rows = list(enumerate(text.ids for text in inputs.tokenized))
         if inputs.job.is_batch:
             rows.sort(key=itemgetter(1))  # what begins alike is side by side
@@ -70,8 +69,6 @@ class PromptProcessor(EncodeProcessor):
                 tokens=tokens,
                 max_len=len(tokens),
                 seed=0,
-                salt=message.cache_salt.encode(),
-                priority=message.priority,
             )
             for row, tokens in ((row, array("i", ids)) for row, ids in rows)
         ]

@@ -70,7 +70,7 @@ class Driver:
         job_id: int,
         prompts: Sequence[list[int]],
         max_tokens: int,
-        salt: bytes = b"",
+        salt: str = "",
         priority: int = 0,
         batch: bool = False,
         key: int = 0,
@@ -79,18 +79,18 @@ class Driver:
     ) -> Job:
         """A job of a row for each prompt, at most `share` of which exist at a time."""
         sampling = SamplingParams(max_tokens=max_tokens, **params)
-        message = GenerateJob(job_id, params=sampling, key=KeyShare(key), batch=batch)
+        message = GenerateJob(
+            job_id,
+            params=sampling,
+            key=KeyShare(key),
+            batch=batch,
+            cache_salt=salt,
+            priority=priority,
+        )
         job = Job(b"client", message, len(prompts), 0, share)
         rows = (
             Request(
-                job,
-                row,
-                sampling,
-                array("i", prompt),
-                max_len=len(prompt) + max_tokens,
-                seed=0,
-                salt=salt,
-                priority=priority,
+                job, row, sampling, array("i", prompt), max_len=len(prompt) + max_tokens, seed=0
             )
             for row, prompt in enumerate(prompts)
         )

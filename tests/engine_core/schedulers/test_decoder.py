@@ -160,13 +160,13 @@ def test_equal_prompts_share_blocks_even_within_one_step() -> None:
 def test_only_requests_of_one_salt_share_blocks(key: int, generated: int) -> None:
     """Nor do those of one key share parts of blocks."""
     driver = Driver(num_blocks=64)
-    salts = {1: b"", 2: b"ours", 3: b"theirs", 4: b"ours"}
+    salts = {1: "", 2: "ours", 3: "theirs", 4: "ours"}
     for job, salt in salts.items():
         driver.add(job, prompt_of(10), max_tokens=9, salt=salt, key=key)
         driver.drain()
         assert driver.text(job) == reference(prompt_of(10), 9)
     assert {job: driver.outputs[job][0].cached for job in salts} == {1: 0, 2: 0, 3: 0, 4: 8}
-    for job, salt in ((5, b"theirs"), (6, b"else")):
+    for job, salt in ((5, "theirs"), (6, "else")):
         driver.add(job, prompt_of(10) + driver.text(4), max_tokens=2, salt=salt, key=key)
     driver.drain()
     assert (driver.outputs[5][0].cached, driver.outputs[6][0].cached) == (generated, 0)

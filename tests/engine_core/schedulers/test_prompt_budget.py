@@ -18,7 +18,7 @@ def step_time(stages: int = 2, max_step_tokens: int = 8192, device: str = "cpu")
 
 
 def test_a_single_stage_takes_all_that_fits() -> None:
-    budget = PromptBudget(1000, 100_000, None)
+    budget = PromptBudget(1000, 100_000, step_time(stages=1))
     assert budget.chunk(0, 300) == 300
     budget.take(0, 300)
     assert budget.chunk(500, 5000) == 700
@@ -53,21 +53,22 @@ def test_steps_of_a_gpu_fill_the_tiles_of_its_products() -> None:
 @pytest.mark.parametrize(("others", "filled"), [(0, 768), (100, 768), (200, 1024), (700, 1536)])
 def test_a_short_step_fills_tiles_too(others: int, filled: int) -> None:
     """8 ms more are about 800 tokens: the full tiles that are next to that."""
-    budget = PromptBudget(8192, 20_000, None, others)
-    budget.within(8e-3, CostModel(COSTS), 256, each=0)
+    times = step_time(stages=1, device="cuda:0")
+    budget = PromptBudget(8192, 20_000, times, others)
+    budget.within(8e-3, each=0)
     assert budget.chunk(0, 100) == 100
     budget.take(0, 100)
     left = budget.chunk(0, 5000, limited=True)
     budget.take(0, left, limited=True)
     assert others + 100 + left == filled
     # Some go on even where no time is left, and no more than these.
-    late = PromptBudget(8192, 20_000, None, 256)
-    late.within(-1e-3, CostModel(COSTS), 256, each=0)
+    late = PromptBudget(8192, 20_000, times, 256)
+    late.within(-1e-3, each=0)
     assert late.chunk(0, 5000, limited=True) == 32
     late.take(0, 32, limited=True)
     assert late.chunk(0, 5000, limited=True) == 0
     assert late.chunk(0, 5000) == 5000, "what is not limited"
-    late.within(-1e-3, CostModel(COSTS), 256, each=1)
+    late.within(-1e-3, each=1)
     late.take(0, 32, limited=True)
     assert late.chunk(0, 5000, limited=True) == 1
 
