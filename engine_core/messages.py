@@ -6,6 +6,7 @@ Its answer is `Accepted` or `Failed`. Each row of an accepted job then ends exac
 the ids of its jobs; two clients may use the same.
 """
 
+from functools import partial
 from operator import attrgetter
 from typing import Annotated, Literal, NamedTuple, get_type_hints
 
@@ -307,13 +308,7 @@ class EngineMetric(NamedTuple):
     text: str
 
 
-def _gauge(name: str, text: str) -> EngineMetric:
-    return EngineMetric("gauge", name, text)
-
-
-def _counter(name: str, text: str) -> EngineMetric:
-    return EngineMetric("counter", name, text)
-
+_gauge, _counter = partial(EngineMetric, "gauge"), partial(EngineMetric, "counter")
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Tokens of a step: the bounds of `Beat.step_sizes`, those of vLLM's `iteration_tokens_total`."""

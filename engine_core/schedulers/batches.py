@@ -144,7 +144,7 @@ class EncodeBatch:
     tokens         int32[T]
     lens           int32[R]
     token_types    uint8[T]
-    parts          the rows' jobs, each with its row numbers (int32), in batch order
+    parts          the rows' jobs, each with the numbers of its rows, in batch order
     token_states   uint8[R], 1 for rows whose token states are requested
     unpooled_lens  int32[R], how many first tokens of each row are not pooled
     """
@@ -153,14 +153,13 @@ class EncodeBatch:
     tokens: npt.NDArray[np.int32]
     lens: npt.NDArray[np.int32]
     token_types: npt.NDArray[np.uint8]
-    parts: list[tuple[Job, npt.NDArray[np.int32]]]
+    parts: list[tuple[Job, range]]
     token_states: npt.NDArray[np.uint8]
     unpooled_lens: npt.NDArray[np.int32]
 
     @property
     def work(self) -> StepWork:
-        """The work of the step: a token attends to all of its row."""
-        return StepWork(len(self.tokens), float(np.square(self.lens, dtype=np.float64).sum()))
+        return encode_work(self.lens)
 
     @property
     def begun(self) -> list[Job]:
@@ -181,6 +180,11 @@ class EncodeBatch:
             token_states=self.token_states.tobytes(),
             unpooled_lens=self.unpooled_lens.tobytes(),
         )
+
+
+def encode_work(lens: npt.NDArray[np.int32]) -> StepWork:
+    """The work of a step of whole rows: a token attends to all of its row."""
+    return StepWork(int(lens.sum()), float(np.square(lens, dtype=np.float64).sum()))
 
 
 def _int32(values: Sequence[int]) -> bytes:

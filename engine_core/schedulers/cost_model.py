@@ -1,6 +1,7 @@
 """A step's seconds on the slowest stage by its work, learnt from the stages' times."""
 
 import math
+from operator import mul
 from typing import NamedTuple
 
 from engine_core.loop.reports import StepWork
@@ -124,9 +125,8 @@ class CostModel:
         rows = [[p + d for p, d in zip(*pair, strict=True)] for pair in both]
         for _ in range(_SWEEPS):
             for index, row in enumerate(rows):
-                a, b, c, d, wanted = row
                 own = row[index]
-                wanted -= a * factors[0] + b * factors[1] + c * factors[2] + d * factors[3]
+                wanted = row[4] - sum(map(mul, row, factors))
                 wanted += own * factors[index] + _STAY * anchors[index]
                 factors[index] = max(_LEAST_FACTOR, wanted / (own + _STAY))
 
@@ -140,11 +140,7 @@ class _Equations:
         self.rows = [[0.0] * 5 for _ in range(4)]
 
     def add(self, x: list[float], weight: float) -> None:
-        a, b, c, d = x
         for row, value in zip(self.rows, x, strict=True):
             weighted = weight * value
-            row[0] = _FORGET * row[0] + weighted * a
-            row[1] = _FORGET * row[1] + weighted * b
-            row[2] = _FORGET * row[2] + weighted * c
-            row[3] = _FORGET * row[3] + weighted * d
-            row[4] = _FORGET * row[4] + weighted
+            terms = zip(row, (*x, 1.0), strict=True)
+            row[:] = [_FORGET * known + weighted * term for known, term in terms]

@@ -18,10 +18,10 @@ from engine_core.loop.jobs import Job, JobKind
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.reports import StepWork
 from engine_core.messages import KeyShare, Usage
-from engine_core.schedulers.batches import EncodeBatch
+from engine_core.schedulers.batches import EncodeBatch, encode_work
 from engine_core.schedulers.cost_model import CostModel, starting_coefficients
 from engine_core.schedulers.prompt_budget import StepTime, efficient_tokens
-from engine_core.schedulers.results import EncodeOutput, job_results, requests_token_states
+from engine_core.schedulers.results import EncodeOutput, answer_jobs, requests_token_states
 from engine_core.schedulers.short_steps import STEP_SECONDS, UNLIMITED, OnlineTraffic
 from engine_core.schedulers.waiting import KeyQueue, PriorityQueue, WaitingQueue
 from workers.contract.config import ExecutionConfig
@@ -35,7 +35,6 @@ class EncoderRows:
     tokens       int32[T]
     token_types  uint8[T] or empty
     lens         int32[N]
-    numbers      int32[N], those of the rows
     offsets      N + 1 integers, a list because steps read few at a time
     costs        sums of the costs of rows likewise, in tokens of a short row
     cursor       the first row that is not submitted yet
@@ -44,13 +43,11 @@ class EncoderRows:
     tokens: npt.NDArray[np.int32]
     token_types: npt.NDArray[np.uint8]
     lens: npt.NDArray[np.int32]
-    numbers: npt.NDArray[np.int32] = field(init=False)
     offsets: list[int] = field(init=False)
     costs: list[int] = field(init=False)
     cursor: int = 0
 
     def __post_init__(self) -> None:
-        self.numbers = np.arange(len(self.lens), dtype=np.int32)
         self.costs = self.offsets = [0, *np.cumsum(self.lens).tolist()]
 
     def weigh(self, attended: float) -> None:
@@ -105,10 +102,7 @@ class RowPacker:
         self._has_large = False
         self.taken: dict[Job, int] = {}  # tokens of each job in the step
         self._rows = rows
-        self._tokens: list[npt.NDArray[np.int32]] = []
-        self._types: list[npt.NDArray[np.uint8]] = []
-        self._lens: list[npt.NDArray[np.int32]] = []
-        self._parts: list[tuple[Job, npt.NDArray[np.int32]]] = []
+        self._parts: list[tuple[Job, range]] = []
 
     def fill(self, queues: Sequence[KeyQueue[Job]]) -> None:
         """Give every key the budget left by its weight, then the remainder to the first."""
@@ -169,8 +163,7 @@ class RowPacker:
 
     @property
     def work(self) -> StepWork:
-        squares = sum(float(np.square(lens, dtype=np.float64).sum()) for lens in self._lens)
-        return StepWork(sum(map(len, self._tokens)), squares)
+        return encode_work(self._lens()) if self._parts else StepWork(0)
 
     def _is_over(self) -> bool:
         return self.left <= 0 or self._misfits == _MOST_MISFITS
@@ -188,23 +181,27 @@ class RowPacker:
             count = 1
         start, stop = rows.cursor, rows.cursor + count
         rows.cursor = stop
-        first, last = rows.offsets[start], rows.offsets[stop]
-        self._tokens.append(rows.tokens[first:last])
-        self._types.append(rows.token_types[first:last])
-        self._lens.append(rows.lens[start:stop])
-        self._parts.append((job, rows.numbers[start:stop]))
+        self._parts.append((job, range(start, stop)))
         self.left -= rows.costs[stop] - rows.costs[start]
-        self._tokens_left -= last - first
-        self.taken[job] = self.taken.get(job, 0) + last - first
+        tokens = rows.offsets[stop] - rows.offsets[start]
+        self._tokens_left -= tokens
+        self.taken[job] = self.taken.get(job, 0) + tokens
 
     def batch(self, step: int) -> EncodeBatch:
         jobs = [job for job, _ in self._parts]
         unpooled = [job.message.tokenization.unpooled for job in jobs]
+        tokens: list[npt.NDArray[np.int32]] = []
+        types: list[npt.NDArray[np.uint8]] = []
+        for job, own in self._parts:
+            rows = self._rows[job]
+            first, last = rows.offsets[own.start], rows.offsets[own.stop]
+            tokens.append(rows.tokens[first:last])
+            types.append(rows.token_types[first:last])
         return EncodeBatch(
             step=step,
-            tokens=np.concatenate(self._tokens),
-            lens=np.concatenate(self._lens),
-            token_types=self._token_types(),
+            tokens=np.concatenate(tokens),
+            lens=self._lens(),
+            token_types=_token_types(types, tokens),
             parts=self._parts,
             token_states=self._of_rows(list(map(requests_token_states, jobs)), np.uint8),
             unpooled_lens=self._of_rows(unpooled, np.int32),
@@ -216,14 +213,19 @@ class RowPacker:
             return np.empty(0, dtype)
         return np.repeat(np.array(of_jobs, dtype), [len(rows) for _, rows in self._parts])
 
-    def _token_types(self) -> npt.NDArray[np.uint8]:
-        if not any(map(len, self._types)):
-            return np.empty(0, np.uint8)
-        filled = [
-            types if len(types) else np.zeros(len(tokens), np.uint8)
-            for types, tokens in zip(self._types, self._tokens, strict=True)
-        ]
-        return np.concatenate(filled)
+    def _lens(self) -> npt.NDArray[np.int32]:
+        rows = self._rows
+        return np.concatenate([rows[job].lens[own.start : own.stop] for job, own in self._parts])
+
+
+def _token_types(
+    types: list[npt.NDArray[np.uint8]], tokens: list[npt.NDArray[np.int32]]
+) -> npt.NDArray[np.uint8]:
+    """Join the token types of a step's parts, of which some have none. Empty if none has any."""
+    if not any(map(len, types)):
+        return np.empty(0, np.uint8)
+    pairs = zip(types, tokens, strict=True)
+    return np.concatenate([t if len(t) else np.zeros(len(ids), np.uint8) for t, ids in pairs])
 
 
 class StepBudget:
@@ -405,14 +407,8 @@ class PrefillOnlyScheduler:
         self._running_rows -= len(batch.lens)
         for kind in {job.kind for job in batch.begun}:
             self._budget.traffic.seen(kind)
-        for job, num_rows, part in job_results(batch, output):
-            if job.ended:
-                continue
-            if part is not None:
-                outbox.encoded(job, part, num_rows)
-            else:
-                outbox.fail_not_finite(job)
-                self.abort(job)
+        for job in answer_jobs(batch, output, outbox):
+            self.abort(job)
 
     def _submitted(self, job: Job, tokens: int) -> None:
         rows = self._rows[job]

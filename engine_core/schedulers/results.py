@@ -115,7 +115,7 @@ def _announce(
     outbox: Outbox,
 ) -> None:
     job = request.job
-    if sampled is not None and request.params.logprobs is None:
+    if request.params.logprobs is None:
         sampled = None
     if len(request.tokens) == request.prompt_len:
         token, sampled = -1, None
@@ -150,12 +150,9 @@ EncodeOutput = EmbedOutput | EmbedSparseOutput | ClassifyOutput
 _IntArray = npt.NDArray[np.int32]
 
 
-def job_results(
-    batch: EncodeBatch, output: EncodeOutput
-) -> Iterator[tuple[Job, int, EncodedRows | None]]:
-    """Yield each job of the batch with the number of its finished rows and their results.
-
-    None in place of results that are not all finite."""
+def answer_jobs(batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> Iterator[Job]:
+    """Send each job the results of its rows. Yields the jobs that fail: theirs are not all
+    finite."""
     vectors = _vectors_by_row(output, len(batch.lens))
     states = None
     if isinstance(output, EmbedOutput) and len(batch.token_states):
@@ -163,8 +160,13 @@ def job_results(
     first = 0
     for job, rows in batch.parts:
         last = first + len(rows)
-        own = states if states is not None and requests_token_states(job) else vectors
-        yield job, len(rows), own.of_rows(job, rows, first, last)
+        if not job.ended:
+            own = states if states is not None and requests_token_states(job) else vectors
+            if (part := own.of_rows(job, rows, first, last)) is not None:
+                outbox.encoded(job, part, len(rows))
+            else:
+                outbox.fail_not_finite(job)
+                yield job
         first = last
 
 
@@ -180,7 +182,7 @@ class _Vectors:
         self.all = numbers.reshape(self._ends[-1], width)
         self._finite = bool(np.isfinite(numbers).all())
 
-    def of_rows(self, job: Job, rows: _IntArray, first: int, last: int) -> EncodedRows | None:
+    def of_rows(self, job: Job, rows: range, first: int, last: int) -> EncodedRows | None:
         """The results of a job's `rows`, which are `first` to `last` - 1 of the step.
 
         None if they are not all finite."""
@@ -188,7 +190,8 @@ class _Vectors:
         if not self._finite and not np.isfinite(own).all():
             return None
         counts = b"" if self._counts is None else self._counts[first:last].tobytes()
-        return EncodedRows(job.message.id, rows.tobytes(), own.tobytes(), counts)
+        numbers = np.arange(rows.start, rows.stop, dtype=np.int32)
+        return EncodedRows(job.message.id, numbers.tobytes(), own.tobytes(), counts)
 
 
 def requests_token_states(job: Job) -> bool:

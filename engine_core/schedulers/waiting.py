@@ -33,12 +33,11 @@ class PriorityQueue(Generic[QueuedT]):
         self._since: OrderedDict[QueuedT, float] = OrderedDict()  # of those not overdue, ascending
         self._groups: dict[float, OrderedDict[QueuedT, int]] = {}
         self._priorities: list[float] = []  # the keys of `_groups`, ascending
-        self._priority_of: dict[QueuedT, float] = {}
-        self._own_priorities: dict[QueuedT, float] = {}  # of those that are overdue
+        self._own_priority: dict[QueuedT, float] = {}
         self._group_tokens: Counter[float] = Counter()
 
     def __len__(self) -> int:
-        return len(self._priority_of)
+        return len(self._own_priority)
 
     def __iter__(self) -> Iterator[QueuedT]:
         for priority in self._priorities:
@@ -49,7 +48,7 @@ class PriorityQueue(Generic[QueuedT]):
         return [self._groups[priority].keys() for priority in self._priorities]
 
     def tokens_of(self, item: QueuedT) -> int:
-        return self._groups[self._priority_of[item]][item]
+        return self._groups[self._priority(item)][item]
 
     def tokens_before(self, priority: int) -> int:
         """Tokens of the items that begin before a new one of `priority`."""
@@ -57,8 +56,9 @@ class PriorityQueue(Generic[QueuedT]):
 
     def add(self, item: QueuedT, priority: float, tokens: int) -> None:
         """Add an item behind all others of its priority."""
-        self._insert(item, priority, tokens)
+        self._own_priority[item] = priority
         self._since[item] = self._clock()
+        self._insert(item, tokens)
 
     def promote_overdue(self) -> None:
         """Move overdue items before every priority."""
@@ -67,54 +67,55 @@ class PriorityQueue(Generic[QueuedT]):
             item, since = next(iter(self._since.items()))
             if since > limit:
                 return
-            priority = self._priority_of[item]
-            self._insert(item, _OVERDUE, self.remove(item))
-            self._own_priorities[item] = priority
+            tokens = self._take_out(item)
+            del self._since[item]
+            self._insert(item, tokens)
 
     def wait_on(self, item: QueuedT) -> int:
         """Move an item that got a part of what it waits for behind all others of its priority.
 
         It counts no tokens now, and is not overdue. Returns the tokens that it counted."""
-        tokens = self.tokens_of(item)
-        if (own := self._own_priorities.get(item)) is not None:
-            self.remove(item)
-            self.add(item, own, 0)
-            return tokens
-        if tokens:
-            self.recount(item, 0)
-        self._groups[self._priority_of[item]].move_to_end(item)
+        tokens = self._take_out(item)
         self._since[item] = self._clock()
         self._since.move_to_end(item)
+        self._insert(item, 0)
         return tokens
 
     def recount(self, item: QueuedT, tokens: int) -> None:
-        priority = self._priority_of[item]
-        group = self._groups[priority]
-        change = tokens - group[item]
-        group[item] = tokens
-        self._group_tokens[priority] += change
-        self.num_tokens += change
+        priority = self._priority(item)
+        change = tokens - self._groups[priority][item]
+        self._groups[priority][item] = tokens
+        self._count(priority, change)
 
     def remove(self, item: QueuedT) -> int:
         """Remove an item. Returns the tokens that it counted."""
-        priority = self._priority_of.pop(item)
-        if self._since.pop(item, None) is None:
-            del self._own_priorities[item]
+        tokens = self._take_out(item)
+        del self._own_priority[item]
+        self._since.pop(item, None)
+        return tokens
+
+    def _priority(self, item: QueuedT) -> float:
+        return self._own_priority[item] if item in self._since else _OVERDUE
+
+    def _insert(self, item: QueuedT, tokens: int) -> None:
+        priority = self._priority(item)
+        if priority not in self._groups:
+            self._groups[priority] = OrderedDict()
+            insort(self._priorities, priority)
+        self._groups[priority][item] = tokens
+        self._count(priority, tokens)
+
+    def _take_out(self, item: QueuedT) -> int:
+        priority = self._priority(item)
         group = self._groups[priority]
         tokens = group.pop(item)
-        self._group_tokens[priority] -= tokens
-        self.num_tokens -= tokens
+        self._count(priority, -tokens)
         if not group:
             del self._groups[priority], self._group_tokens[priority]
             del self._priorities[bisect_left(self._priorities, priority)]
         return tokens
 
-    def _insert(self, item: QueuedT, priority: float, tokens: int) -> None:
-        if priority not in self._groups:
-            self._groups[priority] = OrderedDict()
-            insort(self._priorities, priority)
-        self._groups[priority][item] = tokens
-        self._priority_of[item] = priority
+    def _count(self, priority: float, tokens: int) -> None:
         self._group_tokens[priority] += tokens
         self.num_tokens += tokens
 

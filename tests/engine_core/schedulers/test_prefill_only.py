@@ -64,9 +64,7 @@ class Steps:
         batch = self.scheduler.schedule(None)
         if batch is None:
             return False
-        self.order.append(
-            [(job.message.id, row) for job, rows in batch.parts for row in rows.tolist()]
-        )
+        self.order.append([(job.message.id, row) for job, rows in batch.parts for row in rows])
         assert sum(batch.lens) == len(batch.tokens)
         self.works.append(batch.work)
         self.now += self.costs.seconds(batch.work)
