@@ -60,10 +60,12 @@ def _serve(config: EngineConfig) -> None:
     capacity = executor.start()
     if capacity.num_blocks:
         log.info("KV cache: %s tokens", f"{capacity.num_blocks * execution.block_size:,}")
-    core = EngineCore(config, workflow, capacity, executor, clients, preprocessor)
+    core = EngineCore(
+        config, workflow, capacity, executor, clients, preprocessor, on_beat=Heartbeat().beat
+    )
     gc.freeze()
     try:
-        core.run(on_beat=Heartbeat().beat)
+        core.run()
     finally:
         clients.close()
         executor.close()

@@ -59,7 +59,9 @@ class EngineCore:
         clients: ClientSocket,
         preprocessor: TokenizerThreads,
         clock: Callable[[], float] = time.monotonic,
+        on_beat: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_beat` is called with every heartbeat."""
         execution = config.execution
         self._info = workflow.engine_info(execution, capacity)
         self._last_stage = execution.num_stages - 1
@@ -74,8 +76,7 @@ class EngineCore:
         self._known_clients: set[bytes] = set()
         # The steps whose results have not come: the batch of each, and when it was submitted.
         self._in_flight: deque[tuple[Any, float]] = deque()
-        self._clock = clock
-        self._on_beat: Callable[[], None] = lambda: None
+        self._clock, self._on_beat = clock, on_beat
         # The stages of a pipeline wait for each other: their steps are submitted at once.
         self._pacer = Pacer() if execution.num_stages == 1 else None
         self._held_until = math.inf
@@ -88,10 +89,8 @@ class EngineCore:
         own: list[Pollable] = [executor.results, executor.losses, preprocessor.fileno()]
         self._sources = Sources([clients.arrivals, *own])
 
-    def run(self, on_beat: Callable[[], None]) -> None:
-        """Serve until a worker is lost and every open job has been failed: raises WorkerLostError.
-        `on_beat` is called with every heartbeat while the loop iterates."""
-        self._on_beat = on_beat
+    def run(self) -> None:
+        """Serve until a worker is lost. Raises WorkerLostError once every open job has failed."""
         try:
             while True:
                 self.iterate()

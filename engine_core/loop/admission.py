@@ -163,15 +163,6 @@ _TRUSTED = 0.1
 be short, or wait for a kernel to be compiled."""
 
 
-class _Step(NamedTuple):
-    """A step in flight, with the prompt tokens that left the queue with it. The rate includes it if
-    it is `measured`: other tokens kept waiting."""
-
-    submitted: float
-    tokens: int
-    measured: bool
-
-
 class QueueBound:
     """Refuses jobs whose expected wait is too long, by the rate at which prompt tokens leave the
     queue.
@@ -186,23 +177,25 @@ class QueueBound:
         self._model, self._max_seconds = model, max_seconds
         self._window = max(max_seconds or _WINDOW_WITHOUT_BOUND, _LEAST_WINDOW)
         self._tokens = self._seconds = 0.0
-        self._steps: deque[_Step] = deque()
+        # Steps in flight: when each was submitted, and the prompt tokens that left the queue with
+        # it. None if no others kept waiting: then it shows no rate.
+        self._steps: deque[tuple[float, int | None]] = deque()
         self._queued = 0  # prompt tokens, after the newest step
         self._last_finish = -math.inf
 
     def step_submitted(self, now: float, before: int, after: int) -> None:
         """Note a step, with the prompt tokens queued `before` and `after` it was scheduled."""
-        self._steps.append(_Step(now, before - after, after > 0 or self._queued > 0))
+        self._steps.append((now, before - after if after > 0 or self._queued > 0 else None))
         self._queued = after
 
     def step_finished(self, now: float) -> None:
         """Note that the oldest step in flight has finished."""
-        step = self._steps.popleft()
-        seconds = now - max(step.submitted, self._last_finish)
+        submitted, tokens = self._steps.popleft()
+        seconds = now - max(submitted, self._last_finish)
         self._last_finish = now
-        if step.measured:
+        if tokens is not None:
             kept = math.exp(-seconds / self._window)
-            self._tokens = self._tokens * kept + step.tokens
+            self._tokens = self._tokens * kept + tokens
             self._seconds = self._seconds * kept + seconds
 
     def expected_wait(self, tokens: int) -> float:

@@ -24,6 +24,7 @@ from engine_core.schedulers.prefixes import (
     PromptsInProgress,
     Resumed,
     cached_prefix,
+    claim_from_cache,
     share_computed,
     share_text,
 )
@@ -109,7 +110,7 @@ class DecoderScheduler:
     def abort(self, job: Job, row: int | None = None) -> int:
         if row is None:
             return sum(map(self._end, self._rows.close(job)))
-        return 0 if (request := self._rows.find(job.key, row)) is None else self._end(request)
+        return 0 if (request := self._rows.find(job, row)) is None else self._end(request)
 
     def reset_cache(self) -> None:
         self.kv.reset()
@@ -302,7 +303,10 @@ class DecoderScheduler:
 
     def _begin(self, queue: RequestQueue, batch: DecodeBatch, request: Request) -> bool:
         """Give a waiting request a slot and its known tokens' blocks. False if too few are free."""
-        if (claim := queue.claim(request)) is None:
+        found = cached_prefix(self.kv, request)
+        if not queue.has_room(request, found):
+            return False
+        if (claim := claim_from_cache(self.kv, request, found)) is None:
             return False
         self._running.begin(request, claim.start)
         batch.inits.append(request.slot_init())
@@ -346,7 +350,7 @@ class DecoderScheduler:
         elif request in self._in_progress:
             self._in_progress.promote(request)
         else:
-            self._waiting.large.remove(request)
+            self._waiting.of(request).remove(request)
             self._waiting.small.append(request)
         request.kind = JobKind.SMALL
 

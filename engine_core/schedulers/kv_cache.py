@@ -108,7 +108,6 @@ class KVCacheManager:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._secret = secrets.token_bytes(32)
-        self._unsalted = self._root(b"")
         self._references = [0] * num_blocks
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
@@ -148,11 +147,7 @@ class KVCacheManager:
         """The hash of all before block number `index` of a sequence with these `hashes`."""
         if index:
             return hashes[index - 1]
-        return self._root(salt) if salt else self._unsalted
-
-    def _root(self, salt: bytes) -> BlockHash:
-        """The parent of a first block. The salt is hashed by itself: else tokens could pass for a
-        part of it."""
+        # By itself: else tokens could pass for a part of the salt.
         return hashlib.blake2b(salt, key=self._secret, digest_size=_DIGEST_BYTES).digest()
 
     def match(self, hashes: Iterable[BlockHash]) -> list[int]:

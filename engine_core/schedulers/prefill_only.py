@@ -163,7 +163,9 @@ class RowPacker:
 
     @property
     def work(self) -> StepWork:
-        return encode_work(self._lens()) if self._parts else StepWork(0)
+        parts = [(self._rows[job].lens, own) for job, own in self._parts]
+        works = [encode_work(lens[own.start : own.stop]) for lens, own in parts]
+        return StepWork(sum(work.tokens for work in works), sum(work.attended for work in works))
 
     def _is_over(self) -> bool:
         return self.left <= 0 or self._misfits == _MOST_MISFITS
@@ -192,15 +194,17 @@ class RowPacker:
         unpooled = [job.message.tokenization.unpooled for job in jobs]
         tokens: list[npt.NDArray[np.int32]] = []
         types: list[npt.NDArray[np.uint8]] = []
+        lens: list[npt.NDArray[np.int32]] = []
         for job, own in self._parts:
             rows = self._rows[job]
+            lens.append(rows.lens[own.start : own.stop])
             first, last = rows.offsets[own.start], rows.offsets[own.stop]
             tokens.append(rows.tokens[first:last])
             types.append(rows.token_types[first:last])
         return EncodeBatch(
             step=step,
             tokens=np.concatenate(tokens),
-            lens=self._lens(),
+            lens=np.concatenate(lens),
             token_types=_token_types(types, tokens),
             parts=self._parts,
             token_states=self._of_rows(list(map(requests_token_states, jobs)), np.uint8),
@@ -212,10 +216,6 @@ class RowPacker:
         if not any(of_jobs):
             return np.empty(0, dtype)
         return np.repeat(np.array(of_jobs, dtype), [len(rows) for _, rows in self._parts])
-
-    def _lens(self) -> npt.NDArray[np.int32]:
-        rows = self._rows
-        return np.concatenate([rows[job].lens[own.start : own.stop] for job, own in self._parts])
 
 
 def _token_types(
@@ -418,7 +418,7 @@ class PrefillOnlyScheduler:
         if rows.num_left == 0:
             self._leave(job, rows)
         elif job.is_batch:
-            self._waiting_batch.recount(job, 0)
+            self._waiting_batch.begun(job)
         else:
             self._waiting.wait_on(job)
 

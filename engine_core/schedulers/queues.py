@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from engine_core.loop.jobs import JobKind
 from engine_core.messages import NO_KEY
 from engine_core.schedulers.kv_cache import KVCacheManager, common_tokens
-from engine_core.schedulers.prefixes import LEAST_SHARED, Claim, cached_prefix, claim_from_cache
+from engine_core.schedulers.prefixes import LEAST_SHARED, CachedPrefix
 from engine_core.schedulers.prompt_budget import efficient_tokens
 from engine_core.schedulers.request import Request, Status
 from engine_core.schedulers.waiting import WaitingQueue
@@ -19,10 +19,6 @@ computed, and ends come in bursts. With 32 slots it fills steps to 96 % in place
 
 class RequestQueue(WaitingQueue[Request]):
     """API keys take turns, each by priority and age."""
-
-    def __init__(self, kv: KVCacheManager, max_wait: float, clock: Callable[[], float]) -> None:
-        super().__init__(max_wait, clock)
-        self._kv = kv
 
     def append(self, request: Request) -> None:
         message = request.job.message
@@ -53,9 +49,10 @@ class RequestQueue(WaitingQueue[Request]):
         self.given(request, len(request.tokens))
         self.remove(request)
 
-    def claim(self, request: Request) -> Claim | None:
-        """Take the blocks with which a request begins. None if too few are free."""
-        return claim_from_cache(self._kv, request, cached_prefix(self._kv, request))
+    def has_room(self, request: Request, found: CachedPrefix) -> bool:
+        """True if a request may begin as soon as its own blocks are free, but for those `found`."""
+        del request, found
+        return True
 
 
 class BatchQueue(RequestQueue):
@@ -70,7 +67,8 @@ class BatchQueue(RequestQueue):
     def __init__(
         self, kv: KVCacheManager, config: ExecutionConfig, clock: Callable[[], float]
     ) -> None:
-        super().__init__(kv, math.inf, clock)
+        super().__init__(math.inf, clock)
+        self._kv = kv
         self._max_running, self._step_tokens = config.max_running, efficient_tokens(config)
         self._rows = self._row_tokens = 0  # all that came: rows, and tokens to compute for them
         self._newest: Request | None = None
@@ -88,13 +86,11 @@ class BatchQueue(RequestQueue):
     def put_back(self, request: Request, shared: int) -> None:
         self.put_first(request, len(request.tokens) - shared)
 
-    def claim(self, request: Request) -> Claim | None:
-        found = cached_prefix(self._kv, request)
-        if self._expected:
-            needed = self._expected_blocks(request) - self._kv.num_held(found.blocks)
-            if self._kv.num_free < self._growth + needed:
-                return None
-        return claim_from_cache(self._kv, request, found)
+    def has_room(self, request: Request, found: CachedPrefix) -> bool:
+        if not self._expected:
+            return True
+        needed = self._expected_blocks(request) - self._kv.num_held(found.blocks)
+        return self._kv.num_free >= self._growth + needed
 
     def quota(self, decode_rows: int, micro_batches: int) -> int:
         """The most prompt tokens of a step beside `decode_rows`.
@@ -154,10 +150,10 @@ class WaitingRequests:
         self, kv: KVCacheManager, config: ExecutionConfig, clock: Callable[[], float]
     ) -> None:
         self._kv = kv
-        self.small = RequestQueue(kv, config.max_priority_wait, clock)
-        self.large = RequestQueue(kv, config.max_priority_wait, clock)
+        self.small = RequestQueue(config.max_priority_wait, clock)
         self.batch = BatchQueue(kv, config, clock)
-        self.queues: tuple[RequestQueue, ...] = (self.small, self.large, self.batch)
+        large = RequestQueue(config.max_priority_wait, clock)
+        self.queues: tuple[RequestQueue, ...] = (self.small, large, self.batch)
         """By `JobKind`."""
 
     def __len__(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from engine_core.loop.jobs import Job, JobKey, JobKind
+from engine_core.loop.jobs import Job, JobKind
 from engine_core.messages import KeyShare
 from engine_core.schedulers.request import Request
 from engine_core.schedulers.short_steps import REMEMBERED
@@ -52,7 +52,7 @@ class RowShares:
     def __init__(self, slots: int, clock: Callable[[], float]) -> None:
         self._slots, self._clock = slots, clock
         self._of_a_job = max(1, slots // _JOBS_AT_LEAST)
-        self._jobs: dict[JobKey, _JobRows] = {}
+        self._jobs: dict[Job, _JobRows] = {}
         self._keys: dict[int, _KeyRows] = {}
         # Keys whose last job has ended, and when: they may come back, and find no slots.
         self._absent: dict[_KeyRows, float] = {}
@@ -64,20 +64,20 @@ class RowShares:
         """Make the first rows of a new job."""
         key = self._key_rows(job.message.key)
         key.jobs += 1
-        state = self._jobs[job.key] = _JobRows(job, key, iter(rows))
+        state = self._jobs[job] = _JobRows(job, key, iter(rows))
         self.num_jobs[job.kind] += 1
         made: list[Request] = []
-        while len(made) < job.share and (request := self._make(job, state)) is not None:
+        while len(made) < job.share and (request := self._make(state)) is not None:
             made.append(request)
         return made
 
-    def find(self, job: JobKey, row: int) -> Request | None:
+    def find(self, job: Job, row: int) -> Request | None:
         state = self._jobs.get(job)
         return None if state is None else state.open.get(row)
 
     def close(self, job: Job) -> list[Request]:
         """Forget a job that has ended. Returns its open rows."""
-        state = self._jobs.pop(job.key, None)
+        state = self._jobs.pop(job, None)
         if state is None:
             return []
         if not job.is_batch:
@@ -89,7 +89,7 @@ class RowShares:
         """Note that a row has ended. Returns a large row that is small from now on, and a new row,
         if there are."""
         job = request.job
-        state = self._jobs.get(job.key)
+        state = self._jobs.get(job)
         if state is None:
             return None, None
         del state.open[request.row]
@@ -99,21 +99,21 @@ class RowShares:
         elif not job.is_batch:
             state.key.small -= 1
             promoted = self._promote(state)
-        made = self._make(job, state)
+        made = self._make(state)
         if not state.open:
-            del self._jobs[job.key]
+            del self._jobs[job]
             self._left(state)
         return promoted, made
 
-    def _make(self, job: Job, state: _JobRows) -> Request | None:
+    def _make(self, state: _JobRows) -> Request | None:
         request = next(state.unmade, None)
         if request is None:
             return None
-        if not job.is_batch:
+        if not state.job.is_batch:
             if self._has_room(state):
                 state.key.small += 1
             else:
-                self._turn(job, JobKind.LARGE)
+                self._turn(state.job, JobKind.LARGE)
                 request.kind = JobKind.LARGE
                 state.large[request] = state.key.lacking[state] = None
         state.open[request.row] = request

@@ -75,17 +75,25 @@ class PriorityQueue(Generic[QueuedT]):
         """Move an item that got a part of what it waits for behind all others of its priority.
 
         It counts no tokens now, and is not overdue. Returns the tokens that it counted."""
-        tokens = self._take_out(item)
-        self._since[item] = self._clock()
-        self._since.move_to_end(item)
-        self._insert(item, 0)
+        tokens = self.begun(item)
+        if item in self._since:
+            self._groups[self._own_priority[item]].move_to_end(item)
+            self._since.move_to_end(item)
+            self._since[item] = self._clock()
+        else:
+            self._take_out(item)
+            self._since[item] = self._clock()
+            self._insert(item, 0)
         return tokens
 
-    def recount(self, item: QueuedT, tokens: int) -> None:
+    def begun(self, item: QueuedT) -> int:
+        """Count no tokens of an item from now on. Returns those that it counted."""
         priority = self._priority(item)
-        change = tokens - self._groups[priority][item]
-        self._groups[priority][item] = tokens
-        self._count(priority, change)
+        group = self._groups[priority]
+        if tokens := group[item]:
+            group[item] = 0
+            self._count(priority, -tokens)
+        return tokens
 
     def remove(self, item: QueuedT) -> int:
         """Remove an item. Returns the tokens that it counted."""

@@ -200,7 +200,7 @@ def test_a_lost_worker_fails_every_open_job_before_the_loop_ends(decoder: Engine
         decoder.iterate()
     decoder.executor.lost = True
     with pytest.raises(WorkerLostError):
-        decoder.core.run(on_beat=lambda: None)
+        decoder.core.run()
     assert Ledger(decoder).failed[1].code == Ledger(decoder, B).failed[1].code == "engine_dead"
 
 
