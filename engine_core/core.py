@@ -7,12 +7,14 @@ waits in one poller if nothing is ready. One thread, no locks; no send blocks.
 """
 
 import math
+import select
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import zmq
 
 from engine_core.config import EngineConfig
 from engine_core.executor.stage_link import (
@@ -27,7 +29,7 @@ from engine_core.loop.jobs import Job, JobKey
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.pace import Pacer
 from engine_core.loop.reports import Statistics, Tracer
-from engine_core.loop.transport import ClientSocket, Pollable, Sources
+from engine_core.loop.transport import ClientSocket, Pollable
 from engine_core.messages import (
     Abort,
     EncodeJob,
@@ -87,7 +89,10 @@ class EngineCore:
         )
         self._next_check, self._checks = 0.0, 0
         own: list[Pollable] = [executor.results, executor.losses, preprocessor.fileno()]
-        self._sources = Sources([clients.arrivals, *own])
+        self._sources = [clients.arrivals, *own]
+        self._poller = zmq.Poller()
+        for source in self._sources:
+            self._poller.register(source, zmq.POLLIN)
 
     def run(self) -> None:
         """Serve until a worker is lost. Raises WorkerLostError once every open job has failed."""
@@ -171,13 +176,15 @@ class EngineCore:
                 self._client_gone(client)
 
     def _wait(self) -> None:
-        ready = self._sources.ready()
+        ready = dict(self._poller.poll(0))
         if self._executor.losses in ready:
             self._executor.raise_lost()
         if ready:
             return
         timeout = min(self._next_check, self._held_until) - self._clock()
-        self._sources.wait(max(0.0, timeout))
+        # ZMQ's poller counts in milliseconds. Its descriptors are edge-triggered: they become
+        # readable for everything that arrives after the poll.
+        select.select(self._sources, [], [], max(0.0, timeout))
 
     def _receive(self) -> None:
         until = min(self._clock() + _RECEIVE_SECONDS, self._held_until)
@@ -247,10 +254,10 @@ class EngineCore:
 
     def _abort(self, key: JobKey) -> None:
         """End a job silently: its client is gone, or no longer wants it. `Scheduler.abort` releases
-        its slots and KV blocks at once, `Outbox.abort` its budget."""
+        its slots and KV blocks at once, `Outbox.end` its budget."""
         if (job := self._jobs.get(key)) is not None:
             self._scheduler.abort(job)
-            self._outbox.abort(job)
+            self._outbox.end(job)
 
     def _job_ended(self, job: Job) -> None:
         del self._jobs[job.key]

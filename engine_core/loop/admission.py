@@ -31,16 +31,11 @@ def job_size(message: GenerateJob | EncodeJob) -> JobSize:
     items = len(message.texts) + len(message.ids)
     if isinstance(message, GenerateJob):
         return JobSize(items * message.n, sent, sent * message.n)
-    return JobSize(items, sent, sent + _query_bytes(message.query, items))
-
-
-def _query_bytes(query: str | list[str] | None, items: int) -> int:
-    """Bytes of queries: one counts for every pair that it is part of."""
-    if query is None:
-        return 0
+    # A query counts for every pair that it is part of.
+    query, pairs = message.query or [], 1
     if isinstance(query, str):
-        return len(query.encode()) * items
-    return sum(len(text.encode()) for text in query)
+        query, pairs = [query], items
+    return JobSize(items, sent, sent + pairs * sum(len(text.encode()) for text in query))
 
 
 _JOBS_AT_LEAST, _KEYS_AT_LEAST = 8, 2

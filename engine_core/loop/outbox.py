@@ -52,7 +52,7 @@ class Outbox:
         """The job's terminal message, for all rows that have not ended."""
         if not job.ended:
             self.refuse(job.client, job.message.id, refusal)
-            self._end(job)
+            self.end(job)
 
     def fail_not_finite(self, job: Job) -> None:
         """A row of the job came back with NaN or infinite values: it fails whole."""
@@ -68,14 +68,9 @@ class Outbox:
         """Count rows of a job that have ended. The last one ends the job."""
         job.open_rows -= rows
         if job.open_rows == 0:
-            self._end(job)
+            self.end(job)
         elif rows:
             self._on_rows(job)
-
-    def abort(self, job: Job) -> None:
-        """End a job silently: its client is gone, or no longer wants it."""
-        if not job.ended:
-            self._end(job)
 
     def take(self) -> ItemsView[bytes, Outputs]:
         """Everything gathered since the last call, by client."""
@@ -85,6 +80,7 @@ class Outbox:
     def _report_timing(self, outputs: Outputs, job: Job) -> None:
         outputs.timings.append(job.moments.report(job.message.id, self._clock()))
 
-    def _end(self, job: Job) -> None:
+    def end(self, job: Job) -> None:
+        """End a job, silently if nothing is sent before: its client is gone or does not want it."""
         job.ended = True
         self._on_end(job)

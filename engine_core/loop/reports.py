@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -39,14 +39,13 @@ class StepWork(NamedTuple):
 
 @dataclass(slots=True)
 class _Submitted:
-    """A step that `unreported` stages have yet to report, with the others' `times` by stage.
+    """A step that some stages have yet to report, with the others' `times` by stage.
     `continued`: there was a job ever since the step before it was submitted."""
 
     step: StepInput
     work: StepWork
     continued: bool
-    times: list[StepTimes]
-    unreported: int
+    times: dict[int, StepTimes] = field(default_factory=dict[int, StepTimes])
 
 
 class Tracer:
@@ -129,9 +128,8 @@ class Statistics:
 
     def step_submitted(self, step: StepInput, work: StepWork) -> None:
         continued, self._drained = not self._drained, False
-        counted, num_stages = self._counted, len(self._ends)
-        unknown = [StepTimes()] * num_stages
-        self._steps[step.step] = _Submitted(step, work, continued, unknown, num_stages)
+        counted = self._counted
+        self._steps[step.step] = _Submitted(step, work, continued)
         counted.steps += 1
         counted.step_tokens += work.tokens
         counted.step_sizes[bisect_left(STEP_SIZES, work.tokens)] += 1
@@ -148,11 +146,11 @@ class Statistics:
             counter.idle_s += max(times.start_us - end, 0) / 1e6
         self._ends[stage] = times.end_us
         step.times[stage] = times
-        step.unreported -= 1
-        if not step.unreported:
+        if len(step.times) == len(self._ends):
             del self._steps[number]
-            self._observe(step.work, max(times.busy_us for times in step.times) / 1e6)
-            self._tracer.record(step.step, step.times, continued=step.continued)
+            by_stage = [step.times[stage] for stage in range(len(self._ends))]
+            self._observe(step.work, max(times.busy_us for times in by_stage) / 1e6)
+            self._tracer.record(step.step, by_stage, continued=step.continued)
 
     def step_finished(self, now: float) -> None:
         """Note that the results of a step have come."""

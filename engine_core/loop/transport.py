@@ -1,8 +1,7 @@
 """Sockets between processes: ZMQ over ipc, one msgpack message a frame."""
 
 import asyncio
-import select
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 import msgspec
@@ -29,28 +28,6 @@ def open_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     router.linger = router.hwm = 0
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     return router
-
-
-class Sources:
-    """The sources that the loop waits for, in one poller."""
-
-    def __init__(self, sources: Sequence[Pollable]) -> None:
-        self._sources = sources
-        self._poller = zmq.Poller()
-        for source in sources:
-            self._poller.register(source, zmq.POLLIN)
-
-    def ready(self) -> dict[Pollable, int]:
-        """The sources that are readable now."""
-        return dict(self._poller.poll(0))
-
-    def wait(self, seconds: float) -> None:
-        """Return when one becomes readable after `ready`, or after so many seconds.
-
-        ZMQ's poller counts in milliseconds. Its descriptors are edge-triggered: they become
-        readable for everything that arrives after the poll.
-        """
-        select.select(self._sources, [], [], seconds)
 
 
 class AsyncDealer:

@@ -139,23 +139,22 @@ class DecodeBatch:
 
 @dataclass(slots=True, eq=False)
 class EncodeBatch:
-    """One step's rows of prefill-only jobs, in flat arrays. Arrays of zeros alone are empty.
+    """One step's rows of prefill-only jobs.
 
-    tokens         int32[T]
-    lens           int32[R]
-    token_types    uint8[T]
-    parts          the rows' jobs, each with the numbers of its rows, in batch order
-    token_states   uint8[R], 1 for rows whose token states are requested
-    unpooled_lens  int32[R], how many first tokens of each row are not pooled
+    message       the message for all stages
+    lens          int32[R]
+    parts         the rows' jobs, each with the numbers of its rows, in batch order
+    token_states  uint8[R], 1 for rows whose token states are requested. Empty if none are
     """
 
-    step: int
-    tokens: npt.NDArray[np.int32]
+    message: EncodeStep
     lens: npt.NDArray[np.int32]
-    token_types: npt.NDArray[np.uint8]
     parts: list[tuple[Job, range]]
     token_states: npt.NDArray[np.uint8]
-    unpooled_lens: npt.NDArray[np.int32]
+
+    @property
+    def step(self) -> int:
+        return self.message.step
 
     @property
     def work(self) -> StepWork:
@@ -165,21 +164,6 @@ class EncodeBatch:
     def begun(self) -> list[Job]:
         """The jobs of which the step computes rows."""
         return [job for job, _ in self.parts]
-
-    @property
-    def num_states(self) -> npt.NDArray[np.int32]:
-        """How many token states each row gets: int32[R]."""
-        return self.lens * self.token_states if len(self.token_states) else np.zeros_like(self.lens)
-
-    def message(self) -> EncodeStep:
-        return EncodeStep(
-            step=self.step,
-            tokens=self.tokens.tobytes(),
-            query_lens=self.lens.tobytes(),
-            token_types=self.token_types.tobytes(),
-            token_states=self.token_states.tobytes(),
-            unpooled_lens=self.unpooled_lens.tobytes(),
-        )
 
 
 def encode_work(lens: npt.NDArray[np.int32]) -> StepWork:

@@ -66,7 +66,7 @@ class CostModel:
         self.coefficients = self._start = start
         self._factors = [1.0] * 4  # the coefficients, in units of `start`
         # Apart, so that hours of decoding do not outweigh what prompts have shown.
-        self._prompts, self._decodes = _Equations(), _Equations()
+        self._prompts, self._decodes = _no_equations(), _no_equations()
         self._deviation = 0.0
         self.measured = False
         """True after the first observed step."""
@@ -103,7 +103,7 @@ class CostModel:
         x = [c * value / seconds for c, value in zip(start, values, strict=True)]
         error = sum(f * value for f, value in zip(self._factors, x, strict=True)) - 1.0
         equations = self._prompts if work.attended else self._decodes
-        equations.add(x, self._weight(abs(error)))
+        _add_step(equations, x, self._weight(abs(error)))
         self._solve()
         self.coefficients = Coefficients(
             *(c * factor for c, factor in zip(start, self._factors, strict=True))
@@ -121,7 +121,7 @@ class CostModel:
         """Improve the factors by coordinate descent, none below `_LEAST_FACTOR`. Few sweeps do,
         because the next step continues them."""
         factors, anchors = self._factors, tuple(self._factors)
-        both = zip(self._prompts.rows, self._decodes.rows, strict=True)
+        both = zip(self._prompts, self._decodes, strict=True)
         rows = [[p + d for p, d in zip(*pair, strict=True)] for pair in both]
         for _ in range(_SWEEPS):
             for index, row in enumerate(rows):
@@ -131,16 +131,14 @@ class CostModel:
                 factors[index] = max(_LEAST_FACTOR, wanted / (own + _STAY))
 
 
-class _Equations:
-    """The normal equations of Σ weight · (x · factors - 1)² over steps, rows of [x xᵀ | x].
+def _no_equations() -> list[list[float]]:
+    """The normal equations of Σ weight · (x · factors - 1)² over no step, rows of [x xᵀ | x]."""
+    return [[0.0] * 5 for _ in range(4)]
 
-    The weight of a step falls with each later one."""
 
-    def __init__(self) -> None:
-        self.rows = [[0.0] * 5 for _ in range(4)]
-
-    def add(self, x: list[float], weight: float) -> None:
-        for row, value in zip(self.rows, x, strict=True):
-            weighted = weight * value
-            terms = zip(row, (*x, 1.0), strict=True)
-            row[:] = [_FORGET * known + weighted * term for known, term in terms]
+def _add_step(rows: list[list[float]], x: list[float], weight: float) -> None:
+    """Add a step to the equations. The weights of those before fall."""
+    for row, value in zip(rows, x, strict=True):
+        weighted = weight * value
+        terms = zip(row, (*x, 1.0), strict=True)
+        row[:] = [_FORGET * known + weighted * term for known, term in terms]

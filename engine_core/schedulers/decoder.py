@@ -31,12 +31,17 @@ from engine_core.schedulers.prefixes import (
 from engine_core.schedulers.prompt_budget import PromptBudget, StepTime
 from engine_core.schedulers.queues import RequestQueue, RunningRequests, WaitingRequests
 from engine_core.schedulers.request import Request, Status
-from engine_core.schedulers.results import confirm_rows, fail_off_grammar, num_sampled
+from engine_core.schedulers.results import (
+    confirm_encoded_rows,
+    confirm_rows,
+    fail_off_grammar,
+    num_sampled,
+)
 from engine_core.schedulers.row_shares import RowShares
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from engine_core.schedulers.short_steps import ShortSteps
 from workers.contract.config import ExecutionConfig
-from workers.contract.messages import DecodeStep, StepMask
+from workers.contract.messages import DecodeStep, GenerateOutput, StepMask
 
 _MOST_HELD = 128
 """Requests of a kind that a step looks at in vain: thousands may wait for one prompt."""
@@ -143,7 +148,7 @@ class DecoderScheduler:
         return self._micro_batches.depth
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        if self._is_pipeline or self._short_steps.present:
+        if self._is_pipeline or self._short_steps.traffic.gives_way:
             self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
@@ -165,17 +170,17 @@ class DecoderScheduler:
 
     def update(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> None:
         self._share(batch)
-        for request in self._confirm(batch, output, outbox):
+        if isinstance(output, GenerateOutput):
+            self._counted.generated_tokens += num_sampled(batch)
+            over = confirm_rows(batch, output, self.kv, outbox)
+        else:
+            over = confirm_encoded_rows(batch, output, outbox)
+        for request in over:
             if request.kind is JobKind.BATCH:
                 self._waiting.batch.finished(request)
             self._end(request)
             if request.job.ended:
                 self.abort(request.job)
-
-    def _confirm(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> Iterator[Request]:
-        """Apply a step's results to its requests. Yields the requests that are over."""
-        self._counted.generated_tokens += num_sampled(batch)
-        return confirm_rows(batch, output, self.kv, outbox)
 
     def _share(self, batch: DecodeBatch) -> None:
         """Let others copy the prompts of a step, and resume requests that waited for them."""

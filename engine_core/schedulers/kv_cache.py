@@ -181,7 +181,11 @@ class KVCacheManager:
         """Return blocks with one reference each and no content. None if too few are free."""
         if count > len(self._free):
             return None
-        return [self._pop_free() for _ in range(count)]
+        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for block in blocks:
+            self._forget(block)
+            self._references[block] = 1
+        return blocks
 
     def register(self, block: int, block_hash: BlockHash) -> None:
         """`block` holds (or, in stream order, will hold) the content of `block_hash`.
@@ -208,12 +212,6 @@ class KVCacheManager:
         self._least_free = len(self._free)
         for block in self._free:
             self._forget(block)
-
-    def _pop_free(self) -> int:
-        block, _ = self._free.popitem(last=False)
-        self._forget(block)
-        self._references[block] = 1
-        return block
 
     def _forget(self, block: int) -> None:
         self.children.forget(block)

@@ -23,7 +23,7 @@ from engine_core.schedulers.cost_model import CostModel, starting_coefficients
 from engine_core.schedulers.prompt_budget import StepTime, efficient_tokens
 from engine_core.schedulers.results import EncodeOutput, answer_jobs, requests_token_states
 from engine_core.schedulers.short_steps import STEP_SECONDS, UNLIMITED, OnlineTraffic
-from engine_core.schedulers.waiting import KeyQueue, PriorityQueue, WaitingQueue
+from engine_core.schedulers.waiting import PriorityQueue, WaitingQueue
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import EncodeStep
 
@@ -104,7 +104,7 @@ class RowPacker:
         self._rows = rows
         self._parts: list[tuple[Job, range]] = []
 
-    def fill(self, queues: Sequence[KeyQueue[Job]]) -> None:
+    def fill(self, queues: Sequence[PriorityQueue[Job]]) -> None:
         """Give every key the budget left by its weight, then the remainder to the first."""
         if len(queues) > 1:
             whole, total = self.left, sum(queue.key.weight for queue in queues)
@@ -128,8 +128,8 @@ class RowPacker:
                 return
             self._add_rows(job, self._rows[job], self.left)
 
-    def _fill_from(self, queue: KeyQueue[Job]) -> None:
-        groups = queue.items.groups()
+    def _fill_from(self, queue: PriorityQueue[Job]) -> None:
+        groups = queue.groups()
         large = None if self._has_large else self._large_behind_small(groups)
         if large is not None:
             small, *groups = groups
@@ -201,15 +201,17 @@ class RowPacker:
             first, last = rows.offsets[own.start], rows.offsets[own.stop]
             tokens.append(rows.tokens[first:last])
             types.append(rows.token_types[first:last])
-        return EncodeBatch(
+        query_lens = np.concatenate(lens)
+        token_states = self._of_rows(list(map(requests_token_states, jobs)), np.uint8)
+        message = EncodeStep(
             step=step,
-            tokens=np.concatenate(tokens),
-            lens=np.concatenate(lens),
+            tokens=np.concatenate(tokens).tobytes(),
+            query_lens=query_lens.tobytes(),
             token_types=_token_types(types, tokens),
-            parts=self._parts,
-            token_states=self._of_rows(list(map(requests_token_states, jobs)), np.uint8),
-            unpooled_lens=self._of_rows(unpooled, np.int32),
+            token_states=token_states.tobytes(),
+            unpooled_lens=self._of_rows(unpooled, np.int32).tobytes(),
         )
+        return EncodeBatch(message, query_lens, self._parts, token_states)
 
     def _of_rows(self, of_jobs: list[int], dtype: type[IntT]) -> npt.NDArray[IntT]:
         """Repeat the number of each job for its rows. Empty if all are 0."""
@@ -218,14 +220,12 @@ class RowPacker:
         return np.repeat(np.array(of_jobs, dtype), [len(rows) for _, rows in self._parts])
 
 
-def _token_types(
-    types: list[npt.NDArray[np.uint8]], tokens: list[npt.NDArray[np.int32]]
-) -> npt.NDArray[np.uint8]:
+def _token_types(types: list[npt.NDArray[np.uint8]], tokens: list[npt.NDArray[np.int32]]) -> bytes:
     """Join the token types of a step's parts, of which some have none. Empty if none has any."""
     if not any(map(len, types)):
-        return np.empty(0, np.uint8)
+        return b""
     pairs = zip(types, tokens, strict=True)
-    return np.concatenate([t if len(t) else np.zeros(len(ids), np.uint8) for t, ids in pairs])
+    return b"".join([own.tobytes() or bytes(len(ids)) for own, ids in pairs])
 
 
 class StepBudget:
@@ -398,7 +398,7 @@ class PrefillOnlyScheduler:
         return True
 
     def build(self, batch: EncodeBatch) -> EncodeStep:
-        return batch.message()
+        return batch.message
 
     def masks(self, outbox: Outbox) -> tuple[()]:
         return ()  # nothing is sampled

@@ -184,8 +184,11 @@ class PromptsInProgress:
         is_stranger = request.job is not leader.job and not both_batch
         if is_stranger and request.has_waited:
             return False
-        saved = shared - cached_prefix(self._kv, request).length
-        if saved < self._least_saved(request, is_stranger=is_stranger):
+        # A batch loses nothing by waiting.
+        least = LEAST_COPIED if request.job.is_batch else LEAST_SHARED
+        if is_stranger:
+            least = max(LEAST_SHARED, self._fixed_tokens())
+        if shared - cached_prefix(self._kv, request).length < least:
             return False
         self._wait(request, leader, shared)
         if is_stranger:
@@ -207,10 +210,9 @@ class PromptsInProgress:
         """Note that a running request is computed up to `stop`. Yields the requests that waited
         for no more, the last one first."""
         if stop >= request.resident_from:
-            yield from self.leave(request)
-            return
+            return self.leave(request)
         waiting = self._waiting.get(request, {})
-        yield from self._released([each for each, shared in waiting.items() if shared <= stop])
+        return self._released([each for each, shared in waiting.items() if shared <= stop])
 
     def step_over(self, step: int) -> Iterator[Resumed]:
         """Note that a step is computed. Yields the requests that waited only for that."""
@@ -262,9 +264,3 @@ class PromptsInProgress:
         if scope is not None and scope == scope_of(leader.job):
             return common
         return common - common % self._kv.block_size
-
-    def _least_saved(self, request: Request, *, is_stranger: bool) -> float:
-        """Tokens that are worth waiting for. A batch loses nothing by it."""
-        if is_stranger:
-            return max(LEAST_SHARED, self._fixed_tokens())
-        return LEAST_COPIED if request.job.is_batch else LEAST_SHARED

@@ -156,7 +156,8 @@ def answer_jobs(batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> Ite
     vectors = _vectors_by_row(output, len(batch.lens))
     states = None
     if isinstance(output, EmbedOutput) and len(batch.token_states):
-        states = _Vectors(output.states, len(batch.lens), batch.num_states)
+        counts = batch.lens * batch.token_states
+        states = _Vectors(output.states, len(batch.lens), counts)
     first = 0
     for job, rows in batch.parts:
         last = first + len(rows)

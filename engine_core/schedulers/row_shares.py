@@ -66,10 +66,8 @@ class RowShares:
         key.jobs += 1
         state = self._jobs[job] = _JobRows(job, key, iter(rows))
         self.num_jobs[job.kind] += 1
-        made: list[Request] = []
-        while len(made) < job.share and (request := self._make(state)) is not None:
-            made.append(request)
-        return made
+        most = min(job.share, job.num_rows)
+        return [made for _ in range(most) if (made := self._make(state)) is not None]
 
     def find(self, job: Job, row: int) -> Request | None:
         state = self._jobs.get(job)

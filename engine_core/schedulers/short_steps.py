@@ -39,12 +39,19 @@ class OnlineTraffic:
         self._present, self._clock = present, clock
         self._last = [-math.inf] * len(JobKind)
 
+    @property
+    def gives_way(self) -> bool:
+        """True if there is anything that gives way."""
+        return any(self._present[JobKind.LARGE :])
+
     def seen(self, kind: JobKind) -> None:
         """Note that a job of this kind has been there until now."""
         self._last[kind] = self._clock()
 
     def first_limited(self) -> int:
         """The first kind that is present and gives way to one before it, or `UNLIMITED`."""
+        if not self.gives_way:
+            return UNLIMITED
         since = self._clock() - REMEMBERED
         online = False
         for kind in JobKind:
@@ -73,23 +80,18 @@ class ShortSteps:
         clock: Callable[[], float],
     ) -> None:
         """`num_jobs` counts the jobs of each kind."""
-        self._running, self._waiting, self._num_jobs = running, waiting, num_jobs
+        self._running, self._waiting = running, waiting
         self._costs, self._step_time = step_time.cost_model, step_time
         self._least_rows = max(1, config.max_running // _LEAST_SHARE)
         self.traffic = OnlineTraffic(num_jobs, clock)
         self._first_limited: int = UNLIMITED
 
     @property
-    def present(self) -> bool:
-        """True if there are jobs that give way."""
-        return any(self._num_jobs[JobKind.LARGE :])
-
-    @property
     def limited(self) -> bool:
         return self._first_limited != UNLIMITED
 
     def decide(self) -> None:
-        self._first_limited = self.traffic.first_limited() if self.present else UNLIMITED
+        self._first_limited = self.traffic.first_limited()
 
     def gives_way(self, request: Request) -> bool:
         """True if the next step limits the prompt of a request."""

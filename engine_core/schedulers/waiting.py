@@ -8,10 +8,10 @@ import sys
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
 from engine_core.loop.fair_queue import KeyTurns
-from engine_core.messages import KeyShare
+from engine_core.messages import NO_KEY, KeyShare
 
 QueuedT = TypeVar("QueuedT", bound=Hashable)
 
@@ -27,7 +27,9 @@ class PriorityQueue(Generic[QueuedT]):
     Adding and removing cost a look-up wherever an item stands; sums are kept.
     """
 
-    def __init__(self, max_wait: float, clock: Callable[[], float]) -> None:
+    def __init__(self, max_wait: float, clock: Callable[[], float], key: KeyShare = NO_KEY) -> None:
+        """All items are of `key`."""
+        self.key = key
         self.num_tokens = 0
         self._max_wait, self._clock = max_wait, clock
         self._since: OrderedDict[QueuedT, float] = OrderedDict()  # of those not overdue, ascending
@@ -131,13 +133,6 @@ class PriorityQueue(Generic[QueuedT]):
 ItemT = TypeVar("ItemT", bound=Hashable)
 
 
-class KeyQueue(NamedTuple, Generic[ItemT]):
-    """The waiting items of one API key."""
-
-    key: KeyShare
-    items: PriorityQueue[ItemT]
-
-
 class WaitingQueue(Generic[ItemT]):
     """Keys take turns by their weights, in prompt tokens. The items of each go by priority and age.
 
@@ -152,8 +147,8 @@ class WaitingQueue(Generic[ItemT]):
         self._max_wait, self._clock = max_wait, clock
         self._turns = KeyTurns()
         # Those of keys that wait for nothing now are kept empty: to make one takes microseconds.
-        self._queues: dict[int, KeyQueue[ItemT]] = {}
-        self._queue_of: dict[ItemT, KeyQueue[ItemT]] = {}
+        self._queues: dict[int, PriorityQueue[ItemT]] = {}
+        self._queue_of: dict[ItemT, PriorityQueue[ItemT]] = {}
         self._preempted: OrderedDict[ItemT, int] = OrderedDict()
 
     def __len__(self) -> int:
@@ -164,7 +159,7 @@ class WaitingQueue(Generic[ItemT]):
         yield from self._preempted
         queues = [self._queues[key.number] for key in self._turns.waiting()]
         heads = [
-            (self._turns.time_of(queue.key), place, queue, iter(queue.items))
+            (self._turns.time_of(queue.key), place, queue, iter(queue))
             for place, queue in enumerate(queues)
         ]
         heapq.heapify(heads)
@@ -173,7 +168,7 @@ class WaitingQueue(Generic[ItemT]):
             if (item := next(items, None)) is None:
                 heapq.heappop(heads)
                 continue
-            later = time + queue.items.tokens_of(item) / queue.key.weight
+            later = time + queue.tokens_of(item) / queue.key.weight
             heapq.heapreplace(heads, (later, place, queue, items))
             yield item
 
@@ -183,9 +178,9 @@ class WaitingQueue(Generic[ItemT]):
             return next(iter(self._preempted))
         if not self._queue_of:
             return None
-        return next(iter(self._queues[self._turns.first().number].items))
+        return next(iter(self._queues[self._turns.first().number]))
 
-    def in_turn(self) -> list[KeyQueue[ItemT]]:
+    def in_turn(self) -> list[PriorityQueue[ItemT]]:
         """The queues of the keys, the one whose turn it is first."""
         return [self._queues[key.number] for key in self._turns.in_order()]
 
@@ -199,13 +194,13 @@ class WaitingQueue(Generic[ItemT]):
         first = sum(self._preempted.values())
         if key is None:
             queues = self._queues.values()
-            return first + sum(queue.items.tokens_before(priority) for queue in queues)
+            return first + sum(queue.tokens_before(priority) for queue in queues)
         own = self._queues.get(key.number)
-        tokens = 0 if own is None else own.items.tokens_before(priority)
+        tokens = 0 if own is None else own.tokens_before(priority)
         if own is not None and len(self._queues) == 1:
             return first + tokens
         beside = sum(
-            min(queue.items.num_tokens, int(tokens * queue.key.weight / key.weight))
+            min(queue.num_tokens, int(tokens * queue.key.weight / key.weight))
             for queue in self._queues.values()
             if queue is not own
         )
@@ -214,13 +209,13 @@ class WaitingQueue(Generic[ItemT]):
     def add(self, item: ItemT, key: KeyShare, priority: float, tokens: int) -> None:
         """Add an item behind all others of its key and priority."""
         queue = self._queues.get(key.number)
-        if queue is None or not queue.items:
+        if queue is None or not queue:
             # The weight may be another than before.
             if queue is None or queue.key != key:
-                items: PriorityQueue[ItemT] = PriorityQueue(self._max_wait, self._clock)
-                queue = self._queues[key.number] = KeyQueue(key, items)
+                queue = PriorityQueue[ItemT](self._max_wait, self._clock, key)
+                self._queues[key.number] = queue
             self._turns.begin(key)
-        queue.items.add(item, priority, tokens)
+        queue.add(item, priority, tokens)
         self._queue_of[item] = queue
         self.num_tokens += tokens
 
@@ -232,7 +227,7 @@ class WaitingQueue(Generic[ItemT]):
 
     def promote_overdue(self) -> None:
         for queue in self._queues.values():
-            queue.items.promote_overdue()
+            queue.promote_overdue()
 
     def given(self, item: ItemT, tokens: int) -> None:
         """Charge the key of an item that waits still for tokens in a step."""
@@ -241,13 +236,13 @@ class WaitingQueue(Generic[ItemT]):
 
     def wait_on(self, item: ItemT) -> None:
         """Move an item that got a part of what it waits for, as `PriorityQueue.wait_on` does."""
-        self.num_tokens -= self._queue_of[item].items.wait_on(item)
+        self.num_tokens -= self._queue_of[item].wait_on(item)
 
     def remove(self, item: ItemT) -> None:
         if item in self._preempted:
             self.num_tokens -= self._preempted.pop(item)
             return
         queue = self._queue_of.pop(item)
-        self.num_tokens -= queue.items.remove(item)
-        if not queue.items:
+        self.num_tokens -= queue.remove(item)
+        if not queue:
             self._turns.end(queue.key)

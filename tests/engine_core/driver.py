@@ -209,7 +209,7 @@ def counted_tokens(queue: WaitingQueue[ItemT], item: ItemT) -> int:
     """The tokens that an item counts in the sum of those that wait."""
     if item in queue._preempted:
         return queue._preempted[item]
-    return queue._queue_of[item].items.tokens_of(item)
+    return queue._queue_of[item].tokens_of(item)
 
 
 def jobs_in(batch: DecodeBatch) -> list[int]:

@@ -65,7 +65,7 @@ class Steps:
         if batch is None:
             return False
         self.order.append([(job.message.id, row) for job, rows in batch.parts for row in rows])
-        assert sum(batch.lens) == len(batch.tokens)
+        assert 4 * sum(batch.lens) == len(batch.message.tokens)
         self.works.append(batch.work)
         self.now += self.costs.seconds(batch.work)
         pooled = np.zeros((len(batch.lens), 2), np.float32)
