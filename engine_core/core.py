@@ -1,9 +1,8 @@
-"""The engine core's loop (vLLM RFC 11945, option 2, in a thread of its own).
+"""The engine core's loop (vLLM RFC 11945, option 2).
 
-Submitting a step (schedule, build, send) is separate from finishing it (receive, update). Each
-iteration applies the results that have come, submits steps as far as the scheduler allows, and
-sends the clients their updates. A single stage gets its steps as late as it can (`pace`). The loop
-waits in one poller if nothing is ready. One thread, no locks; no send blocks.
+Each iteration applies the results that have come, submits steps as far as the scheduler allows, and
+sends the clients their updates. A single stage gets its steps as late as it can (`pace`). One
+thread, no locks; no send blocks.
 """
 
 import math
@@ -253,8 +252,8 @@ class EngineCore:
         self._queue_bound.admit(self._scheduler.tokens_before(message.priority, message.key))
 
     def _abort(self, key: JobKey) -> None:
-        """End a job silently: its client is gone, or no longer wants it. `Scheduler.abort` releases
-        its slots and KV blocks at once, `Outbox.end` its budget."""
+        """End a job silently. `Scheduler.abort` releases its slots and KV blocks at once, and
+        `Outbox.end` its budget."""
         if (job := self._jobs.get(key)) is not None:
             self._scheduler.abort(job)
             self._outbox.end(job)

@@ -1,9 +1,8 @@
 """The messages between an engine core and its clients (msgspec over ZMQ).
 
-A *job* is one request of a client: one or more *rows* that are admitted or refused together.
-Its answer is `Accepted` or `Failed`. Each row of an accepted job then ends exactly once: by a
-`RowOutput` with a `finish`, in an `EncodedRows`, or with all others by `Failed`. A client chooses
-the ids of its jobs; two clients may use the same.
+A job's first answer is `Accepted` or `Failed`. Each row of an accepted job then ends exactly once:
+by a `RowOutput` with a `finish`, in an `EncodedRows`, or with all others by `Failed`. A client
+chooses the ids of its jobs; two clients may use the same.
 """
 
 from functools import partial
@@ -102,11 +101,8 @@ class Tokenization(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class JobOptions(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """Options of either kind of job, which most leave open.
-
-    Cached prefixes are shared only among jobs of the same `cache_salt`. Jobs of a lower `priority`
-    begin first. Every job has a `key`, whose share it is part of.
-    """
+    """Options of either kind of job. Cached prefixes are shared only within one `cache_salt`. Jobs
+    of a lower `priority` begin first."""
 
     cache_salt: str = ""
     tokenization: Tokenization = Tokenization()
@@ -127,8 +123,7 @@ class _Job(JobOptions, array_like=True, frozen=True):
 class GenerateJob(_Job, array_like=True, frozen=True, kw_only=True, tag="generate"):
     """`n` rows for each prompt, a prompt's rows side by side: row = prompt * n + choice.
 
-    Ids are checked against the vocabulary. Rows of a `batch` are never refused for the time that
-    they would wait.
+    Rows of a `batch` are never refused for the time that they would wait.
     """
 
     params: SamplingParams
@@ -191,10 +186,9 @@ class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
 class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
     """The job is admitted.
 
-    `prompt_tokens` holds the length of each prompt or text, `prompt_ids` the ids of each prompt of
-    a generate job (int32), for `echo`. `dropped` counts the tokens that were truncated from each
-    item of an encode job, if any were. `ignored` are the paths of what a loose schema's grammar
-    leaves out.
+    `prompt_tokens` holds the length of each prompt or text, `prompt_ids` the ids (int32) of each
+    prompt of a generate job. `dropped` counts the tokens that were truncated from each item, if any
+    were. `ignored` are the paths of what a loose schema's grammar leaves out.
     """
 
     id: int
@@ -301,7 +295,7 @@ class TracedSteps(msgspec.Struct, array_like=True, frozen=True, tag="traced"):
 
 
 class EngineMetric(NamedTuple):
-    """How a field is shown. `name` comes after `penstock_engine_`; counters are since start."""
+    """How a field is shown. `name` comes after `penstock_engine_`."""
 
     kind: Literal["gauge", "counter"]
     name: str
@@ -339,8 +333,8 @@ class Usage(msgspec.Struct, array_like=True, kw_only=True):
 
 
 class StageTime(msgspec.Struct, array_like=True, kw_only=True):
-    """The times of one stage since its start, in seconds. The rate of each is its part of the time
-    that has passed. Together they miss the time without requests."""
+    """The times of one stage since its start, in seconds. Together they miss the time without
+    requests."""
 
     busy_s: Annotated[
         float, _counter("busy_seconds", "Time in the stage's own layers and its head.")

@@ -38,8 +38,8 @@ class KeyTurns:
         return self._waiting.values()
 
     def first(self) -> KeyShare:
-        """The key whose turn it is: the least time, then the one that has waited longer. Raises
-        ValueError if none waits."""
+        """The key of the least time, of equals the one that has waited longer. Raises ValueError if
+        none waits."""
         if len(self._waiting) == 1:
             return next(iter(self.waiting()))
         return min(self.waiting(), key=self.time_of)
@@ -63,7 +63,6 @@ class FairQueue(Generic[ItemT]):
         return bool(self._of_key)
 
     def put(self, item: ItemT, key: KeyShare) -> None:
-        """Behind all others of its key."""
         if key.number not in self._of_key:
             self._of_key[key.number] = {}
             self._turns.begin(key)

@@ -24,15 +24,11 @@ class Outbox:
         self._outputs: defaultdict[bytes, Outputs] = defaultdict(Outputs)
 
     def accept(self, job: Job, accepted: Accepted) -> None:
-        """The job's first answer: it is admitted."""
         self._outputs[job.client].accepted.append(accepted)
 
     def row(self, job: Job, output: RowOutput, *, first: bool = False) -> None:
-        """An update of one row, its last if it has a finish.
-
-        A row's `first` update goes to the front: its client waits for it, and it would otherwise
-        come last, behind those of all older rows.
-        """
+        """An update of one row, its last if it has a finish. The `first` goes before those of older
+        rows: its client waits for it."""
         outputs = self._outputs[job.client]
         outputs.rows.insert(0 if first else len(outputs.rows), output)
         if not job.moments.reported and (output.token >= 0 or output.finish is not None):
@@ -55,7 +51,6 @@ class Outbox:
             self.end(job)
 
     def fail_not_finite(self, job: Job) -> None:
-        """A row of the job came back with NaN or infinite values: it fails whole."""
         message = "the model produced values that are not finite for this request"
         self.fail(job, RefusalError("row_failed", message))
 

@@ -20,8 +20,7 @@ from engine_core.messages import (
 )
 from workers.contract.messages import DecodeStep, StepInput, StepTimes
 
-_MOST_STEPS = 10_000
-"""More than any engine runs between two heartbeats, which are a second apart."""
+_MOST_STEPS = 10_000  # more than any engine runs between two heartbeats
 
 
 class StepWork(NamedTuple):
@@ -60,7 +59,6 @@ class Tracer:
         self._ends[client] = now + min(max(seconds, 0.0), MAX_TRACE_SECONDS)
 
     def record(self, step: StepInput, times: Sequence[StepTimes], *, continued: bool) -> None:
-        """Keep a step that every stage has reported, with their `times`."""
         if self._ends and len(self._steps) < _MOST_STEPS:
             self._steps.append(_traced(step, times, continued=continued))
 
@@ -96,11 +94,8 @@ def _traced(step: StepInput, times: Sequence[StepTimes], *, continued: bool) -> 
 
 
 class Statistics:
-    """Counters of one engine core, since its start.
-
-    Each step is kept from its submission until every stage has reported it. That may be after its
-    results have come.
-    """
+    """Counters of one engine core. Each step is kept until every stage has reported it: that may be
+    after its results have come."""
 
     def __init__(
         self,
@@ -135,7 +130,6 @@ class Statistics:
         counted.step_sizes[bisect_left(STEP_SIZES, work.tokens)] += 1
 
     def step_reported(self, stage: int, number: int, times: StepTimes) -> None:
-        """Note that a stage has done its part of step `number`."""
         step = self._steps[number]
         counter, end = self._counted.stages[stage], self._ends[stage]
         counter.busy_s += times.busy_us / 1e6
@@ -153,7 +147,6 @@ class Statistics:
             self._tracer.record(step.step, by_stage, continued=step.continued)
 
     def step_finished(self, now: float) -> None:
-        """Note that the results of a step have come."""
         self._last_finished = now
 
     def beat(

@@ -9,8 +9,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 _RECONNECT_MS = 20
-# A plain number: `&` with pyzmq's flags builds an object of their class, in a third of the time
-# that asking takes.
+# A plain number: `&` with pyzmq's flags builds an object of their class.
 _POLLIN = int(zmq.POLLIN)
 
 Pollable = zmq.Socket[bytes] | int
@@ -23,7 +22,7 @@ def is_readable(socket: zmq.Socket[bytes]) -> bool:
 
 
 def open_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """A ROUTER socket that never blocks or drops: sending to a lost peer raises ZMQError."""
+    """A ROUTER socket that never blocks. Sending to a lost peer raises ZMQError."""
     router = context.socket(zmq.ROUTER)
     router.linger = router.hwm = 0
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)

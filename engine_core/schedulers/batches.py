@@ -26,9 +26,8 @@ class DecodeBatch:
     updates      new block-table entries, flat (slot, index, block)
     copies       blocks that are copied first, flat (from, to)
     after        the newest step whose sampled token a row takes as input
-    num_decodes  the first rows are decode rows, so many
-    contexts     tokens that decode rows attend to, over all of them
-    attended     pairs of a prompt token and a token that it attends to
+    num_decodes  how many decode rows there are: they come first
+    contexts, attended  as in `StepWork`
     """
 
     step: int
@@ -48,7 +47,7 @@ class DecodeBatch:
     attended: float = 0.0
 
     def add(self, request: Request, start: int, length: int, samples: bool) -> None:
-        """Submit positions [start, start + length) of `request` with this step."""
+        """Submit positions [start, start + length) of a request."""
         if targets := request.targets_in(start, start + length):
             self.scored[len(self.requests)] = targets
         self.requests.append(request)
@@ -66,8 +65,7 @@ class DecodeBatch:
             request.last_step = self.step
 
     def add_decodes(self, requests: list[Request]) -> None:
-        """Begin the step with the next position of each of these generating requests. The same as
-        `add` for each, in a third of the time."""
+        """Begin the step with the next position of each. As `add`, in a third of the time."""
         step, starts = self.step, self.starts
         self.after = max([request.last_step for request in requests], default=self.after)
         for request in requests:
@@ -90,13 +88,13 @@ class DecodeBatch:
         return StepWork(self.num_tokens, self.attended, self.contexts)
 
     def assign_blocks(self, request: Request, blocks: list[int]) -> None:
-        """Append `blocks` to the request's table, here and in the workers."""
+        """Append to the request's block table, here and in the workers."""
         for index, block in enumerate(blocks, len(request.blocks)):
             self.updates += (request.slot, index, block)
         request.blocks += blocks
 
     def message(self, masked: bytes, groups: Sequence[int]) -> DecodeStep:
-        """Build the message for all stages. `masked` and `groups` are those of `DecodeStep`."""
+        """Build the step's message with its `masked` and `groups`."""
         return DecodeStep(
             step=self.step,
             tokens=self._tokens(),
@@ -125,7 +123,7 @@ class DecodeBatch:
         return b"".join([_FROM_SLOT.tobytes() * decodes, *chunks])
 
     def _targets(self) -> bytes:
-        """The prompt token after each scored position. Empty if the step scores nothing."""
+        """The prompt token after each scored position. Empty if none is scored."""
         if not self.scored:
             return b""
         targets = np.full(self.num_tokens, _NO_TARGET, np.int32)
@@ -141,10 +139,9 @@ class DecodeBatch:
 class EncodeBatch:
     """One step's rows of prefill-only jobs.
 
-    message       the message for all stages
     lens          int32[R]
     parts         the rows' jobs, each with the numbers of its rows, in batch order
-    token_states  uint8[R], 1 for rows whose token states are requested. Empty if none are
+    token_states  uint8[R], 1 for rows whose token states are requested; empty if none are
     """
 
     message: EncodeStep
@@ -162,7 +159,6 @@ class EncodeBatch:
 
     @property
     def begun(self) -> list[Job]:
-        """The jobs of which the step computes rows."""
         return [job for job, _ in self.parts]
 
 

@@ -16,7 +16,7 @@ _FORGET = 0.99
 """Weight of what is known, after each step: about the last 100 steps count."""
 
 _STAY = 0.02
-"""Weight of the coefficients as they are, in steps: what the load does not tell apart stays."""
+"""Weight of the coefficients as they are, in steps."""
 
 _OUTLIER = 3.0
 """Deviations of more than so many usual ones count less, in proportion."""
@@ -24,7 +24,7 @@ _OUTLIER = 3.0
 _SWEEPS = 2
 
 _LEAST_FACTOR = 1e-6
-"""The least coefficient, in units of where it started: so that every work takes time."""
+"""So that every work takes time."""
 
 
 class Coefficients(NamedTuple):
@@ -37,10 +37,8 @@ class Coefficients(NamedTuple):
 
 
 def starting_coefficients(model: ModelConfig) -> Coefficients:
-    """Estimate the coefficients from a model's shape.
-
-    Weights are read once a step, tokens and attention are arithmetic, and decode rows read their
-    keys and values."""
+    """Estimate the coefficients from a model's shape: weights are read once a step, tokens and
+    attention are arithmetic, and decode rows read their keys and values."""
     hidden, layers = model.hidden_size, model.num_layers
     heads = model.num_heads * model.head_dim
     kv_heads = model.num_kv_heads * model.head_dim
@@ -56,10 +54,9 @@ def starting_coefficients(model: ModelConfig) -> Coefficients:
 class CostModel:
     """A linear model of a step's time, fitted on line.
 
-    Recursive least squares of relative errors over four coefficients, none of them negative, with
-    forgetting; outliers weigh less (Huber). Loads are often collinear (decode steps of one size say
-    nothing about prompts): in directions that the steps do not determine, the coefficients stay.
-    A model that is never told of a step is frozen.
+    Recursive least squares of relative errors over four positive coefficients, with forgetting;
+    outliers weigh less (Huber). In directions that the steps do not determine the coefficients
+    stay: decode steps of one size say nothing about prompts.
     """
 
     def __init__(self, start: Coefficients) -> None:
@@ -69,15 +66,13 @@ class CostModel:
         self._prompts, self._decodes = _no_equations(), _no_equations()
         self._deviation = 0.0
         self.measured = False
-        """True after the first observed step."""
 
     def seconds(self, work: StepWork) -> float:
-        """Predict the time of a step."""
         step, token, attended, context = self.coefficients
         return step + token * work.tokens + attended * work.attended + context * work.contexts
 
     def fixed_tokens(self) -> float:
-        """How many tokens take as long as a step's fixed cost."""
+        """Tokens that take as long as a step's fixed cost."""
         return self.coefficients.step / self.coefficients.token
 
     def chunk_seconds(self, start: int, length: int) -> float:
@@ -118,8 +113,7 @@ class CostModel:
         return 1.0 if error <= limit else limit / error
 
     def _solve(self) -> None:
-        """Improve the factors by coordinate descent, none below `_LEAST_FACTOR`. Few sweeps do,
-        because the next step continues them."""
+        """Improve the factors by coordinate descent. The next step continues the sweeps."""
         factors, anchors = self._factors, tuple(self._factors)
         both = zip(self._prompts, self._decodes, strict=True)
         rows = [[p + d for p, d in zip(*pair, strict=True)] for pair in both]

@@ -1,7 +1,7 @@
 """Continuous batching for generation: chunked prefill, ahead steps, preemption by recompute.
 
-There is no prefill phase and no decode phase. A step computes known tokens that are not submitted
-yet, of any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
+A step computes known tokens that are not submitted yet, of any mix of requests (Sarathi-Serve's
+chunked prefill; vLLM's v1 scheduler).
 """
 
 import math
@@ -44,7 +44,7 @@ from workers.contract.config import ExecutionConfig
 from workers.contract.messages import DecodeStep, GenerateOutput, StepMask
 
 _MOST_HELD = 128
-"""Requests of a kind that a step looks at in vain: thousands may wait for one prompt."""
+"""Requests of a kind that a step makes wait for others: thousands may wait for one prompt."""
 
 
 class DecoderScheduler:
@@ -183,7 +183,7 @@ class DecoderScheduler:
                 self.abort(request.job)
 
     def _share(self, batch: DecodeBatch) -> None:
-        """Let others copy the prompts of a step, and resume requests that waited for them."""
+        """Let others copy the prompts of a step, and resume those that waited for them."""
         for row in range(batch.num_decodes, len(batch.requests)):
             request, stop = batch.requests[row], batch.starts[row] + batch.lens[row]
             if request.status is Status.RUNNING:
@@ -219,8 +219,8 @@ class DecoderScheduler:
     def _grow(self, batch: DecodeBatch, request: Request) -> bool:
         """Allocate the block of the request's next position. False if it is not in this step.
 
-        Then it was preempted, or no block is free. It preempts none if it is the first to give way,
-        or has an unresolved token and may be about to end."""
+        It preempts none if it is the first to give way, or has an unresolved token and may be
+        about to end."""
         if request.status is not Status.RUNNING:
             return False
         while (blocks := self.kv.allocate(1)) is None:
@@ -235,7 +235,7 @@ class DecoderScheduler:
 
     def _make_room(self) -> None:
         """Preempt rows of later kinds, the last first, for all small rows that the next step could
-        begin. A large row, or one of a batch, never takes anything from another."""
+        begin."""
         running, waiting = self._running, self._waiting.small
         if not waiting or not any(running.rows[JobKind.LARGE :]):
             return
@@ -261,8 +261,7 @@ class DecoderScheduler:
     def _add_prompts_of(self, kind: JobKind, batch: DecodeBatch, budget: PromptBudget) -> bool:
         """Continue prompts, oldest first, then begin waiting requests. False if one has to wait.
 
-        Short requests begin before a prompt of several steps goes on. Prompts that give way go on
-        last."""
+        Short requests begin before a prompt of several steps goes on."""
         queue = self._waiting.queues[kind]
         prompts = [request for request in self._running.prompts if request.kind is kind]
         if not prompts and not queue:
@@ -302,7 +301,7 @@ class DecoderScheduler:
         return True
 
     def _length(self, request: Request, start: int, budget: PromptBudget) -> int:
-        """How many of its known tokens this step can take from `start` on."""
+        """Known tokens from `start` on that this step can take."""
         limited = self._short_steps.gives_way(request)
         return budget.chunk(start, len(request.tokens), limited=limited)
 
@@ -332,8 +331,8 @@ class DecoderScheduler:
     def _add_chunk(self, batch: DecodeBatch, request: Request, budget: PromptBudget) -> None:
         """Add the next chunk of the request's known tokens, and register its full blocks.
 
-        Later requests, even in the same step, may read them: each layer writes the keys and values
-        of all rows before it attends."""
+        Requests of the same step may read them: each layer writes the keys and values of all rows
+        before it attends."""
         start, stop = request.submitted, len(request.tokens)
         # There was time for the first token of a prompt; one behind a cached prefix takes longer.
         length = max(1, self._length(request, start, budget))
@@ -369,8 +368,7 @@ class DecoderScheduler:
         """End a request and release its slot and blocks. False if it was over already.
 
         Steps in flight may still write those blocks: every stage runs steps in submit order, so a
-        later step may reuse them at once.
-        """
+        later step may reuse them at once."""
         if request.status is Status.ENDED:
             return False
         if request.status is Status.RUNNING:

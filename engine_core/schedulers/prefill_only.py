@@ -36,7 +36,7 @@ class EncoderRows:
     token_types  uint8[T] or empty
     lens         int32[N]
     offsets      N + 1 integers, a list because steps read few at a time
-    costs        sums of the costs of rows likewise, in tokens of a short row
+    costs        the same of the rows' costs, in tokens of a short row
     cursor       the first row that is not submitted yet
     """
 
@@ -91,8 +91,7 @@ _MOST_MISFITS = 32
 class RowPacker:
     """Fills one step, slice by slice of the jobs' arrays.
 
-    A step has a row of a large job, however much small jobs of its priority ask for: so it never
-    starves.
+    A step has a row of a large job, however much small jobs of its priority ask for.
     """
 
     def __init__(self, budget: float, max_tokens: int, rows: Mapping[Job, EncoderRows]) -> None:
@@ -118,8 +117,8 @@ class RowPacker:
             self._fill_from(queue)
 
     def fill_one_by_one(self, jobs: Collection[Job], budget: float) -> None:
-        """Give one job after the other all that it takes of a new budget. The next row of the first
-        one is added in any case."""
+        """Give one job after the other all that it takes of a new budget, the first one a row at
+        least."""
         first = next(iter(jobs))
         least = self._rows[first].next_cost
         self.left, self._misfits = max(budget, least), 0
@@ -153,7 +152,7 @@ class RowPacker:
     def _fill_evenly(self, jobs: Collection[Job]) -> None:
         """Give every job an even share of the budget left, then the remainder to the first.
 
-        Ends once many did not fit: thousands may wait."""
+        Stops once many did not fit: thousands may wait."""
         self._misfits = 0
         for limit in (self.left / len(jobs), self.left):
             for job in jobs:
@@ -231,9 +230,8 @@ def _token_types(types: list[npt.NDArray[np.uint8]], tokens: list[npt.NDArray[np
 class StepBudget:
     """The size of a step: all that fit for a single stage, a common time in a pipeline.
 
-    A job is divided by its whole size, never by the rest of it. Beside small jobs, or a moment
-    after one, steps are short: filled to 20 ms, or to the tokens that are worth a step. The batch
-    band makes way for all jobs of clients like that.
+    Beside small jobs, or a moment after one, large ones fill steps to 20 ms, or to the tokens that
+    are worth a step. The batch band makes way for all jobs of clients like that.
     """
 
     def __init__(
@@ -251,7 +249,6 @@ class StepBudget:
         self._whole_tokens = self._whole_costs = 0
 
     def add(self, job: Job, rows: EncoderRows) -> None:
-        """Add a job that waits, from its first row on."""
         if not job.is_batch and rows.num_tokens > self._short_tokens:
             job.kind = JobKind.LARGE
         self.traffic.seen(job.kind)
@@ -276,8 +273,8 @@ class StepBudget:
     def next_step(self) -> float:
         """The size of the next step, in units of `EncoderRows.costs`.
 
-        That of its tokens at the average cost of the waiting jobs, so that rows of one length fill
-        a step to the brim."""
+        It is that of its tokens at the average cost of the waiting jobs: so rows of one length fill
+        it to the brim."""
         self._limited = self.traffic.first_limited()
         tokens: float = self.max_tokens
         if self._limited == JobKind.LARGE:
@@ -289,7 +286,7 @@ class StepBudget:
         return tokens * self._whole_costs / self._whole_tokens
 
     def left_for_batch(self, work: StepWork, left: float) -> float:
-        """The size likewise for the batch band, behind the `work` of others that leaves `left`."""
+        """The size for the batch band, behind the `work` of others that leaves `left`."""
         if not self._is_pipeline:
             left = math.inf
         if self._limited == UNLIMITED:
@@ -309,12 +306,11 @@ class StepBudget:
 class PrefillOnlyScheduler:
     """The API keys that wait share a step's budget by their weights.
 
-    A key's jobs of the lowest priority value go first, and later priorities fill the rest of its
-    share. A job without a row for `max_priority_wait` seconds goes before them all, for one step.
-    Of one priority, small jobs go before large ones: no job waits for many steps of others. Jobs of
-    one size and priority get even shares; the rest goes to those that waited longest for a row.
-    Jobs of the batch band take the rest of a step, one after the other. They get a row at least if
-    the step has the tokens for it.
+    A key's jobs of the lowest priority value go first, of these the small ones, and others fill the
+    rest of its share. A job without a row for `max_priority_wait` seconds goes before them all, for
+    one step. Jobs of one size and priority get even shares; the rest goes to those that waited
+    longest for a row. The batch band takes the rest of a step, job by job: a row at least, if the
+    step has the tokens for it.
     """
 
     def __init__(
@@ -342,7 +338,6 @@ class PrefillOnlyScheduler:
         if job.is_batch:
             self._waiting_batch.add(job, 0, rows.next_tokens)
         else:
-            # Of one priority small jobs go before large ones.
             place = 2 * job.message.priority + (job.kind is JobKind.LARGE)
             self._waiting.add(job, job.message.key, place, rows.next_tokens)
         self._rows[job] = rows
@@ -350,7 +345,7 @@ class PrefillOnlyScheduler:
 
     @property
     def queued_tokens(self) -> int:
-        """The first rows of jobs that have not begun: a job's further rows share steps with it."""
+        """Tokens of the first rows of jobs that have not begun: further rows share steps."""
         return self._waiting.num_tokens + self._waiting_batch.num_tokens
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:

@@ -10,17 +10,16 @@ from engine_core.schedulers.cost_model import CostModel
 from workers.contract.config import ExecutionConfig
 
 _STEPS_A_STAGE = 12
-"""The most steps a stage into which waiting prompts are divided. Filling and draining a pipeline of
-P stages takes P - 1 steps, which is less than a twelfth of 12 P."""
+"""The most steps a stage into which prompts are divided. Filling and draining P stages takes P - 1
+steps, less than a twelfth of 12 P."""
 
 _LEAST_TOKENS = {"cpu": 512, "cuda": 1024}
-"""Tokens of prompts that are worth a step by themselves. A device computes smaller steps at a lower
-rate. A layer of an 8B model takes an H200 371 µs for 512, 604 for 1,024, 1,281 for
-2,048."""
+"""Tokens that are worth a step: smaller ones are computed at a lower rate. A layer of an 8B model
+takes an H200 371 µs for 512, 604 for 1,024, 1,281 for 2,048."""
 
 _MULTIPLE = {"cpu": 1, "cuda": 256}
-"""Rows of a tile of a GPU's matrix products. The last tile takes as long as a full one. An H200 is
-as fast with 2,048 tokens as with 2,560, and a twelfth slower with 2,432."""
+"""Rows of a tile of matrix products: the last one takes as long as a full one. An H200 is as fast
+with 2,048 tokens as with 2,560, and a twelfth slower with 2,432."""
 
 _MIN_CHUNK = 512
 """Tokens of a prompt that are worth a chunk beside other work of the step."""
@@ -32,7 +31,7 @@ _LEFT_BY_LONG_PROMPTS = 8
 """A prompt of several steps leaves one in so many of a step's tokens."""
 
 _LEAST_OF_ALL = 32
-"""Tokens that a step takes of limited prompts even if no time is left, so that all go on."""
+"""Tokens that a step takes of limited prompts even if no time is left."""
 
 
 def efficient_tokens(config: ExecutionConfig) -> int:
@@ -46,9 +45,8 @@ class StepTime:
     def __init__(self, config: ExecutionConfig, cost_model: CostModel) -> None:
         self.cost_model = cost_model
         self._stages = config.num_stages
-        # A generator's steps of prompts are half as large as they may be, and smaller with many
-        # stages: the closer they come to steps of decode rows alone, the less do stages wait for
-        # each other where one kind follows the other.
+        # A generator's steps of prompts come closer to those of decode rows alone, with many stages
+        # even more: so stages wait less for each other where one kind follows the other.
         self._decodes = config.model.has_kv_cache
         parts = max(2, config.num_stages / 2) if self._decodes else 1
         self._most_tokens = config.max_step_tokens / parts
@@ -58,10 +56,9 @@ class StepTime:
     def of(self, work: float) -> float:
         """The prompts' part of each step while prompts of `work` seconds are computed.
 
-        Infinite with a single stage: it takes all that fit.
-        k steps of an encoder take (k + P - 1) · (fixed cost + work / k) together. That is least,
-        and k is bound, at √((P - 1) · work / fixed cost). The fixed cost that a decoder learns is
-        that of reading weights, which steps of prompts hide.
+        Infinite with a single stage: it takes all that fit. k steps of an encoder together take
+        (k + P - 1) · (fixed cost + work / k), which is least at √((P - 1) · work / fixed cost). A
+        decoder's fixed cost is that of reading weights, which steps of prompts hide.
         """
         if self._stages == 1:
             return math.inf
@@ -93,9 +90,8 @@ class PromptBudget:
         self._least = self._each = 0
 
     def left_by(self, tokens: int) -> int:
-        """Tokens of the step that a prompt with `tokens` left leaves to short ones behind it.
-
-        0 if it ends in this step, or in a pipeline, whose steps take a common time."""
+        """Tokens of the step that a prompt with `tokens` left leaves to short ones behind it: none
+        if it ends in this step, or in a pipeline."""
         if self._seconds < math.inf or tokens <= self._tokens:
             return 0
         return self._tokens // _LEFT_BY_LONG_PROMPTS
@@ -104,8 +100,7 @@ class PromptBudget:
         self._tokens = int(min(self._tokens, tokens))
 
     def within(self, seconds: float, each: int) -> None:
-        """Give limited prompts about these seconds, a few tokens in any case and `each` of every
-        one. All of the step's tokens fill tiles."""
+        """Give limited prompts these seconds, a few tokens in any case and `each` of every one."""
         self._seconds_left, self._least, self._each = max(0.0, seconds), _LEAST_OF_ALL, each
 
     def chunk(self, start: int, stop: int, *, limited: bool = False) -> int:
@@ -133,13 +128,12 @@ class PromptBudget:
         return min(length, self._tokens)
 
     def _full_tiles(self, start: int, seconds: float) -> int:
-        """The positions of a prompt from `start` on that take about these seconds, and fill a tile
-        beside the step's other tokens."""
+        """The positions from `start` on that take about these seconds, and fill tiles with the
+        step's other tokens."""
         tokens = self._others + self._costs.chunk_length(start, seconds)
         return round(tokens / self._time.tile) * self._time.tile - self._others
 
     def take(self, start: int, length: int, *, limited: bool = False) -> None:
-        """Take `length` positions of a prompt from `start` on."""
         self._tokens -= length
         self._others += length
         self._taken = True

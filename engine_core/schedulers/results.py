@@ -30,8 +30,7 @@ def confirm_rows(
 ) -> Iterator[Request]:
     """Advance every request of `batch` by its result. Yields the requests that are over.
 
-    Results of requests that ended while the step was in flight are ignored. A request without
-    finite logits fails its whole job. A request whose text is complete by its grammar ends.
+    Results of requests that ended meanwhile are ignored. One without finite logits fails its job.
     """
     tokens = iter(np.frombuffer(output.tokens, np.int32).tolist())
     sampled = _slices(output.sampled, repeat(1))
@@ -69,14 +68,14 @@ def confirm_rows(
 
 
 def num_sampled(batch: DecodeBatch) -> int:
-    """How many tokens a step has sampled for requests that go on."""
+    """Count the tokens that a step has sampled for requests that go on."""
     ended = Status.ENDED
     rows = zip(batch.requests, batch.samples, strict=True)
     return sum([samples and request.status is not ended for request, samples in rows])
 
 
 def fail_off_grammar(request: Request, outbox: Outbox) -> None:
-    """Fail the job of a request that cannot go on within its grammar, or its limits."""
+    """Fail the job of a request that cannot go on."""
     if request.limits is not None:
         message = "`allowed_token_ids` and `bad_words` leave no token that may come next"
         error = RefusalError("invalid_request", message)
@@ -89,8 +88,7 @@ def fail_off_grammar(request: Request, outbox: Outbox) -> None:
 
 
 def _advance(request: Request, token: int, kv: KVCacheManager) -> Finish | None:
-    """Append a confirmed token and register the block that it completes. Returns why the request
-    ends, or None."""
+    """Append a confirmed token. Returns why the request ends, or None."""
     tokens = request.tokens
     known = len(tokens)
     if known >= request.max_len:
@@ -151,8 +149,7 @@ _IntArray = npt.NDArray[np.int32]
 
 
 def answer_jobs(batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> Iterator[Job]:
-    """Send each job the results of its rows. Yields the jobs that fail: theirs are not all
-    finite."""
+    """Send each job its results. Yields the jobs that fail, as theirs are not all finite."""
     vectors = _vectors_by_row(output, len(batch.lens))
     states = None
     if isinstance(output, EmbedOutput) and len(batch.token_states):
@@ -184,9 +181,8 @@ class _Vectors:
         self._finite = bool(np.isfinite(numbers).all())
 
     def of_rows(self, job: Job, rows: range, first: int, last: int) -> EncodedRows | None:
-        """The results of a job's `rows`, which are `first` to `last` - 1 of the step.
-
-        None if they are not all finite."""
+        """The results of a job's `rows`, those in [first, last) of the step. None if they are not
+        all finite."""
         own = self.all[self._ends[first] : self._ends[last]]
         if not self._finite and not np.isfinite(own).all():
             return None
@@ -196,7 +192,7 @@ class _Vectors:
 
 
 def requests_token_states(job: Job) -> bool:
-    """True if the job's rows end with the states of their tokens, not with pooled vectors."""
+    """True if the job's rows end with token states, not with pooled vectors."""
     return isinstance(job.message, EncodeJob) and job.message.token_states
 
 
@@ -212,10 +208,7 @@ def _vectors_by_row(output: EncodeOutput, num_rows: int) -> _Vectors:
 def confirm_encoded_rows(
     batch: DecodeBatch, output: EmbedOutput | ClassifyOutput, outbox: Outbox
 ) -> Iterator[Request]:
-    """Answer the rows of a decode step that embeds or scores, each by its last token.
-
-    Yields the requests that are over, as `confirm_rows` does.
-    """
+    """Answer the rows of a decode step that embeds or scores. Yields the requests that are over."""
     vectors = _vectors_by_row(output, sum(batch.samples)).all
     finite: list[bool] = np.atleast_1d(np.isfinite(vectors).all(axis=1)).tolist()
     indices = iter(range(len(vectors)))

@@ -20,8 +20,7 @@ _JOBS_AT_LEAST = 8
 
 @dataclass(slots=True, eq=False)
 class _KeyRows:
-    """An API key with its small rows and jobs. The jobs that have large rows are `lacking`, the
-    oldest first."""
+    """An API key: how many small rows and jobs it has, and the jobs with large rows."""
 
     number: int
     weight: float = 0.0
@@ -84,8 +83,7 @@ class RowShares:
         return list(state.open.values())
 
     def ended(self, request: Request) -> tuple[Request | None, Request | None]:
-        """Note that a row has ended. Returns a large row that is small from now on, and a new row,
-        if there are."""
+        """Note that a row has ended. Returns a large row that is small now, and a new row."""
         job = request.job
         state = self._jobs.get(job)
         if state is None:
@@ -137,7 +135,7 @@ class RowShares:
         return state.key.small < max(1, int(share))
 
     def _promote(self, state: _JobRows) -> Request | None:
-        """A large row with room to be small: of this job if it has one, else of its key."""
+        """Find a large row with room to be small: of this job if it has one, else of its key."""
         lacking = state.key.lacking
         first = (state,) if state in lacking else ()
         # Without keys no job makes room for another.
@@ -156,7 +154,6 @@ class RowShares:
             self._turn(state.job, JobKind.SMALL)
 
     def _turn(self, job: Job, kind: JobKind) -> None:
-        """Change the kind of a job: one with large rows is large."""
         self.num_jobs[job.kind] -= 1
         self.num_jobs[kind] += 1
         job.kind = kind
@@ -170,7 +167,6 @@ class RowShares:
             self._absent[key] = self._clock()
 
     def _forget_keys(self) -> None:
-        """Drop the shares of keys that left too long ago."""
         limit = self._clock() - REMEMBERED
         while self._absent:
             key, left = next(iter(self._absent.items()))

@@ -1,8 +1,7 @@
 """Prefixes that running requests share in the KV cache, kept as requests begin and leave.
 
 Workers attend to such a prefix once for all of them (cascade attention, Ye et al. 2024), by
-`workers/kernels/attention/shared_prefix.py`. Files are sorted by their prompts before
-(`server/batches/file_job.py`).
+`workers/kernels/attention/shared_prefix.py`.
 """
 
 from collections.abc import Iterable
@@ -32,14 +31,12 @@ class SharedPrefixes:
     """The shared prefixes of running requests. A request is in one at most.
 
     Where prefixes nest, it is in that which saves most reading, as far as is known when it begins.
-    Other requests are looked at only if it shares a block which ends no prefix yet. Steps without
-    shared prefixes cost nothing.
+    Steps without shared prefixes cost nothing.
     """
 
     def __init__(
         self, kv: KVCacheManager, running: Iterable[Request], enabled: bool = True
     ) -> None:
-        """`running` are the requests that run at any time."""
         self._kv, self._running, self._enabled = kv, running, enabled
         self._prefixes: dict[int, _Prefix] = {}  # by last block
 
@@ -67,7 +64,7 @@ class SharedPrefixes:
         return bool(self._prefixes)
 
     def members(self, block: int) -> int:
-        """How many requests are in the prefix whose last block this is."""
+        """Count the requests of the prefix whose last block this is."""
         return self._prefixes[block].members
 
     def adjacent(self, requests: list[Request]) -> list[Request]:
@@ -95,10 +92,8 @@ class SharedPrefixes:
         return groups
 
     def _deeper(self, request: Request, block: int, depth: int) -> int:
-        """Choose the last block of the newcomer's prefix.
-
-        It ends a new prefix of `depth` blocks if that saves more than the members' present ones,
-        else it is `block`."""
+        """Choose the last block of the newcomer's prefix: that of a new one of `depth` blocks if it
+        saves more than the members' present ones, else `block`."""
         last = request.blocks[depth - 1]
         members = [
             other
@@ -127,7 +122,7 @@ class SharedPrefixes:
         return prefix.depth if prefix else 0
 
     def _saved(self, request: Request) -> int:
-        """Blocks that need not be read for a request: none, if it is alone in its prefix."""
+        """Blocks that need not be read for a request."""
         prefix = self._prefixes.get(request.shared_block)
         return prefix.depth if prefix and prefix.members > 1 else 0
 

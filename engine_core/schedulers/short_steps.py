@@ -15,12 +15,11 @@ from engine_core.schedulers.request import Request
 from workers.contract.config import ExecutionConfig
 
 STEP_SECONDS = 20e-3
-"""The time to which large jobs and batches fill a step beside smaller jobs. A request that arrives
-waits for one, and each token of those that run takes one. Batches lose little: of an 8B model an
-H100 computes 512 tokens in 12 ms, and 1,024 in 24."""
+"""The time to which large jobs and batches fill a step beside smaller jobs: their tokens take a step
+each. Batches lose little: of an 8B model an H100 computes 512 tokens in 12 ms, 1,024 in 24."""
 
 REMEMBERED = 5.0
-"""Seconds. A client that was just answered may ask again, and would find a long step running."""
+"""Seconds in which a client that was answered may ask again, and would find a long step running."""
 
 UNLIMITED: Final = len(JobKind)
 """In place of the first kind that is limited."""
@@ -65,9 +64,8 @@ class OnlineTraffic:
 class ShortSteps:
     """Bounds what a step takes of batches and of large jobs while smaller jobs are present.
 
-    A job counts as present until `REMEMBERED` seconds after its last row. Batches are bound beside
-    any job of a client, large jobs beside a small one. Large rows are bound wholly, small rows of a
-    large job while their prompts are computed.
+    A job counts as present until `REMEMBERED` seconds after its last row. Large rows are bound
+    wholly, small rows of a large job while their prompts are computed.
     """
 
     def __init__(
@@ -79,7 +77,6 @@ class ShortSteps:
         step_time: StepTime,
         clock: Callable[[], float],
     ) -> None:
-        """`num_jobs` counts the jobs of each kind."""
         self._running, self._waiting = running, waiting
         self._costs, self._step_time = step_time.cost_model, step_time
         self._least_rows = max(1, config.max_running // _LEAST_SHARE)
@@ -94,19 +91,18 @@ class ShortSteps:
         self._first_limited = self.traffic.first_limited()
 
     def gives_way(self, request: Request) -> bool:
-        """True if the next step limits the prompt of a request."""
+        """True if this step limits the prompt of a request."""
         return request.job.kind >= self._first_limited
 
     def fit(self, max_tokens: int) -> bool:
-        """True if a slot, a KV block and token budget remain after admitting all that wait. Rows
-        that are limited give way."""
+        """True if a slot, a KV block and a token remain. Rows that are limited give way."""
         limited, running = self._first_limited, self._running
         slots = len(running.free_slots) + sum(running.rows[limited:])
         return self._waiting.fit(slots, max_tokens - running.tokens_before(limited), limited)
 
     def split(self, ready: list[Request]) -> tuple[list[Request], list[Request]]:
-        """Part generating requests into unlimited ones, which are in the next step, and limited
-        ones. Without a limit all are in the second list."""
+        """Part generating requests into those that must be in the step, and others. Without a limit
+        all are in the second list."""
         if not self.limited:
             return [], ready
         limited = self._first_limited
@@ -114,9 +110,8 @@ class ShortSteps:
         return first, [request for request in ready if request.kind >= limited]
 
     def fitting(self, rows: list[Request], first: list[Request], max_tokens: int) -> list[Request]:
-        """The limited generating `rows` that fit the step, those that waited longest.
-
-        They come beside the `first` rows and the prompts that are not limited."""
+        """The limited generating `rows` that waited longest, as many as fit beside the `first` rows
+        and the prompts that are not limited."""
         if not self.limited or not rows:
             return rows
         _, token, _, context = self._costs.coefficients

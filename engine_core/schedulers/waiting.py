@@ -20,15 +20,13 @@ _OVERDUE: Final = -sys.float_info.max
 
 
 class PriorityQueue(Generic[QueuedT]):
-    """An ordered set by (priority, arrival), lower priorities first.
+    """An ordered set by (priority, arrival), lower priorities first, of items of one `key`.
 
     Overdue items, which have waited longer than `max_wait` seconds, go before all others: so no
     priority makes an item wait for ever. Each item counts the prompt tokens that it was added with.
-    Adding and removing cost a look-up wherever an item stands; sums are kept.
     """
 
     def __init__(self, max_wait: float, clock: Callable[[], float], key: KeyShare = NO_KEY) -> None:
-        """All items are of `key`."""
         self.key = key
         self.num_tokens = 0
         self._max_wait, self._clock = max_wait, clock
@@ -57,7 +55,6 @@ class PriorityQueue(Generic[QueuedT]):
         return sum([tokens for other, tokens in self._group_tokens.items() if other <= priority])
 
     def add(self, item: QueuedT, priority: float, tokens: int) -> None:
-        """Add an item behind all others of its priority."""
         self._own_priority[item] = priority
         self._since[item] = self._clock()
         self._insert(item, tokens)
@@ -136,13 +133,11 @@ ItemT = TypeVar("ItemT", bound=Hashable)
 class WaitingQueue(Generic[ItemT]):
     """Keys take turns by their weights, in prompt tokens. The items of each go by priority and age.
 
-    So a priority concerns the requests of its own key alone. Preempted items come before all keys,
-    in the order in which they had begun: so nothing makes them start over for ever. Their key was
-    charged for them when they began.
+    Preempted items come before all keys, in the order in which they had begun: so nothing makes
+    them start over for ever. Their key was charged for them when they began.
     """
 
     def __init__(self, max_wait: float, clock: Callable[[], float]) -> None:
-        """After `max_wait` seconds an item is overdue."""
         self.num_tokens = 0
         self._max_wait, self._clock = max_wait, clock
         self._turns = KeyTurns()
@@ -155,7 +150,7 @@ class WaitingQueue(Generic[ItemT]):
         return len(self._queue_of) + len(self._preempted)
 
     def __iter__(self) -> Iterator[ItemT]:
-        """The items in the order in which they begin, if no other comes."""
+        """In the order in which they begin, if no other comes."""
         yield from self._preempted
         queues = [self._queues[key.number] for key in self._turns.waiting()]
         heads = [
@@ -173,7 +168,6 @@ class WaitingQueue(Generic[ItemT]):
             yield item
 
     def first(self) -> ItemT | None:
-        """The item that begins next. None if none waits."""
         if self._preempted:
             return next(iter(self._preempted))
         if not self._queue_of:
@@ -185,10 +179,10 @@ class WaitingQueue(Generic[ItemT]):
         return [self._queues[key.number] for key in self._turns.in_order()]
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
-        """Tokens of the items that begin before a new one of `priority` and `key`.
+        """Tokens of the items that begin before a new one of `priority` and `key`. None: as if all
+        were of one key.
 
-        While the items of a key are served, each other key gets tokens by its weight, as long as it
-        has items. A `key` of None: as if all were of one key."""
+        While the items of a key are served, each other key gets tokens by its weight."""
         if not self.num_tokens:
             return 0
         first = sum(self._preempted.values())
@@ -207,7 +201,6 @@ class WaitingQueue(Generic[ItemT]):
         return first + tokens + beside
 
     def add(self, item: ItemT, key: KeyShare, priority: float, tokens: int) -> None:
-        """Add an item behind all others of its key and priority."""
         queue = self._queues.get(key.number)
         if queue is None or not queue:
             # The weight may be another than before.
@@ -230,7 +223,7 @@ class WaitingQueue(Generic[ItemT]):
             queue.promote_overdue()
 
     def given(self, item: ItemT, tokens: int) -> None:
-        """Charge the key of an item that waits still for tokens in a step."""
+        """Charge the key of an item for tokens in a step."""
         if (queue := self._queue_of.get(item)) is not None:
             self._turns.count(queue.key, tokens)
 
