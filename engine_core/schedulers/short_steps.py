@@ -15,8 +15,8 @@ from engine_core.schedulers.request import Request
 from workers.contract.config import ExecutionConfig
 
 STEP_SECONDS = 20e-3
-"""The time to which large jobs and batches fill a step beside smaller jobs: their tokens take a step
-each. Batches lose little: of an 8B model an H100 computes 512 tokens in 12 ms, 1,024 in 24."""
+"""The time to which large jobs and batches fill a step beside smaller jobs: a token of those takes
+one. Batches lose little: of an 8B model an H100 computes 512 tokens in 12 ms, 1,024 in 24."""
 
 REMEMBERED = 5.0
 """Seconds in which a client that was answered may ask again, and would find a long step running."""

@@ -3,7 +3,7 @@
 import sys
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.queues import BatchQueue
 from engine_core.schedulers.request import Request
 from engine_core.schedulers.waiting import ItemT, WaitingQueue
+from engine_core.structured.matcher import Matcher
 from tests.engine_core.configs import execution_config
 from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline, reference
@@ -75,6 +76,8 @@ class Driver:
         batch: bool = False,
         key: int = 0,
         share: int = sys.maxsize,
+        *,
+        matcher: Callable[[], Matcher | None] = lambda: None,
         **params: Any,
     ) -> Job:
         """A job of a row for each prompt, at most `share` of which exist at a time."""
@@ -90,7 +93,13 @@ class Driver:
         job = Job(b"client", message, len(prompts), 0, share)
         rows = (
             Request(
-                job, row, sampling, array("i", prompt), max_len=len(prompt) + max_tokens, seed=0
+                job,
+                row,
+                sampling,
+                array("i", prompt),
+                max_len=len(prompt) + max_tokens,
+                seed=0,
+                matcher=matcher(),
             )
             for row, prompt in enumerate(prompts)
         )
