@@ -39,7 +39,7 @@ class MicroBatches:
 
     @property
     def depth(self) -> int:
-        """The most steps in flight: one a micro-batch, and those ahead of a result."""
+        """The most steps in flight: one a micro-batch, and those ahead."""
         return self.count + self._ahead
 
     def decide(self, generating: int, prompt_tokens: int) -> None:

@@ -418,9 +418,6 @@ class PrefillOnlyScheduler:
             self._waiting.wait_on(job)
 
     def _leave(self, job: Job, rows: EncoderRows) -> None:
-        self._queue_of(job).remove(job)
+        (self._waiting_batch if job.is_batch else self._waiting).remove(job)
         self._budget.leave(rows)
         del self._rows[job]
-
-    def _queue_of(self, job: Job) -> WaitingQueue[Job] | PriorityQueue[Job]:
-        return self._waiting_batch if job.is_batch else self._waiting

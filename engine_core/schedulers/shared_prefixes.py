@@ -4,8 +4,8 @@ Workers attend to such a prefix once for all of them (cascade attention, Ye et a
 `workers/kernels/attention/shared_prefix.py`.
 """
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
@@ -16,15 +16,6 @@ from engine_core.schedulers.kv_cache import KVCacheManager
 from engine_core.schedulers.request import UNSHARED, Request
 
 _shared_block = attrgetter("shared_block")
-
-
-@dataclass(slots=True)
-class _Prefix:
-    """A prefix of `depth` blocks. Its `members` hold its last block, which is their `shared_block`.
-    Before it they have the same content: the same blocks or copies."""
-
-    depth: int
-    members: int = 0
 
 
 class SharedPrefixes:
@@ -38,44 +29,46 @@ class SharedPrefixes:
         self, kv: KVCacheManager, running: Iterable[Request], enabled: bool = True
     ) -> None:
         self._kv, self._running, self._enabled = kv, running, enabled
-        self._prefixes: dict[int, _Prefix] = {}  # by last block
+        # By their last block, which all members hold: the blocks of each prefix, and its members.
+        # Before it they have the same content: the same blocks or copies.
+        self._depths: dict[int, int] = {}
+        self._members: Counter[int] = Counter()
 
     def enter(self, request: Request, shared: int) -> None:
         """Enter a request that begins, with its first `shared` blocks in the cache."""
         depth = self._kv.held_by_others(request.blocks[:shared]) if self._enabled else 0
         if not depth:
             return
-        ends = (block for block in reversed(request.blocks[:depth]) if block in self._prefixes)
+        ends = (block for block in reversed(request.blocks[:depth]) if block in self._depths)
         block = next(ends, UNSHARED)
-        if self._depth(block) < depth:
+        if self._depths.get(block, 0) < depth:
             block = self._deeper(request, block, depth)
         self._join(request, block)
 
     def leave(self, request: Request) -> None:
         """Remove a request that gives back its blocks, or joins another prefix."""
-        prefix = self._prefixes.get(request.shared_block)
-        if prefix is not None:
-            prefix.members -= 1
-            if not prefix.members:
-                del self._prefixes[request.shared_block]
-        request.shared_block = UNSHARED
+        block, request.shared_block = request.shared_block, UNSHARED
+        if block != UNSHARED:
+            self._members[block] -= 1
+            if not self._members[block]:
+                del self._members[block], self._depths[block]
 
     def __bool__(self) -> bool:
-        return bool(self._prefixes)
+        return bool(self._depths)
 
     def members(self, block: int) -> int:
         """Count the requests of the prefix whose last block this is."""
-        return self._prefixes[block].members
+        return self._members[block]
 
     def adjacent(self, requests: list[Request]) -> list[Request]:
         """Order `requests` so that those of a prefix are side by side, and those of none last."""
-        if not self._prefixes:
+        if not self._depths:
             return requests
         return sorted(requests, key=_shared_block, reverse=True)
 
     def groups(self, batch: DecodeBatch) -> list[int]:
         """The groups of a step: `DecodeStep.groups`, flat."""
-        if not self._prefixes:
+        if not self._depths:
             return []
         count, requests = len(batch.requests), batch.requests
         blocks = np.fromiter(map(_shared_block, requests), np.int64, count)
@@ -103,10 +96,10 @@ class SharedPrefixes:
             and other is not request
             and self._saved(other) < depth
         ]
-        left = self._depth(block) + sum(map(self._saved, members))
+        left = self._depths.get(block, 0) + sum(map(self._saved, members))
         if len(members) * depth <= left:
             return block
-        self._prefixes[last] = _Prefix(depth)
+        self._depths[last] = depth
         for other in members:
             self.leave(other)
             self._join(other, last)
@@ -115,16 +108,12 @@ class SharedPrefixes:
     def _join(self, request: Request, block: int) -> None:
         if block != UNSHARED:
             request.shared_block = block
-            self._prefixes[block].members += 1
-
-    def _depth(self, block: int) -> int:
-        prefix = self._prefixes.get(block)
-        return prefix.depth if prefix else 0
+            self._members[block] += 1
 
     def _saved(self, request: Request) -> int:
         """Blocks that need not be read for a request."""
-        prefix = self._prefixes.get(request.shared_block)
-        return prefix.depth if prefix and prefix.members > 1 else 0
+        block = request.shared_block
+        return self._depths[block] if self._members[block] > 1 else 0
 
     def _tokens(self, block: int) -> int:
-        return self._depth(block) * self._kv.block_size
+        return self._depths.get(block, 0) * self._kv.block_size

@@ -152,10 +152,9 @@ class WaitingQueue(Generic[ItemT]):
     def __iter__(self) -> Iterator[ItemT]:
         """In the order in which they begin, if no other comes."""
         yield from self._preempted
-        queues = [self._queues[key.number] for key in self._turns.waiting()]
         heads = [
-            (self._turns.time_of(queue.key), place, queue, iter(queue))
-            for place, queue in enumerate(queues)
+            (self._turns.times[number], place, self._queues[number], iter(self._queues[number]))
+            for place, number in enumerate(self._turns.waiting)
         ]
         heapq.heapify(heads)
         while heads:
@@ -176,7 +175,8 @@ class WaitingQueue(Generic[ItemT]):
 
     def in_turn(self) -> list[PriorityQueue[ItemT]]:
         """The queues of the keys, the one whose turn it is first."""
-        return [self._queues[key.number] for key in self._turns.in_order()]
+        numbers = sorted(self._turns.waiting, key=self._turns.times.__getitem__)
+        return [self._queues[number] for number in numbers]
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
         """Tokens of the items that begin before a new one of `priority` and `key`. None: as if all

@@ -209,7 +209,7 @@ class Driver:
         assert [progress._entries, progress._sorted, progress._waiting] == [{}, {}, {}]
         assert [progress._leaders, progress._for_one_step] == [{}, {}]
         assert progress.tokens == [0, 0, 0]
-        assert not self.scheduler._shared._prefixes
+        assert not self.scheduler._shared
         self.assert_sums()
         check_blocks(self.scheduler.kv)
 

@@ -1,7 +1,5 @@
 """The loop: admission, routing, and exactly one end for every admitted job."""
 
-from array import array
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,13 +19,9 @@ from engine_core.messages import (
     SamplingParams,
 )
 from tests.engine_core.fake_transport import Engine
-from tests.engine_core.simulated_model import reference
+from tests.engine_core.simulated_model import ids, reference
 
 A, B = b"client-a", b"client-b"
-
-
-def ids(*values: int) -> bytes:
-    return array("i", values).tobytes()
 
 
 class Ledger:

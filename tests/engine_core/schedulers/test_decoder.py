@@ -120,19 +120,6 @@ def test_no_token_wanted_ends_with_length() -> None:
     assert [(row.token, row.finish) for row in driver.outputs[1]] == [(-1, "length")]
 
 
-def test_long_prompts_are_cut_into_chunks_and_decodes_go_on() -> None:
-    driver = Driver(num_blocks=64, max_step_tokens=8)
-    driver.add(1, prompt_of(4), max_tokens=20)
-    driver.submit()
-    driver.add(2, prompt_of(60, seed=1), max_tokens=3)
-    driver.drain()
-    assert max(batch.num_tokens for batch in driver.submitted) <= 8
-    mixed = [batch for batch in driver.submitted if len(batch.requests) == 2]
-    assert mixed, "a decode row shares a step with a chunk"
-    assert driver.text(1) == reference(prompt_of(4), 20)
-    assert driver.text(2) == reference(prompt_of(60, seed=1), 3)
-
-
 def test_equal_prompts_share_blocks_even_within_one_step() -> None:
     driver = Driver(num_blocks=32)
     for job in (1, 2, 3):

@@ -165,4 +165,4 @@ def test_groups_hold_the_same_blocks_as_rows_come_and_go(
     for request in list(cache.running):
         cache.leave(request)
         assert request.shared_block == UNSHARED
-    assert not cache.shared._prefixes
+    assert not cache.shared
