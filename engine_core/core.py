@@ -72,7 +72,7 @@ class EngineCore:
         self._executor, self._clients, self._preprocessor = executor, clients, preprocessor
         self._budget = Budget(config.max_pending_rows, config.max_pending_tokens)
         self._queue_bound = QueueBound(execution.name, config.max_queue_seconds)
-        self._outbox = Outbox(self._job_ended, self._budget.rows_ended, clock)
+        self._outbox = Outbox(self._job_ended, self._budget.changed, clock)
         self._jobs: dict[JobKey, Job] = {}
         self._known_clients: set[bytes] = set()
         # The steps whose results have not come: the batch of each, and when it was submitted.
@@ -243,7 +243,8 @@ class EngineCore:
             return
         tokens = sum(accepted.prompt_tokens)
         self._statistics.job_accepted(tokens)
-        self._budget.correct(job, tokens)
+        job.cost = tokens
+        self._budget.changed(job)
         job.moments.queued = self._clock()
         self._outbox.accept(job, accepted)
         self._scheduler.add(job, rows)

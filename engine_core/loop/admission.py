@@ -86,12 +86,8 @@ class Budget:
         self._count(job, *counted, begun=1)
         return job
 
-    def correct(self, job: Job, tokens: int) -> None:
-        job.cost = tokens
-        self._changed.add(job)
-
-    def rows_ended(self, job: Job) -> None:
-        """Note that rows of a job are over: it counts the open ones."""
+    def changed(self, job: Job) -> None:
+        """Note that a job's cost or its open rows have changed: what it counts follows."""
         self._changed.add(job)
 
     def release(self, job: Job) -> None:

@@ -312,13 +312,15 @@ class DecoderScheduler:
             return False
         if (claim := claim_from_cache(self.kv, request, found)) is None:
             return False
-        self._running.begin(request, claim.start)
+        prefix, fresh = claim
+        shared = len(prefix.blocks)
+        self._running.begin(request, prefix.length, shared)
         batch.inits.append(request.slot_init())
-        batch.assign_blocks(request, claim.blocks)
-        self._shared.enter(request, claim.shared)
-        batch.copies += claim.copy
+        batch.assign_blocks(request, prefix.blocks + fresh)
+        self._shared.enter(request, shared)
+        if prefix.source >= 0:
+            batch.copies += (prefix.source, fresh[0])
         batch.begun.append(request.job)
-        request.begin(claim.start, claim.shared)
         queue.take(request)
         if request.kind is JobKind.BATCH:
             self._waiting.batch.begun(request)

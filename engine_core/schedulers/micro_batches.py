@@ -45,8 +45,9 @@ class MicroBatches:
     def decide(self, generating: int, prompt_tokens: int) -> None:
         """Choose M for the next step, while `prompt_tokens` could be computed."""
         self._generating = generating
-        rounds = int(self._step_time.rounds(prompt_tokens)) if generating else 0
-        self.count = min(self._stages + rounds, self._most)
+        work = self._step_time.cost_model.coefficients.token * prompt_tokens if generating else 0.0
+        rounds = work / (self._step_time.of(work) * self._stages)
+        self.count = min(self._stages + int(rounds), self._most)
 
     def share(self, ready: list[Request], contexts: int, step: int) -> list[Request]:
         """The next micro-batch, as step number `step`: the `ready` requests that waited longest.

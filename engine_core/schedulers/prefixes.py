@@ -34,18 +34,6 @@ class CachedPrefix(NamedTuple):
     length: int
 
 
-class Claim(NamedTuple):
-    """The blocks of all known tokens of a request that begins.
-
-    The first `start` positions are in the cache: in `shared` whole blocks of others, and in one
-    that the step copies first (from, to). Its source is held until the step is built."""
-
-    blocks: list[int]
-    shared: int
-    start: int
-    copy: tuple[int, int] | tuple[()] = ()
-
-
 def scope_of(job: Job) -> Scope:
     """Name those who share parts of blocks with a job, if any do."""
     if number := job.message.key.number:
@@ -69,19 +57,20 @@ def cached_prefix(kv: KVCacheManager, request: Request) -> CachedPrefix:
     return CachedPrefix(blocks, source, whole + count)
 
 
-def claim_from_cache(kv: KVCacheManager, request: Request, found: CachedPrefix) -> Claim | None:
-    """Take the blocks with which a request begins. None if too few are free."""
-    shared, source, length = found
-    needed = kv.blocks_for(len(request.tokens)) - len(shared)
-    kv.touch(shared)
-    if source >= 0:
-        kv.touch([source])
+def claim_from_cache(
+    kv: KVCacheManager, request: Request, found: CachedPrefix
+) -> tuple[CachedPrefix, list[int]] | None:
+    """Take what a request begins with: its prefix, as far as `found`, and blocks for the rest.
+
+    The prefix's `source` is held until the step is built. None if too few blocks are free."""
+    whole = CachedPrefix(found.blocks, -1, len(found.blocks) * kv.block_size)
+    needed = kv.blocks_for(len(request.tokens)) - len(found.blocks)
+    for prefix in (found, whole) if found.source >= 0 else (whole,):
+        held = prefix.blocks if prefix.source < 0 else [*prefix.blocks, prefix.source]
+        kv.touch(held)
         if (fresh := kv.allocate(needed)) is not None:
-            return Claim(shared + fresh, len(shared), length, (source, fresh[0]))
-        kv.release([source])
-    if (fresh := kv.allocate(needed)) is not None:
-        return Claim(shared + fresh, len(shared), len(shared) * kv.block_size)
-    kv.release(shared)
+            return prefix, fresh
+        kv.release(held)
     return None
 
 

@@ -69,11 +69,6 @@ class StepTime:
         most = costs.coefficients.token * self._most_tokens
         return max(min(even, most), costs.chunk_seconds(0, self._least_tokens))
 
-    def rounds(self, tokens: int) -> float:
-        """How often prompts of so many tokens fill every stage."""
-        work = self.cost_model.coefficients.token * tokens
-        return work / (self.of(work) * self._stages)
-
 
 class PromptBudget:
     """The tokens and the time that a step may still take of prompts."""

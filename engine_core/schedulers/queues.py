@@ -8,7 +8,7 @@ from engine_core.messages import NO_KEY
 from engine_core.schedulers.kv_cache import KVCacheManager, common_tokens
 from engine_core.schedulers.prefixes import LEAST_SHARED, CachedPrefix
 from engine_core.schedulers.prompt_budget import efficient_tokens
-from engine_core.schedulers.request import Request, Status
+from engine_core.schedulers.request import Request
 from engine_core.schedulers.waiting import WaitingQueue
 from workers.contract.config import ExecutionConfig
 
@@ -220,9 +220,10 @@ class RunningRequests:
             )
         ]
 
-    def begin(self, request: Request, start: int) -> None:
+    def begin(self, request: Request, start: int, shared_blocks: int) -> None:
+        """Give a request a slot. Its first positions are in the cache, as in `Request.begin`."""
+        request.begin(start, shared_blocks)
         request.slot = self.free_slots.pop()
-        request.status = Status.RUNNING
         self._requests[request] = self.prompts[request] = None
         self.rows[request.kind] += 1
         self.unsubmitted[request.kind] += len(request.tokens) - start

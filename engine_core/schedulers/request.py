@@ -119,6 +119,7 @@ class Request:
 
     def begin(self, start: int, shared_blocks: int) -> None:
         """Begin with the first `start` positions, and these whole blocks, in the cache."""
+        self.status = Status.RUNNING
         self.submitted = start
         self.registered = self.indexed = shared_blocks
         self.resident_from = len(self.tokens)
