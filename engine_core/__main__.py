@@ -30,7 +30,7 @@ def main() -> int:
     open_log(f"engine {execution.name}", execution.log_level)
     exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     # The tokenizing threads must not hold the loop up for Python's usual 5 ms.
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:

@@ -62,18 +62,15 @@ class CostModel:
     def __init__(self, start: Coefficients) -> None:
         self.coefficients = self._start = start
         self._factors = [1.0] * 4  # the coefficients, in units of `start`
+        # The normal equations of Σ weight · (x · factors - 1)² over steps, rows of [x xᵀ | x].
         # Apart, so that hours of decoding do not outweigh what prompts have shown.
-        self._prompts, self._decodes = _no_equations(), _no_equations()
+        self._prompts, self._decodes = [[[0.0] * 5 for _ in range(4)] for _ in range(2)]
         self._deviation = 0.0
         self.measured = False
 
     def seconds(self, work: StepWork) -> float:
         step, token, attended, context = self.coefficients
         return step + token * work.tokens + attended * work.attended + context * work.contexts
-
-    def fixed_tokens(self) -> float:
-        """Tokens that take as long as a step's fixed cost."""
-        return self.coefficients.step / self.coefficients.token
 
     def chunk_seconds(self, start: int, length: int) -> float:
         """Seconds that positions [start, start + length) of a prompt add to a step."""
@@ -123,11 +120,6 @@ class CostModel:
                 wanted = row[4] - sum(map(mul, row, factors))
                 wanted += own * factors[index] + _STAY * anchors[index]
                 factors[index] = max(_LEAST_FACTOR, wanted / (own + _STAY))
-
-
-def _no_equations() -> list[list[float]]:
-    """The normal equations of Σ weight · (x · factors - 1)² over no step, rows of [x xᵀ | x]."""
-    return [[0.0] * 5 for _ in range(4)]
 
 
 def _add_step(rows: list[list[float]], x: list[float], weight: float) -> None:

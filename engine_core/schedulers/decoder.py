@@ -72,7 +72,7 @@ class DecoderScheduler:
         self.kv = KVCacheManager(num_blocks, config.block_size)
         self._running = RunningRequests(config.max_running)
         self._waiting = WaitingRequests(self.kv, config, clock)
-        self._in_progress = PromptsInProgress(self.kv, self._costs.fixed_tokens)
+        self._in_progress = PromptsInProgress(self.kv, self._costs)
         self._rows = RowShares(config.max_running, clock)
         self._short_steps = ShortSteps(
             config,

@@ -108,6 +108,7 @@ class KVCacheManager:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._secret = secrets.token_bytes(32)
+        self._unsalted = self._root(b"")
         self._references = [0] * num_blocks
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
@@ -144,15 +145,18 @@ class KVCacheManager:
         """The hash of all before block number `index` of a sequence with these `hashes`."""
         if index:
             return hashes[index - 1]
-        # By itself: else tokens could pass for a part of the salt.
+        return self._root(salt) if salt else self._unsalted
+
+    def _root(self, salt: bytes) -> BlockHash:
+        """The parent of a first block. The salt is hashed by itself: else tokens could pass for a
+        part of it."""
         return hashlib.blake2b(salt, key=self._secret, digest_size=_DIGEST_BYTES).digest()
 
     def match(self, hashes: Iterable[BlockHash]) -> list[int]:
         """The blocks of the longest cached prefix. They may be evicted until `touch`."""
         blocks: list[int] = []
         for block_hash in hashes:
-            block = self._block_of.get(block_hash)
-            if block is None:
+            if (block := self._block_of.get(block_hash)) is None:
                 break
             blocks.append(block)
         return blocks
@@ -211,7 +215,6 @@ class KVCacheManager:
 
     def _forget(self, block: int) -> None:
         self.children.forget(block)
-        block_hash = self._hash_of[block]
-        if block_hash is not None:
+        if (block_hash := self._hash_of[block]) is not None:
             del self._block_of[block_hash]
             self._hash_of[block] = None

@@ -7,11 +7,12 @@ another's prompt token by token: `cached_tokens` would show when it is right.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from typing import Final, NamedTuple
 
 from engine_core.loop.jobs import Job, JobKind
+from engine_core.schedulers.cost_model import CostModel
 from engine_core.schedulers.kv_cache import NO_MATCH, KVCacheManager, Scope, common_tokens
 from engine_core.schedulers.request import Request, Status
 
@@ -129,8 +130,8 @@ class PromptsInProgress:
     tokens than a step computes in its fixed time.
     """
 
-    def __init__(self, kv: KVCacheManager, fixed_tokens: Callable[[], float]) -> None:
-        self._kv, self._fixed_tokens = kv, fixed_tokens
+    def __init__(self, kv: KVCacheManager, costs: CostModel) -> None:
+        self._kv, self._costs = kv, costs
         self._numbers = count()
         self._sorted: dict[bytes, list[tuple[bytes, int, Request]]] = {}  # by salt
         self._entries: dict[Request, tuple[bytes, int, Request]] = {}
@@ -170,7 +171,8 @@ class PromptsInProgress:
         # A batch loses nothing by waiting.
         least = LEAST_COPIED if request.job.is_batch else LEAST_SHARED
         if is_stranger:
-            least = max(LEAST_SHARED, self._fixed_tokens())
+            step, token, *_ = self._costs.coefficients
+            least = max(LEAST_SHARED, step / token)
         if shared - cached_prefix(self._kv, request).length < least:
             return False
         self._wait(request, leader, shared)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from engine_core.structured.matcher import Matcher, TokenLimits
 
 _SEED_BITS = 63
-_NOTHING = range(0)
 _NO_BIAS, _NONE_BARRED = TokenBias(), BarredTokens()
 
 UNSHARED = -1  # in place of a block
@@ -114,7 +113,7 @@ class Request:
     def targets_in(self, start: int, stop: int) -> range:
         """The positions in [start, stop) whose next token must be scored."""
         if self.params.prompt_logprobs is None:
-            return _NOTHING
+            return range(0)
         return range(max(start, self.scores_from), min(stop, self.prompt_len - 1))
 
     def begin(self, start: int, shared_blocks: int) -> None:

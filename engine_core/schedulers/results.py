@@ -35,10 +35,12 @@ def confirm_rows(
     tokens = iter(np.frombuffer(output.tokens, np.int32).tolist())
     sampled = _slices(output.sampled, repeat(1))
     slices = _slices(output.scored, map(len, batch.scored.values()))
-    scored_rows = dict(zip(batch.scored, slices, strict=False))
+    by_row = dict(zip(batch.scored, slices, strict=False))
+    scored_rows = map(by_row.get, range(len(batch.samples))) if by_row else repeat(None)
     ended = Status.ENDED
-    for row, (request, samples) in enumerate(zip(batch.requests, batch.samples, strict=True)):
-        scored = scored_rows.get(row)
+    rows = zip(batch.requests, batch.samples, scored_rows, strict=False)
+    for request, samples, own_scored in rows:
+        scored = own_scored
         request.in_flight -= 1
         if not samples:
             if scored is not None and request.status is not ended:

@@ -102,8 +102,7 @@ class RowShares:
         return promoted, made
 
     def _make(self, state: _JobRows) -> Request | None:
-        request = next(state.unmade, None)
-        if request is None:
+        if (request := next(state.unmade, None)) is None:
             return None
         if not state.job.is_batch:
             if self._has_room(state):
@@ -116,8 +115,7 @@ class RowShares:
         return request
 
     def _key_rows(self, share: KeyShare) -> _KeyRows:
-        key = self._keys.get(share.number)
-        if key is None:
+        if (key := self._keys.get(share.number)) is None:
             key = self._keys[share.number] = _KeyRows(share.number)
         self._absent.pop(key, None)
         self._weights += share.weight - key.weight
