@@ -169,10 +169,10 @@ class PromptsInProgress:
         if is_stranger and request.has_waited:
             return False
         # A batch loses nothing by waiting.
-        least = LEAST_COPIED if request.job.is_batch else LEAST_SHARED
+        least: float = LEAST_COPIED if request.job.is_batch else LEAST_SHARED
         if is_stranger:
-            step, token, *_ = self._costs.coefficients
-            least = max(LEAST_SHARED, step / token)
+            costs = self._costs.coefficients
+            least = max(LEAST_SHARED, costs.step / costs.token)
         if shared - cached_prefix(self._kv, request).length < least:
             return False
         self._wait(request, leader, shared)

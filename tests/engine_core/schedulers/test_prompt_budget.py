@@ -17,11 +17,20 @@ def step_time(stages: int = 2, max_step_tokens: int = 8192, device: str = "cpu")
     return StepTime(config, CostModel(COSTS))
 
 
-def test_a_single_stage_takes_all_that_fits() -> None:
-    budget = PromptBudget(1000, 100_000, step_time(stages=1))
-    assert budget.chunk(0, 300) == 300
-    budget.take(0, 300)
-    assert budget.chunk(500, 5000) == 700
+@pytest.mark.parametrize(
+    ("tokens", "times", "chunks"),
+    [
+        (1000, step_time(stages=1), [(0, 300, 300), (500, 5000, 700)]),
+        (8192, step_time(), [(0, 400, 400), (0, 1000, 0), (0, 100, 100)]),
+        (100, step_time(max_step_tokens=256), [(0, 5000, 100), (0, 10, 0)]),
+    ],
+    ids=["all that fit a single stage", "no short cut of a second prompt", "the hard limit"],
+)
+def test_a_step_takes_of_one_prompt_after_another(tokens, times, chunks) -> None:
+    budget = PromptBudget(tokens, 0, times)
+    for start, stop, length in chunks:
+        assert budget.chunk(start, stop) == length
+        budget.take(start, length)
 
 
 def test_a_prompt_is_cut_by_its_whole_length_and_not_by_what_is_left() -> None:
@@ -77,21 +86,6 @@ def test_the_last_tokens_join_the_chunk_before_them() -> None:
     times = step_time()
     length = PromptBudget(8192, 0, times).chunk(0, 3000)
     assert PromptBudget(8192, 0, times).chunk(2990 - length, 3000) == length + 10
-
-
-def test_a_second_prompt_has_no_short_chunk_in_the_same_step() -> None:
-    budget = PromptBudget(8192, 0, step_time())
-    assert budget.chunk(0, 400) == 400
-    budget.take(0, 400)
-    assert budget.chunk(0, 1000) == 0
-    assert budget.chunk(0, 100) == 100, "a whole prompt is no cut"
-
-
-def test_no_step_is_larger_than_the_hard_limit() -> None:
-    budget = PromptBudget(100, 0, step_time(max_step_tokens=256))
-    assert budget.chunk(0, 5000) == 100
-    budget.take(0, 100)
-    assert budget.chunk(0, 10) == 0
 
 
 @given(
