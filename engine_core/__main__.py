@@ -30,7 +30,7 @@ def main() -> int:
     open_log(f"engine {execution.name}", execution.log_level)
     exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     # The tokenizing threads must not hold the loop up for Python's usual 5 ms.
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -38,10 +38,6 @@ def main() -> int:
     except (ModelConfigError, TokenizerError, WorkerLostError) as error:
         log.error("%s", error)
     return 1
-
-
-def _stop(*_: object) -> None:
-    sys.exit(0)
 
 
 def _serve(config: EngineConfig) -> None:
@@ -60,10 +56,12 @@ def _serve(config: EngineConfig) -> None:
     capacity = executor.start()
     if capacity.num_blocks:
         log.info("KV cache: %s tokens", f"{capacity.num_blocks * execution.block_size:,}")
-    core = EngineCore(config, workflow, capacity, executor, clients, preprocessor)
+    core = EngineCore(
+        config, workflow, capacity, executor, clients, preprocessor, on_beat=Heartbeat().beat
+    )
     gc.freeze()
     try:
-        core.run(on_beat=Heartbeat().beat)
+        core.run()
     finally:
         clients.close()
         executor.close()

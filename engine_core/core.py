@@ -1,18 +1,19 @@
-"""The engine core's loop (vLLM RFC 11945, option 2, in a thread of its own).
+"""The engine core's loop (vLLM RFC 11945, option 2).
 
-Submitting a step (schedule, build, send) is separate from finishing it (receive, update). Each
-iteration applies the results that have come, submits steps as far as the scheduler allows, and
-sends the clients their updates. A single stage gets its steps as late as it can (`pace`). The loop
-waits in one poller if nothing is ready. One thread, no locks; no send blocks.
+Each iteration applies the results that have come, submits steps as far as the scheduler allows, and
+sends the clients their updates. A single stage gets its steps as late as it can (`pace`). One
+thread, no locks; no send blocks.
 """
 
 import math
+import select
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import zmq
 
 from engine_core.config import EngineConfig
 from engine_core.executor.stage_link import (
@@ -27,7 +28,7 @@ from engine_core.loop.jobs import Job, JobKey
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.pace import Pacer
 from engine_core.loop.reports import Statistics, Tracer
-from engine_core.loop.transport import Clients, Pollable, Sources
+from engine_core.loop.transport import ClientSocket, Pollable
 from engine_core.messages import (
     Abort,
     EncodeJob,
@@ -56,10 +57,12 @@ class EngineCore:
         workflow: Workflow,
         capacity: Capacity,
         executor: StageLink,
-        clients: Clients,
+        clients: ClientSocket,
         preprocessor: TokenizerThreads,
         clock: Callable[[], float] = time.monotonic,
+        on_beat: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_beat` is called with every heartbeat."""
         execution = config.execution
         self._info = workflow.engine_info(execution, capacity)
         self._last_stage = execution.num_stages - 1
@@ -69,13 +72,12 @@ class EngineCore:
         self._executor, self._clients, self._preprocessor = executor, clients, preprocessor
         self._budget = Budget(config.max_pending_rows, config.max_pending_tokens)
         self._queue_bound = QueueBound(execution.name, config.max_queue_seconds)
-        self._outbox = Outbox(self._job_ended, self._budget.rows_ended, clock)
+        self._outbox = Outbox(self._job_ended, self._budget.changed, clock)
         self._jobs: dict[JobKey, Job] = {}
         self._known_clients: set[bytes] = set()
         # The steps whose results have not come: the batch of each, and when it was submitted.
         self._in_flight: deque[tuple[Any, float]] = deque()
-        self._clock = clock
-        self._on_beat: Callable[[], None] = lambda: None
+        self._clock, self._on_beat = clock, on_beat
         # The stages of a pipeline wait for each other: their steps are submitted at once.
         self._pacer = Pacer() if execution.num_stages == 1 else None
         self._held_until = math.inf
@@ -85,13 +87,14 @@ class EngineCore:
             execution.num_stages, clock(), self._tracer, self._scheduler.observe
         )
         self._next_check, self._checks = 0.0, 0
-        own: tuple[Pollable, ...] = (executor.results, executor.losses, preprocessor.fileno())
-        self._sources = Sources([clients.arrivals, *own])
+        own: list[Pollable] = [executor.results, executor.losses, preprocessor.fileno()]
+        self._sources = [clients.arrivals, *own]
+        self._poller = zmq.Poller()
+        for source in self._sources:
+            self._poller.register(source, zmq.POLLIN)
 
-    def run(self, on_beat: Callable[[], None]) -> None:
-        """Serve until a worker is lost and every open job has been failed: raises WorkerLostError.
-        `on_beat` is called with every heartbeat while the loop iterates."""
-        self._on_beat = on_beat
+    def run(self) -> None:
+        """Serve until a worker is lost. Raises WorkerLostError once every open job has failed."""
         try:
             while True:
                 self.iterate()
@@ -172,13 +175,15 @@ class EngineCore:
                 self._client_gone(client)
 
     def _wait(self) -> None:
-        ready = self._sources.ready()
+        ready = dict(self._poller.poll(0))
         if self._executor.losses in ready:
             self._executor.raise_lost()
         if ready:
             return
         timeout = min(self._next_check, self._held_until) - self._clock()
-        self._sources.wait(max(0.0, timeout))
+        # ZMQ's poller counts in milliseconds. Its descriptors are edge-triggered: they become
+        # readable for everything that arrives after the poll.
+        select.select(self._sources, [], [], max(0.0, timeout))
 
     def _receive(self) -> None:
         until = min(self._clock() + _RECEIVE_SECONDS, self._held_until)
@@ -238,7 +243,8 @@ class EngineCore:
             return
         tokens = sum(accepted.prompt_tokens)
         self._statistics.job_accepted(tokens)
-        self._budget.correct(job, tokens)
+        job.cost = tokens
+        self._budget.changed(job)
         job.moments.queued = self._clock()
         self._outbox.accept(job, accepted)
         self._scheduler.add(job, rows)
@@ -247,11 +253,11 @@ class EngineCore:
         self._queue_bound.admit(self._scheduler.tokens_before(message.priority, message.key))
 
     def _abort(self, key: JobKey) -> None:
-        """End a job silently: its client is gone, or no longer wants it. `Scheduler.abort` releases
-        its slots and KV blocks at once, `Outbox.abort` its budget."""
+        """End a job silently. `Scheduler.abort` releases its slots and KV blocks at once, and
+        `Outbox.end` its budget."""
         if (job := self._jobs.get(key)) is not None:
             self._scheduler.abort(job)
-            self._outbox.abort(job)
+            self._outbox.end(job)
 
     def _job_ended(self, job: Job) -> None:
         del self._jobs[job.key]

@@ -1,12 +1,12 @@
 """The messages between an engine core and its clients (msgspec over ZMQ).
 
-A *job* is one request of a client: one or more *rows* that are admitted or refused together.
-Its answer is `Accepted` or `Failed`. Each row of an accepted job then ends exactly once: by a
-`RowOutput` with a `finish`, in an `EncodedRows`, or with all others by `Failed`. A client chooses
-the ids of its jobs; two clients may use the same.
+A job's first answer is `Accepted` or `Failed`. Each row of an accepted job then ends exactly once:
+by a `RowOutput` with a `finish`, in an `EncodedRows`, or with all others by `Failed`. A client
+chooses the ids of its jobs; two clients may use the same.
 """
 
-from collections.abc import Iterator
+from functools import partial
+from operator import attrgetter
 from typing import Annotated, Literal, NamedTuple, get_type_hints
 
 import msgspec
@@ -101,11 +101,8 @@ class Tokenization(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class JobOptions(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """Options of either kind of job, which most leave open.
-
-    Cached prefixes are shared only among jobs of the same `cache_salt`. Jobs of a lower `priority`
-    begin first. Every job has a `key`, whose share it is part of.
-    """
+    """Options of either kind of job. Cached prefixes are shared only within one `cache_salt`. Jobs
+    of a lower `priority` begin first."""
 
     cache_salt: str = ""
     tokenization: Tokenization = Tokenization()
@@ -126,8 +123,7 @@ class _Job(JobOptions, array_like=True, frozen=True):
 class GenerateJob(_Job, array_like=True, frozen=True, kw_only=True, tag="generate"):
     """`n` rows for each prompt, a prompt's rows side by side: row = prompt * n + choice.
 
-    Ids are checked against the vocabulary. Rows of a `batch` are never refused for the time that
-    they would wait.
+    Rows of a `batch` are never refused for the time that they would wait.
     """
 
     params: SamplingParams
@@ -190,10 +186,9 @@ class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
 class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
     """The job is admitted.
 
-    `prompt_tokens` holds the length of each prompt or text, `prompt_ids` the ids of each prompt of
-    a generate job (int32), for `echo`. `dropped` counts the tokens that were truncated from each
-    item of an encode job, if any were. `ignored` are the paths of what a loose schema's grammar
-    leaves out.
+    `prompt_tokens` holds the length of each prompt or text, `prompt_ids` the ids (int32) of each
+    prompt of a generate job. `dropped` counts the tokens that were truncated from each item, if any
+    were. `ignored` are the paths of what a loose schema's grammar leaves out.
     """
 
     id: int
@@ -300,30 +295,24 @@ class TracedSteps(msgspec.Struct, array_like=True, frozen=True, tag="traced"):
 
 
 class EngineMetric(NamedTuple):
-    """How a field is shown. `name` comes after `penstock_engine_`; counters are since start."""
+    """How a field is shown. `name` comes after `penstock_engine_`."""
 
     kind: Literal["gauge", "counter"]
     name: str
     text: str
 
 
-def _gauge(name: str, text: str) -> EngineMetric:
-    return EngineMetric("gauge", name, text)
-
-
-def _counter(name: str, text: str) -> EngineMetric:
-    return EngineMetric("counter", name, text)
-
+_gauge, _counter = partial(EngineMetric, "gauge"), partial(EngineMetric, "counter")
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Tokens of a step: the bounds of `Beat.step_sizes`, those of vLLM's `iteration_tokens_total`."""
 
 
-class Usage(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, array_like=True, kw_only=True):
     """The scheduler's part."""
 
-    running: Annotated[int, _gauge("running_rows", "Rows in a slot.")]
-    waiting: Annotated[int, _gauge("waiting_rows", "Rows that wait for a slot.")]
+    running: Annotated[int, _gauge("running_rows", "Rows in a slot.")] = 0
+    waiting: Annotated[int, _gauge("waiting_rows", "Rows that wait for a slot.")] = 0
     kv_blocks_used: Annotated[int, _gauge("kv_blocks_used", "KV blocks in use.")] = 0
     kv_blocks_total: Annotated[int, _gauge("kv_blocks", "KV blocks there are.")] = 0
     kv_blocks_peak: Annotated[
@@ -343,30 +332,30 @@ class Usage(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     preemptions: Annotated[int, _counter("preemptions", "Rows that gave their KV blocks back.")] = 0
 
 
-class StageTime(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """The times of one stage since its start, in seconds. The rate of each is its part of the time
-    that has passed. Together they miss the time without requests."""
+class StageTime(msgspec.Struct, array_like=True, kw_only=True):
+    """The times of one stage since its start, in seconds. Together they miss the time without
+    requests."""
 
     busy_s: Annotated[
         float, _counter("busy_seconds", "Time in the stage's own layers and its head.")
-    ]
+    ] = 0.0
     waiting_s: Annotated[
         float,
         _counter(
             "waiting_seconds",
             "Time that a stage with a step waited for the stage before, for tokens or for a mask.",
         ),
-    ]
+    ] = 0.0
     transfer_s: Annotated[
         float, _counter("transfer_seconds", "Time to send activations or results on.")
-    ]
+    ] = 0.0
     idle_s: Annotated[
         float,
         _counter("idle_seconds", "Time that the stage had no step, though there were requests."),
-    ]
+    ] = 0.0
 
 
-class Beat(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="beat"):
+class Beat(msgspec.Struct, array_like=True, kw_only=True, tag="beat"):
     """The loop's heartbeat, once a second to every client.
 
     Times are in seconds. `expected_wait_s` is for a job of priority 0; 0 while it is unknown.
@@ -380,20 +369,24 @@ class Beat(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="beat
         _gauge(
             "expected_wait_seconds", "How long a request that comes now would wait until it begins."
         ),
-    ]
-    stalled_s: Annotated[float, _gauge("stalled_seconds", "Age of the oldest step in flight.")]
-    steps: Annotated[int, _counter("steps", "Steps.")]
-    step_tokens: Annotated[int, _counter("step_tokens", "Tokens that steps computed.")]
-    steps_in_flight: Annotated[int, _gauge("steps_in_flight", "Steps submitted and not finished.")]
+    ] = 0.0
+    stalled_s: Annotated[float, _gauge("stalled_seconds", "Age of the oldest step in flight.")] = (
+        0.0
+    )
+    steps: Annotated[int, _counter("steps", "Steps.")] = 0
+    step_tokens: Annotated[int, _counter("step_tokens", "Tokens that steps computed.")] = 0
+    steps_in_flight: Annotated[
+        int, _gauge("steps_in_flight", "Steps submitted and not finished.")
+    ] = 0
     last_step_age_s: Annotated[
         float, _gauge("last_step_age_seconds", "Time since a step finished, or the start.")
-    ]
-    prompt_tokens: Annotated[int, _counter("prompt_tokens", "Prompt tokens.")]
+    ] = 0.0
+    prompt_tokens: Annotated[int, _counter("prompt_tokens", "Prompt tokens.")] = 0
     step_sizes: list[int]
     """Steps of at most STEP_SIZES[i] tokens, and more than the size before. The last entry counts
     all larger ones."""
-    admitted_rows: int
-    admitted_tokens: int
+    admitted_rows: int = 0
+    admitted_tokens: int = 0
 
 
 ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow | ResetCache | Trace
@@ -409,21 +402,10 @@ def _fields(kind: type[Usage] | type[Beat] | type[StageTime]) -> dict[str, Engin
     }
 
 
-_USAGE, _BEAT, _STAGE = _fields(Usage), _fields(Beat), _fields(StageTime)
-ENGINE_METRICS = (*_USAGE.values(), *_BEAT.values())
-STAGE_METRICS = tuple(_STAGE.values())
-"""One value a stage."""
+_ENGINE = {f"usage.{field}": metric for field, metric in _fields(Usage).items()} | _fields(Beat)
+_STAGE = _fields(StageTime)
 
-
-def metric_values(beat: Beat) -> Iterator[float]:
-    """The values of ENGINE_METRICS, in its order."""
-    for field in _USAGE:
-        yield getattr(beat.usage, field)
-    for field in _BEAT:
-        yield getattr(beat, field)
-
-
-def stage_values(stage: StageTime) -> Iterator[float]:
-    """The values of STAGE_METRICS, in its order."""
-    for field in _STAGE:
-        yield getattr(stage, field)
+ENGINE_METRICS, metric_values = tuple(_ENGINE.values()), attrgetter(*_ENGINE)
+"""Metrics of a `Beat`, and the function that returns their values in that order."""
+STAGE_METRICS, stage_values = tuple(_STAGE.values()), attrgetter(*_STAGE)
+"""Likewise of a `StageTime`."""

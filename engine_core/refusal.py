@@ -52,7 +52,6 @@ class RefusalError(Exception):
     def copy(self) -> Self:
         """Return a copy that leads to no frames, to keep, or to raise in place of one that is kept.
 
-        An error that was raised leads to the frames on its way. If one of these keeps it, that is a
-        cycle: all that they hold would wait for the garbage collector.
-        """
+        A raised error leads to the frames on its way. If one of these keeps it, that is a cycle,
+        and all that they hold waits for the garbage collector."""
         return replace(self)

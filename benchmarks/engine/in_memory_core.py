@@ -14,6 +14,7 @@ from benchmarks.engine.stopwatch import Stopwatch
 from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
 from engine_core.executor.stage_link import Capacity, StageLink, WorkerLostError
+from engine_core.loop.transport import ClientSocket
 from engine_core.messages import ToCore
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.base import Scheduler, workflow_for
@@ -109,7 +110,7 @@ class InMemoryCore:
             replace(workflow, processor=lambda *_: processor, scheduler=lambda *_: scheduler),
             Capacity(weight_bytes=0, num_blocks=num_blocks),
             cast("StageLink", self._executor),
-            self._clients,
+            cast("ClientSocket", self._clients),
             workflow.preprocessor(config.execution, tokenizer),
             clock=stopped_clock,
         )

@@ -16,8 +16,7 @@ from engine_core.refusal import RefusalError
 
 
 class JobSize(NamedTuple):
-    """Upper bounds of a job: its rows, the tokens `sent`, the `tokens` of all rows. A token has at
-    least one byte, an id has four."""
+    """Upper bounds of a job: its rows, the tokens `sent`, the `tokens` of all rows."""
 
     rows: int
     sent: int
@@ -25,22 +24,17 @@ class JobSize(NamedTuple):
 
 
 def job_size(message: GenerateJob | EncodeJob) -> JobSize:
-    """Count a job as engines admit it, and as their clients keep room for it."""
+    """Count a job as engines admit it. A token has at least one byte, an id has four."""
     text_bytes = sum(len(text.encode()) for text in message.texts)
     sent = text_bytes + sum(len(ids) // 4 for ids in message.ids)
     items = len(message.texts) + len(message.ids)
     if isinstance(message, GenerateJob):
         return JobSize(items * message.n, sent, sent * message.n)
-    return JobSize(items, sent, sent + _query_bytes(message.query, items))
-
-
-def _query_bytes(query: str | list[str] | None, items: int) -> int:
-    """Bytes of queries: one counts for every pair that it is part of."""
-    if query is None:
-        return 0
+    # A query counts for every pair that it is part of.
+    query, pairs = message.query or [], 1
     if isinstance(query, str):
-        return len(query.encode()) * items
-    return sum(len(text.encode()) for text in query)
+        query, pairs = [query], items
+    return JobSize(items, sent, sent + pairs * sum(len(text.encode()) for text in query))
 
 
 _JOBS_AT_LEAST, _KEYS_AT_LEAST = 8, 2
@@ -58,8 +52,7 @@ class InFlight:
 
 
 class Budget:
-    """Rows and tokens in flight. Text counts its bytes until it has been tokenized. Jobs of the
-    batch band count all that they have."""
+    """Rows and tokens in flight. Jobs of the batch band count all that they have."""
 
     def __init__(self, max_rows: int, max_tokens: int) -> None:
         self._max_rows, self._max_tokens = max_rows, max_tokens
@@ -93,17 +86,11 @@ class Budget:
         self._count(job, *counted, begun=1)
         return job
 
-    def correct(self, job: Job, tokens: int) -> None:
-        """Replace the estimate of a job's tokens by their count."""
-        job.cost = tokens
-        self._changed.add(job)
-
-    def rows_ended(self, job: Job) -> None:
-        """Note that rows of a job are over: it counts the open ones from the next admission on."""
+    def changed(self, job: Job) -> None:
+        """Note that a job's cost or its open rows have changed: what it counts follows."""
         self._changed.add(job)
 
     def release(self, job: Job) -> None:
-        """Give back the rows and tokens of a job that has ended."""
         self._changed.discard(job)
         self._count(job, 0, 0, begun=-1)
 
@@ -114,8 +101,8 @@ class Budget:
         return min(rows, self._rows_of_one), min(tokens, max(sent, self._tokens_of_one))
 
     def _check_room(self, key: int, rows: int, tokens: int) -> None:
-        """Raises RefusalError `overloaded` if there is no room for a job. A key has room for its
-        first one, which would never fit better."""
+        """Raises RefusalError `overloaded` if there is no room. A key has room for its first job,
+        which would never fit better."""
         large = rows * _SMALL > self._max_rows or tokens * _SMALL > self._max_tokens
         part = 1 - 1 / _JOBS_AT_LEAST if large and self._all.jobs else 1.0
         if not self._is_within(part, self._all, rows, tokens):
@@ -139,7 +126,6 @@ class Budget:
         self._changed.clear()
 
     def _count(self, job: Job, rows: int, tokens: int, begun: int = 0) -> None:
-        """Set the rows and tokens that a job counts."""
         key = _key_of(job.message)
         own = self._keys.setdefault(key, InFlight())
         for held in (self._all, own):
@@ -153,32 +139,21 @@ class Budget:
 
 def _key_of(message: GenerateJob | EncodeJob) -> int:
     """The key whose bound a job counts in. Lines of batches count in none: their client keeps to a
-    part of the engine, and the key's other requests have theirs."""
+    part of the engine."""
     return 0 if message.batch else message.key.number
 
 
 _WINDOW_WITHOUT_BOUND, _LEAST_WINDOW = 30.0, 1.0  # seconds
 _TRUSTED = 0.1
-"""The part of the window that is measured before the rate is used. The first steps of a burst may
-be short, or wait for a kernel to be compiled."""
-
-
-class _Step(NamedTuple):
-    """A step in flight, with the prompt tokens that left the queue with it. The rate includes it if
-    it is `measured`: other tokens kept waiting."""
-
-    submitted: float
-    tokens: int
-    measured: bool
+"""The part of the window that is measured first: a burst's first steps may be short or compile."""
 
 
 class QueueBound:
-    """Refuses jobs whose expected wait is too long, by the rate at which prompt tokens leave the
-    queue.
+    """Refuses jobs whose expected wait is too long.
 
-    The rate is that of steps during which other tokens waited. The weight of a step falls to 1/e
-    within `max_seconds` of such steps. A row at the end of a full queue waits about that long, so
-    the rate is the one that it has seen itself. Times are in seconds, of any one clock.
+    It follows from the rate at which prompt tokens leave the queue, in steps during which others
+    waited. The weight of a step falls to 1/e within `max_seconds` of such steps: about as long as a
+    row waits at the end of a full queue.
     """
 
     def __init__(self, model: str, max_seconds: float) -> None:
@@ -186,23 +161,24 @@ class QueueBound:
         self._model, self._max_seconds = model, max_seconds
         self._window = max(max_seconds or _WINDOW_WITHOUT_BOUND, _LEAST_WINDOW)
         self._tokens = self._seconds = 0.0
-        self._steps: deque[_Step] = deque()
+        # Steps in flight: when each was submitted, and the prompt tokens that left the queue with
+        # it. None if no others kept waiting: then it shows no rate.
+        self._steps: deque[tuple[float, int | None]] = deque()
         self._queued = 0  # prompt tokens, after the newest step
         self._last_finish = -math.inf
 
     def step_submitted(self, now: float, before: int, after: int) -> None:
         """Note a step, with the prompt tokens queued `before` and `after` it was scheduled."""
-        self._steps.append(_Step(now, before - after, after > 0 or self._queued > 0))
+        self._steps.append((now, before - after if after > 0 or self._queued > 0 else None))
         self._queued = after
 
     def step_finished(self, now: float) -> None:
-        """Note that the oldest step in flight has finished."""
-        step = self._steps.popleft()
-        seconds = now - max(step.submitted, self._last_finish)
+        submitted, tokens = self._steps.popleft()
+        seconds = now - max(submitted, self._last_finish)
         self._last_finish = now
-        if step.measured:
+        if tokens is not None:
             kept = math.exp(-seconds / self._window)
-            self._tokens = self._tokens * kept + step.tokens
+            self._tokens = self._tokens * kept + tokens
             self._seconds = self._seconds * kept + seconds
 
     def expected_wait(self, tokens: int) -> float:
@@ -212,8 +188,7 @@ class QueueBound:
         return tokens * self._seconds / self._tokens
 
     def admit(self, tokens: int) -> None:
-        """Raises RefusalError `overloaded` if a job behind `tokens` queued prompt tokens would wait
-        too long. A job that need not queue is never refused."""
+        """Raises RefusalError `overloaded` if a job behind `tokens` would wait too long."""
         wait = self.expected_wait(tokens)
         if 0 < self._max_seconds < wait:
             raise RefusalError(

@@ -3,50 +3,40 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Collection, Hashable
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from engine_core.messages import KeyShare
 
 
 class KeyTurns:
-    """The virtual times of the keys that wait, and of those that have waited beside them."""
+    """The keys that are `waiting`, and the virtual `times` of these and of those that have waited
+    beside them."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, KeyShare] = {}
-        self._times: dict[int, float] = {}
+        self.waiting: dict[int, KeyShare] = {}
+        self.times: dict[int, float] = {}
 
     def begin(self, key: KeyShare) -> None:
-        least = min((self._times[other] for other in self._waiting), default=0.0)
-        self._times[key.number] = max(self._times.get(key.number, 0.0), least)
-        self._waiting[key.number] = key
+        least = min((self.times[other] for other in self.waiting), default=0.0)
+        self.times[key.number] = max(self.times.get(key.number, 0.0), least)
+        self.waiting[key.number] = key
 
     def end(self, key: KeyShare) -> None:
-        del self._waiting[key.number]
-        if not self._waiting:
-            self._times.clear()
+        del self.waiting[key.number]
+        if not self.waiting:
+            self.times.clear()
 
     def count(self, key: KeyShare, amount: float) -> None:
         """Charge a key that waits."""
-        self._times[key.number] += amount / key.weight
-
-    def time_of(self, key: KeyShare) -> float:
-        return self._times[key.number]
-
-    def waiting(self) -> Collection[KeyShare]:
-        """The keys that wait, the one that has waited longest first."""
-        return self._waiting.values()
+        self.times[key.number] += amount / key.weight
 
     def first(self) -> KeyShare:
-        """The key whose turn it is: the least time, then the one that has waited longer. Raises
-        ValueError if none waits."""
-        if len(self._waiting) == 1:
-            return next(iter(self.waiting()))
-        return min(self.waiting(), key=self.time_of)
-
-    def in_order(self) -> list[KeyShare]:
-        """The keys that wait, the one whose turn it is first."""
-        return sorted(self.waiting(), key=self.time_of)
+        """The key of the least time, of equals the one that has waited longer. Raises ValueError if
+        none waits."""
+        if len(self.waiting) == 1:
+            return next(iter(self.waiting.values()))
+        return self.waiting[min(self.waiting, key=self.times.__getitem__)]
 
 
 ItemT = TypeVar("ItemT", bound=Hashable)
@@ -63,7 +53,6 @@ class FairQueue(Generic[ItemT]):
         return bool(self._of_key)
 
     def put(self, item: ItemT, key: KeyShare) -> None:
-        """Behind all others of its key."""
         if key.number not in self._of_key:
             self._of_key[key.number] = {}
             self._turns.begin(key)

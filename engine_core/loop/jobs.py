@@ -13,8 +13,7 @@ class JobKind(IntEnum):
     """The kind of a row or a job, which gives way to the kinds before it.
 
     LARGE are rows beyond the share of their job or key, and jobs with such rows or of more tokens
-    than a short step. BATCH is the batch band.
-    """
+    than a short step."""
 
     SMALL = 0
     LARGE = 1
@@ -32,7 +31,7 @@ class JobMoments:
     reported: bool = False
 
     def begin(self, now: float) -> None:
-        """Note that a step with a row of the job was submitted: the first one counts."""
+        """Note that a step has a row of the job: the first one counts."""
         if self.begun is None:
             self.begun = now
 

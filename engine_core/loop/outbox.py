@@ -1,7 +1,8 @@
 """Updates for clients: gathered during an iteration of the loop, sent as one message a client."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, ItemsView
 
 from engine_core.loop.jobs import Job
 from engine_core.messages import Accepted, EncodedRows, Failed, Outputs, RowOutput
@@ -20,21 +21,15 @@ class Outbox:
     ) -> None:
         self._on_end, self._on_rows = on_end, on_rows
         self._clock = clock
-        self._outputs: dict[bytes, Outputs] = {}
+        self._outputs: defaultdict[bytes, Outputs] = defaultdict(Outputs)
 
     def accept(self, job: Job, accepted: Accepted) -> None:
-        """The job's first answer: it is admitted."""
-        self._of(job.client).accepted.append(accepted)
+        self._outputs[job.client].accepted.append(accepted)
 
     def row(self, job: Job, output: RowOutput, *, first: bool = False) -> None:
-        """An update of one row, its last if it has a finish.
-
-        A row's `first` update goes to the front: its client waits for it, and it would otherwise
-        come last, behind those of all older rows.
-        """
-        outputs = self._outputs.get(job.client)
-        if outputs is None:
-            outputs = self._of(job.client)
+        """An update of one row, its last if it has a finish. The `first` goes before those of older
+        rows: its client waits for it."""
+        outputs = self._outputs[job.client]
         outputs.rows.insert(0 if first else len(outputs.rows), output)
         if not job.moments.reported and (output.token >= 0 or output.finish is not None):
             self._report_timing(outputs, job)
@@ -43,7 +38,7 @@ class Outbox:
 
     def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
         """Finished rows of an encode job."""
-        outputs = self._of(job.client)
+        outputs = self._outputs[job.client]
         outputs.encoded.append(part)
         self.close_rows(job, rows)
         if job.ended:
@@ -53,45 +48,34 @@ class Outbox:
         """The job's terminal message, for all rows that have not ended."""
         if not job.ended:
             self.refuse(job.client, job.message.id, refusal)
-            self._end(job)
+            self.end(job)
 
     def fail_not_finite(self, job: Job) -> None:
-        """A row of the job came back with NaN or infinite values: it fails whole."""
         message = "the model produced values that are not finite for this request"
         self.fail(job, RefusalError("row_failed", message))
 
     def refuse(self, client: bytes, job_id: int, refusal: RefusalError) -> None:
         """The only answer to a job that was never admitted."""
         failed = Failed(job_id, refusal.code, refusal.message, refusal.param, refusal.retry_after)
-        self._of(client).failed.append(failed)
+        self._outputs[client].failed.append(failed)
 
     def close_rows(self, job: Job, rows: int) -> None:
         """Count rows of a job that have ended. The last one ends the job."""
         job.open_rows -= rows
         if job.open_rows == 0:
-            self._end(job)
+            self.end(job)
         elif rows:
             self._on_rows(job)
 
-    def abort(self, job: Job) -> None:
-        """End a job silently: its client is gone, or no longer wants it."""
-        if not job.ended:
-            self._end(job)
-
-    def take(self) -> Iterator[tuple[bytes, Outputs]]:
+    def take(self) -> ItemsView[bytes, Outputs]:
         """Everything gathered since the last call, by client."""
-        outputs, self._outputs = self._outputs, {}
-        yield from outputs.items()
-
-    def _of(self, client: bytes) -> Outputs:
-        outputs = self._outputs.get(client)
-        if outputs is None:
-            outputs = self._outputs[client] = Outputs()
-        return outputs
+        outputs, self._outputs = self._outputs, defaultdict(Outputs)
+        return outputs.items()
 
     def _report_timing(self, outputs: Outputs, job: Job) -> None:
         outputs.timings.append(job.moments.report(job.message.id, self._clock()))
 
-    def _end(self, job: Job) -> None:
+    def end(self, job: Job) -> None:
+        """End a job, silently if nothing is sent before: its client is gone or does not want it."""
         job.ended = True
         self._on_end(job)

@@ -1,32 +1,29 @@
 """When the step after the running one is submitted: as late as the worker allows.
 
 A request that arrives while step N runs can join step N + 1 until that is submitted. The worker
-must have N + 1 before N ends. So N + 1 is due a margin before the expected end of N.
+needs it before N ends, so it is due a margin before the expected end of N.
 
-A step is expected to take the least of the last few durations of similar steps. Decode steps drift
-slowly, so this is close, and it errs on the harmless side: too early. A kind of step that has never
-run is expected to take no time, and the next step is submitted at once. The margin follows the idle
-time that the worker reports: it widens after a gap and shrinks, by less, after a step without one.
+A step is expected to take the least of the last few durations of similar steps, which errs on the
+harmless side: too early. A kind that has never run is expected to take no time. The margin follows
+the idle time that the worker reports: it widens after a gap and shrinks, by less, after a step
+without one.
 
-Steps with prompts have a margin of their own, because a worker needs them earlier. With a single
-margin every step would be submitted that early, and steps are held back exactly for prompts. A
-prompt that arrives between the two margins is submitted at once; the gap that this may cost changes
-neither margin.
+Steps with prompts have a margin of their own, because a worker needs them earlier, and steps are
+held back exactly for prompts. One that arrives between the two margins is submitted at once; the
+gap that this may cost changes neither.
 """
 
 import math
-from collections import OrderedDict, deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 
 from workers.contract.messages import StepInput, StepTimes
 
 _REMEMBERED = 8
-_MAX_KINDS = 1024
 _FIRST_MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 1e-3, 0.2e-3, 20e-3
 _WIDEN, _SHRINK = 1.02, 0.999
 """Factors of the margin after a step with a gap, and after one without. They balance when one held
-step in twenty has a gap. So the margin follows the worker's usual need, not the odd short step: a
-wide margin costs every arrival more than one gap costs."""
+step in twenty has a gap: a wide margin costs every arrival more than one gap costs."""
 
 _NOISE_US = 50
 """The gap between any two steps, however early the second was submitted."""
@@ -51,8 +48,7 @@ class _Submitted:
 
 
 class Pacer:
-    """Predicts the steps of one worker that runs them in order. Times are in seconds, of any one
-    clock."""
+    """Predicts the steps of one worker that runs them in order. Times are in seconds."""
 
     def __init__(self) -> None:
         # Both by whether the step has prompts: the margin; whether the next step has been held
@@ -61,7 +57,10 @@ class Pacer:
         self._held_back = [False, False]
         self._steps: deque[_Submitted] = deque()
         self._started, self._end = 0.0, -math.inf
-        self._durations: OrderedDict[_Kind, deque[float]] = OrderedDict()
+        # Not many, as sizes are rounded.
+        self._durations: defaultdict[_Kind, deque[float]] = defaultdict(
+            lambda: deque(maxlen=_REMEMBERED)
+        )
 
     def due(self, *, prompts: bool) -> float:
         """The time to submit the next step, with or without prompts, while another is running.
@@ -70,7 +69,6 @@ class Pacer:
         return self._end - self._margins[prompts]
 
     def may_wait(self, now: float, *, prompts: bool) -> bool:
-        """Whether the next step, with or without prompts, is not due yet."""
         waits = now < self.due(prompts=prompts)
         self._held_back[prompts] |= waits
         return waits
@@ -84,11 +82,11 @@ class Pacer:
             self._begin(now + self._margins[prompts])
 
     def step_finished(self, times: StepTimes, now: float) -> None:
-        """Note that the oldest step is over, with the worker's times. It runs the next one now."""
+        """Note that the oldest step is over. The worker runs the next one now."""
         step = self._steps.popleft()
         gap = max(times.idle_us, 0) / 1e6 if step.overlapped else 0.0
         for kind in step.kinds:
-            self._remember(kind, max(now - self._started - gap, 0.0))
+            self._durations[kind].append(max(now - self._started - gap, 0.0))
         if step.held and times.idle_us >= 0:
             self._adapt(times.idle_us, prompts=step.prompts)
         if self._steps:
@@ -102,13 +100,6 @@ class Pacer:
         known = (self._durations.get(kind) for kind in self._steps[0].kinds)
         durations = next(filter(None, known), None)
         self._end = started + min(durations) if durations else -math.inf
-
-    def _remember(self, kind: _Kind, seconds: float) -> None:
-        durations = self._durations.setdefault(kind, deque(maxlen=_REMEMBERED))
-        durations.append(seconds)
-        self._durations.move_to_end(kind)
-        if len(self._durations) > _MAX_KINDS:
-            self._durations.popitem(last=False)
 
     def _adapt(self, idle_us: int, *, prompts: bool) -> None:
         margin = self._margins[prompts] * (_WIDEN if idle_us > _NOISE_US else _SHRINK)

@@ -2,9 +2,10 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from engine_core.loop.admission import InFlight
@@ -19,8 +20,7 @@ from engine_core.messages import (
 )
 from workers.contract.messages import DecodeStep, StepInput, StepTimes
 
-_MOST_STEPS = 10_000
-"""More than any engine runs between two heartbeats, which are a second apart."""
+_MOST_STEPS = 10_000  # more than any engine runs between two heartbeats
 
 
 class StepWork(NamedTuple):
@@ -36,42 +36,15 @@ class StepWork(NamedTuple):
     contexts: int = 0
 
 
-class _StageCounter:
-    """Sums up one stage's times, in microseconds."""
-
-    def __init__(self) -> None:
-        self._busy = self._waiting = self._transfer = self._idle = 0
-        self._end: int | None = None
-
-    def add(self, times: StepTimes, *, continued: bool) -> None:
-        """Add a step. The time without a step before it was idle if there was a job all that time
-        (`continued`)."""
-        self._busy += times.busy_us
-        self._waiting += times.wait_us
-        self._transfer += times.transfer_us
-        if continued and self._end is not None:
-            self._idle += max(times.start_us - self._end, 0)
-        self._end = times.end_us
-
-    def time(self) -> StageTime:
-        return StageTime(
-            busy_s=self._busy / 1e6,
-            waiting_s=self._waiting / 1e6,
-            transfer_s=self._transfer / 1e6,
-            idle_s=self._idle / 1e6,
-        )
-
-
 @dataclass(slots=True)
 class _Submitted:
-    """A step that `unreported` stages have yet to report, with the others' `times` by stage.
+    """A step that some stages have yet to report, with the others' `times` by stage.
     `continued`: there was a job ever since the step before it was submitted."""
 
     step: StepInput
     work: StepWork
     continued: bool
-    times: list[StepTimes]
-    unreported: int
+    times: dict[int, StepTimes] = field(default_factory=dict[int, StepTimes])
 
 
 class Tracer:
@@ -86,7 +59,6 @@ class Tracer:
         self._ends[client] = now + min(max(seconds, 0.0), MAX_TRACE_SECONDS)
 
     def record(self, step: StepInput, times: Sequence[StepTimes], *, continued: bool) -> None:
-        """Keep a step that every stage has reported, with their `times`."""
         if self._ends and len(self._steps) < _MOST_STEPS:
             self._steps.append(_traced(step, times, continued=continued))
 
@@ -122,11 +94,8 @@ def _traced(step: StepInput, times: Sequence[StepTimes], *, continued: bool) -> 
 
 
 class Statistics:
-    """Counters of one engine core, since its start.
-
-    Each step is kept from its submission until every stage has reported it. That may be after its
-    results have come.
-    """
+    """Counters of one engine core. Each step is kept until every stage has reported it: that may be
+    after its results have come."""
 
     def __init__(
         self,
@@ -137,15 +106,16 @@ class Statistics:
     ) -> None:
         """`observe` gets each step's work, and the seconds that it took the slowest stage."""
         self._tracer, self._observe = tracer, observe
-        self._num_steps = self._step_tokens = self._prompt_tokens = 0
-        self._step_sizes = [0] * (len(STEP_SIZES) + 1)
-        self._stages = [_StageCounter() for _ in range(num_stages)]
+        stages = [StageTime() for _ in range(num_stages)]
+        sizes = [0] * (len(STEP_SIZES) + 1)
+        self._counted = Beat(usage=Usage(), stages=stages, step_sizes=sizes)
+        self._ends: list[int | None] = [None] * num_stages  # of each stage's newest step, µs
         self._steps: dict[int, _Submitted] = {}
         self._drained = True
         self._last_finished = now
 
     def job_accepted(self, prompt_tokens: int) -> None:
-        self._prompt_tokens += prompt_tokens
+        self._counted.prompt_tokens += prompt_tokens
 
     def drained(self) -> None:
         """Note that there is no job: until the next step stages are not idle."""
@@ -153,26 +123,30 @@ class Statistics:
 
     def step_submitted(self, step: StepInput, work: StepWork) -> None:
         continued, self._drained = not self._drained, False
-        num_stages = len(self._stages)
-        unknown = [StepTimes()] * num_stages
-        self._steps[step.step] = _Submitted(step, work, continued, unknown, num_stages)
-        self._num_steps += 1
-        self._step_tokens += work.tokens
-        self._step_sizes[bisect_left(STEP_SIZES, work.tokens)] += 1
+        counted = self._counted
+        self._steps[step.step] = _Submitted(step, work, continued)
+        counted.steps += 1
+        counted.step_tokens += work.tokens
+        counted.step_sizes[bisect_left(STEP_SIZES, work.tokens)] += 1
 
     def step_reported(self, stage: int, number: int, times: StepTimes) -> None:
-        """Note that a stage has done its part of step `number`."""
         step = self._steps[number]
-        self._stages[stage].add(times, continued=step.continued)
+        counter, end = self._counted.stages[stage], self._ends[stage]
+        counter.busy_s += times.busy_us / 1e6
+        counter.waiting_s += times.wait_us / 1e6
+        counter.transfer_s += times.transfer_us / 1e6
+        # The time without a step before it was idle if there was a job all that time.
+        if step.continued and end is not None:
+            counter.idle_s += max(times.start_us - end, 0) / 1e6
+        self._ends[stage] = times.end_us
         step.times[stage] = times
-        step.unreported -= 1
-        if not step.unreported:
+        if len(step.times) == len(self._ends):
             del self._steps[number]
-            self._observe(step.work, max(times.busy_us for times in step.times) / 1e6)
-            self._tracer.record(step.step, step.times, continued=step.continued)
+            by_stage = [step.times[stage] for stage in range(len(self._ends))]
+            self._observe(step.work, max(times.busy_us for times in by_stage) / 1e6)
+            self._tracer.record(step.step, by_stage, continued=step.continued)
 
     def step_finished(self, now: float) -> None:
-        """Note that the results of a step have come."""
         self._last_finished = now
 
     def beat(
@@ -185,17 +159,13 @@ class Statistics:
         expected_wait_s: float,
     ) -> Beat:
         """The heartbeat. `in_flight` are the submission times of those steps, the oldest first."""
-        return Beat(
+        return msgspec.structs.replace(
+            self._counted,
             usage=usage,
-            stages=[stage.time() for stage in self._stages],
             expected_wait_s=expected_wait_s,
             stalled_s=now - in_flight[0] if in_flight else 0.0,
-            steps=self._num_steps,
-            step_tokens=self._step_tokens,
             steps_in_flight=len(in_flight),
             last_step_age_s=now - self._last_finished,
-            prompt_tokens=self._prompt_tokens,
-            step_sizes=list(self._step_sizes),
             admitted_rows=admitted.rows,
             admitted_tokens=admitted.tokens,
         )

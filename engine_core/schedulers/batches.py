@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,6 @@ from engine_core.loop.reports import StepWork
 from engine_core.schedulers.request import Request
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
 
-_NOTHING = range(0)
 _FROM_SLOT = array("i", [-1])
 _NO_TARGET = -1
 
@@ -21,14 +21,13 @@ _NO_TARGET = -1
 class DecodeBatch:
     """One step's rows: request, first position, number of positions, whether the last is sampled.
 
-    scored       each row's positions whose next prompt token gets its log-probability
+    scored       by row: the positions whose next prompt token gets its log-probability
     begun        jobs of the rows that begin, or begin again
     updates      new block-table entries, flat (slot, index, block)
     copies       blocks that are copied first, flat (from, to)
     after        the newest step whose sampled token a row takes as input
-    num_decodes  the first rows are decode rows, so many
-    contexts     tokens that decode rows attend to, over all of them
-    attended     pairs of a prompt token and a token that it attends to
+    num_decodes  how many decode rows there are: they come first
+    contexts, attended  as in `StepWork`
     """
 
     step: int
@@ -36,8 +35,7 @@ class DecodeBatch:
     starts: list[int] = field(default_factory=list[int])
     lens: list[int] = field(default_factory=list[int])
     samples: list[bool] = field(default_factory=list[bool])
-    scored: list[range] = field(default_factory=list[range])
-    num_scored: int = 0
+    scored: dict[int, range] = field(default_factory=dict[int, range])
     inits: list[SlotInit] = field(default_factory=list[SlotInit])
     begun: list[Job] = field(default_factory=list[Job])
     updates: list[int] = field(default_factory=list[int])
@@ -49,16 +47,15 @@ class DecodeBatch:
     attended: float = 0.0
 
     def add(self, request: Request, start: int, length: int, samples: bool) -> None:
-        """Submit positions [start, start + length) of `request` with this step."""
+        """Submit positions [start, start + length) of a request."""
+        if targets := request.targets_in(start, start + length):
+            self.scored[len(self.requests)] = targets
         self.requests.append(request)
         self.starts.append(start)
         self.lens.append(length)
         self.samples.append(samples)
         self.num_tokens += length
         self.attended += length * (start + length / 2)
-        targets = request.targets_in(start, start + length)
-        self.scored.append(targets)
-        self.num_scored += len(targets)
         request.submitted = start + length
         request.in_flight += 1
         if start + length > request.resident_from:
@@ -68,8 +65,7 @@ class DecodeBatch:
             request.last_step = self.step
 
     def add_decodes(self, requests: list[Request]) -> None:
-        """Begin the step with the next position of each of these generating requests. The same as
-        `add` for each, in a third of the time."""
+        """Begin the step with the next position of each. As `add`, in a third of the time."""
         step, starts = self.step, self.starts
         self.after = max([request.last_step for request in requests], default=self.after)
         for request in requests:
@@ -86,20 +82,19 @@ class DecodeBatch:
         self.requests += requests
         self.lens += [1] * count
         self.samples += [True] * count
-        self.scored += [_NOTHING] * count
 
     @property
     def work(self) -> StepWork:
         return StepWork(self.num_tokens, self.attended, self.contexts)
 
     def assign_blocks(self, request: Request, blocks: list[int]) -> None:
-        """Append `blocks` to the request's table, here and in the workers."""
+        """Append to the request's block table, here and in the workers."""
         for index, block in enumerate(blocks, len(request.blocks)):
             self.updates += (request.slot, index, block)
         request.blocks += blocks
 
     def message(self, masked: bytes, groups: Sequence[int]) -> DecodeStep:
-        """Build the message for all stages. `masked` and `groups` are those of `DecodeStep`."""
+        """Build the step's message with its `masked` and `groups`."""
         return DecodeStep(
             step=self.step,
             tokens=self._tokens(),
@@ -128,66 +123,48 @@ class DecodeBatch:
         return b"".join([_FROM_SLOT.tobytes() * decodes, *chunks])
 
     def _targets(self) -> bytes:
-        """The prompt token after each scored position. Empty if the step scores nothing."""
-        if not self.num_scored:
+        """The prompt token after each scored position. Empty if none is scored."""
+        if not self.scored:
             return b""
         targets = np.full(self.num_tokens, _NO_TARGET, np.int32)
-        offset = 0
-        for request, start, length, scored in zip(
-            self.requests, self.starts, self.lens, self.scored, strict=True
-        ):
-            if scored:
-                first = offset + scored.start - start
-                following = request.tokens[scored.start + 1 : scored.stop + 1]
-                targets[first : first + len(scored)] = following
-            offset += length
+        offsets = list(accumulate(self.lens, initial=0))
+        for row, scored in self.scored.items():
+            first = offsets[row] + scored.start - self.starts[row]
+            following = self.requests[row].tokens[scored.start + 1 : scored.stop + 1]
+            targets[first : first + len(scored)] = following
         return targets.tobytes()
 
 
 @dataclass(slots=True, eq=False)
 class EncodeBatch:
-    """One step's rows of prefill-only jobs, in flat arrays. Arrays of zeros alone are empty.
+    """One step's rows of prefill-only jobs.
 
-    tokens         int32[T]
-    lens           int32[R]
-    token_types    uint8[T]
-    parts          the rows' jobs, each with its row numbers (int32), in batch order
-    token_states   uint8[R], 1 for rows whose token states are requested
-    unpooled_lens  int32[R], how many first tokens of each row are not pooled
+    lens          int32[R]
+    parts         the rows' jobs, each with the numbers of its rows, in batch order
+    token_states  uint8[R], 1 for rows whose token states are requested; empty if none are
     """
 
-    step: int
-    tokens: npt.NDArray[np.int32]
+    message: EncodeStep
     lens: npt.NDArray[np.int32]
-    token_types: npt.NDArray[np.uint8]
-    parts: list[tuple[Job, npt.NDArray[np.int32]]]
+    parts: list[tuple[Job, range]]
     token_states: npt.NDArray[np.uint8]
-    unpooled_lens: npt.NDArray[np.int32]
+
+    @property
+    def step(self) -> int:
+        return self.message.step
 
     @property
     def work(self) -> StepWork:
-        """The work of the step: a token attends to all of its row."""
-        return StepWork(len(self.tokens), float(np.square(self.lens, dtype=np.float64).sum()))
+        return encode_work(self.lens)
 
     @property
     def begun(self) -> list[Job]:
-        """The jobs of which the step computes rows."""
         return [job for job, _ in self.parts]
 
-    @property
-    def num_states(self) -> npt.NDArray[np.int32]:
-        """How many token states each row gets: int32[R]."""
-        return self.lens * self.token_states if len(self.token_states) else np.zeros_like(self.lens)
 
-    def message(self) -> EncodeStep:
-        return EncodeStep(
-            step=self.step,
-            tokens=self.tokens.tobytes(),
-            query_lens=self.lens.tobytes(),
-            token_types=self.token_types.tobytes(),
-            token_states=self.token_states.tobytes(),
-            unpooled_lens=self.unpooled_lens.tobytes(),
-        )
+def encode_work(lens: npt.NDArray[np.int32]) -> StepWork:
+    """The work of a step of whole rows: a token attends to all of its row."""
+    return StepWork(int(lens.sum()), float(np.square(lens, dtype=np.float64).sum()))
 
 
 def _int32(values: Sequence[int]) -> bytes:

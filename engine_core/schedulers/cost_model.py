@@ -1,6 +1,7 @@
 """A step's seconds on the slowest stage by its work, learnt from the stages' times."""
 
 import math
+from operator import mul
 from typing import NamedTuple
 
 from engine_core.loop.reports import StepWork
@@ -15,7 +16,7 @@ _FORGET = 0.99
 """Weight of what is known, after each step: about the last 100 steps count."""
 
 _STAY = 0.02
-"""Weight of the coefficients as they are, in steps: what the load does not tell apart stays."""
+"""Weight of the coefficients as they are, in steps."""
 
 _OUTLIER = 3.0
 """Deviations of more than so many usual ones count less, in proportion."""
@@ -23,7 +24,7 @@ _OUTLIER = 3.0
 _SWEEPS = 2
 
 _LEAST_FACTOR = 1e-6
-"""The least coefficient, in units of where it started: so that every work takes time."""
+"""So that every work takes time."""
 
 
 class Coefficients(NamedTuple):
@@ -36,10 +37,8 @@ class Coefficients(NamedTuple):
 
 
 def starting_coefficients(model: ModelConfig) -> Coefficients:
-    """Estimate the coefficients from a model's shape.
-
-    Weights are read once a step, tokens and attention are arithmetic, and decode rows read their
-    keys and values."""
+    """Estimate the coefficients from a model's shape: weights are read once a step, tokens and
+    attention are arithmetic, and decode rows read their keys and values."""
     hidden, layers = model.hidden_size, model.num_layers
     heads = model.num_heads * model.head_dim
     kv_heads = model.num_kv_heads * model.head_dim
@@ -55,29 +54,23 @@ def starting_coefficients(model: ModelConfig) -> Coefficients:
 class CostModel:
     """A linear model of a step's time, fitted on line.
 
-    Recursive least squares of relative errors over four coefficients, none of them negative, with
-    forgetting; outliers weigh less (Huber). Loads are often collinear (decode steps of one size say
-    nothing about prompts): in directions that the steps do not determine, the coefficients stay.
-    A model that is never told of a step is frozen.
+    Recursive least squares of relative errors over four positive coefficients, with forgetting;
+    outliers weigh less (Huber). In directions that the steps do not determine the coefficients
+    stay: decode steps of one size say nothing about prompts.
     """
 
     def __init__(self, start: Coefficients) -> None:
         self.coefficients = self._start = start
         self._factors = [1.0] * 4  # the coefficients, in units of `start`
+        # The normal equations of Σ weight · (x · factors - 1)² over steps, rows of [x xᵀ | x].
         # Apart, so that hours of decoding do not outweigh what prompts have shown.
-        self._prompts, self._decodes = _Equations(), _Equations()
+        self._prompts, self._decodes = [[[0.0] * 5 for _ in range(4)] for _ in range(2)]
         self._deviation = 0.0
         self.measured = False
-        """True after the first observed step."""
 
     def seconds(self, work: StepWork) -> float:
-        """Predict the time of a step."""
         step, token, attended, context = self.coefficients
         return step + token * work.tokens + attended * work.attended + context * work.contexts
-
-    def fixed_tokens(self) -> float:
-        """How many tokens take as long as a step's fixed cost."""
-        return self.coefficients.step / self.coefficients.token
 
     def chunk_seconds(self, start: int, length: int) -> float:
         """Seconds that positions [start, start + length) of a prompt add to a step."""
@@ -102,7 +95,7 @@ class CostModel:
         x = [c * value / seconds for c, value in zip(start, values, strict=True)]
         error = sum(f * value for f, value in zip(self._factors, x, strict=True)) - 1.0
         equations = self._prompts if work.attended else self._decodes
-        equations.add(x, self._weight(abs(error)))
+        _add_step(equations, x, self._weight(abs(error)))
         self._solve()
         self.coefficients = Coefficients(
             *(c * factor for c, factor in zip(start, self._factors, strict=True))
@@ -117,34 +110,21 @@ class CostModel:
         return 1.0 if error <= limit else limit / error
 
     def _solve(self) -> None:
-        """Improve the factors by coordinate descent, none below `_LEAST_FACTOR`. Few sweeps do,
-        because the next step continues them."""
+        """Improve the factors by coordinate descent. The next step continues the sweeps."""
         factors, anchors = self._factors, tuple(self._factors)
-        both = zip(self._prompts.rows, self._decodes.rows, strict=True)
+        both = zip(self._prompts, self._decodes, strict=True)
         rows = [[p + d for p, d in zip(*pair, strict=True)] for pair in both]
         for _ in range(_SWEEPS):
             for index, row in enumerate(rows):
-                a, b, c, d, wanted = row
                 own = row[index]
-                wanted -= a * factors[0] + b * factors[1] + c * factors[2] + d * factors[3]
+                wanted = row[4] - sum(map(mul, row, factors))
                 wanted += own * factors[index] + _STAY * anchors[index]
                 factors[index] = max(_LEAST_FACTOR, wanted / (own + _STAY))
 
 
-class _Equations:
-    """The normal equations of Σ weight · (x · factors - 1)² over steps, rows of [x xᵀ | x].
-
-    The weight of a step falls with each later one."""
-
-    def __init__(self) -> None:
-        self.rows = [[0.0] * 5 for _ in range(4)]
-
-    def add(self, x: list[float], weight: float) -> None:
-        a, b, c, d = x
-        for row, value in zip(self.rows, x, strict=True):
-            weighted = weight * value
-            row[0] = _FORGET * row[0] + weighted * a
-            row[1] = _FORGET * row[1] + weighted * b
-            row[2] = _FORGET * row[2] + weighted * c
-            row[3] = _FORGET * row[3] + weighted * d
-            row[4] = _FORGET * row[4] + weighted
+def _add_step(rows: list[list[float]], x: list[float], weight: float) -> None:
+    """Add a step to the equations. The weights of those before fall."""
+    for row, value in zip(rows, x, strict=True):
+        weighted = weight * value
+        terms = zip(row, (*x, 1.0), strict=True)
+        row[:] = [_FORGET * known + weighted * term for known, term in terms]

@@ -1,13 +1,15 @@
 """Continuous batching for generation: chunked prefill, ahead steps, preemption by recompute.
 
-There is no prefill phase and no decode phase. A step computes known tokens that are not submitted
-yet, of any mix of requests (Sarathi-Serve's chunked prefill; vLLM's v1 scheduler).
+A step computes known tokens that are not submitted yet, of any mix of requests (Sarathi-Serve's
+chunked prefill; vLLM's v1 scheduler).
 """
 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+import msgspec
 
 from engine_core.loop.jobs import Job, JobKind
 from engine_core.loop.outbox import Outbox
@@ -22,21 +24,27 @@ from engine_core.schedulers.prefixes import (
     PromptsInProgress,
     Resumed,
     cached_prefix,
+    claim_from_cache,
     share_computed,
     share_text,
 )
 from engine_core.schedulers.prompt_budget import PromptBudget, StepTime
 from engine_core.schedulers.queues import RequestQueue, RunningRequests, WaitingRequests
 from engine_core.schedulers.request import Request, Status
-from engine_core.schedulers.results import confirm_rows, fail_off_grammar, num_sampled
+from engine_core.schedulers.results import (
+    confirm_encoded_rows,
+    confirm_rows,
+    fail_off_grammar,
+    num_sampled,
+)
 from engine_core.schedulers.row_shares import RowShares
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from engine_core.schedulers.short_steps import ShortSteps
 from workers.contract.config import ExecutionConfig
-from workers.contract.messages import DecodeStep, StepMask
+from workers.contract.messages import DecodeStep, GenerateOutput, StepMask
 
 _MOST_HELD = 128
-"""Requests of a kind that a step looks at in vain: thousands may wait for one prompt."""
+"""Requests of a kind that a step makes wait for others: thousands may wait for one prompt."""
 
 
 class DecoderScheduler:
@@ -57,20 +65,20 @@ class DecoderScheduler:
         cost_model: CostModel | None = None,
     ) -> None:
         self._costs = cost_model or CostModel(starting_coefficients(config.model))
-        self._step_time = StepTime(config, self._costs) if config.num_stages > 1 else None
+        self._step_time = StepTime(config, self._costs)
+        self._is_pipeline = config.num_stages > 1
         self._ahead = config.steps_ahead > 0
         self._max_tokens = config.max_step_tokens
         self.kv = KVCacheManager(num_blocks, config.block_size)
         self._running = RunningRequests(config.max_running)
         self._waiting = WaitingRequests(self.kv, config, clock)
-        self._in_progress = PromptsInProgress(self.kv, self._costs.fixed_tokens)
+        self._in_progress = PromptsInProgress(self.kv, self._costs)
         self._rows = RowShares(config.max_running, clock)
         self._short_steps = ShortSteps(
             config,
             self._running,
             self._waiting,
             self._rows.num_jobs,
-            self._costs,
             self._step_time,
             clock,
         )
@@ -78,21 +86,16 @@ class DecoderScheduler:
         self._micro_batches = MicroBatches(config, self._step_time, self._shared)
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = self._step = 0
-        self._preemptions = self._generated_tokens = 0
-        # Prompt tokens of all requests that have begun; those of them that were cached.
-        self._queried_tokens = self._cached_tokens = 0
+        self._counted = Usage()
 
     def usage(self) -> Usage:
-        return Usage(
+        return msgspec.structs.replace(
+            self._counted,
             running=len(self._running),
             waiting=len(self._waiting) + len(self._in_progress),
             kv_blocks_used=self.kv.num_blocks - self.kv.num_free,
             kv_blocks_total=self.kv.num_blocks,
             kv_blocks_peak=self.kv.peak,
-            queried_tokens=self._queried_tokens,
-            cached_tokens=self._cached_tokens,
-            generated_tokens=self._generated_tokens,
-            preemptions=self._preemptions,
         )
 
     def add(self, job: Job, rows: Iterable[Request]) -> None:
@@ -112,7 +115,7 @@ class DecoderScheduler:
     def abort(self, job: Job, row: int | None = None) -> int:
         if row is None:
             return sum(map(self._end, self._rows.close(job)))
-        return 0 if (request := self._rows.find(job.key, row)) is None else self._end(request)
+        return 0 if (request := self._rows.find(job, row)) is None else self._end(request)
 
     def reset_cache(self) -> None:
         self.kv.reset()
@@ -145,7 +148,7 @@ class DecoderScheduler:
         return self._micro_batches.depth
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        if self._step_time is not None or self._short_steps.present:
+        if self._is_pipeline or self._short_steps.traffic.gives_way:
             self._costs.observe(work, seconds)
 
     def is_open(self) -> bool:
@@ -167,20 +170,20 @@ class DecoderScheduler:
 
     def update(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> None:
         self._share(batch)
-        for request in self._confirm(batch, output, outbox):
+        if isinstance(output, GenerateOutput):
+            self._counted.generated_tokens += num_sampled(batch)
+            over = confirm_rows(batch, output, self.kv, outbox)
+        else:
+            over = confirm_encoded_rows(batch, output, outbox)
+        for request in over:
             if request.kind is JobKind.BATCH:
                 self._waiting.batch.finished(request)
             self._end(request)
             if request.job.ended:
                 self.abort(request.job)
 
-    def _confirm(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> Iterator[Request]:
-        """Apply a step's results to its requests. Yields the requests that are over."""
-        self._generated_tokens += num_sampled(batch)
-        return confirm_rows(batch, output, self.kv, outbox)
-
     def _share(self, batch: DecodeBatch) -> None:
-        """Let others copy the prompts of a step, and resume requests that waited for them."""
+        """Let others copy the prompts of a step, and resume those that waited for them."""
         for row in range(batch.num_decodes, len(batch.requests)):
             request, stop = batch.requests[row], batch.starts[row] + batch.lens[row]
             if request.status is Status.RUNNING:
@@ -196,7 +199,7 @@ class DecoderScheduler:
 
     def _add_decodes(self, batch: DecodeBatch, oldest_step: int) -> None:
         """Add one token of each generating request that can go on, or of a micro-batch of them."""
-        size, preempted = self.kv.block_size, self._preemptions
+        size, preempted = self.kv.block_size, self._counted.preemptions
         # Only requests without room for their next position need `_grow`.
         ready = [
             request
@@ -205,7 +208,7 @@ class DecoderScheduler:
         ]
         # Now that rows have grown: what is freed for arrivals is left for them.
         self._make_room()
-        if self._preemptions > preempted:
+        if self._counted.preemptions > preempted:
             ready = [request for request in ready if request.status is Status.RUNNING]
         first, ready = self._short_steps.split(ready)
         rows = self._micro_batches.share(ready, self._running.contexts, batch.step)
@@ -216,8 +219,8 @@ class DecoderScheduler:
     def _grow(self, batch: DecodeBatch, request: Request) -> bool:
         """Allocate the block of the request's next position. False if it is not in this step.
 
-        Then it was preempted, or no block is free. It preempts none if it is the first to give way,
-        or has an unresolved token and may be about to end."""
+        It preempts none if it is the first to give way, or has an unresolved token and may be
+        about to end."""
         if request.status is not Status.RUNNING:
             return False
         while (blocks := self.kv.allocate(1)) is None:
@@ -232,7 +235,7 @@ class DecoderScheduler:
 
     def _make_room(self) -> None:
         """Preempt rows of later kinds, the last first, for all small rows that the next step could
-        begin. A large row, or one of a batch, never takes anything from another."""
+        begin."""
         running, waiting = self._running, self._waiting.small
         if not waiting or not any(running.rows[JobKind.LARGE :]):
             return
@@ -258,8 +261,7 @@ class DecoderScheduler:
     def _add_prompts_of(self, kind: JobKind, batch: DecodeBatch, budget: PromptBudget) -> bool:
         """Continue prompts, oldest first, then begin waiting requests. False if one has to wait.
 
-        Short requests begin before a prompt of several steps goes on. Prompts that give way go on
-        last."""
+        Short requests begin before a prompt of several steps goes on."""
         queue = self._waiting.queues[kind]
         prompts = [request for request in self._running.prompts if request.kind is kind]
         if not prompts and not queue:
@@ -299,35 +301,40 @@ class DecoderScheduler:
         return True
 
     def _length(self, request: Request, start: int, budget: PromptBudget) -> int:
-        """How many of its known tokens this step can take from `start` on."""
+        """Known tokens from `start` on that this step can take."""
         limited = self._short_steps.gives_way(request)
         return budget.chunk(start, len(request.tokens), limited=limited)
 
     def _begin(self, queue: RequestQueue, batch: DecodeBatch, request: Request) -> bool:
         """Give a waiting request a slot and its known tokens' blocks. False if too few are free."""
-        if (claim := queue.claim(request)) is None:
+        found = cached_prefix(self.kv, request)
+        if not queue.has_room(request, found):
             return False
-        self._running.begin(request, claim.start)
+        if (claim := claim_from_cache(self.kv, request, found)) is None:
+            return False
+        prefix, fresh = claim
+        shared = len(prefix.blocks)
+        self._running.begin(request, prefix.length, shared)
         batch.inits.append(request.slot_init())
-        batch.assign_blocks(request, claim.blocks)
-        self._shared.enter(request, claim.shared)
-        batch.copies += claim.copy
+        batch.assign_blocks(request, prefix.blocks + fresh)
+        self._shared.enter(request, shared)
+        if prefix.source >= 0:
+            batch.copies += (prefix.source, fresh[0])
         batch.begun.append(request.job)
-        request.begin(claim.start, claim.shared)
         queue.take(request)
         if request.kind is JobKind.BATCH:
             self._waiting.batch.begun(request)
         self._in_progress.begin(request)
         if not request.announced:
-            self._cached_tokens += request.cached
-            self._queried_tokens += len(request.tokens)
+            self._counted.cached_tokens += request.cached
+            self._counted.queried_tokens += len(request.tokens)
         return True
 
     def _add_chunk(self, batch: DecodeBatch, request: Request, budget: PromptBudget) -> None:
         """Add the next chunk of the request's known tokens, and register its full blocks.
 
-        Later requests, even in the same step, may read them: each layer writes the keys and values
-        of all rows before it attends."""
+        Requests of the same step may read them: each layer writes the keys and values of all rows
+        before it attends."""
         start, stop = request.submitted, len(request.tokens)
         # There was time for the first token of a prompt; one behind a cached prefix takes longer.
         length = max(1, self._length(request, start, budget))
@@ -349,12 +356,12 @@ class DecoderScheduler:
         elif request in self._in_progress:
             self._in_progress.promote(request)
         else:
-            self._waiting.large.remove(request)
+            self._waiting.of(request).remove(request)
             self._waiting.small.append(request)
         request.kind = JobKind.SMALL
 
     def _preempt(self, request: Request) -> None:
-        self._preemptions += 1
+        self._counted.preemptions += 1
         self._release(request)
         request.wait_again()
         self._waiting.of(request).put_back(request, 0)
@@ -363,8 +370,7 @@ class DecoderScheduler:
         """End a request and release its slot and blocks. False if it was over already.
 
         Steps in flight may still write those blocks: every stage runs steps in submit order, so a
-        later step may reuse them at once.
-        """
+        later step may reuse them at once."""
         if request.status is Status.ENDED:
             return False
         if request.status is Status.RUNNING:

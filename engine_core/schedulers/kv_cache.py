@@ -1,9 +1,9 @@
 """The blocks of the paged KV cache: allocation, sharing by tokens, eviction.
 
-A block holds the keys and values of `block_size` consecutive tokens of one sequence. The hash of a
-full block covers its tokens and the hash of the block before, as in vLLM's automatic prefix
-caching: equal prefixes share blocks. Each chain of hashes begins with a secret of this process, so
-no client can aim at another's block. `ChildBlocks` finds blocks within which prompts part.
+The hash of a full block covers its tokens and the hash of the block before, as in vLLM's automatic
+prefix caching: equal prefixes share blocks. Each chain of hashes begins with a secret of this
+process, so no client can aim at another's block. `ChildBlocks` finds blocks within which prompts
+part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _tokens = itemgetter(0)
 
 
 def common_tokens(one: bytes, other: bytes) -> int:
-    """How many tokens two sequences of int32 begin with alike."""
+    """Count the tokens that two sequences of int32 begin with alike."""
     most = min(len(one), len(other)) // ID_BYTES
     if not most:
         return 0
@@ -42,8 +42,8 @@ def common_tokens(one: bytes, other: bytes) -> int:
 class ChildBlocks:
     """Blocks with computed positions, by their parent (the hash of all before them) and scope.
 
-    They are sorted by their tokens (int32 bytes, of full blocks and of others). So the block that
-    begins like a prompt for longest is one of the two beside its place.
+    They are sorted by their tokens (int32 bytes): the block that begins like a prompt for longest
+    is one of the two beside its place.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class ChildBlocks:
         return (block, count) if count else NO_MATCH
 
     def longest_whole(self, parent: BlockHash, scope: Scope, tokens: bytes) -> tuple[int, int]:
-        """Find likewise, of the blocks that `tokens` go on from with all that they hold."""
+        """Likewise among the blocks all of whose tokens `tokens` begins with."""
         children = self._children.get((parent, scope), [])
         while place := bisect_right(children, tokens, key=_tokens):
             own, block = children[place - 1]
@@ -119,12 +119,11 @@ class KVCacheManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that could be allocated now, cached content included."""
         return len(self._free)
 
     @property
     def peak(self) -> int:
-        """The most blocks that were held at once, since the start or the last `reset`."""
+        """The most blocks held at once, since the start or the last `reset`."""
         return self.num_blocks - min(self._least_free, len(self._free))
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -133,9 +132,7 @@ class KVCacheManager:
     def hash_blocks(
         self, tokens: array[int], known: Sequence[BlockHash] = (), salt: bytes = b""
     ) -> list[BlockHash]:
-        """The chained hash of every full block of `tokens`, of which `known` are the first.
-
-        Sequences of different `salt` have no hash in common."""
+        """The chained hash of every full block of `tokens`, of which `known` are the first."""
         hashes, size = list(known), self.block_size
         parent = self.parent_of(len(hashes), hashes, salt)
         for start in range(len(hashes) * size, len(tokens) - size + 1, size):
@@ -159,21 +156,20 @@ class KVCacheManager:
         """The blocks of the longest cached prefix. They may be evicted until `touch`."""
         blocks: list[int] = []
         for block_hash in hashes:
-            block = self._block_of.get(block_hash)
-            if block is None:
+            if (block := self._block_of.get(block_hash)) is None:
                 break
             blocks.append(block)
         return blocks
 
     def touch(self, blocks: Iterable[int]) -> None:
-        """Take one reference on each cached block: none of them is evicted until `release`."""
+        """Take one reference on each cached block, which keeps it until `release`."""
         for block in blocks:
             if self._references[block] == 0:
                 del self._free[block]
             self._references[block] += 1
 
     def num_held(self, blocks: Iterable[int]) -> int:
-        """How many of these cached blocks are held. `touch` takes the others from the free ones."""
+        """Count the cached blocks that are held. `touch` takes the others from the free ones."""
         return sum(self._references[block] > 0 for block in blocks)
 
     def held_by_others(self, blocks: Sequence[int]) -> int:
@@ -183,10 +179,14 @@ class KVCacheManager:
         return bisect_left(range(len(blocks)), True, key=lambda i: references[blocks[i]] < 2)
 
     def allocate(self, count: int) -> list[int] | None:
-        """Return blocks with one reference each and no content. None if too few are free."""
+        """Blocks with one reference each and no content. None if too few are free."""
         if count > len(self._free):
             return None
-        return [self._pop_free() for _ in range(count)]
+        blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for block in blocks:
+            self._forget(block)
+            self._references[block] = 1
+        return blocks
 
     def register(self, block: int, block_hash: BlockHash) -> None:
         """`block` holds (or, in stream order, will hold) the content of `block_hash`.
@@ -197,9 +197,8 @@ class KVCacheManager:
             self._hash_of[block] = block_hash
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give up one reference on each block of a sequence. Blocks without any become free.
-
-        The end of the sequence is evicted first: its beginning is likelier to be shared."""
+        """Give up one reference on each block of a sequence. Its end is evicted first: its
+        beginning is likelier to be shared."""
         self._least_free = min(self._least_free, len(self._free))
         for block in reversed(blocks):
             self._references[block] -= 1
@@ -214,15 +213,8 @@ class KVCacheManager:
         for block in self._free:
             self._forget(block)
 
-    def _pop_free(self) -> int:
-        block, _ = self._free.popitem(last=False)
-        self._forget(block)
-        self._references[block] = 1
-        return block
-
     def _forget(self, block: int) -> None:
         self.children.forget(block)
-        block_hash = self._hash_of[block]
-        if block_hash is not None:
+        if (block_hash := self._hash_of[block]) is not None:
             del self._block_of[block_hash]
             self._hash_of[block] = None

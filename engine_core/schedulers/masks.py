@@ -16,10 +16,9 @@ from workers.contract.messages import StepMask
 class StepMasks:
     """Follows the steps with constrained requests until their masks are computed.
 
-    A mask depends on all tokens of its requests, but only sampling needs it. So a constrained
-    request is submitted ahead like any other. Its mask follows once the step before is confirmed;
-    the stages run layers, and other steps, meanwhile. An ahead row's token comes from the oldest
-    step in flight. So all masks owed wait for that step, and the oldest step's own is never owed.
+    Only sampling needs a mask, so a constrained request is submitted ahead like any other, and its
+    mask follows once the step before is confirmed. An ahead row's token comes from the oldest step
+    in flight. So all masks owed wait for that step, and the oldest step's own is never owed.
     """
 
     def __init__(self, vocab_size: int) -> None:

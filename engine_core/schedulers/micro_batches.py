@@ -10,11 +10,10 @@ from engine_core.schedulers.shared_prefixes import SharedPrefixes
 from workers.contract.config import ExecutionConfig, max_micro_batches
 
 _UNEVEN = 0.02
-"""Leave micro-batches of one size as they are if their times differ by less. Workers are fastest at
-some sizes, and contexts grow."""
+"""Leave micro-batches of one size as they are if their times differ by less."""
 
 _UNEVEN_GROUPS = 0.05
-"""How much larger or smaller a micro-batch becomes so that rows which share a prefix are in one."""
+"""Change of a micro-batch's size so that rows which share a prefix are in one."""
 
 _age = attrgetter("last_step", "shared_block")
 
@@ -28,9 +27,8 @@ class MicroBatches:
     """
 
     def __init__(
-        self, config: ExecutionConfig, step_time: StepTime | None, shared: SharedPrefixes
+        self, config: ExecutionConfig, step_time: StepTime, shared: SharedPrefixes
     ) -> None:
-        """A single stage has no `step_time`, and one micro-batch."""
         self._shared = shared
         self._stages = config.num_stages
         self._most = max_micro_batches(config.num_stages)
@@ -41,22 +39,22 @@ class MicroBatches:
 
     @property
     def depth(self) -> int:
-        """The most steps in flight: one a micro-batch, and those ahead of a result."""
+        """The most steps in flight: one a micro-batch, and those ahead."""
         return self.count + self._ahead
 
     def decide(self, generating: int, prompt_tokens: int) -> None:
-        """Choose M for the next step. `prompt_tokens` are those that could be computed."""
+        """Choose M for the next step, while `prompt_tokens` could be computed."""
         self._generating = generating
-        if self._step_time is not None:
-            rounds = int(self._step_time.rounds(prompt_tokens)) if generating else 0
-            self.count = min(self._stages + rounds, self._most)
+        work = self._step_time.cost_model.coefficients.token * prompt_tokens if generating else 0.0
+        rounds = work / (self._step_time.of(work) * self._stages)
+        self.count = min(self._stages + int(rounds), self._most)
 
     def share(self, ready: list[Request], contexts: int, step: int) -> list[Request]:
         """The next micro-batch, as step number `step`: the `ready` requests that waited longest.
 
-        It takes an even share of the time of all generating requests, of `contexts` positions. In a
-        cycle of micro-batches the slowest one sets the pace."""
-        if self._step_time is None or not ready:
+        It takes an even share of the time of all generating requests, of `contexts` positions: the
+        slowest micro-batch sets the pace."""
+        if self._stages == 1 or not ready:
             return ready
         _, token, _, context = self._step_time.cost_model.coefficients
         share = (token * self._generating + context * contexts) / self.count
@@ -73,9 +71,7 @@ class MicroBatches:
         return ready[: _beside_groups(ready, cut)]
 
     def _without_strays(self, ready: list[Request], even: int, step: int) -> list[Request]:
-        """`ready` without a few rows whose prefix has half of its rows in flight.
-
-        They wait for those, one step at most."""
+        """Leave out a few rows for a step at most: half of their prefix's rows are in flight."""
         if not self._shared:
             return ready
         room, strays = int(even * _UNEVEN_GROUPS), set[int]()

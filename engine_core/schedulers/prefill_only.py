@@ -18,12 +18,12 @@ from engine_core.loop.jobs import Job, JobKind
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.reports import StepWork
 from engine_core.messages import KeyShare, Usage
-from engine_core.schedulers.batches import EncodeBatch
+from engine_core.schedulers.batches import EncodeBatch, encode_work
 from engine_core.schedulers.cost_model import CostModel, starting_coefficients
 from engine_core.schedulers.prompt_budget import StepTime, efficient_tokens
-from engine_core.schedulers.results import EncodeOutput, job_results, requests_token_states
+from engine_core.schedulers.results import EncodeOutput, answer_jobs, requests_token_states
 from engine_core.schedulers.short_steps import STEP_SECONDS, UNLIMITED, OnlineTraffic
-from engine_core.schedulers.waiting import KeyQueue, PriorityQueue, WaitingQueue
+from engine_core.schedulers.waiting import PriorityQueue, WaitingQueue
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import EncodeStep
 
@@ -35,22 +35,19 @@ class EncoderRows:
     tokens       int32[T]
     token_types  uint8[T] or empty
     lens         int32[N]
-    numbers      int32[N], those of the rows
     offsets      N + 1 integers, a list because steps read few at a time
-    costs        sums of the costs of rows likewise, in tokens of a short row
+    costs        the same of the rows' costs, in tokens of a short row
     cursor       the first row that is not submitted yet
     """
 
     tokens: npt.NDArray[np.int32]
     token_types: npt.NDArray[np.uint8]
     lens: npt.NDArray[np.int32]
-    numbers: npt.NDArray[np.int32] = field(init=False)
     offsets: list[int] = field(init=False)
     costs: list[int] = field(init=False)
     cursor: int = 0
 
     def __post_init__(self) -> None:
-        self.numbers = np.arange(len(self.lens), dtype=np.int32)
         self.costs = self.offsets = [0, *np.cumsum(self.lens).tolist()]
 
     def weigh(self, attended: float) -> None:
@@ -94,8 +91,7 @@ _MOST_MISFITS = 32
 class RowPacker:
     """Fills one step, slice by slice of the jobs' arrays.
 
-    A step has a row of a large job, however much small jobs of its priority ask for: so it never
-    starves.
+    A step has a row of a large job, however much small jobs of its priority ask for.
     """
 
     def __init__(self, budget: float, max_tokens: int, rows: Mapping[Job, EncoderRows]) -> None:
@@ -105,12 +101,9 @@ class RowPacker:
         self._has_large = False
         self.taken: dict[Job, int] = {}  # tokens of each job in the step
         self._rows = rows
-        self._tokens: list[npt.NDArray[np.int32]] = []
-        self._types: list[npt.NDArray[np.uint8]] = []
-        self._lens: list[npt.NDArray[np.int32]] = []
-        self._parts: list[tuple[Job, npt.NDArray[np.int32]]] = []
+        self._parts: list[tuple[Job, range]] = []
 
-    def fill(self, queues: Sequence[KeyQueue[Job]]) -> None:
+    def fill(self, queues: Sequence[PriorityQueue[Job]]) -> None:
         """Give every key the budget left by its weight, then the remainder to the first."""
         if len(queues) > 1:
             whole, total = self.left, sum(queue.key.weight for queue in queues)
@@ -124,8 +117,8 @@ class RowPacker:
             self._fill_from(queue)
 
     def fill_one_by_one(self, jobs: Collection[Job], budget: float) -> None:
-        """Give one job after the other all that it takes of a new budget. The next row of the first
-        one is added in any case."""
+        """Give one job after the other all that it takes of a new budget, the first one a row at
+        least."""
         first = next(iter(jobs))
         least = self._rows[first].next_cost
         self.left, self._misfits = max(budget, least), 0
@@ -134,8 +127,8 @@ class RowPacker:
                 return
             self._add_rows(job, self._rows[job], self.left)
 
-    def _fill_from(self, queue: KeyQueue[Job]) -> None:
-        groups = queue.items.groups()
+    def _fill_from(self, queue: PriorityQueue[Job]) -> None:
+        groups = queue.groups()
         large = None if self._has_large else self._large_behind_small(groups)
         if large is not None:
             small, *groups = groups
@@ -159,7 +152,7 @@ class RowPacker:
     def _fill_evenly(self, jobs: Collection[Job]) -> None:
         """Give every job an even share of the budget left, then the remainder to the first.
 
-        Ends once many did not fit: thousands may wait."""
+        Stops once many did not fit: thousands may wait."""
         self._misfits = 0
         for limit in (self.left / len(jobs), self.left):
             for job in jobs:
@@ -169,8 +162,9 @@ class RowPacker:
 
     @property
     def work(self) -> StepWork:
-        squares = sum(float(np.square(lens, dtype=np.float64).sum()) for lens in self._lens)
-        return StepWork(sum(map(len, self._tokens)), squares)
+        parts = [(self._rows[job].lens, own) for job, own in self._parts]
+        works = [encode_work(lens[own.start : own.stop]) for lens, own in parts]
+        return StepWork(sum(work.tokens for work in works), sum(work.attended for work in works))
 
     def _is_over(self) -> bool:
         return self.left <= 0 or self._misfits == _MOST_MISFITS
@@ -188,27 +182,35 @@ class RowPacker:
             count = 1
         start, stop = rows.cursor, rows.cursor + count
         rows.cursor = stop
-        first, last = rows.offsets[start], rows.offsets[stop]
-        self._tokens.append(rows.tokens[first:last])
-        self._types.append(rows.token_types[first:last])
-        self._lens.append(rows.lens[start:stop])
-        self._parts.append((job, rows.numbers[start:stop]))
+        self._parts.append((job, range(start, stop)))
         self.left -= rows.costs[stop] - rows.costs[start]
-        self._tokens_left -= last - first
-        self.taken[job] = self.taken.get(job, 0) + last - first
+        tokens = rows.offsets[stop] - rows.offsets[start]
+        self._tokens_left -= tokens
+        self.taken[job] = self.taken.get(job, 0) + tokens
 
     def batch(self, step: int) -> EncodeBatch:
         jobs = [job for job, _ in self._parts]
         unpooled = [job.message.tokenization.unpooled for job in jobs]
-        return EncodeBatch(
+        tokens: list[npt.NDArray[np.int32]] = []
+        types: list[npt.NDArray[np.uint8]] = []
+        lens: list[npt.NDArray[np.int32]] = []
+        for job, own in self._parts:
+            rows = self._rows[job]
+            lens.append(rows.lens[own.start : own.stop])
+            first, last = rows.offsets[own.start], rows.offsets[own.stop]
+            tokens.append(rows.tokens[first:last])
+            types.append(rows.token_types[first:last])
+        query_lens = np.concatenate(lens)
+        token_states = self._of_rows(list(map(requests_token_states, jobs)), np.uint8)
+        message = EncodeStep(
             step=step,
-            tokens=np.concatenate(self._tokens),
-            lens=np.concatenate(self._lens),
-            token_types=self._token_types(),
-            parts=self._parts,
-            token_states=self._of_rows(list(map(requests_token_states, jobs)), np.uint8),
-            unpooled_lens=self._of_rows(unpooled, np.int32),
+            tokens=np.concatenate(tokens).tobytes(),
+            query_lens=query_lens.tobytes(),
+            token_types=_token_types(types, tokens),
+            token_states=token_states.tobytes(),
+            unpooled_lens=self._of_rows(unpooled, np.int32).tobytes(),
         )
+        return EncodeBatch(message, query_lens, self._parts, token_states)
 
     def _of_rows(self, of_jobs: list[int], dtype: type[IntT]) -> npt.NDArray[IntT]:
         """Repeat the number of each job for its rows. Empty if all are 0."""
@@ -216,22 +218,20 @@ class RowPacker:
             return np.empty(0, dtype)
         return np.repeat(np.array(of_jobs, dtype), [len(rows) for _, rows in self._parts])
 
-    def _token_types(self) -> npt.NDArray[np.uint8]:
-        if not any(map(len, self._types)):
-            return np.empty(0, np.uint8)
-        filled = [
-            types if len(types) else np.zeros(len(tokens), np.uint8)
-            for types, tokens in zip(self._types, self._tokens, strict=True)
-        ]
-        return np.concatenate(filled)
+
+def _token_types(types: list[npt.NDArray[np.uint8]], tokens: list[npt.NDArray[np.int32]]) -> bytes:
+    """Join the token types of a step's parts, of which some have none. Empty if none has any."""
+    if not any(map(len, types)):
+        return b""
+    pairs = zip(types, tokens, strict=True)
+    return b"".join([own.tobytes() or bytes(len(ids)) for own, ids in pairs])
 
 
 class StepBudget:
     """The size of a step: all that fit for a single stage, a common time in a pipeline.
 
-    A job is divided by its whole size, never by the rest of it. Beside small jobs, or a moment
-    after one, steps are short: filled to 20 ms, or to the tokens that are worth a step. The batch
-    band makes way for all jobs of clients like that.
+    Beside small jobs, or a moment after one, large ones fill steps to 20 ms, or to the tokens that
+    are worth a step. The batch band makes way for all jobs of clients like that.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class StepBudget:
         self.max_tokens = config.largest_step_tokens
         self._least_tokens = efficient_tokens(config)
         self._costs = costs
-        self._step_time = StepTime(config, costs) if config.num_stages > 1 else None
+        self._step_time, self._is_pipeline = StepTime(config, costs), config.num_stages > 1
         self._waiting = [0] * len(JobKind)  # tokens of each kind
         self.traffic = OnlineTraffic(self._waiting, clock)
         self._limited: int = UNLIMITED
@@ -249,12 +249,11 @@ class StepBudget:
         self._whole_tokens = self._whole_costs = 0
 
     def add(self, job: Job, rows: EncoderRows) -> None:
-        """Add a job that waits, from its first row on."""
         if not job.is_batch and rows.num_tokens > self._short_tokens:
             job.kind = JobKind.LARGE
         self.traffic.seen(job.kind)
         self._waiting[job.kind] += rows.num_tokens
-        if self._step_time is not None or job.is_batch:
+        if self._is_pipeline or job.is_batch:
             rows.weigh(self._costs.coefficients.attended / self._costs.coefficients.token)
         self._whole_tokens += rows.num_tokens
         self._whole_costs += rows.costs[-1]
@@ -267,28 +266,28 @@ class StepBudget:
         self._whole_costs -= rows.costs[-1]
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        pipelined, limited = self._step_time is not None, self._limited != UNLIMITED
-        if pipelined or limited or self._waiting[JobKind.BATCH] or not self._costs.measured:
+        limited = self._limited != UNLIMITED
+        if self._is_pipeline or limited or self._waiting[JobKind.BATCH] or not self._costs.measured:
             self._costs.observe(work, seconds)
 
     def next_step(self) -> float:
         """The size of the next step, in units of `EncoderRows.costs`.
 
-        That of its tokens at the average cost of the waiting jobs, so that rows of one length fill
-        a step to the brim."""
+        It is that of its tokens at the average cost of the waiting jobs: so rows of one length fill
+        it to the brim."""
         self._limited = self.traffic.first_limited()
         tokens: float = self.max_tokens
         if self._limited == JobKind.LARGE:
             tokens = self._short_tokens
-        if self._step_time is None:
+        if not self._is_pipeline:
             return tokens
         token = self._costs.coefficients.token
         tokens = min(tokens, self._step_time.of(self._whole_tokens * token) / token)
         return tokens * self._whole_costs / self._whole_tokens
 
     def left_for_batch(self, work: StepWork, left: float) -> float:
-        """The size likewise for the batch band, behind the `work` of others that leaves `left`."""
-        if self._step_time is None:
+        """The size for the batch band, behind the `work` of others that leaves `left`."""
+        if not self._is_pipeline:
             left = math.inf
         if self._limited == UNLIMITED:
             return left
@@ -307,12 +306,11 @@ class StepBudget:
 class PrefillOnlyScheduler:
     """The API keys that wait share a step's budget by their weights.
 
-    A key's jobs of the lowest priority value go first, and later priorities fill the rest of its
-    share. A job without a row for `max_priority_wait` seconds goes before them all, for one step.
-    Of one priority, small jobs go before large ones: no job waits for many steps of others. Jobs of
-    one size and priority get even shares; the rest goes to those that waited longest for a row.
-    Jobs of the batch band take the rest of a step, one after the other. They get a row at least if
-    the step has the tokens for it.
+    A key's jobs of the lowest priority value go first, of these the small ones, and others fill the
+    rest of its share. A job without a row for `max_priority_wait` seconds goes before them all, for
+    one step. Jobs of one size and priority get even shares; the rest goes to those that waited
+    longest for a row. The batch band takes the rest of a step, job by job: a row at least, if the
+    step has the tokens for it.
     """
 
     def __init__(
@@ -340,7 +338,6 @@ class PrefillOnlyScheduler:
         if job.is_batch:
             self._waiting_batch.add(job, 0, rows.next_tokens)
         else:
-            # Of one priority small jobs go before large ones.
             place = 2 * job.message.priority + (job.kind is JobKind.LARGE)
             self._waiting.add(job, job.message.key, place, rows.next_tokens)
         self._rows[job] = rows
@@ -348,7 +345,7 @@ class PrefillOnlyScheduler:
 
     @property
     def queued_tokens(self) -> int:
-        """The first rows of jobs that have not begun: a job's further rows share steps with it."""
+        """Tokens of the first rows of jobs that have not begun: further rows share steps."""
         return self._waiting.num_tokens + self._waiting_batch.num_tokens
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
@@ -396,7 +393,7 @@ class PrefillOnlyScheduler:
         return True
 
     def build(self, batch: EncodeBatch) -> EncodeStep:
-        return batch.message()
+        return batch.message
 
     def masks(self, outbox: Outbox) -> tuple[()]:
         return ()  # nothing is sampled
@@ -405,14 +402,8 @@ class PrefillOnlyScheduler:
         self._running_rows -= len(batch.lens)
         for kind in {job.kind for job in batch.begun}:
             self._budget.traffic.seen(kind)
-        for job, num_rows, part in job_results(batch, output):
-            if job.ended:
-                continue
-            if part is not None:
-                outbox.encoded(job, part, num_rows)
-            else:
-                outbox.fail_not_finite(job)
-                self.abort(job)
+        for job in answer_jobs(batch, output, outbox):
+            self.abort(job)
 
     def _submitted(self, job: Job, tokens: int) -> None:
         rows = self._rows[job]
@@ -422,14 +413,11 @@ class PrefillOnlyScheduler:
         if rows.num_left == 0:
             self._leave(job, rows)
         elif job.is_batch:
-            self._waiting_batch.recount(job, 0)
+            self._waiting_batch.begun(job)
         else:
             self._waiting.wait_on(job)
 
     def _leave(self, job: Job, rows: EncoderRows) -> None:
-        self._queue_of(job).remove(job)
+        (self._waiting_batch if job.is_batch else self._waiting).remove(job)
         self._budget.leave(rows)
         del self._rows[job]
-
-    def _queue_of(self, job: Job) -> WaitingQueue[Job] | PriorityQueue[Job]:
-        return self._waiting_batch if job.is_batch else self._waiting

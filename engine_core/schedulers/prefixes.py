@@ -1,17 +1,18 @@
 """Prefixes that requests find in the KV cache when they begin, and leave there for others.
 
 Requests of one salt share whole blocks as soon as a step with them is submitted. Parts of blocks
-are copied once they are computed, within one API key alone. Without keys they are copied within one
-job or the batch band, and by a request that continues a whole computed text. Otherwise a client
-could guess another's prompt token by token: `cached_tokens` would show when it is right.
+are copied once they are computed, within one API key; without keys within one job or the batch
+band, and by a request that continues a whole computed text. Otherwise a client could guess
+another's prompt token by token: `cached_tokens` would show when it is right.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from typing import Final, NamedTuple
 
 from engine_core.loop.jobs import Job, JobKind
+from engine_core.schedulers.cost_model import CostModel
 from engine_core.schedulers.kv_cache import NO_MATCH, KVCacheManager, Scope, common_tokens
 from engine_core.schedulers.request import Request, Status
 
@@ -26,30 +27,16 @@ _ENDED: Final = "ended texts"
 
 
 class CachedPrefix(NamedTuple):
-    """The longest prefix that a request may share, of `length` tokens.
-
-    They are in whole `blocks`, and in the first part of the block `source` unless that is -1."""
+    """The longest prefix that a request may share: `length` tokens in whole `blocks`, and in the
+    first part of the block `source` unless that is -1."""
 
     blocks: list[int]
     source: int
     length: int
 
 
-class Claim(NamedTuple):
-    """The blocks of all known tokens of a request that begins.
-
-    The first `start` positions are in the cache: in `shared` whole blocks of others, and in one
-    that the step copies first (from, to). The source is held until the step is built.
-    """
-
-    blocks: list[int]
-    shared: int
-    start: int
-    copy: tuple[int, int] | tuple[()] = ()
-
-
 def scope_of(job: Job) -> Scope:
-    """Name those who share parts of blocks with a job. A job of one row without a key has None."""
+    """Name those who share parts of blocks with a job, if any do."""
     if number := job.message.key.number:
         return number
     if job.is_batch:
@@ -58,8 +45,8 @@ def scope_of(job: Job) -> Scope:
 
 
 def cached_prefix(kv: KVCacheManager, request: Request) -> CachedPrefix:
-    """Look up the known tokens of a request in the cache. The last of them is never in it, because
-    the next token is sampled from its logits."""
+    """Look up the known tokens of a request, but for the last: the next is sampled from its
+    logits."""
     request.hashes = kv.hash_blocks(request.tokens, request.hashes, request.salt)
     if request.awaits_scores:
         return CachedPrefix([], -1, 0)
@@ -71,20 +58,20 @@ def cached_prefix(kv: KVCacheManager, request: Request) -> CachedPrefix:
     return CachedPrefix(blocks, source, whole + count)
 
 
-def claim_from_cache(kv: KVCacheManager, request: Request, found: CachedPrefix) -> Claim | None:
-    """Take the blocks of all known tokens of a request, sharing those `found`. None if too few are
-    free."""
-    shared, source, length = found
-    needed = kv.blocks_for(len(request.tokens)) - len(shared)
-    kv.touch(shared)
-    if source >= 0:
-        kv.touch([source])
+def claim_from_cache(
+    kv: KVCacheManager, request: Request, found: CachedPrefix
+) -> tuple[CachedPrefix, list[int]] | None:
+    """Take what a request begins with: its prefix, as far as `found`, and blocks for the rest.
+
+    The prefix's `source` is held until the step is built. None if too few blocks are free."""
+    whole = CachedPrefix(found.blocks, -1, len(found.blocks) * kv.block_size)
+    needed = kv.blocks_for(len(request.tokens)) - len(found.blocks)
+    for prefix in (found, whole) if found.source >= 0 else (whole,):
+        held = prefix.blocks if prefix.source < 0 else [*prefix.blocks, prefix.source]
+        kv.touch(held)
         if (fresh := kv.allocate(needed)) is not None:
-            return Claim(shared + fresh, len(shared), length, (source, fresh[0]))
-        kv.release([source])
-    if (fresh := kv.allocate(needed)) is not None:
-        return Claim(shared + fresh, len(shared), len(shared) * kv.block_size)
-    kv.release(shared)
+            return prefix, fresh
+        kv.release(held)
     return None
 
 
@@ -98,7 +85,7 @@ def share_computed(kv: KVCacheManager, request: Request, stop: int) -> None:
 
 
 def share_text(kv: KVCacheManager, request: Request) -> None:
-    """Let others continue what a request that stops running has computed, while it is cached."""
+    """Let others continue what a request that stops running has computed."""
     stop = len(request.tokens) - 1  # the newest token has no position yet
     if stop < request.resident_from:
         return
@@ -137,23 +124,21 @@ Resumed = tuple[Request, int]
 class PromptsInProgress:
     """Prompts of running requests that are not all computed, and the requests that wait for them.
 
-    They are sorted by their tokens, by salt: the best match of a newcomer is beside its place. Rows
-    of one job, and of the batch band, wait until what they share is computed. Rows that repeat the
-    scores of their prompt wait for the row that has them. Any other row waits for one step, if that
-    saves more tokens than a step computes in its fixed time.
+    By salt they are sorted by their tokens: the best match of a newcomer is beside its place. Rows
+    of one job, and of the batch band, wait until what they share is computed; rows that repeat the
+    scores of their prompt for the row that has them; any other for one step, if that saves more
+    tokens than a step computes in its fixed time.
     """
 
-    def __init__(self, kv: KVCacheManager, fixed_tokens: Callable[[], float]) -> None:
-        """A step computes `fixed_tokens` in its fixed time."""
-        self._kv, self._fixed_tokens = kv, fixed_tokens
+    def __init__(self, kv: KVCacheManager, costs: CostModel) -> None:
+        self._kv, self._costs = kv, costs
         self._numbers = count()
         self._sorted: dict[bytes, list[tuple[bytes, int, Request]]] = {}  # by salt
         self._entries: dict[Request, tuple[bytes, int, Request]] = {}
         self._waiting: dict[Request, dict[Request, int]] = {}
         self._leaders: dict[Request, Request] = {}
         self._for_one_step: dict[Request, int] = {}
-        self.tokens = [0] * len(JobKind)
-        """Tokens of the requests that wait, of each kind."""
+        self.tokens = [0] * len(JobKind)  # of the requests that wait, of each kind
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -170,8 +155,7 @@ class PromptsInProgress:
         insort(self._sorted.setdefault(request.salt, []), entry)
 
     def holds(self, request: Request, step: int) -> bool:
-        """Decide if a request whose turn has come waits. If so, `computed`, `step_over` or `leave`
-        returns it."""
+        """Decide if a request whose turn has come waits, until one of the next three returns it."""
         scorer = request.scored_by
         if scorer is not None and scorer.awaits_scores and scorer.status is not Status.ENDED:
             self._wait(request, scorer, len(request.tokens))
@@ -184,8 +168,12 @@ class PromptsInProgress:
         is_stranger = request.job is not leader.job and not both_batch
         if is_stranger and request.has_waited:
             return False
-        saved = shared - cached_prefix(self._kv, request).length
-        if saved < self._least_saved(request, is_stranger=is_stranger):
+        # A batch loses nothing by waiting.
+        least: float = LEAST_COPIED if request.job.is_batch else LEAST_SHARED
+        if is_stranger:
+            costs = self._costs.coefficients
+            least = max(LEAST_SHARED, costs.step / costs.token)
+        if shared - cached_prefix(self._kv, request).length < least:
             return False
         self._wait(request, leader, shared)
         if is_stranger:
@@ -204,21 +192,19 @@ class PromptsInProgress:
         self.tokens[JobKind.SMALL] += len(request.tokens)
 
     def computed(self, request: Request, stop: int) -> Iterator[Resumed]:
-        """Note that a running request is computed up to `stop`. Yields the requests that waited
-        for no more, the last one first."""
+        """Note that a request is computed up to `stop`. Yields those that waited for no more, the
+        last one first."""
         if stop >= request.resident_from:
-            yield from self.leave(request)
-            return
+            return self.leave(request)
         waiting = self._waiting.get(request, {})
-        yield from self._released([each for each, shared in waiting.items() if shared <= stop])
+        return self._released([each for each, shared in waiting.items() if shared <= stop])
 
     def step_over(self, step: int) -> Iterator[Resumed]:
         """Note that a step is computed. Yields the requests that waited only for that."""
         return self._released([each for each, at in self._for_one_step.items() if at <= step])
 
     def leave(self, request: Request) -> Iterator[Resumed]:
-        """Remove a request that stops being computed. Yields those that waited for it, the last
-        one first."""
+        """Remove a request that stops being computed. Yields those that waited for it."""
         entry = self._entries.pop(request, None)
         if entry is not None:
             own = self._sorted[request.salt]
@@ -242,7 +228,7 @@ class PromptsInProgress:
         return ((request, self.forget(request)) for request in reversed(requests))
 
     def _most_shared(self, request: Request) -> tuple[Request | None, int]:
-        """The prompt in progress with which it can share most, and how many tokens."""
+        """The prompt in progress that shares most with a request, and how many tokens."""
         own = self._sorted.get(request.salt)
         if own is None or request.awaits_scores:
             return None, 0
@@ -262,9 +248,3 @@ class PromptsInProgress:
         if scope is not None and scope == scope_of(leader.job):
             return common
         return common - common % self._kv.block_size
-
-    def _least_saved(self, request: Request, *, is_stranger: bool) -> float:
-        """Tokens that are worth waiting for. A batch loses nothing by it."""
-        if is_stranger:
-            return max(LEAST_SHARED, self._fixed_tokens())
-        return LEAST_COPIED if request.job.is_batch else LEAST_SHARED

@@ -6,30 +6,26 @@ from collections.abc import Callable, Iterator
 from engine_core.loop.jobs import JobKind
 from engine_core.messages import NO_KEY
 from engine_core.schedulers.kv_cache import KVCacheManager, common_tokens
-from engine_core.schedulers.prefixes import LEAST_SHARED, Claim, cached_prefix, claim_from_cache
+from engine_core.schedulers.prefixes import LEAST_SHARED, CachedPrefix
 from engine_core.schedulers.prompt_budget import efficient_tokens
-from engine_core.schedulers.request import Request, Status
+from engine_core.schedulers.request import Request
 from engine_core.schedulers.waiting import WaitingQueue
 from workers.contract.config import ExecutionConfig
 
 _CATCH_UP = 1.25
-"""Factor of the prompt tokens that balance endings. Rows hold slots while their prompts are
-computed, and ends come in bursts. With 32 slots it fills steps to 96 % in place of 89."""
+"""Factor of the prompt tokens that balance endings, which come in bursts. With 32 slots it fills
+steps to 96 % in place of 89."""
 
 
 class RequestQueue(WaitingQueue[Request]):
     """API keys take turns, each by priority and age."""
 
-    def __init__(self, kv: KVCacheManager, max_wait: float, clock: Callable[[], float]) -> None:
-        super().__init__(max_wait, clock)
-        self._kv = kv
-
     def append(self, request: Request) -> None:
-        self.add(request, request.job.message.key, request.priority, len(request.tokens))
+        message = request.job.message
+        self.add(request, message.key, message.priority, len(request.tokens))
 
     def put_back(self, request: Request, shared: int) -> None:
-        """Put a request before all others. It was preempted, or its turn had come and it waited
-        for `shared` tokens of another."""
+        """Put a request before all others: preempted, or held for `shared` tokens of another."""
         del shared
         self.put_first(request, len(request.tokens))
 
@@ -52,24 +48,25 @@ class RequestQueue(WaitingQueue[Request]):
         self.given(request, len(request.tokens))
         self.remove(request)
 
-    def claim(self, request: Request) -> Claim | None:
-        """Take the blocks with which a request begins. None if too few are free."""
-        return claim_from_cache(self._kv, request, cached_prefix(self._kv, request))
+    def has_room(self, request: Request, found: CachedPrefix) -> bool:
+        """True if a request may begin as soon as the blocks which are not `found` are free."""
+        del request, found
+        return True
 
 
 class BatchQueue(RequestQueue):
     """The queue of the batch band: rows begin in the order in which they came.
 
-    Clients send prompts sorted by their tokens, so what neighbours share is still in the cache. A
-    row begins only if the cache holds what all that run are expected to need: none gives way to the
-    growth of another. Beginnings balance endings (BatchLLM, arXiv:2412.03594): prompts fill the
-    steps which decoding alone does not.
+    They come sorted by their tokens, so what neighbours share is still in the cache. A row begins
+    only if the cache holds what all that run are expected to need: none gives way to the growth of
+    another. Beginnings balance endings (BatchLLM, arXiv:2412.03594).
     """
 
     def __init__(
         self, kv: KVCacheManager, config: ExecutionConfig, clock: Callable[[], float]
     ) -> None:
-        super().__init__(kv, math.inf, clock)
+        super().__init__(math.inf, clock)
+        self._kv = kv
         self._max_running, self._step_tokens = config.max_running, efficient_tokens(config)
         self._rows = self._row_tokens = 0  # all that came: rows, and tokens to compute for them
         self._newest: Request | None = None
@@ -87,19 +84,15 @@ class BatchQueue(RequestQueue):
     def put_back(self, request: Request, shared: int) -> None:
         self.put_first(request, len(request.tokens) - shared)
 
-    def claim(self, request: Request) -> Claim | None:
-        found = cached_prefix(self._kv, request)
-        if self._expected:
-            needed = self._expected_blocks(request) - self._kv.num_held(found.blocks)
-            if self._kv.num_free < self._growth + needed:
-                return None
-        return claim_from_cache(self._kv, request, found)
+    def has_room(self, request: Request, found: CachedPrefix) -> bool:
+        if not self._expected:
+            return True
+        needed = self._expected_blocks(request) - self._kv.num_held(found.blocks)
+        return self._kv.num_free >= self._growth + needed
 
     def quota(self, decode_rows: int, micro_batches: int) -> int:
-        """The most prompt tokens of a step beside `decode_rows`.
-
-        All rows that can run need so many in the time of an output. At least those that fill a step
-        worth its fixed cost."""
+        """The most prompt tokens of a step: as many as all rows that can run need in the time of an
+        output, and at least those that make a step beside `decode_rows` worth its fixed cost."""
         if not self._rows:
             return 0
         computed, output = self._row_tokens / self._rows, self._mean_output()
@@ -119,12 +112,12 @@ class BatchQueue(RequestQueue):
         self._growth -= max(0, self._expected.pop(request) - len(request.blocks))
 
     def finished(self, request: Request) -> None:
-        """Note that a request has come to its own end, which tells how long outputs are."""
+        """Learn how long outputs are from a request that has come to its own end."""
         self._ended += 1
         self._output += len(request.tokens) - request.prompt_len
 
     def _shared_with_last(self, request: Request) -> int:
-        """How many tokens a new row begins with like the one that came before it."""
+        """Count the tokens that a new row begins with like the one before it."""
         other = self._newest
         if other is None or request.awaits_scores or other.salt != request.salt:
             return 0
@@ -132,14 +125,14 @@ class BatchQueue(RequestQueue):
         return shared if shared >= LEAST_SHARED else 0
 
     def _expected_blocks(self, request: Request) -> int:
-        """Blocks for a request with the mean output, or its longest while none has ended."""
+        """Blocks for a request with the mean output, its longest while none has ended."""
         most = request.max_len - request.prompt_len
         output = min(most, math.ceil(self._mean_output())) if self._ended else most
         return self._kv.blocks_for(request.prompt_len + output)
 
     def _mean_output(self) -> float:
-        """Mean output tokens of rows that have ended, before that the most that one may have. At
-        least 1: a row that embeds has none."""
+        """Mean output tokens of ended rows, at first the most that one may have. At least 1: a row
+        that embeds has none."""
         if self._ended:
             return max(1.0, self._output / self._ended)
         request = next(iter(self._expected), self._newest)
@@ -153,17 +146,17 @@ class WaitingRequests:
         self, kv: KVCacheManager, config: ExecutionConfig, clock: Callable[[], float]
     ) -> None:
         self._kv = kv
-        self.small = RequestQueue(kv, config.max_priority_wait, clock)
-        self.large = RequestQueue(kv, config.max_priority_wait, clock)
+        self.small = RequestQueue(config.max_priority_wait, clock)
         self.batch = BatchQueue(kv, config, clock)
-        self.queues: tuple[RequestQueue, ...] = (self.small, self.large, self.batch)
+        large = RequestQueue(config.max_priority_wait, clock)
+        self.queues: tuple[RequestQueue, ...] = (self.small, large, self.batch)
         """By `JobKind`."""
 
     def __len__(self) -> int:
         return sum(map(len, self.queues))
 
     def tokens_before(self, limited: int = len(JobKind)) -> int:
-        """Prompt tokens that wait, of kinds before `limited`. A request has one at least."""
+        """Prompt tokens that wait, of kinds before `limited`."""
         return sum([queue.num_tokens for queue in self.queues[:limited]])
 
     def fit(self, slots: int, tokens: int, limited: int) -> bool:
@@ -201,7 +194,6 @@ class RunningRequests:
 
     @property
     def generating(self) -> int:
-        """How many requests have no known token that is not submitted."""
         return len(self._requests) - len(self.prompts)
 
     @property
@@ -211,14 +203,13 @@ class RunningRequests:
         return next(request for request in reversed(self._requests) if request.kind == last)
 
     def tokens_before(self, limited: int) -> int:
-        """Tokens that a step could take of the kinds before `limited`, one of each request that
-        generates."""
+        """Tokens that a step could take of the kinds before `limited`."""
         prompts = sum(request.kind < limited for request in self.prompts)
         return sum(self.rows[:limited]) - prompts + sum(self.unsubmitted[:limited])
 
     def ready(self, oldest_step: int) -> list[Request]:
-        """Generating requests that can go on. Their last token is confirmed, or the oldest step
-        samples it and it cannot reach `max_len`."""
+        """Generating requests whose last token is confirmed, or is sampled by the oldest step and
+        cannot reach `max_len`."""
         return [
             request
             for request in self._requests
@@ -229,16 +220,15 @@ class RunningRequests:
             )
         ]
 
-    def begin(self, request: Request, start: int) -> None:
-        """Give a request a slot. Its first `start` positions are in the cache."""
+    def begin(self, request: Request, start: int, shared_blocks: int) -> None:
+        """Give a request a slot. Its first positions are in the cache, as in `Request.begin`."""
+        request.begin(start, shared_blocks)
         request.slot = self.free_slots.pop()
-        request.status = Status.RUNNING
         self._requests[request] = self.prompts[request] = None
         self.rows[request.kind] += 1
         self.unsubmitted[request.kind] += len(request.tokens) - start
 
     def chunk_submitted(self, request: Request, length: int) -> None:
-        """Note that a chunk of a prompt is in a step. After the last one it generates."""
         self.unsubmitted[request.kind] -= length
         if request.submitted == len(request.tokens):
             del self.prompts[request]

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from engine_core.structured.matcher import Matcher, TokenLimits
 
 _SEED_BITS = 63
-_NOTHING = range(0)
 _NO_BIAS, _NONE_BARRED = TokenBias(), BarredTokens()
 
-UNSHARED = -1
-"""In place of a block."""
+UNSHARED = -1  # in place of a block
 
 
 class Status(Enum):
@@ -36,20 +34,17 @@ class Status(Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One row of a generate job and its state, until it ends.
+    """One row of a job and its state, until it ends.
 
     tokens         the known ones: prompt, then confirmed output
     max_len        tokens at which it ends, prompt included
-    seed           of its random numbers
     stops          tokens that end it
     matcher        follows its grammar, if it has one, and finds the tokens that it allows
-    limits         takes tokens out of those, for `allowed_token_ids` and `bad_words`
+    limits         for `allowed_token_ids` and `bad_words`
     barred         int32, tokens that must not come before `params.min_tokens` others
     salt           part of its blocks' hashes: only requests with the same one share blocks
-    priority       waiting requests with a lower one begin first
     kind           LARGE is beyond the share of its job or key, BATCH of the batch band
     scored_by      the row of its job that scores its prompt, after which it begins
-    slot           its slot while it runs
     submitted      positions whose computation has been sent out
     in_flight      steps that hold it
     unresolved     sampled tokens still on their way: at most two, one and the ahead step's
@@ -59,7 +54,6 @@ class Request:
     indexed        its blocks whose tokens others of its scope find
     has_waited     for what another job computes, which it does once
     shared_block   the last block of the prefix that it shares with others that run, or UNSHARED
-    cached         prompt tokens found in the prefix cache
     announced      whether its client has had an output
     scored         prompt tokens whose log-probability is known, as of the last result
     scores_from    the same, as of the last (re)start
@@ -76,8 +70,7 @@ class Request:
     matcher: Matcher | None = None
     limits: TokenLimits | None = None
     barred: bytes = b""
-    salt: bytes = b""
-    priority: float = 0
+    salt: bytes = field(init=False)
     kind: JobKind = field(init=False)
     scored_by: Request | None = None
     status: Status = Status.WAITING
@@ -100,6 +93,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self.prompt_len = len(self.tokens)
+        self.salt = self.job.message.cache_salt.encode()
         self.kind = JobKind.BATCH if self.job.is_batch else JobKind.SMALL
         stops = self.params.stop_token_ids
         # A grammar allows end tokens only where its text may end: there they are never ignored.
@@ -108,7 +102,7 @@ class Request:
 
     @property
     def constrained(self) -> bool:
-        """True if not every token may come next: its steps need a mask."""
+        """True if its steps need a mask."""
         return self.matcher is not None or self.limits is not None
 
     @property
@@ -117,13 +111,14 @@ class Request:
         return self.params.prompt_logprobs is not None and self.scored < self.prompt_len - 1
 
     def targets_in(self, start: int, stop: int) -> range:
-        """The positions in [start, stop) whose next token is a prompt token that must be scored."""
+        """The positions in [start, stop) whose next token must be scored."""
         if self.params.prompt_logprobs is None:
-            return _NOTHING
+            return range(0)
         return range(max(start, self.scores_from), min(stop, self.prompt_len - 1))
 
     def begin(self, start: int, shared_blocks: int) -> None:
-        """Begin to run with the first `start` positions, and these whole blocks, in the cache."""
+        """Begin with the first `start` positions, and these whole blocks, in the cache."""
+        self.status = Status.RUNNING
         self.submitted = start
         self.registered = self.indexed = shared_blocks
         self.resident_from = len(self.tokens)
@@ -133,7 +128,7 @@ class Request:
             self.cached = self.submitted
 
     def wait_again(self) -> None:
-        """Wait without blocks after a preemption: all known tokens will be computed again."""
+        """Wait after a preemption: all known tokens will be computed again."""
         self.status = Status.WAITING
         self.submitted = self.registered = self.indexed = 0
         self.last_step = -1

@@ -30,15 +30,17 @@ def confirm_rows(
 ) -> Iterator[Request]:
     """Advance every request of `batch` by its result. Yields the requests that are over.
 
-    Results of requests that ended while the step was in flight are ignored. A request without
-    finite logits fails its whole job. A request whose text is complete by its grammar ends.
+    Results of requests that ended meanwhile are ignored. One without finite logits fails its job.
     """
     tokens = iter(np.frombuffer(output.tokens, np.int32).tolist())
     sampled = _slices(output.sampled, repeat(1))
-    scored_rows = _slices(output.scored, [len(targets) for targets in batch.scored if targets])
+    slices = _slices(output.scored, map(len, batch.scored.values()))
+    by_row = dict(zip(batch.scored, slices, strict=False))
+    scored_rows = map(by_row.get, range(len(batch.samples))) if by_row else repeat(None)
     ended = Status.ENDED
-    for request, samples, targets in zip(batch.requests, batch.samples, batch.scored, strict=True):
-        scored = next(scored_rows) if targets else None
+    rows = zip(batch.requests, batch.samples, scored_rows, strict=False)
+    for request, samples, own_scored in rows:
+        scored = own_scored
         request.in_flight -= 1
         if not samples:
             if scored is not None and request.status is not ended:
@@ -68,14 +70,14 @@ def confirm_rows(
 
 
 def num_sampled(batch: DecodeBatch) -> int:
-    """How many tokens a step has sampled for requests that go on."""
+    """Count the tokens that a step has sampled for requests that go on."""
     ended = Status.ENDED
     rows = zip(batch.requests, batch.samples, strict=True)
     return sum([samples and request.status is not ended for request, samples in rows])
 
 
 def fail_off_grammar(request: Request, outbox: Outbox) -> None:
-    """Fail the job of a request that cannot go on within its grammar, or its limits."""
+    """Fail the job of a request that cannot go on."""
     if request.limits is not None:
         message = "`allowed_token_ids` and `bad_words` leave no token that may come next"
         error = RefusalError("invalid_request", message)
@@ -88,8 +90,7 @@ def fail_off_grammar(request: Request, outbox: Outbox) -> None:
 
 
 def _advance(request: Request, token: int, kv: KVCacheManager) -> Finish | None:
-    """Append a confirmed token and register the block that it completes. Returns why the request
-    ends, or None."""
+    """Append a confirmed token. Returns why the request ends, or None."""
     tokens = request.tokens
     known = len(tokens)
     if known >= request.max_len:
@@ -114,7 +115,7 @@ def _announce(
     outbox: Outbox,
 ) -> None:
     job = request.job
-    if sampled is not None and request.params.logprobs is None:
+    if request.params.logprobs is None:
         sampled = None
     if len(request.tokens) == request.prompt_len:
         token, sampled = -1, None
@@ -149,21 +150,23 @@ EncodeOutput = EmbedOutput | EmbedSparseOutput | ClassifyOutput
 _IntArray = npt.NDArray[np.int32]
 
 
-def job_results(
-    batch: EncodeBatch, output: EncodeOutput
-) -> Iterator[tuple[Job, int, EncodedRows | None]]:
-    """Yield each job of the batch with the number of its finished rows and their results.
-
-    None in place of results that are not all finite."""
+def answer_jobs(batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> Iterator[Job]:
+    """Send each job its results. Yields the jobs that fail, as theirs are not all finite."""
     vectors = _vectors_by_row(output, len(batch.lens))
     states = None
     if isinstance(output, EmbedOutput) and len(batch.token_states):
-        states = _Vectors(output.states, len(batch.lens), batch.num_states)
+        counts = batch.lens * batch.token_states
+        states = _Vectors(output.states, len(batch.lens), counts)
     first = 0
     for job, rows in batch.parts:
         last = first + len(rows)
-        own = states if states is not None and requests_token_states(job) else vectors
-        yield job, len(rows), own.of_rows(job, rows, first, last)
+        if not job.ended:
+            own = states if states is not None and requests_token_states(job) else vectors
+            if (part := own.of_rows(job, rows, first, last)) is not None:
+                outbox.encoded(job, part, len(rows))
+            else:
+                outbox.fail_not_finite(job)
+                yield job
         first = last
 
 
@@ -179,19 +182,19 @@ class _Vectors:
         self.all = numbers.reshape(self._ends[-1], width)
         self._finite = bool(np.isfinite(numbers).all())
 
-    def of_rows(self, job: Job, rows: _IntArray, first: int, last: int) -> EncodedRows | None:
-        """The results of a job's `rows`, which are `first` to `last` - 1 of the step.
-
-        None if they are not all finite."""
+    def of_rows(self, job: Job, rows: range, first: int, last: int) -> EncodedRows | None:
+        """The results of a job's `rows`, those in [first, last) of the step. None if they are not
+        all finite."""
         own = self.all[self._ends[first] : self._ends[last]]
         if not self._finite and not np.isfinite(own).all():
             return None
         counts = b"" if self._counts is None else self._counts[first:last].tobytes()
-        return EncodedRows(job.message.id, rows.tobytes(), own.tobytes(), counts)
+        numbers = np.arange(rows.start, rows.stop, dtype=np.int32)
+        return EncodedRows(job.message.id, numbers.tobytes(), own.tobytes(), counts)
 
 
 def requests_token_states(job: Job) -> bool:
-    """True if the job's rows end with the states of their tokens, not with pooled vectors."""
+    """True if the job's rows end with token states, not with pooled vectors."""
     return isinstance(job.message, EncodeJob) and job.message.token_states
 
 
@@ -207,10 +210,7 @@ def _vectors_by_row(output: EncodeOutput, num_rows: int) -> _Vectors:
 def confirm_encoded_rows(
     batch: DecodeBatch, output: EmbedOutput | ClassifyOutput, outbox: Outbox
 ) -> Iterator[Request]:
-    """Answer the rows of a decode step that embeds or scores, each by its last token.
-
-    Yields the requests that are over, as `confirm_rows` does.
-    """
+    """Answer the rows of a decode step that embeds or scores. Yields the requests that are over."""
     vectors = _vectors_by_row(output, sum(batch.samples)).all
     finite: list[bool] = np.atleast_1d(np.isfinite(vectors).all(axis=1)).tolist()
     indices = iter(range(len(vectors)))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from engine_core.loop.jobs import Job, JobKey, JobKind
+from engine_core.loop.jobs import Job, JobKind
 from engine_core.messages import KeyShare
 from engine_core.schedulers.request import Request
 from engine_core.schedulers.short_steps import REMEMBERED
@@ -20,8 +20,7 @@ _JOBS_AT_LEAST = 8
 
 @dataclass(slots=True, eq=False)
 class _KeyRows:
-    """An API key with its small rows and jobs. The jobs that have large rows are `lacking`, the
-    oldest first."""
+    """An API key: how many small rows and jobs it has, and the jobs with large rows."""
 
     number: int
     weight: float = 0.0
@@ -52,7 +51,7 @@ class RowShares:
     def __init__(self, slots: int, clock: Callable[[], float]) -> None:
         self._slots, self._clock = slots, clock
         self._of_a_job = max(1, slots // _JOBS_AT_LEAST)
-        self._jobs: dict[JobKey, _JobRows] = {}
+        self._jobs: dict[Job, _JobRows] = {}
         self._keys: dict[int, _KeyRows] = {}
         # Keys whose last job has ended, and when: they may come back, and find no slots.
         self._absent: dict[_KeyRows, float] = {}
@@ -64,20 +63,18 @@ class RowShares:
         """Make the first rows of a new job."""
         key = self._key_rows(job.message.key)
         key.jobs += 1
-        state = self._jobs[job.key] = _JobRows(job, key, iter(rows))
+        state = self._jobs[job] = _JobRows(job, key, iter(rows))
         self.num_jobs[job.kind] += 1
-        made: list[Request] = []
-        while len(made) < job.share and (request := self._make(job, state)) is not None:
-            made.append(request)
-        return made
+        most = min(job.share, job.num_rows)
+        return [made for _ in range(most) if (made := self._make(state)) is not None]
 
-    def find(self, job: JobKey, row: int) -> Request | None:
+    def find(self, job: Job, row: int) -> Request | None:
         state = self._jobs.get(job)
         return None if state is None else state.open.get(row)
 
     def close(self, job: Job) -> list[Request]:
         """Forget a job that has ended. Returns its open rows."""
-        state = self._jobs.pop(job.key, None)
+        state = self._jobs.pop(job, None)
         if state is None:
             return []
         if not job.is_batch:
@@ -86,10 +83,9 @@ class RowShares:
         return list(state.open.values())
 
     def ended(self, request: Request) -> tuple[Request | None, Request | None]:
-        """Note that a row has ended. Returns a large row that is small from now on, and a new row,
-        if there are."""
+        """Note that a row has ended. Returns a large row that is small now, and a new row."""
         job = request.job
-        state = self._jobs.get(job.key)
+        state = self._jobs.get(job)
         if state is None:
             return None, None
         del state.open[request.row]
@@ -99,29 +95,27 @@ class RowShares:
         elif not job.is_batch:
             state.key.small -= 1
             promoted = self._promote(state)
-        made = self._make(job, state)
+        made = self._make(state)
         if not state.open:
-            del self._jobs[job.key]
+            del self._jobs[job]
             self._left(state)
         return promoted, made
 
-    def _make(self, job: Job, state: _JobRows) -> Request | None:
-        request = next(state.unmade, None)
-        if request is None:
+    def _make(self, state: _JobRows) -> Request | None:
+        if (request := next(state.unmade, None)) is None:
             return None
-        if not job.is_batch:
+        if not state.job.is_batch:
             if self._has_room(state):
                 state.key.small += 1
             else:
-                self._turn(job, JobKind.LARGE)
+                self._turn(state.job, JobKind.LARGE)
                 request.kind = JobKind.LARGE
                 state.large[request] = state.key.lacking[state] = None
         state.open[request.row] = request
         return request
 
     def _key_rows(self, share: KeyShare) -> _KeyRows:
-        key = self._keys.get(share.number)
-        if key is None:
+        if (key := self._keys.get(share.number)) is None:
             key = self._keys[share.number] = _KeyRows(share.number)
         self._absent.pop(key, None)
         self._weights += share.weight - key.weight
@@ -139,7 +133,7 @@ class RowShares:
         return state.key.small < max(1, int(share))
 
     def _promote(self, state: _JobRows) -> Request | None:
-        """A large row with room to be small: of this job if it has one, else of its key."""
+        """Find a large row with room to be small: of this job if it has one, else of its key."""
         lacking = state.key.lacking
         first = (state,) if state in lacking else ()
         # Without keys no job makes room for another.
@@ -158,7 +152,6 @@ class RowShares:
             self._turn(state.job, JobKind.SMALL)
 
     def _turn(self, job: Job, kind: JobKind) -> None:
-        """Change the kind of a job: one with large rows is large."""
         self.num_jobs[job.kind] -= 1
         self.num_jobs[kind] += 1
         job.kind = kind
@@ -172,7 +165,6 @@ class RowShares:
             self._absent[key] = self._clock()
 
     def _forget_keys(self) -> None:
-        """Drop the shares of keys that left too long ago."""
         limit = self._clock() - REMEMBERED
         while self._absent:
             key, left = next(iter(self._absent.items()))

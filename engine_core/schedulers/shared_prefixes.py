@@ -1,12 +1,11 @@
 """Prefixes that running requests share in the KV cache, kept as requests begin and leave.
 
 Workers attend to such a prefix once for all of them (cascade attention, Ye et al. 2024), by
-`workers/kernels/attention/shared_prefix.py`. Files are sorted by their prompts before
-(`server/batches/file_job.py`).
+`workers/kernels/attention/shared_prefix.py`.
 """
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
@@ -19,66 +18,57 @@ from engine_core.schedulers.request import UNSHARED, Request
 _shared_block = attrgetter("shared_block")
 
 
-@dataclass(slots=True)
-class _Prefix:
-    """A prefix of `depth` blocks. Its `members` hold its last block, which is their `shared_block`.
-    Before it they have the same content: the same blocks or copies."""
-
-    depth: int
-    members: int = 0
-
-
 class SharedPrefixes:
     """The shared prefixes of running requests. A request is in one at most.
 
     Where prefixes nest, it is in that which saves most reading, as far as is known when it begins.
-    Other requests are looked at only if it shares a block which ends no prefix yet. Steps without
-    shared prefixes cost nothing.
+    Steps without shared prefixes cost nothing.
     """
 
     def __init__(
         self, kv: KVCacheManager, running: Iterable[Request], enabled: bool = True
     ) -> None:
-        """`running` are the requests that run at any time."""
         self._kv, self._running, self._enabled = kv, running, enabled
-        self._prefixes: dict[int, _Prefix] = {}  # by last block
+        # By their last block, which all members hold: the blocks of each prefix, and its members.
+        # Before it they have the same content: the same blocks or copies.
+        self._depths: dict[int, int] = {}
+        self._members: Counter[int] = Counter()
 
     def enter(self, request: Request, shared: int) -> None:
         """Enter a request that begins, with its first `shared` blocks in the cache."""
         depth = self._kv.held_by_others(request.blocks[:shared]) if self._enabled else 0
         if not depth:
             return
-        ends = (block for block in reversed(request.blocks[:depth]) if block in self._prefixes)
+        ends = (block for block in reversed(request.blocks[:depth]) if block in self._depths)
         block = next(ends, UNSHARED)
-        if self._depth(block) < depth:
+        if self._depths.get(block, 0) < depth:
             block = self._deeper(request, block, depth)
         self._join(request, block)
 
     def leave(self, request: Request) -> None:
         """Remove a request that gives back its blocks, or joins another prefix."""
-        prefix = self._prefixes.get(request.shared_block)
-        if prefix is not None:
-            prefix.members -= 1
-            if not prefix.members:
-                del self._prefixes[request.shared_block]
-        request.shared_block = UNSHARED
+        block, request.shared_block = request.shared_block, UNSHARED
+        if block != UNSHARED:
+            self._members[block] -= 1
+            if not self._members[block]:
+                del self._members[block], self._depths[block]
 
     def __bool__(self) -> bool:
-        return bool(self._prefixes)
+        return bool(self._depths)
 
     def members(self, block: int) -> int:
-        """How many requests are in the prefix whose last block this is."""
-        return self._prefixes[block].members
+        """Count the requests of the prefix whose last block this is."""
+        return self._members[block]
 
     def adjacent(self, requests: list[Request]) -> list[Request]:
         """Order `requests` so that those of a prefix are side by side, and those of none last."""
-        if not self._prefixes:
+        if not self._depths:
             return requests
         return sorted(requests, key=_shared_block, reverse=True)
 
     def groups(self, batch: DecodeBatch) -> list[int]:
         """The groups of a step: `DecodeStep.groups`, flat."""
-        if not self._prefixes:
+        if not self._depths:
             return []
         count, requests = len(batch.requests), batch.requests
         blocks = np.fromiter(map(_shared_block, requests), np.int64, count)
@@ -95,10 +85,8 @@ class SharedPrefixes:
         return groups
 
     def _deeper(self, request: Request, block: int, depth: int) -> int:
-        """Choose the last block of the newcomer's prefix.
-
-        It ends a new prefix of `depth` blocks if that saves more than the members' present ones,
-        else it is `block`."""
+        """Choose the last block of the newcomer's prefix: that of a new one of `depth` blocks if it
+        saves more than the members' present ones, else `block`."""
         last = request.blocks[depth - 1]
         members = [
             other
@@ -108,10 +96,10 @@ class SharedPrefixes:
             and other is not request
             and self._saved(other) < depth
         ]
-        left = self._depth(block) + sum(map(self._saved, members))
+        left = self._depths.get(block, 0) + sum(map(self._saved, members))
         if len(members) * depth <= left:
             return block
-        self._prefixes[last] = _Prefix(depth)
+        self._depths[last] = depth
         for other in members:
             self.leave(other)
             self._join(other, last)
@@ -120,16 +108,12 @@ class SharedPrefixes:
     def _join(self, request: Request, block: int) -> None:
         if block != UNSHARED:
             request.shared_block = block
-            self._prefixes[block].members += 1
-
-    def _depth(self, block: int) -> int:
-        prefix = self._prefixes.get(block)
-        return prefix.depth if prefix else 0
+            self._members[block] += 1
 
     def _saved(self, request: Request) -> int:
-        """Blocks that need not be read for a request: none, if it is alone in its prefix."""
-        prefix = self._prefixes.get(request.shared_block)
-        return prefix.depth if prefix and prefix.members > 1 else 0
+        """Blocks that need not be read for a request."""
+        block = request.shared_block
+        return self._depths[block] if self._members[block] > 1 else 0
 
     def _tokens(self, block: int) -> int:
-        return self._depth(block) * self._kv.block_size
+        return self._depths.get(block, 0) * self._kv.block_size

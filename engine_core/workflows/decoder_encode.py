@@ -5,18 +5,14 @@ pair fills a template: all before its text is a prefix, computed once for each q
 """
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from operator import itemgetter
-from typing import Any
 
-from engine_core.loop.outbox import Outbox
 from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
 from engine_core.refusal import RefusalError
-from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request
-from engine_core.schedulers.results import confirm_encoded_rows
 from engine_core.tokenization.tokenized import TextPieces
 from engine_core.workflows.base import Workflow
 from engine_core.workflows.encode import EncodeProcessor, encode_workflow
@@ -25,13 +21,6 @@ from workers.contract.config import ExecutionConfig, Task
 from workers.contract.reranking import UNKNOWN_TEMPLATE
 
 _NOT_CONTINUED = SamplingParams(max_tokens=0)
-
-
-class PromptScheduler(DecoderScheduler):
-    """A scheduler whose rows have one answer each, from their last token."""
-
-    def _confirm(self, batch: DecodeBatch, output: Any, outbox: Outbox) -> Iterator[Request]:
-        return confirm_encoded_rows(batch, output, outbox)
 
 
 class PromptProcessor(EncodeProcessor):
@@ -57,7 +46,6 @@ class PromptProcessor(EncodeProcessor):
 
     def prepare(self, inputs: JobInputs) -> tuple[Accepted, list[Request]]:
         accepted, _ = super().prepare(inputs)
-        message = inputs.job.message
         rows = list(enumerate(text.ids for text in inputs.tokenized))
         if inputs.job.is_batch:
             rows.sort(key=itemgetter(1))  # what begins alike is side by side
@@ -69,14 +57,12 @@ class PromptProcessor(EncodeProcessor):
                 tokens=tokens,
                 max_len=len(tokens),
                 seed=0,
-                salt=message.cache_salt.encode(),
-                priority=message.priority,
             )
             for row, tokens in ((row, array("i", ids)) for row, ids in rows)
         ]
 
 
-_prompts = partial(encode_workflow, processor=PromptProcessor, scheduler=PromptScheduler)
+_prompts = partial(encode_workflow, processor=PromptProcessor, scheduler=DecoderScheduler)
 _PAIRS = ("score pairs", "follow an instruction")
 
 WORKFLOWS: Mapping[Task, Workflow] = {

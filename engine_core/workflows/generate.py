@@ -98,8 +98,6 @@ class DecoderProcessor:
                         matcher=grammar and Matcher(grammar, message.params, self._vocab_size),
                         limits=token_limits,
                         barred=barred,
-                        salt=message.cache_salt.encode(),
-                        priority=message.priority,
                         scored_by=first,
                     )
                     first = first or (request if request.awaits_scores else None)

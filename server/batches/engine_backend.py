@@ -14,7 +14,7 @@ from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import EncodeCall, GenerateStream
 from engine_core.config import EngineConfig
 from engine_core.loop.admission import job_size
-from engine_core.messages import Accepted, EncodeJob, GenerateJob
+from engine_core.messages import EncodeJob, GenerateJob
 from server.batches.answering import MAX_ANSWER_BYTES, Answer, Backend, Room, too_long
 from server.daemon.application import all_endpoints, create_app
 from server.service.service import Registry, Service
@@ -79,20 +79,20 @@ class BatchClient(EngineClient):
 
     async def _submit(
         self, waiting: GenerateStream | EncodeCall, message: GenerateJob | EncodeJob
-    ) -> Accepted:
+    ) -> None:
         line = asyncio.current_task()
         assert line is not None, "jobs are submitted in tasks"
         if line in self._holders:
-            return await super()._submit(waiting, message)
+            await super()._submit(waiting, message)
+            return
         self._holders.add(line)
         line.add_done_callback(self._holders.discard)
         size = job_size(message)
         keep = await self._room.take(size.rows, size.tokens)
         line.add_done_callback(lambda _: keep(0, 0))
-        accepted = await super()._submit(waiting, message)
+        await super()._submit(waiting, message)
         sequences = message.n if isinstance(message, GenerateJob) else 1
-        keep(size.rows, sum(accepted.prompt_tokens) * sequences)
-        return accepted
+        keep(size.rows, sum(waiting.answer.prompt_tokens) * sequences)
 
 
 _AT_ONCE = 16_384

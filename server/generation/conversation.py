@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from server.errors import quoted
 from server.schemas.chat import ChatMessage, ContentPart, ToolCall
-from server.schemas.common import given_twice, invalid
+from server.schemas.common import invalid, value_under_any_name
 from server.service.service import Model, record_of, service_of, within_limit
 from server.templates.protocol import ChatTemplate, Conversation, frame, has_text, text_part
 
@@ -139,8 +139,10 @@ def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
     for name in ("name", "tool_call_id", "reasoning_content", "reasoning"):
         if (value := getattr(message, name)) is not None:
             found[name] = value
-    if len({message.reasoning_content, message.reasoning} - {None}) > 1:
-        raise given_twice(f"{field}.reasoning_content", f"{field}.reasoning")
+    value_under_any_name(
+        (f"{field}.reasoning_content", message.reasoning_content),
+        (f"{field}.reasoning", message.reasoning),
+    )
     return found
 
 

@@ -3,7 +3,7 @@
 import sys
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.queues import BatchQueue
 from engine_core.schedulers.request import Request
 from engine_core.schedulers.waiting import ItemT, WaitingQueue
+from engine_core.structured.matcher import Matcher
 from tests.engine_core.configs import execution_config
 from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline, reference
@@ -70,16 +71,25 @@ class Driver:
         job_id: int,
         prompts: Sequence[list[int]],
         max_tokens: int,
-        salt: bytes = b"",
+        salt: str = "",
         priority: int = 0,
         batch: bool = False,
         key: int = 0,
         share: int = sys.maxsize,
+        *,
+        matcher: Callable[[], Matcher | None] = lambda: None,
         **params: Any,
     ) -> Job:
         """A job of a row for each prompt, at most `share` of which exist at a time."""
         sampling = SamplingParams(max_tokens=max_tokens, **params)
-        message = GenerateJob(job_id, params=sampling, key=KeyShare(key), batch=batch)
+        message = GenerateJob(
+            job_id,
+            params=sampling,
+            key=KeyShare(key),
+            batch=batch,
+            cache_salt=salt,
+            priority=priority,
+        )
         job = Job(b"client", message, len(prompts), 0, share)
         rows = (
             Request(
@@ -89,8 +99,7 @@ class Driver:
                 array("i", prompt),
                 max_len=len(prompt) + max_tokens,
                 seed=0,
-                salt=salt,
-                priority=priority,
+                matcher=matcher(),
             )
             for row, prompt in enumerate(prompts)
         )
@@ -200,7 +209,7 @@ class Driver:
         assert [progress._entries, progress._sorted, progress._waiting] == [{}, {}, {}]
         assert [progress._leaders, progress._for_one_step] == [{}, {}]
         assert progress.tokens == [0, 0, 0]
-        assert not self.scheduler._shared._prefixes
+        assert not self.scheduler._shared
         self.assert_sums()
         check_blocks(self.scheduler.kv)
 
@@ -209,7 +218,7 @@ def counted_tokens(queue: WaitingQueue[ItemT], item: ItemT) -> int:
     """The tokens that an item counts in the sum of those that wait."""
     if item in queue._preempted:
         return queue._preempted[item]
-    return queue._queue_of[item].items.tokens_of(item)
+    return queue._queue_of[item].tokens_of(item)
 
 
 def jobs_in(batch: DecodeBatch) -> list[int]:

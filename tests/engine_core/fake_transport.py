@@ -11,6 +11,7 @@ import numpy as np
 
 from engine_core.core import EngineCore
 from engine_core.executor.stage_link import Capacity, StageLink, WorkerLostError
+from engine_core.loop.transport import ClientSocket
 from engine_core.messages import Beat, EngineInfo, FromCore, Outputs, ToCore, TracedSteps
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.base import workflow_for
@@ -173,7 +174,7 @@ class Engine:
             workflow,
             Capacity(weight_bytes=0, num_blocks=num_blocks),
             cast("StageLink", self.executor),
-            self.clients,
+            cast("ClientSocket", self.clients),
             workflow.preprocessor(execution, tokenizer),
             clock or (lambda: self._now),
         )

@@ -1,11 +1,11 @@
 """A scheduler by hand with constrained requests."""
 
-from array import array
 from functools import cache
 
+import msgspec
+
 from engine_core.loop.jobs import Job
-from engine_core.messages import GenerateJob, Grammar, SamplingParams
-from engine_core.schedulers.request import Request
+from engine_core.messages import Grammar, SamplingParams
 from engine_core.structured.grammar import GrammarCompiler
 from engine_core.structured.matcher import Matcher
 from tests.engine_core.driver import Driver
@@ -25,22 +25,10 @@ class MaskedDriver(Driver):
         self, job_id: int, prompt: list[int], params: SamplingParams, rows: int = 1
     ) -> Job:
         assert params.grammar is not None
-        assert params.max_tokens is not None
-        job = Job(b"client", GenerateJob(job_id, params=params), rows, 0)
-        requests = [
-            Request(
-                job,
-                row,
-                params,
-                array("i", prompt),
-                max_len=len(prompt) + params.max_tokens,
-                seed=0,
-                matcher=Matcher(compiled(params.grammar), params, VOCAB),
-            )
-            for row in range(rows)
-        ]
-        self.scheduler.add(job, requests)
-        return job
+        grammar, fields = compiled(params.grammar), msgspec.structs.asdict(params)
+        return self.add_job(
+            job_id, [prompt] * rows, matcher=lambda: Matcher(grammar, params, VOCAB), **fields
+        )
 
     def add_free(self, job_id: int, prompt: list[int], params: SamplingParams) -> Job:
         assert params.max_tokens is not None

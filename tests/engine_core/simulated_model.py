@@ -16,6 +16,11 @@ from workers.contract.messages import DecodeStep, GenerateOutput, StepMask
 VOCAB = 50
 
 
+def ids(*tokens: int) -> bytes:
+    """Token ids as messages hold them: int32."""
+    return np.array(tokens, np.int32).tobytes()
+
+
 def next_token(context: list[int], allowed: Sequence[int] = range(VOCAB)) -> int:
     """The token after `context`: some function of the whole context, within `allowed`."""
     return allowed[zlib.crc32(np.array(context, np.int32).tobytes()) % len(allowed)]

@@ -1,7 +1,5 @@
 """The loop: admission, routing, and exactly one end for every admitted job."""
 
-from array import array
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,13 +19,9 @@ from engine_core.messages import (
     SamplingParams,
 )
 from tests.engine_core.fake_transport import Engine
-from tests.engine_core.simulated_model import reference
+from tests.engine_core.simulated_model import ids, reference
 
 A, B = b"client-a", b"client-b"
-
-
-def ids(*values: int) -> bytes:
-    return array("i", values).tobytes()
 
 
 class Ledger:
@@ -200,7 +194,7 @@ def test_a_lost_worker_fails_every_open_job_before_the_loop_ends(decoder: Engine
         decoder.iterate()
     decoder.executor.lost = True
     with pytest.raises(WorkerLostError):
-        decoder.core.run(on_beat=lambda: None)
+        decoder.core.run()
     assert Ledger(decoder).failed[1].code == Ledger(decoder, B).failed[1].code == "engine_dead"
 
 

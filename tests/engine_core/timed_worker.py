@@ -9,7 +9,7 @@ import msgspec
 
 from engine_core.messages import EncodeJob, GenerateJob, SamplingParams
 from engine_core.tokenization.tokenizer import Tokenizer
-from tests.engine_core.fake_transport import Engine, SimulatedEncoder, open_event
+from tests.engine_core.fake_transport import Engine, FakeExecutor, SimulatedEncoder
 from tests.engine_core.simulated_model import SimulatedModel
 from workers.contract.messages import StepInput, StepOutput, StepTimes
 
@@ -27,12 +27,12 @@ def always(seconds: float) -> Seconds:
 SHORT_LEAD = always(0.4e-3)
 
 
-class TimedWorker:
+class TimedWorker(FakeExecutor):
     """Runs steps in order, each at the earliest its `lead` in seconds after its submission, and
     reports how long its device was idle before each."""
 
     def __init__(self, model: Any, seconds: Seconds, lead: Seconds):
-        self.results, self.losses = open_event(self, 1), open_event(self, 0)
+        super().__init__(model)
         self.seconds, self.lead = seconds, lead
         self.now = 0.0
         self.submitted: list[StepInput] = []
@@ -40,7 +40,6 @@ class TimedWorker:
         self.idle: list[float] = []
         self.ends: list[float] = []
         self._queue: deque[StepOutput] = deque()
-        self._model = model
 
     def submit(self, step: StepInput) -> None:
         free = self.ends[-1] if self.ends else self.now
@@ -51,18 +50,12 @@ class TimedWorker:
         self.ends.append(begin + self.seconds(step))
         busy = round(self.seconds(step) * 1e6)
         times = StepTimes(idle_us=round(self.idle[-1] * 1e6), busy_us=busy)
-        self._queue.append(msgspec.structs.replace(self._model.run(step), times=times))
+        self._queue.append(msgspec.structs.replace(self._runner.run(step), times=times))
 
     def poll(self) -> StepOutput | None:
         if self._queue and self.ends[self._queue[0].step] <= self.now:
             return self._queue.popleft()
         return None
-
-    def check(self, oldest: int | None) -> None:
-        pass
-
-    def raise_lost(self):
-        raise AssertionError("nothing is lost here")
 
 
 class TimedEngine:

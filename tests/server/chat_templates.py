@@ -1,7 +1,7 @@
 """Chat templates in the manners of real models, and builder whose models have them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -92,7 +92,7 @@ def write_template(folder: Path, template: object, **config: object) -> None:
 
 @contextmanager
 def chat_deployment(
-    tokenizer: Tokenizer, templates: dict[str, object], limits: Limits = ANY_PRIORITY
+    tokenizer: Tokenizer, templates: Mapping[str, object], limits: Limits = ANY_PRIORITY
 ) -> Iterator[Deployment]:
     """A deployment with a generator for each template, by its name; None is a model without one."""
     with TemporaryDirectory(prefix="penstock-") as name:

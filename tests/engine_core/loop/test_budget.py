@@ -66,13 +66,15 @@ class BudgetMachine(RuleBasedStateMachine):
     @rule(choice=st.integers(0, 99), tokens=st.integers(0, 50))
     def correct(self, choice, tokens):
         if self.inside:
-            self.budget.correct(self.inside[choice % len(self.inside)], tokens)
+            job = self.inside[choice % len(self.inside)]
+            job.cost = tokens
+            self.budget.changed(job)
 
     @rule(choice=st.integers(0, 99))
     def end_row(self, choice):
         if self.inside and (job := self.inside[choice % len(self.inside)]).open_rows:
             job.open_rows -= 1
-            self.budget.rows_ended(job)
+            self.budget.changed(job)
 
     @rule(choice=st.integers(0, 99))
     def leave(self, choice):

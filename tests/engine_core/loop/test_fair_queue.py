@@ -3,7 +3,6 @@
 import threading
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,16 +36,6 @@ def test_no_key_is_served_twice_while_another_waits(keys: list[int], left: set[i
     for at, (key, _) in enumerate(taken[1:], 1):
         if taken[at - 1][0] == key:
             assert {other for other, _ in taken[at:]} == {key}, "the others were waiting"
-
-
-@pytest.mark.parametrize("weight", [0.25, 3.0])
-def test_weights_are_shares(weight: float) -> None:
-    queue: FairQueue[Item] = FairQueue()
-    for number in range(200):
-        queue.put((1, number), KeyShare(1))
-        queue.put((2, number), KeyShare(2, weight))
-    counts = Counter(queue.take()[0] for _ in range(100))
-    assert counts[2] / counts[1] == pytest.approx(weight, rel=0.1)
 
 
 def test_a_key_is_owed_nothing_for_the_time_without_items() -> None:

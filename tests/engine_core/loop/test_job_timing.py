@@ -1,7 +1,6 @@
 """What a client learns of the time that its job took before its first answer."""
 
 import threading
-from array import array
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from engine_core.messages import Abort, EncodeJob, GenerateJob, JobTiming, Sampl
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.tokenizer_threads import _Lane
 from tests.engine_core.fake_transport import Engine
+from tests.engine_core.simulated_model import ids
 from tests.patience import PATIENCE
 
 A = b"client"
@@ -23,8 +23,8 @@ def timings(engine: Engine) -> dict[int, JobTiming]:
 
 
 def generate(job: int, length: int, tokens: int, n: int = 1, first: int = 3) -> GenerateJob:
-    ids = array("i", range(first, first + length)).tobytes()
-    return GenerateJob(job, params=SamplingParams(max_tokens=tokens), ids=[ids], n=n)
+    prompt = ids(*range(first, first + length))
+    return GenerateJob(job, params=SamplingParams(max_tokens=tokens), ids=[prompt], n=n)
 
 
 @pytest.fixture
@@ -77,8 +77,7 @@ def test_an_encode_job_is_told_with_its_last_row(word_tokenizer: Tokenizer) -> N
     engine = Engine(
         word_tokenizer, "BertModel", 0, task="embed", max_model_len=8, max_step_tokens=8
     )
-    rows = [array("i", [4, 5, 6, 7, 8]).tobytes()] * 4
-    engine.clients.put(A, EncodeJob(7, ids=rows))
+    engine.clients.put(A, EncodeJob(7, ids=[ids(4, 5, 6, 7, 8)] * 4))
     engine.iterate_until(lambda: timings(engine))
     parts = [part for outputs in engine.clients.outputs(A) for part in outputs.encoded]
     assert len(parts) == 4, "a step holds one row"

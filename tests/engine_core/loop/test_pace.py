@@ -237,13 +237,3 @@ def test_the_margin_stays_where_idle_time_is_not_measured() -> None:
         margins[idle_us] = now + STEP - max(idle_us, 0) / 1e6 - pacer.due(prompts=False)
     assert margins[-1] == pytest.approx(1e-3, abs=1e-9)
     assert margins[0] < margins[-1] < margins[300]
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    pacer = Pacer()
-    shapes = [(1 << rows, 1 << tokens) for rows in range(20) for tokens in range(20)]
-    shapes += [(3 * rows, tokens) for rows, tokens in shapes]
-    for number, (rows, tokens) in enumerate(3 * shapes + [(5 * r, t) for r, t in shapes]):
-        pacer.step_submitted(step_input(number, rows, tokens), number)
-        pacer.step_finished(StepTimes(), number + 0.5)
-    assert len(pacer._durations) == 1024

@@ -132,15 +132,6 @@ def test_below_its_capacity_or_without_a_bound_nothing_is_refused(
     assert crowd.longest_wait() > wait
 
 
-def test_before_anything_is_measured_nothing_is_refused(word_tokenizer) -> None:
-    crowd = Crowd(word_tokenizer)
-    for _ in range(1000):
-        crowd.put()
-    while len(crowd.began) < 1000:
-        crowd.iterate()
-    assert not crowd.refused
-
-
 def test_a_slow_phase_is_noticed_and_so_is_its_end(word_tokenizer) -> None:
     pace = [1.0]
     crowd, load = Crowd(word_tokenizer, lambda step: pace[0] * by_tokens(step)), 3 * CAPACITY
@@ -157,13 +148,14 @@ def test_a_slow_phase_is_noticed_and_so_is_its_end(word_tokenizer) -> None:
     assert len(crowd.began) - begun > 0.97 * 5 * CAPACITY
 
 
-def test_an_idle_engine_takes_one_request_however_large(word_tokenizer) -> None:
-    crowd = Crowd(word_tokenizer, encodes=False, max_running=4)
+@pytest.mark.parametrize(("encodes", "rows"), [(False, 2000), (True, 5000)])
+def test_an_idle_engine_takes_one_request_however_large(word_tokenizer, encodes, rows) -> None:
+    """Its rows share steps with those of other jobs: no job waits for all of them."""
+    crowd = Crowd(word_tokenizer, encodes=encodes, max_running=4)
     crowd.measure()
-    huge = crowd.put(count=2000)
-    assert crowd.answer(huge) is None
+    assert crowd.answer(crowd.put(count=rows)) is None
     job = crowd.put()
-    assert crowd.answer(job) is None, "it waits for the large one's share only"
+    assert crowd.answer(job) is None
     assert crowd.wait(job) < 0.2
 
 
@@ -182,16 +174,6 @@ def test_who_is_refused_hears_how_long_the_wait_is(word_tokenizer) -> None:
     job = crowd.put()
     assert crowd.answer(job) is None
     assert crowd.wait(job) < 0.1
-
-
-def test_a_large_job_to_encode_holds_nobody_up(word_tokenizer) -> None:
-    """Its rows share steps with those of other jobs: no job has to wait for all of them."""
-    crowd = Crowd(word_tokenizer)
-    crowd.measure()
-    assert crowd.answer(crowd.put(count=5000)) is None
-    job = crowd.put()
-    assert crowd.answer(job) is None
-    assert job in crowd.began
 
 
 @pytest.mark.parametrize("encodes", [True, False])

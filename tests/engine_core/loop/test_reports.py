@@ -1,8 +1,8 @@
 """What a core counts of its steps and stages, and the traces that it sends whoever asks."""
 
-from array import array
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from engine_core.loop.admission import InFlight
@@ -13,13 +13,14 @@ from engine_core.messages import (
     GenerateJob,
     Hello,
     SamplingParams,
-    StageTime,
     Trace,
+    TracedStep,
     TracedSteps,
     Usage,
 )
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.fake_transport import Engine
+from tests.engine_core.simulated_model import ids
 from workers.contract.messages import EncodeStep, StepTimes
 
 A, B = b"client-a", b"client-b"
@@ -46,10 +47,13 @@ def beat(statistics: Statistics, now: float = 0.0, in_flight: tuple[float, ...] 
     return statistics.beat(usage, admitted, now, in_flight=in_flight, expected_wait_s=0.0)
 
 
-def test_a_heartbeat_says_what_is_in_flight() -> None:
-    found = beat(statistics_of(1), 9.0, (2.0, 5.0))
-    assert (found.steps_in_flight, found.stalled_s) == (2, 7.0)
+def test_a_heartbeat_says_what_is_in_flight_and_the_last_steps_age() -> None:
+    statistics = statistics_of(1, 5.0)
+    found = beat(statistics, 9.0, (2.0, 5.0))
+    assert (found.steps_in_flight, found.stalled_s, found.last_step_age_s) == (2, 7.0, 4.0)
     assert (found.admitted_rows, found.admitted_tokens) == (3, 4)
+    statistics.step_finished(10.0)
+    assert beat(statistics, 10.5).last_step_age_s == 0.5
 
 
 def test_each_stages_times_are_summed_up() -> None:
@@ -60,10 +64,8 @@ def test_each_stages_times_are_summed_up() -> None:
         statistics.step_reported(0, number, times(1000 + 215 * number))
     statistics.step_reported(1, 0, times(1300))
     statistics.step_reported(1, 1, times(1300 + 215 + 40))
-    assert beat(statistics).stages == [
-        StageTime(busy_s=600e-6, waiting_s=30e-6, transfer_s=15e-6, idle_s=0.0),
-        StageTime(busy_s=400e-6, waiting_s=20e-6, transfer_s=10e-6, idle_s=40e-6),
-    ]
+    found = [pytest.approx(msgspec.structs.astuple(stage)) for stage in beat(statistics).stages]
+    assert found == [(600e-6, 30e-6, 15e-6, 0.0), (400e-6, 20e-6, 10e-6, 40e-6)]
     assert (beat(statistics).steps, beat(statistics).step_tokens) == (3, 24)
 
 
@@ -90,14 +92,7 @@ def test_a_stage_is_idle_between_steps_while_there_are_requests(starts, drained,
         statistics.step_reported(0, number, times(start))
         if drained:
             statistics.drained()
-    assert beat(statistics).stages[0].idle_s == idle_us / 1e6
-
-
-def test_the_last_steps_age() -> None:
-    statistics = statistics_of(1, 5.0)
-    assert beat(statistics, 7.0).last_step_age_s == 2.0
-    statistics.step_finished(8.0)
-    assert beat(statistics, 8.5).last_step_age_s == 0.5
+    assert beat(statistics).stages[0].idle_s == pytest.approx(idle_us / 1e6)
 
 
 def pipeline(tokenizer: Tokenizer, architecture: str = "LlamaForCausalLM") -> Engine:
@@ -107,8 +102,8 @@ def pipeline(tokenizer: Tokenizer, architecture: str = "LlamaForCausalLM") -> En
 
 def generate(engine: Engine) -> None:
     """Four tokens after a prompt of five: one after another but the last is an input, too."""
-    ids = [array("i", range(3, 8)).tobytes()]
-    engine.clients.put(b"other", GenerateJob(1, params=SamplingParams(max_tokens=4), ids=ids))
+    job = GenerateJob(1, params=SamplingParams(max_tokens=4), ids=[ids(*range(3, 8))])
+    engine.clients.put(b"other", job)
 
 
 def test_a_beat_counts_what_every_stage_of_a_pipeline_reported(word_tokenizer: Tokenizer) -> None:
@@ -126,53 +121,52 @@ def test_a_beat_counts_what_every_stage_of_a_pipeline_reported(word_tokenizer: T
     assert beat.step_tokens == 5 + 3
     assert beat.steps_in_flight == 0
     assert 0.9 < beat.last_step_age_s < 1.0
-    assert [stage.busy_s for stage in beat.stages] == [
-        beat.steps * (1000 + stage) / 1e6 for stage in range(3)
-    ]
+    busy = [beat.steps * (1000 + stage) / 1e6 for stage in range(3)]
+    assert [stage.busy_s for stage in beat.stages] == pytest.approx(busy)
 
 
-def traced(engine: Engine, client: bytes) -> list[TracedSteps]:
-    return [m for m in engine.clients.sent.get(client, []) if isinstance(m, TracedSteps)]
+def traced(engine: Engine, client: bytes) -> list[TracedStep]:
+    """The steps that a client gets until its trace is over."""
+
+    def messages() -> list[TracedSteps]:
+        return [m for m in engine.clients.sent.get(client, []) if isinstance(m, TracedSteps)]
+
+    engine.iterate_until(lambda: any(message.over for message in messages()))
+    return [step for message in messages() for step in message.steps]
 
 
-def is_over(engine: Engine, client: bytes) -> bool:
-    return any(message.over for message in traced(engine, client))
-
-
-def test_every_step_with_its_rows_and_the_times_of_every_stage(word_tokenizer: Tokenizer) -> None:
-    engine = pipeline(word_tokenizer)
+@pytest.mark.parametrize(
+    ("architecture", "counts"),
+    [
+        ("LlamaForCausalLM", [(1, 5, 5, 5), (1, 1, 0, 6), (1, 1, 0, 7), (1, 1, 0, 8)]),
+        ("BertModel", [(2, 5, 5, 5)]),
+    ],
+)
+def test_every_step_with_its_rows_and_the_times_of_every_stage(
+    word_tokenizer: Tokenizer, architecture: str, counts: list[tuple[int, ...]]
+) -> None:
+    """All tokens of an encoder are prompt tokens."""
+    engine = pipeline(word_tokenizer, architecture)
     engine.clients.put(A, Trace(1.0))
-    generate(engine)
-    engine.iterate_until(lambda: is_over(engine, A))
-    steps = [step for message in traced(engine, A) for step in message.steps]
-    assert [step.step for step in steps] == [0, 1, 2, 3]
-    assert [(s.rows, s.tokens, s.prompt_tokens) for s in steps] == [(1, 5, 5)] + [(1, 1, 0)] * 3
-    assert [step.context_tokens for step in steps] == [5, 6, 7, 8]
+    if architecture == "BertModel":
+        engine.clients.put(b"other", EncodeJob(1, ids=[ids(7), ids(7, 7, 7, 7)]))
+    else:
+        generate(engine)
+    steps = traced(engine, A)
+    assert [step.step for step in steps] == list(range(len(counts)))
+    assert [(s.rows, s.tokens, s.prompt_tokens, s.context_tokens) for s in steps] == counts
     for step in steps:
         assert [times.busy_us for times in step.times] == [1000, 1001, 1002]
-
-
-def test_all_tokens_of_an_encoder_are_prompt_tokens(word_tokenizer: Tokenizer) -> None:
-    engine = pipeline(word_tokenizer, "BertModel")
-    engine.clients.put(A, Trace(1.0))
-    ids = [array("i", [7] * n).tobytes() for n in (1, 4)]
-    engine.clients.put(b"other", EncodeJob(1, ids=ids))
-    engine.iterate_until(lambda: is_over(engine, A))
-    steps = [step for message in traced(engine, A) for step in message.steps]
-    assert sum(step.tokens for step in steps) == 5
-    assert all(step.tokens == step.prompt_tokens == step.context_tokens for step in steps)
 
 
 def test_a_trace_ends_after_its_seconds_and_another_goes_on(word_tokenizer: Tokenizer) -> None:
     engine = pipeline(word_tokenizer)
     engine.clients.put(A, Trace(0.5))
     engine.clients.put(B, Trace(1.5))
-    engine.iterate_until(lambda: is_over(engine, A))
-    assert not is_over(engine, B)
+    assert traced(engine, A) == []
     generate(engine)
-    engine.iterate_until(lambda: is_over(engine, B))
-    assert [len(message.steps) for message in traced(engine, A)] == [0, 0]
-    assert sum(len(message.steps) for message in traced(engine, B)) == 4
+    assert len(traced(engine, B)) == 4, "it was not over with the other"
+    assert traced(engine, A) == []
     assert not engine.core._tracer._steps
 
 
@@ -181,10 +175,9 @@ def test_a_client_that_is_gone_is_traced_no_longer(word_tokenizer: Tokenizer) ->
     engine.clients.put(A, Trace(60.0))
     engine.clients.put(B, Trace(0.5))
     engine.clients.gone.add(A)
-    engine.iterate_until(lambda: is_over(engine, B))
+    traced(engine, B)
     generate(engine)
-    engine.iterate_until(lambda: engine.clients.outputs(b"other"))
-    engine.iterate_until(lambda: not engine.core._jobs)
+    engine.iterate_until(lambda: engine.clients.outputs(b"other") and not engine.core._jobs)
     assert engine.core._tracer._steps == []
 
 

@@ -1,13 +1,9 @@
 """The decoder's scheduler against a simulated model: the text never depends on the schedule."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from engine_core.loop.jobs import Job
 from engine_core.schedulers.request import Status
 from tests.engine_core.driver import Driver, jobs_in, prompt_of
-from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import next_token, reference
 
 _TEXT = reference(prompt_of(6), 12)
@@ -35,14 +31,15 @@ def test_a_text_ends_once_at_its_length_or_a_stop_token(params, text, finish) ->
     driver.assert_idle()
 
 
-def test_the_next_step_is_submitted_before_its_token_is_known() -> None:
+@pytest.mark.parametrize(("max_tokens", "afters"), [(4, [-1, 0, 1, 2]), (1, [-1])])
+def test_a_step_is_submitted_before_its_token_is_known_unless_it_ends(max_tokens, afters) -> None:
     driver = Driver(num_blocks=16)
-    driver.add(1, prompt_of(5), max_tokens=4)
-    assert driver.submit()
-    assert driver.submit()
-    assert driver.submitted[1].starts == [5]
-    assert driver.submitted[1].after == 0
-    assert not driver.submit(), "at most one ahead step"
+    driver.add(1, prompt_of(5), max_tokens)
+    submitted = [driver.submit() for _ in range(3)]
+    assert sum(submitted) == min(2, max_tokens), "at most one ahead step"
+    driver.drain()
+    assert [batch.starts for batch in driver.submitted] == [[0], [5], [6], [7]][:max_tokens]
+    assert [batch.after for batch in driver.submitted] == afters
 
 
 def test_first_news_of_a_row_go_before_those_of_older_ones() -> None:
@@ -58,15 +55,6 @@ def test_first_news_of_a_row_go_before_those_of_older_ones() -> None:
         driver.scheduler.update(batch, result, driver.outbox)
         order += [[row.job for row in outputs.rows] for _, outputs in driver.outbox.take()]
     assert order == [[2, 1], [1, 2]]
-
-
-def test_a_stop_known_by_count_is_never_submitted_ahead() -> None:
-    driver = Driver(num_blocks=16)
-    driver.add(1, prompt_of(5), max_tokens=1)
-    assert driver.submit()
-    assert not driver.submit()
-    driver.drain()
-    assert len(driver.submitted) == 1
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
@@ -132,19 +120,6 @@ def test_no_token_wanted_ends_with_length() -> None:
     assert [(row.token, row.finish) for row in driver.outputs[1]] == [(-1, "length")]
 
 
-def test_long_prompts_are_cut_into_chunks_and_decodes_go_on() -> None:
-    driver = Driver(num_blocks=64, max_step_tokens=8)
-    driver.add(1, prompt_of(4), max_tokens=20)
-    driver.submit()
-    driver.add(2, prompt_of(60, seed=1), max_tokens=3)
-    driver.drain()
-    assert max(batch.num_tokens for batch in driver.submitted) <= 8
-    mixed = [batch for batch in driver.submitted if len(batch.requests) == 2]
-    assert mixed, "a decode row shares a step with a chunk"
-    assert driver.text(1) == reference(prompt_of(4), 20)
-    assert driver.text(2) == reference(prompt_of(60, seed=1), 3)
-
-
 def test_equal_prompts_share_blocks_even_within_one_step() -> None:
     driver = Driver(num_blocks=32)
     for job in (1, 2, 3):
@@ -160,13 +135,13 @@ def test_equal_prompts_share_blocks_even_within_one_step() -> None:
 def test_only_requests_of_one_salt_share_blocks(key: int, generated: int) -> None:
     """Nor do those of one key share parts of blocks."""
     driver = Driver(num_blocks=64)
-    salts = {1: b"", 2: b"ours", 3: b"theirs", 4: b"ours"}
+    salts = {1: "", 2: "ours", 3: "theirs", 4: "ours"}
     for job, salt in salts.items():
         driver.add(job, prompt_of(10), max_tokens=9, salt=salt, key=key)
         driver.drain()
         assert driver.text(job) == reference(prompt_of(10), 9)
     assert {job: driver.outputs[job][0].cached for job in salts} == {1: 0, 2: 0, 3: 0, 4: 8}
-    for job, salt in ((5, b"theirs"), (6, b"else")):
+    for job, salt in ((5, "theirs"), (6, "else")):
         driver.add(job, prompt_of(10) + driver.text(4), max_tokens=2, salt=salt, key=key)
     driver.drain()
     assert (driver.outputs[5][0].cached, driver.outputs[6][0].cached) == (generated, 0)
@@ -236,57 +211,6 @@ def test_the_simulation_notices_a_wrong_block() -> None:
     driver.add(2, prompt_of(9), max_tokens=6)
     driver.drain()
     assert driver.text(2)[0] == reference(prompt_of(9), 1)[0]
-
-
-@pytest.mark.parametrize(
-    "stages", [1, *(pytest.param(stages, marks=pytest.mark.long) for stages in (2, 3)), 4]
-)
-@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data())
-def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject) -> None:
-    """Random arrivals, aborts, budgets, cache sizes, result timings and times of steps."""
-    driver = Driver(
-        num_blocks=data.draw(st.integers(8, 20)),
-        stages=stages,
-        max_running=data.draw(st.integers(1, 5)),
-        max_step_tokens=data.draw(st.integers(1, 40)),
-        steps_ahead=data.draw(st.integers(0, 1)),
-    )
-    jobs: dict[int, tuple[Job, list[int], int, frozenset[int]]] = {}
-    aborted: set[int] = set()
-    for _ in range(data.draw(st.integers(5, 60))):
-        action = data.draw(
-            st.sampled_from(["add", "submit", "submit", "finish", "finish", "abort"])
-        )
-        if action == "add" and len(jobs) < 8:
-            # Few different prompts, so that prefixes are shared; all fit the smallest cache.
-            prompt = prompt_of(data.draw(st.integers(1, 18)), seed=data.draw(st.integers(0, 1)))
-            max_tokens = data.draw(st.integers(0, 12))
-            stops = frozenset(data.draw(st.lists(st.integers(0, 49), max_size=4)))
-            job = driver.add(len(jobs), prompt, max_tokens, eos_token_ids=stops)
-            jobs[job.message.id] = (job, prompt, max_tokens, stops)
-        elif action == "submit":
-            driver.submit()
-        elif action == "finish" and driver.batches:
-            seconds = data.draw(st.floats(1e-6, 1e3))
-            driver.scheduler.observe(driver.batches[0].work, seconds)
-            driver.finish()
-        elif action == "abort" and jobs:
-            chosen = data.draw(st.sampled_from(sorted(jobs)))
-            if driver.scheduler.abort(jobs[chosen][0]):
-                aborted.add(chosen)
-        check_blocks(driver.scheduler.kv)
-        driver.assert_ordered()
-        driver.assert_sums()
-    driver.drain()
-    driver.assert_idle()
-    for job_id, (_, prompt, max_tokens, stops) in jobs.items():
-        expected = reference(prompt, max_tokens, stops)
-        if job_id in aborted:
-            assert driver.text(job_id) == expected[: len(driver.text(job_id))]
-        else:
-            assert driver.text(job_id) == expected
-            assert len(driver.finishes(job_id)) == 1
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:

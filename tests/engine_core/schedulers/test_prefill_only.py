@@ -16,6 +16,7 @@ from engine_core.schedulers.cost_model import Coefficients, CostModel
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from tests.engine_core.configs import ENCODER, execution_config
 from tests.engine_core.fake_transport import Engine
+from tests.engine_core.simulated_model import ids
 from workers.contract.messages import EmbedOutput
 
 A = b"a"
@@ -64,10 +65,8 @@ class Steps:
         batch = self.scheduler.schedule(None)
         if batch is None:
             return False
-        self.order.append(
-            [(job.message.id, row) for job, rows in batch.parts for row in rows.tolist()]
-        )
-        assert sum(batch.lens) == len(batch.tokens)
+        self.order.append([(job.message.id, row) for job, rows in batch.parts for row in rows])
+        assert 4 * sum(batch.lens) == len(batch.message.tokens)
         self.works.append(batch.work)
         self.now += self.costs.seconds(batch.work)
         pooled = np.zeros((len(batch.lens), 2), np.float32)
@@ -94,20 +93,20 @@ def test_a_job_without_a_row_for_ten_seconds_goes_before_every_priority_for_one_
     assert turns == [(2, [(1, 0), (1, 1)]), (5, [(1, 2), (1, 3)])]
 
 
-def test_what_the_first_leave_goes_to_the_next() -> None:
+@pytest.mark.parametrize(
+    ("lens", "priorities", "first"),
+    [
+        (([8] * 4, [16]), (1, 0), [(2, 0), (1, 0), (1, 1)]),
+        (([8] * 10, [8] * 2), (3, 3), [(1, 0), (1, 1), (2, 0), (2, 1)]),
+    ],
+    ids=["what the first leave goes to the next", "equals share"],
+)
+def test_jobs_share_a_step_by_priority(lens, priorities, first) -> None:
     steps = Steps()
-    steps.add(1, [8] * 4, priority=1)
-    steps.add(2, [16], priority=0)
+    for job, own in enumerate(lens, 1):
+        steps.add(job, own, priorities[job - 1])
     assert steps.drain() == [2, 1]
-    assert steps.order[0] == [(2, 0), (1, 0), (1, 1)]
-
-
-def test_equals_share_a_step() -> None:
-    steps = Steps()
-    steps.add(1, [8] * 10, priority=3)
-    steps.add(2, [8] * 2, priority=3)
-    assert steps.drain() == [2, 1]
-    assert sorted(steps.order[0]) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert sorted(steps.order[0]) == sorted(first)
 
 
 def test_a_dropped_job_leaves_its_priority() -> None:
@@ -138,8 +137,10 @@ def test_every_row_runs_once_in_steps_of_the_budget(jobs: list[tuple[list[int], 
     steps = Steps()
     for job_id, (lens, priority) in enumerate(jobs):
         steps.add(job_id, lens, priority)
-    while steps.step():
-        queue, rows = steps.scheduler._waiting, steps.scheduler._rows
+    queue, rows = steps.scheduler._waiting, steps.scheduler._rows
+    while first := next(iter(queue), None):
+        assert steps.step()
+        assert first in {steps.jobs[job] for job, _ in steps.order[-1]}
         places = [(job.message.priority, job.kind) for job in queue]
         assert places == sorted(places)
         assert {*queue} == {*rows}
@@ -192,17 +193,6 @@ def test_short_rows_beside_long_ones_are_no_more_than_a_step_may_have() -> None:
     assert max(work.tokens for work in steps.works) == 16_384
 
 
-@settings(max_examples=100, deadline=None)
-@given(jobs=st.lists(st.tuples(st.integers(1, 6), st.integers(-2, 2)), min_size=1, max_size=8))
-def test_rows_of_one_length_run_by_priority(jobs: list[tuple[int, int]]) -> None:
-    steps = Steps()
-    for job_id, (count, priority) in enumerate(jobs):
-        steps.add(job_id, [16] * count, priority)
-    steps.drain()
-    priorities = [jobs[job][1] for rows in steps.order for job, _ in rows]
-    assert priorities == sorted(priorities)
-
-
 GREEDY, HONEST, THIRD = KeyShare(1), KeyShare(2), KeyShare(3)
 
 
@@ -211,14 +201,19 @@ def of_key(steps: Steps) -> list[Counter[int]]:
     return [Counter(steps.jobs[job].message.key.number for job, _ in rows) for rows in steps.order]
 
 
-def test_a_text_waits_for_no_backlog_of_another_key() -> None:
+@pytest.mark.parametrize(
+    ("backlog", "length", "rows"), [(2_000, 16, {1: 2, 2: 1}), (18, 8, {1: 3, 2: 1})]
+)
+def test_a_text_waits_for_no_backlog_of_another_key_which_takes_the_rest(
+    backlog, length, rows
+) -> None:
     steps = Steps()
-    for job in range(2_000):
+    for job in range(backlog):
         steps.add(job, [8], key=GREEDY)
     steps.step()
-    steps.add(5_000, [16], key=HONEST)
+    steps.add(5_000, [length], key=HONEST)
     steps.step()
-    assert of_key(steps) == [{1: 4}, {1: 2, 2: 1}]
+    assert of_key(steps) == [{1: 4}, rows]
 
 
 @pytest.mark.parametrize("length", [4, 8, 16])
@@ -245,15 +240,6 @@ def test_more_keys_than_fit_a_step_take_turns() -> None:
     assert sum(of_key(steps), Counter[int]()) == dict.fromkeys(range(1, 9), 10)
 
 
-def test_what_a_key_leaves_others_take() -> None:
-    steps = Steps()
-    steps.add(1, [8], key=HONEST)
-    for job in range(2, 20):
-        steps.add(job, [8], key=GREEDY)
-    steps.step()
-    assert of_key(steps) == [{1: 3, 2: 1}]
-
-
 def test_a_key_whose_job_ends_waits_no_more() -> None:
     steps = Steps()
     steps.add(1, [8] * 9, key=GREEDY)
@@ -265,10 +251,6 @@ def test_a_key_whose_job_ends_waits_no_more() -> None:
     rows = of_key(steps)
     assert sum(rows, Counter[int]())[1] == 9
     assert all(2 not in step for step in rows[1:])
-
-
-def ids(*tokens: int) -> bytes:
-    return np.array(tokens, np.int32).tobytes()
 
 
 def answer(word_tokenizer, job: EncodeJob) -> tuple[Accepted | Failed, dict[int, list[float]]]:

@@ -17,11 +17,20 @@ def step_time(stages: int = 2, max_step_tokens: int = 8192, device: str = "cpu")
     return StepTime(config, CostModel(COSTS))
 
 
-def test_a_single_stage_takes_all_that_fits() -> None:
-    budget = PromptBudget(1000, 100_000, None)
-    assert budget.chunk(0, 300) == 300
-    budget.take(0, 300)
-    assert budget.chunk(500, 5000) == 700
+@pytest.mark.parametrize(
+    ("tokens", "times", "chunks"),
+    [
+        (1000, step_time(stages=1), [(0, 300, 300), (500, 5000, 700)]),
+        (8192, step_time(), [(0, 400, 400), (0, 1000, 0), (0, 100, 100)]),
+        (100, step_time(max_step_tokens=256), [(0, 5000, 100), (0, 10, 0)]),
+    ],
+    ids=["all that fit a single stage", "no short cut of a second prompt", "the hard limit"],
+)
+def test_a_step_takes_of_one_prompt_after_another(tokens, times, chunks) -> None:
+    budget = PromptBudget(tokens, 0, times)
+    for start, stop, length in chunks:
+        assert budget.chunk(start, stop) == length
+        budget.take(start, length)
 
 
 def test_a_prompt_is_cut_by_its_whole_length_and_not_by_what_is_left() -> None:
@@ -53,21 +62,22 @@ def test_steps_of_a_gpu_fill_the_tiles_of_its_products() -> None:
 @pytest.mark.parametrize(("others", "filled"), [(0, 768), (100, 768), (200, 1024), (700, 1536)])
 def test_a_short_step_fills_tiles_too(others: int, filled: int) -> None:
     """8 ms more are about 800 tokens: the full tiles that are next to that."""
-    budget = PromptBudget(8192, 20_000, None, others)
-    budget.within(8e-3, CostModel(COSTS), 256, each=0)
+    times = step_time(stages=1, device="cuda:0")
+    budget = PromptBudget(8192, 20_000, times, others)
+    budget.within(8e-3, each=0)
     assert budget.chunk(0, 100) == 100
     budget.take(0, 100)
     left = budget.chunk(0, 5000, limited=True)
     budget.take(0, left, limited=True)
     assert others + 100 + left == filled
     # Some go on even where no time is left, and no more than these.
-    late = PromptBudget(8192, 20_000, None, 256)
-    late.within(-1e-3, CostModel(COSTS), 256, each=0)
+    late = PromptBudget(8192, 20_000, times, 256)
+    late.within(-1e-3, each=0)
     assert late.chunk(0, 5000, limited=True) == 32
     late.take(0, 32, limited=True)
     assert late.chunk(0, 5000, limited=True) == 0
     assert late.chunk(0, 5000) == 5000, "what is not limited"
-    late.within(-1e-3, CostModel(COSTS), 256, each=1)
+    late.within(-1e-3, each=1)
     late.take(0, 32, limited=True)
     assert late.chunk(0, 5000, limited=True) == 1
 
@@ -76,21 +86,6 @@ def test_the_last_tokens_join_the_chunk_before_them() -> None:
     times = step_time()
     length = PromptBudget(8192, 0, times).chunk(0, 3000)
     assert PromptBudget(8192, 0, times).chunk(2990 - length, 3000) == length + 10
-
-
-def test_a_second_prompt_has_no_short_chunk_in_the_same_step() -> None:
-    budget = PromptBudget(8192, 0, step_time())
-    assert budget.chunk(0, 400) == 400
-    budget.take(0, 400)
-    assert budget.chunk(0, 1000) == 0
-    assert budget.chunk(0, 100) == 100, "a whole prompt is no cut"
-
-
-def test_no_step_is_larger_than_the_hard_limit() -> None:
-    budget = PromptBudget(100, 0, step_time(max_step_tokens=256))
-    assert budget.chunk(0, 5000) == 100
-    budget.take(0, 100)
-    assert budget.chunk(0, 10) == 0
 
 
 @given(

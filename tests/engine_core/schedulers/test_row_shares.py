@@ -181,7 +181,7 @@ def test_a_large_row_takes_up_a_share_while_it_waits_for_a_prompt() -> None:
     waiting = driver.scheduler._in_progress
     while not waiting:
         driver.step()
-    rows = driver.scheduler._rows._jobs[job.key].open
+    rows = driver.scheduler._rows._jobs[job].open
 
     def states() -> list[tuple[int, bool, bool]]:
         return [(at, row.kind is JobKind.LARGE, row in waiting) for at, row in rows.items()]

@@ -1,7 +1,6 @@
 """Which rows of a step share a prefix, by what the workers are told and by definition."""
 
 from array import array
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.messages import SamplingParams
+from engine_core.loop.jobs import Job
+from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.kv_cache import KVCacheManager
 from engine_core.schedulers.request import UNSHARED, Request
@@ -69,8 +69,8 @@ def test_none_are_sent_if_they_are_not_wanted() -> None:
 
 
 def row(tokens: list[int]) -> Request:
-    job: Any = SimpleNamespace(moments=SimpleNamespace(cached=0), key=None, is_batch=False)
     params = SamplingParams(max_tokens=1)
+    job = Job(b"", GenerateJob(1, params=params), 1, 0)
     return Request(job, 0, params, array("i", tokens), max_len=len(tokens) + 1, seed=0)
 
 
@@ -165,4 +165,4 @@ def test_groups_hold_the_same_blocks_as_rows_come_and_go(
     for request in list(cache.running):
         cache.leave(request)
         assert request.shared_block == UNSHARED
-    assert not cache.shared._prefixes
+    assert not cache.shared

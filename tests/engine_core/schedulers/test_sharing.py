@@ -12,7 +12,7 @@ from engine_core.schedulers.cost_model import Coefficients
 from engine_core.schedulers.kv_cache import common_tokens
 from engine_core.schedulers.request import Request
 from tests.engine_core.driver import Driver, prompt_of
-from tests.engine_core.simulated_model import reference
+from tests.engine_core.simulated_model import ids, reference
 from workers.contract.messages import DecodeStep, GenerateOutput, StepMask
 
 _COMMON = prompt_of(250, seed=1)
@@ -265,7 +265,7 @@ def test_of_a_large_shuffled_file_nearly_all_that_can_be_is_shared(lines: int) -
     numbers.shuffle(texts)
     texts = sorted(texts[:lines])
     pairs = zip([[], *texts], texts, strict=False)
-    savable = sum(common_tokens(bytes_of(one), bytes_of(other)) for one, other in pairs)
+    savable = sum(common_tokens(ids(*one), ids(*other)) for one, other in pairs)
     driver = Driver(2_000, max_running=64, max_step_tokens=512, block_size=16)
     for number, text in enumerate(texts):
         while driver.scheduler.usage().waiting >= 1_024:
@@ -275,7 +275,3 @@ def test_of_a_large_shuffled_file_nearly_all_that_can_be_is_shared(lines: int) -
     driver.drain()
     assert driver.scheduler.usage().cached_tokens >= 0.98 * savable
     driver.assert_idle()
-
-
-def bytes_of(tokens: list[int]) -> bytes:
-    return array("i", tokens).tobytes()

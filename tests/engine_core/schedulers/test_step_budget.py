@@ -148,19 +148,6 @@ def test_work_of_clients_is_not_limited_and_a_row_of_the_batch_goes_beside_it() 
     assert sum(job == 1 for job, _ in steps.order[-1]) == 1
 
 
-def test_one_row_of_the_batch_goes_beside_long_work_however_short_others_are() -> None:
-    """The first does not fit: none takes its place."""
-    steps = steps_of(4)
-    steps.add(500, [1])
-    for job in (1, 2, 3):
-        steps.add(job, [54 if job == 1 else 1], batch=True)
-    steps.add(4, [60] * 40)
-    steps.drain()
-    for rows, work in zip(steps.order, steps.works, strict=True):
-        batch = [job for job, _ in rows if job in (1, 2, 3)]
-        assert len(batch) < 2 or steps.costs.seconds(work) <= STEP_SECONDS + 2 * COSTS.token
-
-
 def test_a_step_is_open_to_who_comes_beside_a_limited_batch() -> None:
     steps = steps_of()
     steps.add(1, [30] * 1000, batch=True)

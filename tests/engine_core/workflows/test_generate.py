@@ -17,11 +17,9 @@ from tests.engine_core.configs import execution_config
 STOPS = {"eos_token_ids": frozenset({1, 70}), "stop_token_ids": frozenset({7})}
 
 
-def rows_of(
-    n: int = 1, priority: int = 0, prompt: tuple[int, ...] = (3, 4), **params: Any
-) -> list[Request]:
+def rows_of(n: int = 1, prompt: tuple[int, ...] = (3, 4), **params: Any) -> list[Request]:
     """The rows of one prompt; the vocabulary has 50 tokens."""
-    message = GenerateJob(1, params=SamplingParams(**STOPS, **params), n=n, priority=priority)
+    message = GenerateJob(1, params=SamplingParams(**STOPS, **params), n=n)
     processor = DecoderProcessor(execution_config(), 64)
     tokenized = Tokenized(array("i", prompt).tobytes())
     _, rows = processor.prepare(JobInputs(Job(b"client", message, n, 0), [tokenized]))
@@ -43,9 +41,8 @@ def test_what_ends_a_row_and_what_is_barred(params: dict, barred: set, stops: se
     assert row.stops == stops
 
 
-def test_rows_have_the_jobs_priority_and_the_first_scores_their_prompt() -> None:
-    rows = rows_of(n=3, priority=-4, prompt_logprobs=5, max_tokens=0)
-    assert [row.priority for row in rows] == [-4] * 3
+def test_the_first_row_scores_their_prompt() -> None:
+    rows = rows_of(n=3, prompt_logprobs=5, max_tokens=0)
     assert [row.params.prompt_logprobs for row in rows] == [5, None, None]
     assert [row.max_len - row.prompt_len for row in rows] == [0] * 3
 
