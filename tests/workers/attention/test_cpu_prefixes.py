@@ -26,7 +26,7 @@ def any_group_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan(problem: Problem) -> DensePlan:
-    return DensePlan.of(problem.step, problem.want)
+    return SdpaBackend(problem.want).plan_paged(problem.step)
 
 
 def check(problem: Problem, bound: float = 3e-6) -> None:
@@ -114,7 +114,7 @@ def test_only_groups_that_pay() -> None:
     rows = [(prefix, 1)] * 2 + [(prefix - BLOCK, 1)] * 2 + [(prefix, BLOCK * 2)] * 2
     problem = Problem(rows, want, groups=[(row, 2, rows[row][0]) for row in (0, 2, 4)])
     prefixes = plan(problem).prefixes
-    assert [(prefix.start, prefix.stop) for prefix in prefixes] == [(0, 2)]
+    assert [prefix.tokens for prefix in prefixes] == [slice(0, 2)]
     check(problem)
 
 

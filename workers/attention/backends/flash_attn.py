@@ -2,26 +2,20 @@
 
 Source: Dao, FlashAttention-2 (2023); Shah et al., FlashAttention-3 (2024).
 
-Decode rows go to the project's own split-K kernel. FlashAttention gives such a row one block of
-threads a KV head, however long its context: flash-attn-4 on Hopper has no split over keys. All
-other rows go to FlashAttention. Generations 2 and 3 are untried: they are called as documented, and
-have run against stand-ins only.
+Decode rows go to the project's own split-K kernel: FlashAttention gives such a row one block of
+threads a KV head, however long its context. Generations 2 and 3 are untried: they are called as
+documented, and have run against stand-ins only.
 """
 
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from workers.attention.backends.triton import PackedPlan, PagedPlan, TritonBackend, empty_like
-from workers.attention.base import (
-    QKV,
-    AttentionNeeds,
-    LayerCache,
-    Package,
-    imported,
-)
+from workers.attention.backends.triton import PackedPlan, PagedPlan, TritonBackend
+from workers.attention.base import QKV, AttentionNeeds, LayerCache
 from workers.step.paged_step import PagedStep
 
 
@@ -45,9 +39,9 @@ class Chunks:
 class FlashAttention4Backend(TritonBackend):
     """CuTe kernels for Hopper and Blackwell, compiled at first use: `flash_attn.cute`.
 
-    The function under the public `flash_attn_varlen_func` is called. That one is an autograd
-    function, which costs CPU time at every launch, and cannot write into a given output. No maximum
-    length is passed, which would only select another variant that takes seconds to compile.
+    The function under the public `flash_attn_varlen_func` is called: that one, of autograd, costs
+    CPU time at every launch, and cannot write into a given output. No maximum length is passed,
+    which would only select another variant that takes seconds to compile.
 
     If a page is exactly one key tile (128 tokens for attention heads of size 128), whole pages are
     loaded. Values behind a context in its last page are masked but must be finite.
@@ -60,7 +54,7 @@ class FlashAttention4Backend(TritonBackend):
         dtypes=(torch.bfloat16, torch.float16),
         head_dims=range(16, 257, 16),
         compute_majors=(9, 10, 11),
-        requires=Package("flash-attn-4", "pip install 'flash-attn-4[cu13]>=4.0.0b36'"),
+        requires=("flash-attn-4", "pip install 'flash-attn-4[cu13]>=4.0.0b36'"),
     )
 
     # A chunk's queries fill a tile by themselves: only decode rows gain by sharing.
@@ -74,11 +68,11 @@ class FlashAttention4Backend(TritonBackend):
 
     def _load(self) -> dict[str, Any]:
         """Import the library's functions. Returns arguments of every call."""
-        self._attend = imported("flash_attn.cute.interface", "_flash_attn_fwd")
+        self._attend = resolve_name("flash_attn.cute.interface:_flash_attn_fwd")
         return {"softcap": self._kind.softcap, "window_size_left": self._reach}
 
     def attend_packed(self, qkv: QKV, plan: PackedPlan) -> torch.Tensor:
-        out = empty_like(qkv.queries)
+        out = qkv.queries.new_empty(qkv.queries.shape)
         self._attend(
             *qkv,
             cu_seqlens_q=plan.starts,
@@ -124,14 +118,15 @@ class FlashAttention3Backend(FlashAttention4Backend):
         chunks_graph_safe=False,
         head_dims=range(8, 257, 8),
         compute_majors=(9,),
-        requires=Package("flash-attn-3", "built from the folder hopper of FlashAttention's source"),
+        requires=("flash-attn-3", "built from the folder hopper of FlashAttention's source"),
     )
     _functions = ("flash_attn_interface", "flash_attn_varlen_func", "flash_attn_with_kvcache")
     """The module, and its functions for texts and for chunks."""
 
     def _load(self) -> dict[str, Any]:
         module, texts, chunks = self._functions
-        self._attend, self._attend_cached = imported(module, texts), imported(module, chunks)
+        functions = (resolve_name(f"{module}:{name}") for name in (texts, chunks))
+        self._attend, self._attend_cached = functions
         # Causal attention ignores the right side.
         side = -1 if self._reach is None else self._reach
         return {"softcap": self._kind.softcap or 0.0, "window_size": (side, side)}
@@ -175,7 +170,7 @@ class FlashAttention2Backend(FlashAttention3Backend):
         FlashAttention3Backend.capabilities,
         page_multiple=256,
         compute_majors=(8, 9, 10, 12),
-        requires=Package("flash-attn", "pip install 'flash-attn>=2.6'"),
+        requires=("flash-attn", "pip install 'flash-attn>=2.6'"),
     )
     _functions = ("flash_attn", "flash_attn_varlen_func", "flash_attn_varlen_func")
 

@@ -1,7 +1,5 @@
-"""Attention by the project's own Triton kernels, on CUDA.
-
-They serve GPUs and dtypes without FlashAttention, and few rows with long contexts, for which
-FlashAttention is slow.
+"""Attention by the project's own Triton kernels, on CUDA: for GPUs and dtypes without
+FlashAttention, and for few rows with long contexts, for which FlashAttention is slow.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +40,6 @@ class StepPrefixes:
     contexts: IntArray
 
     def of_rows(self, rows: slice) -> PrefixParts:
-        """The part of the `rows`."""
         starts, counts = self.parts.starts[rows], self.parts.counts[rows]
         return self.parts._replace(starts=starts, counts=counts)
 
@@ -132,8 +129,7 @@ class TritonBackend(AttentionBackend):
         self, qkv: QKV, cache: LayerCache, plan: PagedPlan, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         queries, step, prefixes = qkv.queries, plan.step, plan.prefixes
-        if out is None:
-            out = empty_like(queries)
+        out = queries.new_empty(queries.shape) if out is None else out
         if prefixes:
             paged = cache.keys, cache.values, step.block_tables, step.slots
             self._attend_prefixes(queries, *paged, prefixes.tiles, prefixes.parts, self._kind)
@@ -151,7 +147,7 @@ class TritonBackend(AttentionBackend):
         return PackedPlan(step.query_starts, int(step.query_lens.max()), position_bias)
 
     def attend_packed(self, qkv: QKV, plan: PackedPlan) -> torch.Tensor:
-        out = empty_like(qkv.queries)
+        out = qkv.queries.new_empty(qkv.queries.shape)
         rows, bias = (plan.starts, plan.longest), plan.position_bias
         self._prefill.attend(*qkv, *rows, self._kind, out, position_bias=bias)
         return out
@@ -226,16 +222,11 @@ class TritonBackend(AttentionBackend):
         return StepPrefixes(tensors.tiles, parts, contexts)
 
 
-def empty_like(queries: torch.Tensor) -> torch.Tensor:
-    """Contiguous memory of the same shape, even if `queries` are not."""
-    return torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
-
-
 def concurrently(launches: Sequence[Callable[[], object]]) -> None:
-    """Call each of `launches` in order. None may read or overwrite another's results.
+    """Call each of `launches`, of which none may read or overwrite another's results.
 
-    In a CUDA graph that is being captured they become parallel branches. Outside a graph, parallel
-    streams would gain little: launching takes as long as the kernels.
+    In a CUDA graph that is being captured they become parallel branches. Elsewhere launching takes
+    as long as the kernels.
     """
     capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
     if len(launches) < 2 or not capturing:
@@ -256,8 +247,8 @@ def concurrently(launches: Sequence[Callable[[], object]]) -> None:
 def min_splits(contexts: IntArray, window: int | None = None) -> int:
     """The fewest splits into which a decode kernel divides each of the contexts int32[R].
 
-    One, unless one context is much longer than the others: read by one program, it would delay the
-    whole step. With a window, only that part of a context counts.
+    One, unless one context, up to the window, is so much longer than the others that one program
+    for it would delay the whole step.
     """
     if window is not None:
         contexts = np.minimum(contexts, np.int32(window))

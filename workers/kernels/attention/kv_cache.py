@@ -7,9 +7,8 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from workers.kernels.launch import pdl
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.layers.norm import QKNorm
 
 
@@ -109,9 +108,7 @@ def _write(
     NORM: tl.constexpr, CACHE: tl.constexpr, IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr,
     KV_HEAD_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     token = tl.program_id(0).to(tl.int64)
     pairs = tl.arange(0, HALF_BLOCK)[None, :]
     low_at, high_at = _dimensions(pairs, HEAD_DIM, ROTARY_DIM)
@@ -238,9 +235,7 @@ def copy_blocks(cache: torch.Tensor, copies: torch.Tensor) -> None:
 def _copy_blocks(
     cache, copies, blocks, NUMBERS: tl.constexpr, SIZE: tl.constexpr, PDL: tl.constexpr
 ):
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     copy, plane = copies + tl.program_id(1) * 2, tl.program_id(2).to(tl.int64) * blocks
     offsets = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     source, target = plane + tl.load(copy), plane + tl.load(copy + 1)

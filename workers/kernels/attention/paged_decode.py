@@ -26,7 +26,8 @@ from workers.device.tuning import (
     DECODE_TILE_BYTES,
 )
 from workers.kernels.attention.online_softmax import LOG2_E, fold_parts, fold_tile, tile_kv_indices
-from workers.kernels.launch import pdl, processors
+from workers.kernels.dependent_launch import pdl, wait_for_previous
+from workers.kernels.launch import processors
 from workers.step.paged_step import PrefixParts
 
 MAX_SPLITS = 64
@@ -269,9 +270,7 @@ def _merge(
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, DIM_BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     here = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
     which = tl.arange(0, SPLITS)
     indices = which.to(tl.int64) * split_stride + here

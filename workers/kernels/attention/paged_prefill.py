@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.contract.model_config import AttentionKind
 from workers.device.tuning import (
@@ -21,7 +20,7 @@ from workers.device.tuning import (
     PrefillTile,
 )
 from workers.kernels.attention.online_softmax import fold_parts, fold_tile, tile_kv_indices
-from workers.kernels.launch import pdl
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.step.paged_step import PrefixParts
 
 
@@ -151,9 +150,7 @@ def _attend(
     FIRST_PART: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr,
     PREFIX: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     GROUP: tl.constexpr = HEADS // KV_HEADS
     kv_head, row = tl.program_id(0), tl.program_id(1)
     # The last queries of a causal row have the most to do: they start first.

@@ -5,10 +5,9 @@
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.device.tuning import ACTIVATION_MUL_BLOCK
-from workers.kernels.launch import pdl
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.kernels.linear.fused import FusedActivation
 
 
@@ -37,9 +36,7 @@ def _embed(
     ids, weight, out, scale,
     SCALED: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
@@ -90,9 +87,7 @@ def _rms_norm(
     rows, weight, out, stride, eps, ADD: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
@@ -149,9 +144,7 @@ def _layer_norm(
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
     scales = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     own = tl.program_id(0).to(tl.int64) * SIZE + columns
     total = tl.load(rows + own, mask=inside, other=0.0).to(tl.float32)
     if ADD:
@@ -201,9 +194,7 @@ def _activation_mul(
     gate_up, out, stride, SIZE: tl.constexpr, FUNCTION: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < SIZE

@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.device import tuning
 from workers.device.tuning import SkinnyTile
-from workers.kernels.launch import pdl
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.kernels.linear.fused import FusedActivation
 from workers.kernels.linear.rowwise import activated, rms_norm
 
@@ -118,9 +118,7 @@ def _one_row(
     up_tile = tl.load(second, mask=mask, other=0.0) if GATED else tile
     added = _loaded(bias + outputs, inside, BIAS)
     up_added = _loaded(bias + out_features + outputs, inside, BIAS and GATED)
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     total = tl.zeros((OUTPUTS, INPUTS), tl.float32)
     up_total = tl.zeros((OUTPUTS, INPUTS), tl.float32)
     squares = tl.zeros((INPUTS,), tl.float32)

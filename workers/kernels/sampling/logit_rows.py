@@ -10,9 +10,8 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from workers.kernels.launch import pdl
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 
 GROUP = 128
 """Logits a group. Small, so that pivots, which are found from the peaks, are tight."""
@@ -84,9 +83,7 @@ def _best_of_tiles(
     VOCABULARY: tl.constexpr, TILE: tl.constexpr, ADJUSTED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Each tile's best as one integer, the logit's key above the id, which is counted down."""
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     row = tl.program_id(0)
     tile = tl.program_id(1)
     ids = tile * TILE + tl.arange(0, TILE)
@@ -101,9 +98,7 @@ def _best_of_tiles(
 
 @triton.jit
 def _best_of_rows(partial, tokens, TILES: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     row = tl.program_id(0)
     tiles = tl.arange(0, BLOCK)
     # Lanes past the last tile read the first one again.
