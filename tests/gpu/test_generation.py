@@ -19,7 +19,6 @@ from tests.workers.equivalence import (
     WAYS,
     Lesson,
     Lessons,
-    check_dtype,
     check_every_logprob,
     check_mutation,
     check_preemption,
@@ -147,7 +146,7 @@ def test_products_in_float32_are_exact_and_less_is_noticed(lessons: Lessons) -> 
 @pytest.mark.parametrize("backend", ["sdpa", "flashinfer"])
 def test_other_backends_in_float32(lessons: Lessons, backend: str) -> None:
     for model in ("demo", MODELS[3]):
-        run_if_it_fits(lessons(model), replace(GPU, backend=backend, block_size=64), "float32")
+        run_if_it_fits(lessons(model), replace(GPU, backend=backend, block_size=64))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -155,20 +154,20 @@ def test_other_backends_in_float32(lessons: Lessons, backend: str) -> None:
 def test_half_precision_parts_only_at_small_gaps(
     lessons: Lessons, model: str, dtype: Dtype
 ) -> None:
-    check_dtype(lessons(model), replace(WITH_GRAPHS, max_step_tokens=2048), dtype, print)
+    check_way(lessons(model), replace(WITH_GRAPHS, dtype=dtype, max_step_tokens=2048), print)
 
 
 @pytest.mark.parametrize("block_size", [64, 128])
 @pytest.mark.parametrize("backend", ["flash_attn", "flashinfer", "sdpa"])
 def test_other_backends_in_half_precision(lessons: Lessons, backend: str, block_size: int) -> None:
-    way = replace(WITH_GRAPHS, backend=backend, block_size=block_size)
-    run_if_it_fits(lessons(MODELS[3]), way, "bfloat16")
+    way = replace(WITH_GRAPHS, backend=backend, block_size=block_size, dtype="bfloat16")
+    run_if_it_fits(lessons(MODELS[3]), way)
 
 
-def run_if_it_fits(lesson: Lesson, way: Way, dtype: Dtype) -> None:
+def run_if_it_fits(lesson: Lesson, way: Way) -> None:
     """Skips a backend that is not for this model or not installed; one that fails is no such."""
     try:
-        check_dtype(lesson, way, dtype, print)
+        check_way(lesson, way, print)
     except AttentionBackendError as error:
         if "cannot do" not in str(error):
             raise

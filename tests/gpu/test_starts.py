@@ -113,29 +113,19 @@ def test_without_a_gpu_cuda_is_an_error_and_auto_the_cpu() -> None:
     assert run.stderr.splitlines()[-1].endswith("this machine has 0 CUDA devices, not cuda:0")
 
 
-@pytest.fixture
-def _broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_compile_gives_way_or_is_an_error_where_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     path = "tests.gpu.broken_backend:BrokenBackend"
     monkeypatch.setitem(backend_selection._BACKENDS, "triton", (path,))
-
-
-@pytest.mark.usefixtures("_broken")
-def test_a_kernel_that_does_not_compile_gives_way_to_another_backend(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
     backend = select_backend("auto", NEEDS)
     assert type(backend).__name__ != "BrokenBackend"
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     (warning,) = [message for message in warnings if "broken_backend" in message]
-    assert "attention backend broken_backend fails: " in warning
-    assert "made not to compile" in warning
-    assert "\n" not in warning
-
-
-@pytest.mark.usefixtures("_broken")
-def test_a_kernel_that_does_not_compile_and_was_asked_for_is_an_error() -> None:
     with pytest.raises(AttentionBackendError, match="'triton' fails on 'cuda'") as error:
         select_backend("triton", NEEDS)
-    assert "made not to compile" in str(error.value)
     assert "these would do:" in str(error.value)
-    assert "\n" not in str(error.value)
+    for message in (warning, str(error.value)):
+        assert "broken_backend fails: " in message
+        assert "made not to compile" in message
+        assert "\n" not in message

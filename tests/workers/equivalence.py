@@ -16,7 +16,6 @@ from tests.workers.checkpoints import save_llama
 from tests.workers.inline_engine import MUTATIONS, InlineEngine, Mutation, Sampled, Way, unchanged
 from tests.workers.teacher import CLEAR_GAP, TOLERANCE, Comparison, Reference, references
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.config import Dtype
 from workers.contract.messages import Logprobs
 from workers.contract.token_sampling import GREEDY
 
@@ -260,8 +259,3 @@ def check_mutation(lesson: Lesson, way: Way, mutation: str) -> None:
     _, comparison = lesson.run(way, MUTATIONS[mutation](engine.steps // 2))
     with pytest.raises(AssertionError, match="log-probabilities within"):
         comparison.check()
-
-
-def check_dtype(lesson: Lesson, way: Way, dtype: Dtype, report: Callable[[str], None]) -> None:
-    """Agreement by the rules of `dtype`: in half precision a divergence is one of a small gap."""
-    check_way(lesson, replace(way, dtype=dtype), report)

@@ -110,6 +110,11 @@ class EncoderStages(_AllStages[EncodeRunner]):
         """The last stage's results."""
         return self._compute(message)[2]
 
+    def compute(self, message: EncodeStep) -> tuple[torch.Tensor, StepOutput]:
+        """Every token's final state [T, hidden_size], and the last stage's results."""
+        step, hidden, output = self._compute(message)
+        return hidden[: step.num_tokens], output
+
 
 def sampled_tokens(output: GenerateOutput) -> np.ndarray:
     """int32[S]"""

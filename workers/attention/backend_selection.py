@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
 from pkgutil import resolve_name
 from textwrap import shorten
 
@@ -82,8 +82,7 @@ def implementations(name: str) -> list[type[AttentionBackend]]:
 def _fastest(
     name: str, fitting: Sequence[tuple[str, type[AttentionBackend]]], needs: AttentionNeeds
 ) -> AttentionBackend:
-    """The fastest of the `fitting` in the probe, each name by its first implementation that
-    works."""
+    """The fastest of the `fitting`, each name by its first implementation that works."""
     probe = Probe(needs)
     passed: dict[str, Probed] = {}
     failures: list[str] = []
@@ -97,10 +96,9 @@ def _fastest(
             failures.append(f"{implementation.label} fails: {reason}")
             _logger.warning("attention backend %s", failures[-1])
     if not passed:
-        tried = {known for known, _ in fitting}
         raise AttentionBackendError(
             f"attention backend {name!r} fails on {needs.device!r} ({'; '.join(failures)}); "
-            f"{_alternatives(needs, tried)}"
+            f"{_alternatives(needs, {known for known, _ in fitting})}"
         )
     best = min(passed, key=lambda known: sum(passed[known][1].values()))
     kind = _described(needs)
@@ -157,20 +155,13 @@ def _needs_met(able: Capabilities, needs: AttentionNeeds) -> Iterator[tuple[str,
     yield pages, not (needs.paged and needs.block_size % able.page_multiple)
     if able.requires:
         package, source = able.requires
-        yield f"package {package} is not installed ({source})", _installed(package)
+        installed = any(distributions(name=package))
+        yield f"package {package} is not installed ({source})", installed
     if able.compute_majors:
         major, minor = torch.cuda.get_device_capability(needs.device)
         known = ", ".join(f"{number}.x" for number in able.compute_majors)
         why = f"the GPU's compute capability {major}.{minor} is none of {known}"
         yield why, major in able.compute_majors
-
-
-def _installed(name: str) -> bool:
-    try:
-        distribution(name)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 _PAGED: dict[str, list[tuple[int, int]]] = {
@@ -182,8 +173,7 @@ _PAGED: dict[str, list[tuple[int, int]]] = {
 flash-attn-4 compiles another variant, for seconds: here, and not during a request."""
 
 _GROUPED = [*[(1023, 1)] * 64, *[(1023, 4)] * 16]
-"""Rows that share prefixes, the first 64 one and the others one. They run, to be compiled, but are
-not timed: few steps are like that."""
+"""Rows that share prefixes, the first 64 one and the others one: compiled, but not timed."""
 
 _BIDIRECTIONAL: dict[str, list[tuple[int, int]]] = {
     "long texts": [(0, 512)] * 8,
@@ -260,12 +250,10 @@ class Probe:
 
     def _grouped_step(self) -> PagedStep:
         """A step of `_GROUPED`, whose groups share their first rows' blocks."""
-        size = self._needs.block_size
-        prefix = 1023 // size * size
-        groups = [(0, 64, prefix), (64, 16, prefix)]
+        prefix = 1023 // self._needs.block_size * self._needs.block_size
         step = self._step(_GROUPED)
         assert isinstance(step, PagedStep), "of a decoder"
-        return replace(step, groups=np.array(groups, np.int32))
+        return replace(step, groups=np.array([(0, 64, prefix), (64, 16, prefix)], np.int32))
 
     def _slot_table(self, rows: StepRows) -> SlotTable:
         count, size = len(rows.slots), self._needs.block_size

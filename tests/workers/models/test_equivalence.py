@@ -13,7 +13,6 @@ from tests.workers.equivalence import (
     MODELS,
     WAYS,
     Lessons,
-    check_dtype,
     check_every_logprob,
     check_mutation,
     check_preemption,
@@ -127,4 +126,4 @@ def test_a_mutation_is_noticed(lessons: Lessons, model: str, mutation: str) -> N
 def test_half_precision_parts_only_at_small_gaps(
     lessons: Lessons, model: str, dtype: Dtype
 ) -> None:
-    check_dtype(lessons(model), Way(), dtype, print)
+    check_way(lessons(model), Way(dtype=dtype), print)

@@ -7,7 +7,7 @@ threads a KV head, however long its context. Generations 2 and 3 are untried: th
 documented, and have run against stand-ins only.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pkgutil import resolve_name
 from typing import Any
 
@@ -17,23 +17,6 @@ import torch.nn.functional as F
 from workers.attention.backends.triton import PackedPlan, PagedPlan, TritonBackend
 from workers.attention.base import QKV, AttentionNeeds, LayerCache
 from workers.step.paged_step import PagedStep
-
-
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """Rows of several queries, in FlashAttention's form.
-
-    query_starts  int32[R + 1]      indices among the step's tokens
-    context_lens  int32[R]
-    page_table    int32[R, width]   block ids; wide enough for the longest context
-    longest_query, longest_context  tokens
-    """
-
-    query_starts: torch.Tensor
-    context_lens: torch.Tensor
-    page_table: torch.Tensor
-    longest_query: int
-    longest_context: int
 
 
 class FlashAttention4Backend(TritonBackend):
@@ -83,30 +66,22 @@ class FlashAttention4Backend(TritonBackend):
         )
         return out
 
-    def _plan_others(self, step: PagedStep, first: int) -> Chunks:
-        longest = int(step.contexts[first:].max())
-        width = -(-longest // self._needs.block_size)
-        return Chunks(
-            query_starts=step.query_starts[first:],
-            context_lens=step.context_lens[first:],
-            page_table=step.block_tables[:, :width].index_select(0, step.slots[first:]),
-            longest_query=int(step.query_lens[first:].max()),
-            longest_context=longest,
-        )
+    def _plan_others(self, step: PagedStep, first: int) -> dict[str, Any]:
+        """Arguments of the call for the rows of several queries: where their queries start,
+        int32[R + 1], their contexts' lengths, and block ids for the longest of them, int32[R, N].
+        """
+        width = -(-int(step.contexts[first:].max()) // self._needs.block_size)
+        return {
+            "cu_seqlens_q": step.query_starts[first:],
+            "seqused_k": step.context_lens[first:],
+            "page_table": step.block_tables[:, :width].index_select(0, step.slots[first:]),
+        }
 
     def _attend_others(
         self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
     ) -> None:
-        rows: Chunks = plan.others
-        self._attend(
-            *(queries, cache.keys, cache.values),
-            cu_seqlens_q=rows.query_starts,
-            seqused_k=rows.context_lens,
-            page_table=rows.page_table,
-            causal=True,
-            out=out,
-            **self._options,
-        )
+        paged = queries, cache.keys, cache.values
+        self._attend(*paged, causal=True, out=out, **plan.others, **self._options)
 
 
 class FlashAttention3Backend(FlashAttention4Backend):
@@ -125,14 +100,15 @@ class FlashAttention3Backend(FlashAttention4Backend):
 
     def _load(self) -> dict[str, Any]:
         module, texts, chunks = self._functions
-        functions = (resolve_name(f"{module}:{name}") for name in (texts, chunks))
-        self._attend, self._attend_cached = functions
+        self._attend, self._attend_cached = (
+            resolve_name(f"{module}:{name}") for name in (texts, chunks)
+        )
         # Causal attention ignores the right side.
         side = -1 if self._reach is None else self._reach
         return {"softcap": self._kind.softcap or 0.0, "window_size": (side, side)}
 
     def attend_packed(self, qkv: QKV, plan: PackedPlan) -> torch.Tensor:
-        attended: torch.Tensor = self._attend(
+        return self._attend(
             *qkv,
             cu_seqlens_q=plan.starts,
             cu_seqlens_k=plan.starts,
@@ -140,26 +116,19 @@ class FlashAttention3Backend(FlashAttention4Backend):
             max_seqlen_k=plan.longest,
             **self._options,
         )
-        return attended
+
+    def _plan_others(self, step: PagedStep, first: int) -> dict[str, Any]:
+        rows = super()._plan_others(step, first)
+        longest = int(step.query_lens[first:].max())
+        return rows | {"cache_seqlens": rows.pop("seqused_k"), "max_seqlen_q": longest}
 
     def _attend_others(
         self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
     ) -> None:
-        rows: Chunks = plan.others
-        attended = self._attend_cached(
-            *(queries, cache.keys, cache.values),
-            cu_seqlens_q=rows.query_starts,
-            max_seqlen_q=rows.longest_query,
-            causal=True,
-            **self._contexts(rows),
-            **self._options,
-        )
+        paged = queries, cache.keys, cache.values
+        attended = self._attend_cached(*paged, causal=True, **plan.others, **self._options)
         first = plan.decode_rows  # of one token each
         out[first:] = attended[first:]
-
-    def _contexts(self, rows: Chunks) -> dict[str, Any]:
-        """The arguments that say where the rows' contexts are."""
-        return {"cache_seqlens": rows.context_lens, "page_table": rows.page_table}
 
 
 class FlashAttention2Backend(FlashAttention3Backend):
@@ -174,11 +143,12 @@ class FlashAttention2Backend(FlashAttention3Backend):
     )
     _functions = ("flash_attn", "flash_attn_varlen_func", "flash_attn_varlen_func")
 
-    def _contexts(self, rows: Chunks) -> dict[str, Any]:
+    def _plan_others(self, step: PagedStep, first: int) -> dict[str, Any]:
+        rows = super()._plan_others(step, first)
         # This generation takes context lengths as cumulative sums.
-        context_ends = rows.context_lens.cumsum(0, dtype=torch.int32)
-        return {
+        context_ends = rows.pop("cache_seqlens").cumsum(0, dtype=torch.int32)
+        return rows | {
             "cu_seqlens_k": F.pad(context_ends, (1, 0)),
-            "max_seqlen_k": rows.longest_context,
-            "block_table": rows.page_table,
+            "max_seqlen_k": int(step.contexts[first:].max()),
+            "block_table": rows.pop("page_table"),
         }

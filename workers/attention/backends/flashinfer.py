@@ -73,9 +73,7 @@ class FlashInferBackend(AttentionBackend):
     def attend_paged(
         self, qkv: QKV, cache: LayerCache, plan: PagedStep, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        queries = qkv.queries.contiguous()
-        attended: torch.Tensor = self._wrapper.run(queries, (cache.keys, cache.values))
-        return attended
+        return self._wrapper.run(qkv.queries.contiguous(), (cache.keys, cache.values))
 
     def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> None:
         starts = on_device(offsets(step.query_lens), _HOST)
@@ -84,8 +82,7 @@ class FlashInferBackend(AttentionBackend):
         self._planned.record()
 
     def attend_packed(self, qkv: QKV, plan: None) -> torch.Tensor:
-        attended: torch.Tensor = self._wrapper.run(*(part.contiguous() for part in qkv))
-        return attended
+        return self._wrapper.run(*(part.contiguous() for part in qkv))
 
 
 def _blocks_in_order(step: PagedStep, pages: IntArray) -> torch.Tensor:

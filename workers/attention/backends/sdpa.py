@@ -35,17 +35,15 @@ class Prefix(NamedTuple):
 
 
 class DecodeBatch(NamedTuple):
-    """`rows` rows of one query each, over contexts padded to `length` tokens.
+    """N rows of one query each, over contexts padded to L tokens.
 
-    kv_indices  int32[rows * length] of what they see of their contexts. Padding repeats a row's
-                last one, so that no value of another request enters a product.
-    mask        [rows, 1, 1, length]; None if none is padded
-    tokens      int64[rows], the rows' indices in the step; None if they are the whole step
+    kv_indices  int32[N * L] of what they see of their contexts. Padding repeats a row's last one,
+                so that no value of another request enters a product.
+    mask        [N, 1, 1, L]; None if none is padded
+    tokens      int64[N], the rows' indices in the step; None if they are the whole step
     """
 
     kv_indices: torch.Tensor
-    rows: int
-    length: int
     mask: torch.Tensor | None
     tokens: torch.Tensor | None
 
@@ -206,8 +204,6 @@ class SdpaBackend(AttentionBackend):
         return [
             DecodeBatch(
                 kv_indices=self._kv_indices(step, rows, seen[rows]),
-                rows=len(rows),
-                length=int(seen[rows].max()),
                 mask=self._padding_mask(seen[rows], device),
                 tokens=own_tokens,
             )
@@ -302,18 +298,17 @@ class SdpaBackend(AttentionBackend):
         self, queries: torch.Tensor, cache: LayerCache, batch: DecodeBatch, with_lse: bool
     ) -> _Results:
         """[rows, H, D] -> [rows, H, D]. Query heads that share a KV head act as its queries."""
-        kv_heads, head_dim = cache.keys.shape[2:]
-        shape = (batch.rows, batch.length, kv_heads, head_dim)
+        rows, (kv_heads, head_dim) = len(queries), cache.keys.shape[2:]
+        shape = (rows, -1, kv_heads, head_dim)
         seen = (part.view(shape).transpose(1, 2) for part in _gather(cache, batch.kv_indices))
-        dense = QKV(queries.view(batch.rows, kv_heads, -1, head_dim), *seen)
+        dense = QKV(queries.view(rows, kv_heads, -1, head_dim), *seen)
         attended = attend_dense(dense, self._kind, batch.mask, with_lse=with_lse)
         return tuple(part.flatten(1, 2) for part in attended)
 
     def _attend_chunk(self, qkv: QKV, mask: torch.Tensor | None, with_lse: bool) -> _Results:
         """[Q, H, D] over [L, Hkv, D] -> [Q, H, D]. Without a mask, L = Q and causal.
 
-        KV heads are SDPA's batch, and the query heads that share one its heads: keys and values are
-        expanded over them without a copy.
+        KV heads are SDPA's batch: keys and values are expanded over its heads without a copy.
         """
         length, heads, head_dim = qkv.queries.shape
         kv_heads = qkv.keys.shape[1]
@@ -354,9 +349,9 @@ def attend_dense(
 ) -> _Results:
     """Queries [B, H, Q, D] over keys and values [B, H, K, D] -> [B, H, Q, D].
 
-    An additive `mask` broadcasts to [B, H, Q, K]. `is_causal` takes its place where there is no
-    softcap. `with_lse`, on a CPU and without a softcap, adds the log-sum-exp of each query's
-    scores, float32[B, H, Q], which torch's public function does not return.
+    An additive `mask` broadcasts to [B, H, Q, K]; without a softcap `is_causal` may take its place.
+    `with_lse`, on a CPU and without a softcap, adds each query's log-sum-exp, float32[B, H, Q],
+    which torch's public function does not return.
     """
     if with_lse:
         attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
@@ -378,18 +373,16 @@ def _gather(cache: LayerCache, kv_indices: torch.Tensor) -> tuple[torch.Tensor, 
     """Keys and values at `kv_indices` [N]: [N, Hkv, D] each. The cache is viewed as a matrix,
     because index_select copies whole rows of a matrix at once."""
     kv_heads, head_dim = cache.keys.shape[2:]
-    matrix = (-1, kv_heads * head_dim)
-    keys = cache.keys.view(matrix).index_select(0, kv_indices)
-    values = cache.values.view(matrix).index_select(0, kv_indices)
-    return keys.view(-1, kv_heads, head_dim), values.view(-1, kv_heads, head_dim)
+    keys, values = (
+        part.view(-1, kv_heads * head_dim).index_select(0, kv_indices).view(-1, kv_heads, head_dim)
+        for part in (cache.keys, cache.values)
+    )
+    return keys, values
 
 
 def padded_batches(lengths: IntArray, max_padding: float) -> list[list[int]]:
-    """Group rows of the given lengths into batches, each padded to its longest row.
-
-    Greedy from the longest row down: a row joins the batch as long as padding is at most the
-    fraction `max_padding` of the batch's positions. Within a batch, rows keep their order.
-    """
+    """Group rows of the given lengths, from the longest down, into batches in which padding is at
+    most the fraction `max_padding` of the positions. Within a batch, rows keep their order."""
     batches: list[list[int]] = []
     batch: list[int] = []
     longest = used = 0

@@ -1,9 +1,8 @@
 """Attention over prefixes that several rows share: keys and values are read once for all of them.
 
-All tokens of a group see the whole prefix, so one product packs their query heads of a KV head.
-Programs read their work from a table on the device: a CUDA graph of a launch is right for any
-groups. Sources: ChunkAttention, Ye et al. 2024, arXiv:2402.15220; Hydragen, Juravsky et al. 2024,
-arXiv:2402.05099.
+One product packs a group's query heads of a KV head. Programs read their work from a table on the
+device: a CUDA graph of a launch is right for any groups. Sources: ChunkAttention, Ye et al. 2024,
+arXiv:2402.15220; Hydragen, Juravsky et al. 2024, arXiv:2402.05099.
 """
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false

@@ -1,9 +1,8 @@
 """Linear layers of a few rows, whose time is that of reading the weight.
 
 A program owns some of the outputs and streams their weights once, for all rows. The operations
-around the product are fused: the normalisation of its input, the bias, the gate, the residual.
-With programmatic dependent launch (`pdl`), programs read weights while the kernel before still
-runs. This closes a gap of some 3 us, a tenth of a small layer's time.
+around the product are fused. With programmatic dependent launch (`pdl`), programs read weights
+while the kernel before still runs: a gap of some 3 us, a tenth of a small layer's time.
 """
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -36,9 +35,8 @@ def linear(
     tile: SkinnyTile | None = None,
 ) -> torch.Tensor:
     """[N, in] -> [N, out]: `norm(rows) @ weight.T + bias`, plus `residual` [N, out], which is
-    overwritten with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon.
-
-    `gate`: the result is gate(first half) * second half of the outputs, [N, out / 2].
+    overwritten with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon. With
+    a `gate`: gate(first half) * second half of the outputs, [N, out / 2].
     """
     count, in_features = rows.shape
     out_features = weight.shape[0] if gate is None else weight.shape[0] // 2

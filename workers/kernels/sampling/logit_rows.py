@@ -1,7 +1,4 @@
-"""Passes over rows of logits: the best token of each row (greedy sampling), statistics of groups.
-
-All sampling kernels read rows as here, and compare logits by integer keys in the same order.
-"""
+"""Passes over rows of logits: the best token of each row, statistics of groups, integer keys."""
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
@@ -166,20 +163,20 @@ def load_logits(
 ):  # fmt: skip
     """float32 logits of `ids` in one row, -inf where not `inside`."""
     if ADJUSTED:
-        index = tl.load(adjusted_index + row).to(tl.int64)
+        index = tl.load(adjusted_index + row)
         if index >= 0:
-            values = tl.load(
-                adjusted + index * VOCABULARY + ids, mask=inside, other=float("-inf")
-            ).to(tl.float32)
+            values = _load_row(adjusted, index, ids, inside, VOCABULARY)
         else:
-            values = tl.load(
-                logits + row.to(tl.int64) * VOCABULARY + ids, mask=inside, other=float("-inf")
-            ).to(tl.float32)
+            values = _load_row(logits, row, ids, inside, VOCABULARY)
     else:
-        values = tl.load(
-            logits + row.to(tl.int64) * VOCABULARY + ids, mask=inside, other=float("-inf")
-        ).to(tl.float32)
+        values = _load_row(logits, row, ids, inside, VOCABULARY)
     return values
+
+
+@triton.jit
+def _load_row(rows, row, ids, inside, VOCABULARY: tl.constexpr):
+    here = rows + row.to(tl.int64) * VOCABULARY + ids
+    return tl.load(here, mask=inside, other=float("-inf")).to(tl.float32)
 
 
 def key_shift(rows: LogitRows) -> int:

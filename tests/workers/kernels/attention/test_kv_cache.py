@@ -5,7 +5,7 @@ import torch
 
 from tests.workers.attention_problems import Heads
 from tests.workers.kernels.cases import cases, drawn
-from workers.kernels.attention.kv_cache import KVTarget, copy_blocks, rotate_and_cache, write_kv
+from workers.kernels.attention.kv_cache import copy_blocks, rotate_and_cache, write_kv
 from workers.layers.norm import QKNorm
 
 PAGE = 4
@@ -49,7 +49,7 @@ def test_rotate_and_cache(
     before = heads.clone()
 
     out = heads if in_place else torch.full_like(heads, 9.0)
-    target = KVTarget(kv_indices, keys, values)
+    target = (kv_indices, keys, values)
     rotate_and_cache(heads, table, positions, num_heads, out, target)
     if not in_place:
         assert torch.equal(heads, before)
@@ -97,7 +97,7 @@ def test_normed_and_rotated_in_part(
     cached = heads.clone()
     kv_indices = torch.arange(5, device=device)
     keys, values = torch.empty(2, 2, PAGE, kv_heads, head_dim, device=device, dtype=dtype)
-    target = KVTarget(kv_indices, keys, values)
+    target = (kv_indices, keys, values)
     rotate_and_cache(cached, table, positions, num_heads, cached, target, norm)
     out = torch.full_like(heads, 9.0)
     rotate_and_cache(heads, table, positions, num_heads, out, None, norm)
@@ -113,7 +113,7 @@ def test_write_kv(dtype: torch.dtype, device: torch.device) -> None:
     new_keys, new_values = packed[:, 3:6], packed[:, 6:]
     kv_indices = torch.tensor([5, 6, 1], device=device)
     keys, values = torch.zeros(2, 2, PAGE, 3, 80, device=device, dtype=dtype)
-    write_kv(new_keys, new_values, KVTarget(kv_indices, keys, values))
+    write_kv(new_keys, new_values, (kv_indices, keys, values))
     for cache, new in ((keys, new_keys), (values, new_values)):
         expected = torch.zeros_like(cache)
         expected.flatten(0, 1)[kv_indices] = new

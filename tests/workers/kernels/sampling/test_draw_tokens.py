@@ -1,6 +1,5 @@
 """The drawing kernels against the CPU's sampler, which has tests of its own."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 
 from tests.workers.kernels.sampling.logits import logits_of
 from tests.workers.sampling.sampling_rows import UNCOUNTED, chi_square, rows
-from workers.kernels.sampling.draw_tokens import draw_tokens
+from workers.kernels.sampling import draw_tokens
 from workers.kernels.sampling.logit_rows import TILE
 from workers.sampling import cuda
 from workers.sampling.sampler import draw
@@ -152,7 +151,7 @@ def test_draws_follow_the_softmax(device: torch.device) -> None:
 def test_too_many_candidates_make_no_difference(
     given: dict[str, Any], device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "draw_tokens", partial(draw_tokens, capacity=4))
+    monkeypatch.setattr(draw_tokens, "CAPACITY", 4)
     logits = logits_of(3, seed=3, device=device, dtype=torch.bfloat16)
     drawn, expected = both(logits, rows(3, index=np.arange(3), **given))
     assert drawn == expected
