@@ -44,7 +44,6 @@ SAME_TEXT, OTHER_TEXT = 0.997, 0.95
 On the CPU they are 0.9996 and 0.934."""
 
 START_SECONDS = 400
-"""For kernels that are compiled for the first time."""
 
 MIB = 1 << 20
 
@@ -84,7 +83,6 @@ def idle_memory() -> list[int]:
 
 @pytest.fixture(scope="module")
 def reference(models: dict[str, Path]) -> Generator[Daemon]:
-    """The same models on the CPU, in float32."""
     on_cpu = {"device": "cpu", "threads": 4}
     with serving(models, dict.fromkeys(models, on_cpu)) as daemon:
         yield daemon

@@ -44,7 +44,6 @@ def normed(heads: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def turned(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """The first R dimensions of float32 heads, rotated."""
     rotary = table.shape[1]
     cos, sin = table[positions][:, None].chunk(2, dim=2)
     low, high = heads[..., :rotary].chunk(2, dim=2)

@@ -32,8 +32,7 @@ class KVCache:
         device: torch.device,
     ) -> None:
         self.num_blocks = num_blocks
-        block = (block_size, config.num_kv_heads, config.head_dim)
-        shape = (num_layers, 2, num_blocks + 1, *block)
+        shape = (num_layers, 2, num_blocks + 1, block_size, config.num_kv_heads, config.head_dim)
         self._cached = torch.zeros(shape, dtype=dtype, device=device)
         self.layers = [LayerCache(*layer) for layer in self._cached]
 

@@ -140,8 +140,6 @@ class PagedWrapper:
 
 
 class RaggedWrapper(PagedWrapper):
-    """FlashInfer's batch prefill over a step's own tokens."""
-
     def plan(
         self, qo_indptr, kv_indptr, num_qo_heads, num_kv_heads, head_dim_qk, *, causal, sm_scale,
         window_left, logits_soft_cap, q_data_type, kv_data_type,
@@ -157,7 +155,6 @@ class RaggedWrapper(PagedWrapper):
 def decode(
     queries, keys, values, block_tables, slots, context_lens, kind, out, *, min_splits, prefix
 ) -> None:
-    """In place of our own kernels, which have tests of their own."""
     assert min_splits == 1, "contexts are short"
     assert prefix is None, "no rows share one"
     starts = torch.arange(len(queries) + 1, dtype=torch.int32)
@@ -165,8 +162,6 @@ def decode(
 
 
 class Event:
-    """torch.cuda.Event, where there is no CUDA."""
-
     def record(self) -> None: ...
     def synchronize(self) -> None: ...
 

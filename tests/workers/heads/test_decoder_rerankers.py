@@ -63,8 +63,6 @@ def model_of(folder: Path, given: RerankTemplate | None = None) -> ModelConfig:
 
 
 class Served:
-    """A tiny reranker of a card, in stages."""
-
     def __init__(self, folder: Path, card: Card) -> None:
         self.folder, self.card = folder, card
         self.model, self.tokenizer = card.save(folder)
@@ -154,7 +152,6 @@ def test_a_document_is_cut_on_its_left(served: Served) -> None:
 
 @only_qwen3
 def test_the_logit_of_one_token(served: Served) -> None:
-    """With a template that the configuration gives."""
     model, tokenizer = served.model, served.tokenizer
     template = RerankTemplate(
         pieces=("A: {query}", "\n", "B: {document}", "\nyes?"), positive="yes"

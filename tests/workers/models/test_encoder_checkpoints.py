@@ -26,7 +26,6 @@ MODULES = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normal
 
 
 def older(tensors: Tensors) -> Tensors:
-    """Norms say gamma and beta."""
     renamed = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     for now, then in renamed.items():
         tensors = {name.replace(now, then): tensor for name, tensor in tensors.items()}
@@ -34,7 +33,6 @@ def older(tensors: Tensors) -> Tensors:
 
 
 def encoder_of_a_masked_lm(tensors: Tensors) -> Tensors:
-    """The encoder's names begin with "bert."."""
     encoder = {f"bert.{name}": tensor for name, tensor in older(tensors).items()}
     assert "bert.encoder.layer.0.output.LayerNorm.gamma" in encoder
     positions = {"bert.embeddings.position_ids": torch.arange(LIMIT)}
@@ -42,7 +40,6 @@ def encoder_of_a_masked_lm(tensors: Tensors) -> Tensors:
 
 
 def with_other_heads(tensors: Tensors) -> Tensors:
-    """A pooler, and a head for the next sentence."""
     tensors = older(tensors)
     assert "cls.predictions.transform.LayerNorm.gamma" in tensors
     heads = {"cls.seq_relationship.bias": torch.ones(2)}

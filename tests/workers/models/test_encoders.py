@@ -53,7 +53,6 @@ def expected_of(model: Any, tiny: TinyModel) -> list[torch.Tensor]:
 
 
 def ours_of(folder: Path, tiny: TinyModel, num_stages: int = 1) -> list[torch.Tensor]:
-    """Our results, of all texts in one step."""
     task = family_of(read_model_config(folder).architecture).task
     stages = EncoderStages(folder, task=task, num_stages=num_stages)
     texts = texts_for(tiny)
@@ -67,7 +66,6 @@ def ours_of(folder: Path, tiny: TinyModel, num_stages: int = 1) -> list[torch.Te
 
 
 def check_agrees(folder: Path, model: Any, tiny: TinyModel) -> list[torch.Tensor]:
-    """Compare our results with transformers', and return them."""
     ours, expected = ours_of(folder, tiny), expected_of(model, tiny)
     close = CLOSE[family_of(read_model_config(folder).architecture).task]
     for a, b in zip(ours, expected, strict=True):
