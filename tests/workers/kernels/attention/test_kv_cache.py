@@ -51,7 +51,6 @@ def test_rotate_and_cache(
     rounding: float,
     device: torch.device,
 ) -> None:
-    """Of five tokens four are cached, and without a cache all are rotated alike."""
     num_heads, kv_heads, head_dim = shape
     turning, rotary_dim = num_heads + kv_heads, int(head_dim * rotary)
     heads = 3 * drawn(5, turning + kv_heads, head_dim, dtype=dtype, device=device)
@@ -71,8 +70,7 @@ def test_rotate_and_cache(
     values = torch.full_like(keys, -7.0)
     before, untouched = heads.clone(), torch.full_like(heads, 9.0)
     out = heads if in_place else untouched.clone()
-    target = (kv_indices, keys, values)
-    rotate_and_cache(heads, table, positions, num_heads, out, target, norm)
+    rotate_and_cache(heads, table, positions, num_heads, out, (kv_indices, keys, values), norm)
     assert in_place or torch.equal(heads, before)
     assert torch.equal(out[4], before[4] if in_place else untouched[4])
     for cache, unused, new in (
