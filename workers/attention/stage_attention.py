@@ -88,10 +88,10 @@ class StepAttention:
     def rotate_and_cache(
         self, layer: int, qkv: torch.Tensor, out: torch.Tensor | None = None
     ) -> QKV:
-        """Normalise and rotate the queries and keys of `qkv` [T', H + 2 Hkv, D], and cache, each if
-        the layer has the parts for it.
+        """Normalise and rotate the queries and keys of `qkv` [T', H + 2 Hkv, D], and cache.
 
-        `qkv` may be overwritten. On CUDA the result is in `out`, of the same shape, if given.
+        Each if the layer has the parts for it. `qkv` may be overwritten. On CUDA the result is in
+        `out`, of the same shape, if given.
         """
         stage, step = self._stage, self._step
         backend, rotary, norm = stage.layers[layer]

@@ -47,8 +47,8 @@ class SamplingInput:
 
 @dataclass(frozen=True, slots=True)
 class ScoringInput:
-    """The N positions of a step whose next token is scored (int64[N] each, on the device), with at
-    most `width` alternatives."""
+    """The N positions of a step whose next token is scored. int64[N] each, on the device; at most
+    `width` alternatives are reported."""
 
     positions: torch.Tensor
     targets: torch.Tensor

@@ -35,8 +35,8 @@ def rope_frequencies(rope: RopeConfig, head_dim: int, length: int) -> torch.Tens
 
 
 def _llama3(frequencies: torch.Tensor, scaling: Llama3Scaling) -> torch.Tensor:
-    """Divide by `factor` the frequencies of wavelengths beyond `original_max_position /
-    low_freq_factor`, and none below that by `high_freq_factor`, with a linear blend in between."""
+    """Divide the frequencies of long wavelengths by `factor`: all beyond `original_max_position /
+    low_freq_factor`, none below that by `high_freq_factor`, with a linear blend in between."""
     turns = scaling.original_max_position * frequencies / (2 * math.pi)
     band = scaling.high_freq_factor - scaling.low_freq_factor
     return _blend(frequencies, scaling.factor, (turns - scaling.low_freq_factor) / band)

@@ -16,8 +16,8 @@ from workers.step.paged_step import PagedStep
 
 
 class TokenScores(Layer):
-    """The logits of K tokens, in float32, from their rows of the LM head or of a tied embedding on
-    the same stage."""
+    """The logits of K tokens, in float32. Only their rows of the LM head are loaded, or taken from
+    a tied embedding on the same stage."""
 
     def __init__(
         self,

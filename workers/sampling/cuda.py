@@ -43,8 +43,8 @@ def sample(
 
 
 def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) -> TokenLogprobs:
-    """Log-probabilities of `tokens` integer[N] and of the `width` best tokens of each row of logits
-    [N, V], contiguous, in any float dtype. The normaliser, summed by groups, needs no copy."""
+    """Log-probabilities of `tokens` integer[N] and of the `width` best tokens of each row. Logits
+    are contiguous [N, V] in any float dtype. The normaliser, summed by groups, needs no copy."""
     assert logits.is_contiguous(), "the kernels read rows of V logits"
     chosen = logits.gather(1, tokens.long().clamp(min=0)[:, None])[:, 0]
     top, top_ids = logits.topk(width, dim=-1)

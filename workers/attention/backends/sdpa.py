@@ -28,7 +28,7 @@ log-sum-exp of the scores, float32[N, H]."""
 
 
 class Prefix(NamedTuple):
-    """What all rows of these `tokens` of the step begin with, kv_indices int32[P]."""
+    """The tokens with which all rows of these `tokens` of the step begin, kv_indices int32[P]."""
 
     tokens: slice
     kv_indices: torch.Tensor
@@ -381,7 +381,7 @@ def _gather(cache: LayerCache, kv_indices: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def padded_batches(lengths: IntArray, max_padding: float) -> list[list[int]]:
-    """Group rows of the given lengths, from the longest down, into batches in which padding is at
+    """Group rows of the given lengths, from the longest down, into batches of little padding: at
     most the fraction `max_padding` of the positions. Within a batch, rows keep their order."""
     batches: list[list[int]] = []
     batch: list[int] = []

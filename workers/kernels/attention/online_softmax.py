@@ -43,8 +43,8 @@ def fold_tile(
 
 @triton.jit
 def tile_kv_indices(table, start, end, PAGE: tl.constexpr, TILE: tl.constexpr):
-    """KV indices int64[TILE] of the tokens from `start` on, a multiple of TILE, by the row's block
-    ids in `table`, read for tokens before `end` only. With a PAGE of 0 they are the positions.
+    """KV indices int64[TILE] of the tokens from `start` on, a multiple of TILE. `table` has the
+    row's block ids, read for tokens before `end` only. With a PAGE of 0 they are the positions.
     """
     tokens = start + tl.arange(0, TILE)
     if PAGE == 0:
