@@ -13,8 +13,6 @@ from workers.attention.base import QKV, LayerCache
 
 
 class BrokenBackend(TritonBackend):
-    """Declares what Triton's does."""
-
     label = "broken_backend"
 
     def attend_paged(

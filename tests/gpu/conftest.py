@@ -1,7 +1,8 @@
 """What every GPU test needs: a GPU."""
 
+import asyncio
 import os
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ SOURCE = Path(__file__).parents[2]
 
 OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 """Torch's switch for several stages on one GPU; tests alone set it."""
+
+
+def run(work: Coroutine[object, object, None], seconds: float) -> None:
+    """An engine that hangs is a failure, not a hanging test."""
+    asyncio.run(asyncio.wait_for(work, seconds))
 
 
 def pytest_configure(config: pytest.Config) -> None:

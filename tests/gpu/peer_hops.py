@@ -32,7 +32,6 @@ IN_STREAM = 0.5
 
 
 def main() -> None:
-    """The process."""
     stage, device, rendezvous, hops = int(sys.argv[1]), *sys.argv[2:4], int(sys.argv[4])
     torch.cuda.set_device(device)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=stage, world_size=2)
@@ -81,7 +80,6 @@ def send_all(sender: PeerSender, tokens: PeerTokens, hops: int) -> None:
 
 
 def wrong_steps(receiver: PeerReceiver, tokens: PeerTokens, hops: int) -> int:
-    """How many steps differ from what was sent."""
     pool, draw = random_pool(), random.Random(2)
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     for step in range(hops):

@@ -23,7 +23,6 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", DECODERS)
 def test_every_family(tmp_path: Path, name: str, way: str) -> None:
-    """With windows, softcaps, norms of queries and keys, scaled embeddings."""
     lesson = taught(TinyModels(tmp_path), DECODERS[name])
-    engine = check_way(lesson, WAYS[way], print)
+    engine = check_way(lesson, WAYS[way])
     assert (engine.graph_steps > 0) == WAYS[way].graphs

@@ -4,7 +4,6 @@ it refuses."""
 import asyncio
 import gc
 import json
-from collections.abc import Coroutine
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from server.daemon.run import running_engine
 from server.models.model_setup import EngineOptions
 from tests.e2e.endurance import Footprint, Guests, footprint, until_idle
+from tests.gpu.conftest import run
 from tests.workers.equivalence import DEMO
 from workers.contract.token_sampling import GREEDY, TokenSampling
 
@@ -43,11 +43,6 @@ SCHEMA = {
 }
 
 
-def run(work: Coroutine[object, object, None], seconds: float) -> None:
-    """An engine that hangs is a failure, not a hanging test."""
-    asyncio.run(asyncio.wait_for(work, seconds))
-
-
 def options(**changes: Any) -> EngineOptions:
     """On the GPU, without the time that choosing a backend takes."""
     given: dict[str, Any] = {
@@ -60,7 +55,6 @@ def options(**changes: Any) -> EngineOptions:
 
 
 def memory() -> Footprint:
-    """Of the engine, and of everybody on the device."""
     free, total = torch.cuda.mem_get_info()
     return footprint(total - free)
 

@@ -4,7 +4,7 @@ tests/workers/models/test_equivalence.py holds the CPU to the same. Each test pr
 says how well the two agree: `-rP` shows it.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import get_args
 
@@ -14,23 +14,17 @@ import torch
 
 from engine_core.messages import SamplingParams
 from tests.workers.equivalence import (
-    DEMO,
     MODELS,
     WAYS,
     Lesson,
     Lessons,
-    check_dtype,
     check_every_logprob,
     check_mutation,
-    check_preemption,
-    check_prefix_cache,
-    check_scores,
-    check_stops,
     check_way,
-    prompts_that_begin_alike,
 )
 from tests.workers.inline_engine import MUTATIONS, InlineEngine, Sampled, Way
 from tests.workers.inline_pipeline import Fault
+from tests.workers.models import test_equivalence as on_cpu
 from tests.workers.teacher import Comparison
 from workers.attention.backend_selection import AttentionBackendError
 from workers.contract.config import Dtype
@@ -73,43 +67,34 @@ def lessons(tmp_path_factory: pytest.TempPathFactory) -> Lessons:
     return Lessons(tmp_path_factory.mktemp("models"), count=64, longest=300, tokens=24)
 
 
+@pytest.fixture(scope="module")
+def way_of() -> Callable[..., Way]:
+    """For the tests of the CPU: with graphs, unless it is plain."""
+    on_gpu = {"device": "cuda", "backend": "triton"}
+    return lambda name="plain", **changes: replace(
+        WAYS[name], **on_gpu, graphs=name != "plain" or bool(changes), **changes
+    )
+
+
 @pytest.mark.parametrize(
     ("model", "way"),
     [*(("demo", way) for way in GPU_WAYS), *((m, way) for m in MODELS[1:] for way in SOME_WAYS)],
 )
 def test_no_way_changes_the_text(lessons: Lessons, model: str, way: str) -> None:
-    engine = check_way(lessons(model), GPU_WAYS[way], print)
+    engine = check_way(lessons(model), GPU_WAYS[way])
     assert (engine.graph_steps > 0) == GPU_WAYS[way].graphs
 
 
 def test_every_log_probability(lessons: Lessons) -> None:
     for model in MODELS:
-        check_every_logprob(lessons(model), WITH_GRAPHS, print)
+        check_every_logprob(lessons(model), WITH_GRAPHS)
 
 
-@pytest.mark.parametrize("way", ["plain", "chunks"])
-@pytest.mark.parametrize("model", ["demo", MODELS[1]])
-def test_scores_of_prompts(lessons: Lessons, model: str, way: str) -> None:
-    check_scores(lessons(model), GPU_WAYS[way], print)
-
-
-@pytest.mark.parametrize("way", ["plain", "chunks_with_graphs", "large_blocks_with_graphs"])
-def test_the_prefix_cache_does_not_change_the_text(lessons: Lessons, way: str) -> None:
-    check_prefix_cache(lessons("demo"), GPU_WAYS[way], print)
-
-
-@pytest.mark.parametrize("way", ["plain", "chunks_with_graphs"])
-def test_rows_of_one_step_share_their_beginning(lessons: Lessons, way: str) -> None:
-    engine = check_way(lessons.of(DEMO, prompts_that_begin_alike(4096)), GPU_WAYS[way], print)
-    assert engine.scheduler.usage().cached_tokens >= 5 * 64
-
-
-@pytest.mark.parametrize(("stages", "depth"), [(1, 2), (2, 3), (2, 5)])
-def test_slots_change_hands_while_wasted_rows_are_in_flight(
-    lessons: Lessons, stages: int, depth: int
-) -> None:
-    way = replace(WITH_GRAPHS, stages=stages, depth=depth, max_running=8)
-    check_stops(lessons("demo"), way, print)
+test_scores_of_prompts = on_cpu.test_scores_of_prompts
+test_the_prefix_cache = on_cpu.test_the_prefix_cache_does_not_change_the_text
+test_rows_of_one_step_share = on_cpu.test_rows_of_one_step_share_their_beginning
+test_slots_change_hands = on_cpu.test_slots_change_hands_while_wasted_rows_are_in_flight
+test_preemption = on_cpu.test_preemption_does_not_change_the_text
 
 
 @pytest.mark.parametrize("fault", get_args(Fault))
@@ -119,11 +104,6 @@ def test_stages_that_do_not_wait_for_each_other_are_noticed(lessons: Lessons, fa
     comparison = lesson.generate(engine, Comparison(lesson.references, forced=False))
     with pytest.raises(AssertionError, match="log-probabilities within"):
         comparison.check()
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_preemption_does_not_change_the_text(lessons: Lessons, depth: int) -> None:
-    check_preemption(lessons("demo"), replace(WITH_GRAPHS, depth=depth), print)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
@@ -147,7 +127,7 @@ def test_products_in_float32_are_exact_and_less_is_noticed(lessons: Lessons) -> 
 @pytest.mark.parametrize("backend", ["sdpa", "flashinfer"])
 def test_other_backends_in_float32(lessons: Lessons, backend: str) -> None:
     for model in ("demo", MODELS[3]):
-        run_if_it_fits(lessons(model), replace(GPU, backend=backend, block_size=64), "float32")
+        run_if_it_fits(lessons(model), replace(GPU, backend=backend, block_size=64))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -155,20 +135,20 @@ def test_other_backends_in_float32(lessons: Lessons, backend: str) -> None:
 def test_half_precision_parts_only_at_small_gaps(
     lessons: Lessons, model: str, dtype: Dtype
 ) -> None:
-    check_dtype(lessons(model), replace(WITH_GRAPHS, max_step_tokens=2048), dtype, print)
+    check_way(lessons(model), replace(WITH_GRAPHS, dtype=dtype, max_step_tokens=2048))
 
 
 @pytest.mark.parametrize("block_size", [64, 128])
 @pytest.mark.parametrize("backend", ["flash_attn", "flashinfer", "sdpa"])
 def test_other_backends_in_half_precision(lessons: Lessons, backend: str, block_size: int) -> None:
-    way = replace(WITH_GRAPHS, backend=backend, block_size=block_size)
-    run_if_it_fits(lessons(MODELS[3]), way, "bfloat16")
+    way = replace(WITH_GRAPHS, backend=backend, block_size=block_size, dtype="bfloat16")
+    run_if_it_fits(lessons(MODELS[3]), way)
 
 
-def run_if_it_fits(lesson: Lesson, way: Way, dtype: Dtype) -> None:
+def run_if_it_fits(lesson: Lesson, way: Way) -> None:
     """Skips a backend that is not for this model or not installed; one that fails is no such."""
     try:
-        check_dtype(lesson, way, dtype, print)
+        check_way(lesson, way)
     except AttentionBackendError as error:
         if "cannot do" not in str(error):
             raise
@@ -176,7 +156,6 @@ def run_if_it_fits(lesson: Lesson, way: Way, dtype: Dtype) -> None:
 
 
 def sampled_texts(lesson: Lesson, way: Way, params: SamplingParams) -> list[list[int]]:
-    """Every prompt's tokens, as sampled."""
     texts: list[list[int]] = [[] for _ in lesson.prompts]
 
     def listen(sampled: Sampled) -> int:

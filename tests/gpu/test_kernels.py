@@ -8,7 +8,7 @@ from workers.contract.model_config import ActivationName
 from workers.device.tuning import FUSED_NORM_MIN_ROWS
 from workers.kernels.linear.fused import Norm, fused_kernels
 from workers.layers.layer import Placement
-from workers.layers.linear import Linear, activation, fused_activation
+from workers.layers.linear import ACTIVATIONS, FUSED, Linear
 from workers.layers.norm import LayerNorm, QKNorm, RMSNorm
 
 pytestmark = pytest.mark.gpu
@@ -44,7 +44,6 @@ def normed(heads: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def turned(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """The first R dimensions of float32 heads, rotated."""
     rotary = table.shape[1]
     cos, sin = table[positions][:, None].chunk(2, dim=2)
     low, high = heads[..., :rotary].chunk(2, dim=2)
@@ -58,7 +57,7 @@ def turned(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) ->
 def test_normed_rotated_and_cached(
     shape: tuple[int, int, int], weights: torch.dtype, rotary: float
 ) -> None:
-    from workers.kernels.attention.kv_cache import KVTarget, rotate_and_cache
+    from workers.kernels.attention.kv_cache import rotate_and_cache
 
     num_heads, kv_heads, size = shape
     angles = 6 * torch.rand(64, int(size * rotary) // 2, device=DEVICE)
@@ -73,7 +72,7 @@ def test_normed_rotated_and_cached(
         keys, values = torch.zeros(2, -(-rows // 16), 16, kv_heads, size, device=DEVICE).bfloat16()
         indices = torch.randperm(rows, device=DEVICE)
         out = torch.empty_like(qkv)
-        target = KVTarget(indices, keys, values)
+        target = (indices, keys, values)
         rotate_and_cache(qkv, table, positions, num_heads, out, None, norm)
         rotate_and_cache(qkv, table, positions, num_heads, qkv, target, norm)
         close(qkv, want)
@@ -108,9 +107,8 @@ def test_products_with_bias_norm_and_residual(inputs: int, outputs: int) -> None
 @pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh"])
 @pytest.mark.parametrize("biased", [True, False])
 def test_gates(name: ActivationName, biased: bool) -> None:
-    kernels, function = fused_kernels(DEVICE), fused_activation(activation(name))
+    kernels, function = fused_kernels(DEVICE), FUSED[ACTIVATIONS[name]]
     assert kernels is not None
-    assert function is not None
     weight, scale = drawn(2 * 2048, 1024) / 32, drawn(1024)
     bias = drawn(2 * 2048) if biased else None
     many = kernels.gated_product(weight, bias, function)
@@ -118,13 +116,13 @@ def test_gates(name: ActivationName, biased: bool) -> None:
         rows = drawn(count, 1024)
         added = None if bias is None else bias.float()
         gate, up = F.linear(rows.float(), weight.float(), added).chunk(2, dim=1)
-        close(many(rows), activation(name)(gate) * up, 8)
+        close(many(rows), ACTIVATIONS[name](gate) * up, 8)
         if count <= 32:
             inputs = normed(rows.float(), scale)
             gate, up = F.linear(inputs, weight.float(), added).chunk(2, dim=1)
             norm = Norm(scale, EPS)
             got = kernels.skinny_linear(rows, weight, bias=bias, norm=norm, gate=function)
-            close(got, activation(name)(gate) * up, 12)
+            close(got, ACTIVATIONS[name](gate) * up, 12)
 
 
 @pytest.mark.parametrize("size", [384, 768, 1024, 2560, 5376])
@@ -139,6 +137,6 @@ def test_norms_and_sums(size: int) -> None:
         # Below the limit torch rounds the sum first.
         want = F.layer_norm(total, (size,), weight, bias, EPS)
         close(layer(rows), F.layer_norm(rows.float(), (size,), weight, bias, EPS), 1)
-        close(layer.of_sum(residual, rows), want, 1 if count >= FUSED_NORM_MIN_ROWS else 8)
+        close(layer(rows, residual), want, 1 if count >= FUSED_NORM_MIN_ROWS else 8)
         want = residual.float() + normed(rows.float(), scale)
         close(rms.add_to(residual, rows), want)

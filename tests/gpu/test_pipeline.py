@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from engine_core.refusal import RefusalError
 from server.daemon.run import RunningEngine, running_model
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.settings import Limits
-from tests.gpu.conftest import OVERLAPPING
+from tests.gpu.conftest import OVERLAPPING, run
 from tests.workers.equivalence import Lesson, Lessons
 from tests.workers.inline_engine import Sampled
 from tests.workers.teacher import Comparison
@@ -65,7 +65,6 @@ async def running(
 
 
 async def compared(client: EngineClient, lesson: Lesson) -> Comparison:
-    """Every prompt at once, continued greedily."""
     comparison = Comparison(lesson.references, forced=False)
     count = len(lesson.references[0].tokens)
     params = SamplingParams(sampling=GREEDY, max_tokens=count, ignore_eos=True, logprobs=WIDTH)
@@ -94,11 +93,6 @@ def sampled(output: RowOutput, prompt: int, index: int) -> Sampled:
     return Sampled(prompt, index, output.token, all_ids, all_logprobs)
 
 
-def run(work: Coroutine[object, object, None], seconds: float = 180) -> None:
-    """An engine that hangs is a failure, not a hanging test."""
-    asyncio.run(asyncio.wait_for(work, seconds))
-
-
 def check(lesson: Lesson, directory: Path, devices: tuple[str, ...], **changes: Any) -> None:
     async def ask() -> None:
         async with running(lesson, directory, devices, **changes) as engine:
@@ -106,7 +100,7 @@ def check(lesson: Lesson, directory: Path, devices: tuple[str, ...], **changes: 
             print(f"{devices} {changes}: {comparison}")
             comparison.check()
 
-    run(ask())
+    run(ask(), 180)
 
 
 @pytest.mark.parametrize("steps_ahead", [0, 1])
@@ -179,7 +173,7 @@ def test_a_killed_stage_ends_what_runs_and_leaves_nothing(
             assert error.value.code == "engine_dead"
             assert time.monotonic() - since < 2
 
-    run(ask())
+    run(ask(), 180)
     assert worker_pids(tmp_path) == []
     until = time.monotonic() + 10
     while torch.cuda.mem_get_info(0)[0] < free - (64 << 20):
@@ -193,7 +187,6 @@ async def read_to_the_end(stream: GenerateStream) -> None:
 
 
 def worker_pid(directory: Path, stage: int) -> int:
-    """The process of a stage whose configuration is in `directory`."""
     (pid,) = worker_pids(directory, f"worker-{stage}.json")
     return pid
 

@@ -1,7 +1,7 @@
 """Models, prompts and ways to run them, for tests that hold generations against a reference."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from tests.workers.checkpoints import save_llama
 from tests.workers.inline_engine import MUTATIONS, InlineEngine, Mutation, Sampled, Way, unchanged
 from tests.workers.teacher import CLEAR_GAP, TOLERANCE, Comparison, Reference, references
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.config import Dtype
 from workers.contract.messages import Logprobs
 from workers.contract.token_sampling import GREEDY
 
@@ -116,7 +115,6 @@ class Lessons:
         return self._made[model]
 
     def of(self, folder: Path, prompts: list[list[int]]) -> Lesson:
-        """A lesson of these prompts."""
         return Lesson(folder, prompts, references(folder, prompts, self._tokens))
 
 
@@ -148,24 +146,24 @@ def prompts_that_begin_alike(vocabulary: int) -> list[list[int]]:
     return [common + draw.choices(range(6, vocabulary), k=own) for own in (0, 1, 9, 26, 58, 90)]
 
 
-def check_way(lesson: Lesson, way: Way, report: Callable[[str], None]) -> InlineEngine:
+def check_way(lesson: Lesson, way: Way) -> InlineEngine:
     """One generation agrees with the reference."""
     engine, comparison = lesson.run(way)
-    report(f"{comparison}; {engine.graph_steps} of {engine.steps} steps were graphs")
+    print(f"{comparison}; {engine.graph_steps} of {engine.steps} steps were graphs")
     comparison.check()
     return engine
 
 
-def check_every_logprob(lesson: Lesson, way: Way, report: Callable[[str], None]) -> None:
+def check_every_logprob(lesson: Lesson, way: Way) -> None:
     """The whole distribution agrees at every position, not only its best."""
     comparison = Comparison(lesson.references, way.dtype)
     vocabulary = lesson.references[0].logprobs.shape[1]
     lesson.generate(InlineEngine(lesson.folder, way), comparison, width=vocabulary)
-    report(str(comparison))
+    print(str(comparison))
     comparison.check()
 
 
-def check_scores(lesson: Lesson, way: Way, report: Callable[[str], None]) -> None:
+def check_scores(lesson: Lesson, way: Way) -> None:
     """As the end of a prompt, the reference's answer is as probable as it was to the reference."""
     engine = InlineEngine(lesson.folder, way)
     answered = [
@@ -183,7 +181,7 @@ def check_scores(lesson: Lesson, way: Way, report: Callable[[str], None]) -> Non
         worst = max(worst, float(np.abs(chosen[-count:] - expected).max()))
         clear = [reference.gap(index) > CLEAR_GAP[way.dtype] for index in range(count)]
         assert (best[-count:] == reference.tokens)[clear].all()
-    report(f"log-probabilities of prompts' tokens within {worst:.1e}")
+    print(f"log-probabilities of prompts' tokens within {worst:.1e}")
     assert worst <= TOLERANCE[way.dtype]
 
 
@@ -194,7 +192,7 @@ def _scores(pieces: Sequence[Logprobs]) -> tuple[np.ndarray, np.ndarray]:
     return chosen, np.concatenate(best)[:, 0]
 
 
-def check_prefix_cache(lesson: Lesson, way: Way, report: Callable[[str], None]) -> None:
+def check_prefix_cache(lesson: Lesson, way: Way) -> None:
     """Answers agree where nothing is cached yet, and again where all prompts are."""
     engine = InlineEngine(lesson.folder, way)
     for hits in (0, sum(_cacheable(prompt, way) for prompt in lesson.prompts)):
@@ -202,7 +200,7 @@ def check_prefix_cache(lesson: Lesson, way: Way, report: Callable[[str], None]) 
         comparison = Comparison(lesson.references, way.dtype, forced=way.depth == 1)
         lesson.generate(engine, comparison)
         assert engine.scheduler.usage().cached_tokens - before == hits
-        report(f"{hits} tokens cached: {comparison}")
+        print(f"{hits} tokens cached: {comparison}")
         comparison.check()
     check_blocks(engine.scheduler.kv)
 
@@ -212,16 +210,16 @@ def _cacheable(prompt: Sequence[int], way: Way) -> int:
     return (len(prompt) - 1) // way.block_size * way.block_size
 
 
-def check_preemption(lesson: Lesson, way: Way, report: Callable[[str], None]) -> None:
+def check_preemption(lesson: Lesson, way: Way) -> None:
     """Answers agree where the cache is too small for those that run."""
     longest = max(map(len, lesson.prompts)) + len(lesson.references[0].tokens)
-    engine = check_way(lesson, replace(way, num_blocks=-(-longest // way.block_size) + 2), report)
+    engine = check_way(lesson, replace(way, num_blocks=-(-longest // way.block_size) + 2))
     usage = engine.scheduler.usage()
     assert usage.preemptions > 0
     assert usage.kv_blocks_used == 0
 
 
-def check_stops(lesson: Lesson, way: Way, report: Callable[[str], None]) -> None:
+def check_stops(lesson: Lesson, way: Way) -> None:
     """Texts that end at a token, which nobody can know ahead: the next step already holds a row for
     it, whose token is wasted, and the slot soon has another owner."""
     middle = len(lesson.references[0].tokens) // 2
@@ -242,7 +240,7 @@ def check_stops(lesson: Lesson, way: Way, report: Callable[[str], None]) -> None
     }
     ends = sum(len(text) < 2 * middle for text in expected.values())
     equal = sum(texts[number] == text for number, text in expected.items())
-    report(f"{equal} of {len(expected)} texts equal, {ends} of which end early")
+    print(f"{equal} of {len(expected)} texts equal, {ends} of which end early")
     assert ends > len(expected) / 2
     assert equal >= STOPS_EQUAL * len(expected)
 
@@ -260,8 +258,3 @@ def check_mutation(lesson: Lesson, way: Way, mutation: str) -> None:
     _, comparison = lesson.run(way, MUTATIONS[mutation](engine.steps // 2))
     with pytest.raises(AssertionError, match="log-probabilities within"):
         comparison.check()
-
-
-def check_dtype(lesson: Lesson, way: Way, dtype: Dtype, report: Callable[[str], None]) -> None:
-    """Agreement by the rules of `dtype`: in half precision a divergence is one of a small gap."""
-    check_way(lesson, replace(way, dtype=dtype), report)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -64,17 +64,13 @@ class Sampled(NamedTuple):
     logprobs: np.ndarray
 
 
-class Judge(Protocol):
-    """Sees every sampled token and says which one the request goes on with."""
-
-    def __call__(self, sampled: Sampled) -> int: ...
-
+Judge = Callable[[Sampled], int]
+"""Sees every sampled token and says which one the request goes on with."""
 
 Mutation = Callable[[DecodeStep], DecodeStep]
 
 
 def unchanged(message: DecodeStep) -> DecodeStep:
-    """No mutation."""
     return message
 
 
@@ -213,7 +209,6 @@ def _sampled(requests: Sequence[Request], output: GenerateOutput) -> list[Sample
 
 
 def stage_config(folder: Path, way: Way, stage: int = 0) -> WorkerConfig:
-    """A stage of the checkpoint in `folder`."""
     return with_execution(
         worker_config(
             folder, stage=stage, num_stages=way.stages, device=way.device, dtype=way.dtype
@@ -246,7 +241,6 @@ def swapped_blocks(at: int) -> Mutation:
 
 
 def shifted_position(at: int) -> Mutation:
-    """Step `at` puts its first row one position further."""
 
     def mutate(message: DecodeStep) -> DecodeStep:
         starts = np.frombuffer(message.starts, np.int32).copy()

@@ -53,8 +53,6 @@ class InMemoryEdge:
 
 
 class InMemoryTokens:
-    """See `TokenMemory`."""
-
     def __init__(self, last_tokens: torch.Tensor) -> None:
         self.last_tokens = last_tokens
         self._announced: dict[int, torch.cuda.Event | None] = {}
@@ -108,8 +106,6 @@ class Result(NamedTuple):
 
 
 class _Results(ResultSender):
-    """Keeps the last stage's results."""
-
     def __init__(self, device: torch.device) -> None:
         if device.type != "cpu":
             self.moment = recorded_event
@@ -122,8 +118,6 @@ class _Results(ResultSender):
 
 
 class CountingRunner(DecodeRunner):
-    """Counts the steps that it replays."""
-
     replayed = 0
 
     def forward(self, batch: DecodeInput, hidden: torch.Tensor | None) -> torch.Tensor:
@@ -140,12 +134,9 @@ class _NoMasks(StepInbox):
 
 
 class InlinePipeline:
-    """Runs steps in order."""
-
     def __init__(
         self, configs: list[WorkerConfig], num_blocks: int, fault: Fault | None = None
     ) -> None:
-        """One configuration a stage."""
         execution = configs[0].execution
         device = torch.device(configs[0].local_device)
         shape = (execution.max_depth, execution.max_step_tokens, execution.model.hidden_size)
@@ -179,7 +170,6 @@ class InlinePipeline:
         self._catch_up(message.step - 1)
 
     def result(self, step: int) -> Result:
-        """The result of a step that was launched."""
         self._catch_up(step)
         return self._results[-1].kept.pop(step)
 

@@ -86,8 +86,6 @@ class DecoderRunner:
 
 
 class EncoderRunner:
-    """Stages of an encoder in this process."""
-
     def __init__(
         self, stages: EncoderStages, mutate: Callable[[EncodeStep], EncodeStep] | None = None
     ) -> None:

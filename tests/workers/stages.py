@@ -74,8 +74,6 @@ class _AllStages(ABC, Generic[RunnerT]):
 
 
 class Stages(_AllStages[DecodeRunner]):
-    """The stages of a decoder."""
-
     def _runner(self, config: WorkerConfig, backends: list[AttentionBackend]) -> DecodeRunner:
         return DecodeRunner(config, load_share(config), backends, NUM_BLOCKS)
 
@@ -101,14 +99,16 @@ class Stages(_AllStages[DecodeRunner]):
 
 
 class EncoderStages(_AllStages[EncodeRunner]):
-    """The stages of an encoder."""
-
     def _runner(self, config: WorkerConfig, backends: list[AttentionBackend]) -> EncodeRunner:
         return EncodeRunner(config, load_share(config), backends)
 
     def run(self, message: EncodeStep) -> StepOutput:
-        """The last stage's results."""
         return self._compute(message)[2]
+
+    def compute(self, message: EncodeStep) -> tuple[torch.Tensor, StepOutput]:
+        """Every token's final state [T, hidden_size], and the last stage's results."""
+        step, hidden, output = self._compute(message)
+        return hidden[: step.num_tokens], output
 
 
 def sampled_tokens(output: GenerateOutput) -> np.ndarray:

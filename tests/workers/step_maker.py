@@ -114,7 +114,6 @@ class StepMaker:
 
 
 def encoder_step(texts: list[list[int]], token_types: list[list[int]] | None = None) -> EncodeStep:
-    """One step of whole texts."""
     types = bytes(kind for text in token_types for kind in text) if token_types else b""
     return EncodeStep(
         step=0,

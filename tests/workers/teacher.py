@@ -42,7 +42,6 @@ class Reference:
     logprobs: np.ndarray
 
     def gap(self, index: int) -> float:
-        """From the best to the second-best token at a position."""
         second, first = np.partition(self.logprobs[index], -2)[-2:]
         return float(first - second)
 
@@ -121,24 +120,15 @@ class Comparison:
 
     @property
     def positions(self) -> int:
-        """All that there were to compare."""
         return sum(len(reference.tokens) for reference in self.expected)
 
     def __str__(self) -> str:
-        """One line: how many tokens agree, how far log-probabilities are apart, where it began."""
-        equal = self.compared - len(self.divergences)
-        texts = len(self.expected) - len({prompt for prompt, _, _ in self.divergences})
-        line = (
-            f"{equal} of {self.compared} tokens and {texts} of {len(self.expected)} texts equal, "
-            f"log-probabilities within {self.worst:.1e}"
-        )
-        if not self.divergences:
-            return line
-        prompt, index, gap = min(self.divergences, key=lambda one: one[1])
-        largest = max(gap for _, _, gap in self.divergences)
+        """One line: how many tokens agree, how far log-probabilities are apart, the worst gap."""
+        largest = max(self.divergences, key=lambda one: one[2], default=None)
         return (
-            f"{line}; first divergence at token {index} of prompt {prompt}, where the reference's "
-            f"gap is {gap:.1e}; largest gap of one {largest:.1e}"
+            f"{self.compared - len(self.divergences)} of {self.compared} tokens equal, "
+            f"log-probabilities within {self.worst:.1e}; prompt, token and gap of the divergence "
+            f"with the largest: {largest}"
         )
 
     def check(self) -> None:

@@ -108,7 +108,6 @@ class WorkerGroup:
         return message
 
     def beat(self) -> WorkerBeat:
-        """The next heartbeat."""
         while not isinstance(message := self._next(), WorkerBeat):
             pass
         return message
@@ -135,7 +134,6 @@ class WorkerGroup:
         self.processes[stage].wait()
 
     def log(self, stage: int) -> list[str]:
-        """The lines that a stage has logged."""
         return self._file(stage, "log").read_text().splitlines()
 
     def _file(self, stage: int, kind: str) -> Path:

@@ -1,10 +1,11 @@
 """Selects the attention backends of a model on a device, one a kind of layer."""
 
 import logging
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
+from pkgutil import resolve_name
 from textwrap import shorten
 
 import numpy as np
@@ -16,11 +17,9 @@ from workers.attention.base import (
     AttentionNeeds,
     Capabilities,
     LayerCache,
-    imported,
 )
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.messages import EncodeStep
-from workers.contract.model_config import AttentionKind
 from workers.device.timing import queued_milliseconds
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -42,10 +41,6 @@ class AttentionBackendError(ValueError):
     """No backend, or not the one asked for, can serve the model. The message names what can."""
 
 
-class ProbeError(Exception):
-    """A backend does not load, compile or run here, or returns values that are not finite."""
-
-
 Probed = tuple[AttentionBackend, dict[str, float]]
 """A backend that works, and its milliseconds for one layer of each kind of step."""
 
@@ -59,18 +54,18 @@ def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
     """Select the backend called `name`, or for "auto" the fastest one that meets `needs`.
 
     On CUDA every candidate first runs a few probe steps of the model's shape, which compiles its
-    kernels. One that fails is skipped with a warning. Raises AttentionBackendError if none is left:
-    for a backend requested by name, its own failure.
+    kernels. One that fails is skipped with a warning. Raises AttentionBackendError if none is left.
     """
     kind = needs.device.partition(":")[0]
     names = _AUTO.get(kind, ()) if name == "auto" else (name,)
     candidates = [(known, each) for known in names for each in implementations(known)]
-    fitting = [each for each in candidates if not unmet_need(each[1].capabilities, needs)]
+    unmet = [unmet_need(each.capabilities, needs) for _, each in candidates]
+    fitting = [each for each, why in zip(candidates, unmet, strict=True) if not why]
     if not fitting:
-        why = "" if name == "auto" else f" ({_unmet_needs(name, needs)})"
+        reasons = [f"{each.label}: {why}" for (_, each), why in zip(candidates, unmet, strict=True)]
         raise AttentionBackendError(
             f"attention backend {name!r} cannot do {_described(needs)} on {needs.device!r} in "
-            f"{needs.dtype}{why}; {_alternatives(needs)}"
+            f"{needs.dtype}: {'; '.join([*reasons, _alternatives(needs)])}"
         )
     if kind != "cuda":
         return fitting[0][1](needs)
@@ -81,14 +76,13 @@ def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
 
 def implementations(name: str) -> list[type[AttentionBackend]]:
     """The backends called `name`, best first, imported now."""
-    return [imported(*path.split(":")) for path in _BACKENDS[name]]
+    return [resolve_name(path) for path in _BACKENDS[name]]
 
 
 def _fastest(
     name: str, fitting: Sequence[tuple[str, type[AttentionBackend]]], needs: AttentionNeeds
 ) -> AttentionBackend:
-    """The fastest of the `fitting` in the probe, each name by its first implementation that
-    works."""
+    """The fastest of the `fitting`, each name by its first implementation that works."""
     probe = Probe(needs)
     passed: dict[str, Probed] = {}
     failures: list[str] = []
@@ -97,28 +91,19 @@ def _fastest(
             continue
         try:
             passed[known] = probe.run(implementation)
-        except ProbeError as error:
-            label = implementation.label
-            failures.append(f"{label}: {error}")
-            _logger.warning("attention backend %s fails, passed over: %s", label, error)
+        except Exception as error:
+            reason = shorten(f"{type(error).__name__}: {error}", _MAX_REASON)
+            failures.append(f"{implementation.label} fails: {reason}")
+            _logger.warning("attention backend %s", failures[-1])
     if not passed:
-        tried = {known for known, _ in fitting}
         raise AttentionBackendError(
             f"attention backend {name!r} fails on {needs.device!r} ({'; '.join(failures)}); "
-            f"{_alternatives(needs, tried)}"
+            f"{_alternatives(needs, {known for known, _ in fitting})}"
         )
     best = min(passed, key=lambda known: sum(passed[known][1].values()))
     kind = _described(needs)
     _logger.info("attention backend %s for %s; measured %s", best, kind, _table(passed))
     return passed[best][0]
-
-
-def _unmet_needs(name: str, needs: AttentionNeeds) -> str:
-    """Why no implementation of a name fits, one by one if the reasons differ."""
-    reasons = {each.label: unmet_need(each.capabilities, needs) for each in implementations(name)}
-    if len(set(reasons.values())) == 1:
-        return next(iter(reasons.values()))
-    return "; ".join(f"{label}: {reason}" for label, reason in reasons.items())
 
 
 def _alternatives(needs: AttentionNeeds, tried: Set[str] = frozenset()) -> str:
@@ -133,15 +118,11 @@ def _alternatives(needs: AttentionNeeds, tried: Set[str] = frozenset()) -> str:
 
 
 def _described(needs: AttentionNeeds) -> str:
-    kind = needs.kind
-    features = [
-        "" if kind.window is None else f"a window of {kind.window}",
-        "" if kind.softcap is None else "a softcap",
-        "" if kind.position_bias is None else "a position bias",
-    ]
-    text = f"{'causal paged' if needs.paged else 'bidirectional'} attention"
-    present = " and ".join(feature for feature in features if feature)
-    return f"{text} with {present}" if present else text
+    features = ("window", "softcap", "position_bias")
+    present = [name for name in features if getattr(needs.kind, name) is not None]
+    return " with ".join(
+        [f"{'causal paged' if needs.paged else 'bidirectional'} attention", *present]
+    )
 
 
 def _table(passed: dict[str, Probed]) -> str:
@@ -152,65 +133,35 @@ def _table(passed: dict[str, Probed]) -> str:
     )
 
 
-def unmet_need(capabilities: Capabilities, needs: AttentionNeeds) -> str:
-    """The first need that is not met, as text, or "" if all are met.
-
-    A missing package is an unmet need. The GPU is queried last, if all else fits.
-    """
-    device = needs.device.partition(":")[0]
-    if needs.paged and not capabilities.causal_paged:
-        return "no causal attention over a paged cache"
-    if not needs.paged and not capabilities.bidirectional:
-        return "no bidirectional attention"
-    if missing := _unmet_kind(capabilities, needs.kind):
-        return missing
-    if device not in capabilities.devices:
-        return f"not for device {device!r}"
-    if needs.dtype not in capabilities.dtypes:
-        return f"not for {needs.dtype}"
-    if capabilities.head_dims is not None and needs.head_dim not in capabilities.head_dims:
-        return f"head size {needs.head_dim} is not {_one_of(capabilities.head_dims)}"
-    if needs.paged and needs.block_size % capabilities.page_multiple:
-        return f"block size {needs.block_size} is no multiple of {capabilities.page_multiple}"
-    package = capabilities.requires
-    if package and not _installed(package.name):
-        return f"package {package.name} is not installed ({package.source})"
-    return _unmet_compute(capabilities.compute_majors, needs.device)
+def unmet_need(able: Capabilities, needs: AttentionNeeds) -> str:
+    """The first need that is not met, as text, or "" if all are met."""
+    return next((why for why, met in _needs_met(able, needs) if not met), "")
 
 
-def _unmet_kind(capabilities: Capabilities, kind: AttentionKind) -> str:
-    windows = capabilities.causal_windows if kind.causal else capabilities.bidirectional_windows
-    if kind.window is not None and not windows:
-        return "no windows"
-    if kind.softcap is not None and not capabilities.softcap:
-        return "no softcap"
-    if kind.position_bias is not None and not capabilities.position_bias:
-        return "no position bias"
-    return ""
-
-
-def _one_of(allowed: Sequence[int]) -> str:
-    if isinstance(allowed, range):
-        return f"a multiple of {allowed.step} up to {allowed[-1]}"
-    return f"one of {', '.join(map(str, allowed))}"
-
-
-def _installed(name: str) -> bool:
-    try:
-        distribution(name)
-    except PackageNotFoundError:
-        return False
-    return True
-
-
-def _unmet_compute(majors: tuple[int, ...] | None, device: str) -> str:
-    if majors is None:
-        return ""
-    major, minor = torch.cuda.get_device_capability(device)
-    if major in majors:
-        return ""
-    known = ", ".join(f"{number}.x" for number in majors)
-    return f"the GPU's compute capability {major}.{minor} is none of {known}"
+def _needs_met(able: Capabilities, needs: AttentionNeeds) -> Iterator[tuple[str, bool]]:
+    """Each need, as the text of its lack, and whether it is met. The GPU is queried last."""
+    kind, device = needs.kind, needs.device.partition(":")[0]
+    windows = able.causal_windows if kind.causal else able.bidirectional_windows
+    yield "no causal attention over a paged cache", able.causal_paged or not needs.paged
+    yield "no bidirectional attention", able.bidirectional or needs.paged
+    yield "no windows", windows or kind.window is None
+    yield "no softcap", able.softcap or kind.softcap is None
+    yield "no position bias", able.position_bias or kind.position_bias is None
+    yield f"not for device {device!r}", device in able.devices
+    yield f"not for {needs.dtype}", needs.dtype in able.dtypes
+    size, sizes = needs.head_dim, able.head_dims
+    yield f"head size {size} is not supported", sizes is None or size in sizes
+    pages = f"block size {needs.block_size} is no multiple of {able.page_multiple}"
+    yield pages, not (needs.paged and needs.block_size % able.page_multiple)
+    if able.requires:
+        package, source = able.requires
+        installed = any(distributions(name=package))
+        yield f"package {package} is not installed ({source})", installed
+    if able.compute_majors:
+        major, minor = torch.cuda.get_device_capability(needs.device)
+        known = ", ".join(f"{number}.x" for number in able.compute_majors)
+        why = f"the GPU's compute capability {major}.{minor} is none of {known}"
+        yield why, major in able.compute_majors
 
 
 _PAGED: dict[str, list[tuple[int, int]]] = {
@@ -222,8 +173,7 @@ _PAGED: dict[str, list[tuple[int, int]]] = {
 flash-attn-4 compiles another variant, for seconds: here, and not during a request."""
 
 _GROUPED = [*[(1023, 1)] * 64, *[(1023, 4)] * 16]
-"""Rows that share prefixes, the first 64 one and the others one. They run, to be compiled, but are
-not timed: few steps are like that."""
+"""Rows that share prefixes, the first 64 one and the others one: compiled, but not timed."""
 
 _BIDIRECTIONAL: dict[str, list[tuple[int, int]]] = {
     "long texts": [(0, 512)] * 8,
@@ -248,23 +198,17 @@ class Probe:
 
     @torch.inference_mode()
     def run(self, implementation: type[AttentionBackend]) -> Probed:
-        """Build the backend, run every step once, then time it. CUDA only. Raises ProbeError for
-        any failure."""
+        """Build the backend, run every step once, then time it. CUDA only. Raises what goes wrong,
+        and ArithmeticError for values that are not finite."""
         times: dict[str, float] = {}
-        try:
-            backend = implementation(self._needs)
-            for kind, step in self.steps.items():
-                attend = self.attend(backend, step)
-                if not bool(attend().isfinite().all()):
-                    raise ProbeError(f"{kind}: not finite")
-                times[kind] = queued_milliseconds(attend, self._device)
-            if self._needs.paged and backend.capabilities.prefix_groups:
-                self.attend(backend, self._grouped_step())()
-        except ProbeError:
-            raise
-        except Exception as error:
-            line = shorten(str(error), _MAX_REASON)
-            raise ProbeError(f"{type(error).__name__}: {line}") from error
+        backend = implementation(self._needs)
+        for kind, step in self.steps.items():
+            attend = self.attend(backend, step)
+            if not bool(attend().isfinite().all()):
+                raise ArithmeticError(f"{kind}: not finite")
+            times[kind] = queued_milliseconds(attend, self._device)
+        if self._needs.paged and backend.capabilities.prefix_groups:
+            self.attend(backend, self._grouped_step())()
         return backend, times
 
     def attend(
@@ -306,12 +250,10 @@ class Probe:
 
     def _grouped_step(self) -> PagedStep:
         """A step of `_GROUPED`, whose groups share their first rows' blocks."""
-        size = self._needs.block_size
-        prefix = 1023 // size * size
-        groups = [(0, 64, prefix), (64, 16, prefix)]
+        prefix = 1023 // self._needs.block_size * self._needs.block_size
         step = self._step(_GROUPED)
         assert isinstance(step, PagedStep), "of a decoder"
-        return replace(step, groups=np.array(groups, np.int32))
+        return replace(step, groups=np.array([(0, 64, prefix), (64, 16, prefix)], np.int32))
 
     def _slot_table(self, rows: StepRows) -> SlotTable:
         count, size = len(rows.slots), self._needs.block_size

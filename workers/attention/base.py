@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -15,29 +14,21 @@ from workers.step.paged_step import PagedStep
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
-    """A distribution that a backend needs, and how to install it."""
-
-    name: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class Capabilities:
     """Abilities of a backend, checked against a model's needs at start. All scale scores.
 
-    causal_windows, bidirectional_windows, softcap  as in `AttentionKind`
-    position_bias      likewise, in bidirectional attention
+    causal_windows, bidirectional_windows, softcap, position_bias  as in `AttentionKind`
     head_dims          sizes of attention heads; None for any
     compute_majors     first numbers of CUDA compute capabilities; None for any
     page_multiple      divides the block sizes that the backend can read
-    graph_safe         a CUDA graph of planning and attending decode rows is right for any lengths.
-                       For one number of rows the same kernels run on the same grids. They read
-                       lengths on the device only, allocate through torch and never synchronise.
-    chunks_graph_safe  so is one of steps with chunks, for given numbers of tokens, decode rows and
-                       chunks, and given maximum lengths. Only tokens of the rows are written, and
-                       not that of a decode row whose context is empty.
+    graph_safe         a CUDA graph of planning and attending decode rows is right for any lengths:
+                       the same kernels run on the same grids, read lengths on the device only,
+                       allocate through torch and never synchronise.
+    chunks_graph_safe  likewise for steps with chunks, for given numbers of tokens, decode rows and
+                       chunks, and maximum lengths. Nothing is written for a decode row without
+                       context.
     prefix_groups      prefixes that rows share are attended once, where that pays
+    requires           a distribution, and how to install it
     """
 
     causal_paged: bool
@@ -54,7 +45,7 @@ class Capabilities:
     chunks_graph_safe: bool = False
     prefix_groups: bool = False
     compute_majors: tuple[int, ...] | None = None
-    requires: Package | None = None
+    requires: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,7 @@ class AttentionNeeds:
 
     @property
     def paged(self) -> bool:
-        """Whether keys and values are in a paged cache: those of causal attention are."""
+        """Whether keys and values are in a paged cache."""
         return self.kind.causal
 
 
@@ -100,14 +91,12 @@ class QKV(NamedTuple):
 
 
 class AttentionBackend(ABC):
-    """Attention of one kind of layers over a step's rows, planned once a step.
+    """Attention of one kind of layers over a step's rows without padding, planned once a step.
 
-    Queries, keys and values come without padding. `AttentionNeeds.kind` says what is computed.
     Paged methods need the capability `causal_paged`, packed ones `bidirectional`.
 
     label         what messages call it
-    prefix_tiler  divides the shared prefixes of a captured step. Only graph-safe backends with
-                  `prefix_groups` have one, for layers without windows.
+    prefix_tiler  divides the shared prefixes of a captured step; for layers without windows
     """
 
     label: str
@@ -115,15 +104,15 @@ class AttentionBackend(ABC):
     prefix_tiler: PrefixTiler | None = None
 
     def __init__(self, needs: AttentionNeeds) -> None:
-        """Raises whatever a broken build of a library raises on import."""
+        """Raises whatever a missing or broken build of a library raises on import."""
         self._needs, self._kind = needs, needs.kind
 
     @abstractmethod
     def plan_paged(self, step: PagedStep) -> Any:
-        """Compute what the layers share in this step, once and without synchronising."""
+        """Compute what the layers share in this step, without synchronising."""
 
     def write_kv(self, qkv: QKV, cache: LayerCache, kv_indices: torch.Tensor) -> None:
-        """Write this step's keys and values to `kv_indices` int64[T], before any row reads."""
+        """Write this step's keys and values to `kv_indices` int64[T]."""
         cache.keys.flatten(0, 1).index_copy_(0, kv_indices, qkv.keys)
         cache.values.flatten(0, 1).index_copy_(0, kv_indices, qkv.values)
 
@@ -131,29 +120,17 @@ class AttentionBackend(ABC):
     def attend_paged(
         self, qkv: QKV, cache: LayerCache, plan: Any, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Attend causally over written keys and values.
+        """Attend causally from each row's queries, the last tokens of its context, to all of it.
 
-        Row r's queries are the last `query_lens[r]` tokens of its context of `contexts[r]` tokens.
         Returns [T, num_heads, head_dim]: `out` if given, to graph-safe backends only.
         """
 
     @abstractmethod
     def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> Any:
-        """Like `plan_paged`.
-
-        `position_bias` [num_heads, 2 * L - 1] is contiguous, and no row is longer than L tokens. It
-        has at L - 1 + k - q what is added to the score of query q and key k.
+        """Like `plan_paged`. `position_bias` [num_heads, 2 * L - 1], contiguous, has at
+        L - 1 + k - q what is added to the score of query q and key k. No row is longer than L.
         """
 
     @abstractmethod
     def attend_packed(self, qkv: QKV, plan: Any) -> torch.Tensor:
         """Attend from each token to all of its row. Returns [T, num_heads, head_dim]."""
-
-
-def imported(module: str, name: str) -> Any:
-    """The function or class `name` of `module`, which is imported now.
-
-    Raises ImportError or AttributeError for an unexpected package, and whatever a broken build
-    raises on import.
-    """
-    return getattr(import_module(module), name)

@@ -1,7 +1,5 @@
 """The paged key-value cache of one stage."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 
@@ -20,8 +18,8 @@ class KVCache:
     """Keys and values of a stage's layers, each [num_blocks + 1, block_size, kv_heads, head_dim],
     in one tensor.
 
-    A block id addresses the same block in every layer. Padding rows write to block `num_blocks`,
-    which no request has. Memory that is read before it is written holds 0, not NaN.
+    Padding rows write to block `num_blocks`, which no request has. Memory that is read before it is
+    written holds 0, not NaN.
     """
 
     def __init__(
@@ -34,8 +32,7 @@ class KVCache:
         device: torch.device,
     ) -> None:
         self.num_blocks = num_blocks
-        block = (block_size, config.num_kv_heads, config.head_dim)
-        shape = (num_layers, 2, num_blocks + 1, *block)
+        shape = (num_layers, 2, num_blocks + 1, block_size, config.num_kv_heads, config.head_dim)
         self._cached = torch.zeros(shape, dtype=dtype, device=device)
         self.layers = [LayerCache(*layer) for layer in self._cached]
 
@@ -46,26 +43,20 @@ class KVCache:
             # Imported here, because a machine without a GPU may have no Triton.
             from workers.kernels.attention.kv_cache import copy_blocks  # noqa: PLC0415
 
-            for independent in _independent(pairs):
-                copy_blocks(self._cached, *to_device([independent], self._cached.device))
+            for launch in _launches(pairs):
+                copy_blocks(self._cached, *to_device([launch], self._cached.device))
             return
         for source, target in pairs.tolist():
             self._cached[:, :, target] = self._cached[:, :, source]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all layers, including the block for padding."""
         return self._cached.nbytes
 
 
-def _independent(pairs: IntArray) -> Iterator[IntArray]:
-    """`pairs` int32[N, 2] (from, to) in runs within which any order gives the same. A block freed
+def _launches(pairs: IntArray) -> list[IntArray]:
+    """`pairs` int32[N, 2] (from, to) together, or one by one if their order matters. A block freed
     and taken again within a step may be copied from and then to."""
-    first, sources, targets = 0, set[int](), set[int]()
-    for index, (source, target) in enumerate(pairs.tolist()):
-        if source in targets or target in targets or target in sources:
-            yield pairs[first:index]
-            first, sources, targets = index, set[int](), set[int]()
-        sources.add(source)
-        targets.add(target)
-    yield pairs[first:]
+    sources, targets = map(set, pairs.T.tolist())
+    together = len(targets) == len(pairs) and sources.isdisjoint(targets)
+    return [pairs] if together else [*pairs[:, None]]

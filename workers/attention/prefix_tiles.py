@@ -66,8 +66,8 @@ class PrefixTiler:
         if (saved * counted)[paying].sum() <= PREFIX_MIN_SAVED:
             return None
         chosen = np.stack([rows, counts, prefixes, firsts, tokens, tiles])[:, paying]
-        most = most_parts or self.most_parts(int(starts[-1]))
-        return self._tables(chosen, len(query_lens), most)
+        most_parts = most_parts or self.most_parts(int(starts[-1]))
+        return self._tables(chosen, len(query_lens), most_parts)
 
     def most_tiles(self, rows: int) -> int:
         """The most entries of a table for `rows` rows of one token."""
@@ -111,8 +111,7 @@ class PrefixTiler:
         return PrefixTables(table, starts, own_parts)
 
     def _parts(self, prefixes: IntArray, tiles: IntArray, most: int) -> IntArray:
-        """int32[G]: parts of about equal length in all groups. They fill the GPU, and none is
-        short."""
+        """int32[G]: parts of about equal length in all groups, which fill the GPU."""
         total = int((prefixes.astype(np.int64) * tiles).sum())
         length = max(-(-total // self._aim), PREFIX_MIN_PART, self.block_size)
         parts = np.minimum(-(-prefixes // length), prefixes // self.block_size)

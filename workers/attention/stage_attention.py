@@ -15,17 +15,11 @@ from workers.step.packed_step import PackedStep
 from workers.step.paged_step import LastTokens, PagedStep
 
 
-class KindAttention(NamedTuple):
-    """Parts that layers of one kind share: a backend, and a rotary embedding if there is one."""
+class LayerAttention(NamedTuple):
+    """A layer's parts. Layers of one kind share the backend and any rotary embedding."""
 
     backend: AttentionBackend
     rotary: RotaryEmbedding | None
-
-
-class LayerAttention(NamedTuple):
-    """A layer's own parts: the number of its kind, and norms if the model has them."""
-
-    kind: int
     qk_norm: QKNorm | None
 
 
@@ -34,13 +28,11 @@ class StageAttention:
     """Attention of a stage's layers, for any step.
 
     head_counts    the numbers of query and of KV heads
-    kinds          of the model's layers
     caches         one a layer; none for an encoder
     position_bias  [H, 2 * L - 1] (see `AttentionBackend.plan_packed`); None for most encoders
     """
 
     head_counts: tuple[int, int]
-    kinds: Sequence[KindAttention]
     layers: Sequence[LayerAttention]
     caches: Sequence[LayerCache]
     position_bias: torch.Tensor | None = None
@@ -50,8 +42,8 @@ class StageAttention:
         step: PagedStep | PackedStep,
         last_tokens: Callable[[], LastTokens | None] = lambda: None,
     ) -> "StepAttention":
-        """Attention over the rows of a step. The last layer of a paged one calls `last_tokens`. If
-        it returns tokens, only these attend there."""
+        """Attention over the rows of a step. The last layer of a paged one calls `last_tokens`, and
+        only the tokens that it returns attend there."""
         return StepAttention(self, step, last_tokens)
 
     def split_qkv(self, qkv: torch.Tensor) -> QKV:
@@ -61,26 +53,25 @@ class StageAttention:
 
     @property
     def graph_safe(self) -> bool:
-        """Whether decode steps of all kinds can be captured (see `Capabilities`)."""
-        return all(kind.backend.capabilities.graph_safe for kind in self.kinds)
+        """Whether decode steps can be captured (see `Capabilities`)."""
+        return all(layer.backend.capabilities.graph_safe for layer in self.layers)
 
     @property
     def chunks_graph_safe(self) -> bool:
         """Likewise for steps with prompts."""
-        return all(kind.backend.capabilities.chunks_graph_safe for kind in self.kinds)
+        return all(layer.backend.capabilities.chunks_graph_safe for layer in self.layers)
 
     @property
     def prefix_tiler(self) -> PrefixTiler | None:
-        """How backends that attend shared prefixes once divide them, the same for all kinds."""
-        tilers = (kind.backend.prefix_tiler for kind in self.kinds)
+        """How backends that attend shared prefixes once divide them, all in the same way."""
+        tilers = (layer.backend.prefix_tiler for layer in self.layers)
         return next((tiler for tiler in tilers if tiler is not None), None)
 
 
 class StepAttention:
-    """Attention of one step. The backend never sees padding.
+    """Attention of one step, of which the backend never sees padding.
 
-    In a paged step a token attends to its row's context in the layer's cache. In a packed one it
-    attends to all of its text, or to the layer's window.
+    A token attends to its row's context in the layer's cache, in a packed step to all of its text.
     """
 
     def __init__(
@@ -91,28 +82,27 @@ class StepAttention:
     ) -> None:
         self._stage, self._step, self._last_tokens = stage, step, last_tokens
         self._total = step.num_tokens
-        self._rotations: dict[int, Rotation] = {}
-        self._plans: dict[int, Any] = {}
+        self._rotations: dict[RotaryEmbedding, Rotation] = {}
+        self._plans: dict[AttentionBackend, Any] = {}
 
     def rotate_and_cache(
         self, layer: int, qkv: torch.Tensor, out: torch.Tensor | None = None
     ) -> QKV:
         """Normalise and rotate the queries and keys of `qkv` [T', H + 2 Hkv, D], and cache.
 
-        Each of these is done if the layer has norms, a rotary embedding, a cache. `qkv` may be
-        overwritten. On CUDA the result is in `out`, of the same shape, if given.
+        Each if the layer has the parts for it. `qkv` may be overwritten. On CUDA the result is in
+        `out`, of the same shape, if given.
         """
         stage, step = self._stage, self._step
-        kind, norm = stage.layers[layer]
-        backend, rotary = stage.kinds[kind]
+        backend, rotary, norm = stage.layers[layer]
         if qkv.is_cuda and rotary is not None:
             # Imported here, because a machine without a GPU may have no Triton.
-            from workers.kernels.attention.kv_cache import KVTarget, rotate_and_cache  # noqa: PLC0415
+            from workers.kernels.attention.kv_cache import rotate_and_cache  # noqa: PLC0415
 
             target = None
             if isinstance(step, PagedStep):
                 cache = stage.caches[layer]
-                target = KVTarget(step.kv_indices, cache.keys, cache.values)
+                target = step.kv_indices, cache.keys, cache.values
             out = qkv if out is None else out
             heads = stage.head_counts[0]
             rotate_and_cache(qkv, rotary.table, step.positions, heads, out, target, norm)
@@ -126,8 +116,8 @@ class StepAttention:
     def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
         """The attention output of all tokens, [T', H, D], zero for padding. `qkv` are rotated. If
         given, `out` [T, H, D] receives it and is returned; only for graph-safe backends."""
-        kind, own = self._stage.layers[layer].kind, qkv.first(self._total)
-        backend, plan = self._stage.kinds[kind].backend, self._plan(kind)
+        backend, own = self._stage.layers[layer].backend, qkv.first(self._total)
+        plan = self._plan(backend)
         if isinstance(self._step, PagedStep):
             attended = backend.attend_paged(own, self._stage.caches[layer], plan, out)
         else:
@@ -145,26 +135,25 @@ class StepAttention:
         hidden, own = hidden.index_select(0, last.indices), qkv.at(last.indices)
         if not (count := last.rows.num_tokens):
             return hidden, own.queries
-        backend = self._stage.kinds[self._stage.layers[layer].kind].backend
+        backend = self._stage.layers[layer].backend
         plan, cache = backend.plan_paged(last.rows), self._stage.caches[layer]
         attended = backend.attend_paged(own.first(count), cache, plan)
         return hidden, _lengthened(attended, len(own.queries))
 
-    def _plan(self, kind: int) -> Any:
-        """The step's plan for layers of a kind, made when the first of them needs it."""
-        if kind not in self._plans:
-            backend, step = self._stage.kinds[kind].backend, self._step
-            self._plans[kind] = (
+    def _plan(self, backend: AttentionBackend) -> Any:
+        """The backend's plan of the step, made when its first layer needs it."""
+        if backend not in self._plans:
+            step = self._step
+            self._plans[backend] = (
                 backend.plan_paged(step)
                 if isinstance(step, PagedStep)
                 else backend.plan_packed(step, self._stage.position_bias)
             )
-        return self._plans[kind]
+        return self._plans[backend]
 
     def _rotated(self, layer: int, qkv: torch.Tensor) -> QKV:
         """Without fused kernels."""
-        kind, norm = self._stage.layers[layer]
-        rotary = self._stage.kinds[kind].rotary
+        _, rotary, norm = self._stage.layers[layer]
         split = self._stage.split_qkv(qkv)
         if norm is not None:
             # Each attention head is normalised by itself.
@@ -175,9 +164,9 @@ class StepAttention:
         else:
             heads = qkv[:, : sum(self._stage.head_counts)]
         if rotary is not None:
-            if kind not in self._rotations:
-                self._rotations[kind] = rotary(self._step.positions)
-            heads = rotate(heads, self._rotations[kind])
+            if rotary not in self._rotations:
+                self._rotations[rotary] = rotary(self._step.positions)
+            heads = rotate(heads, self._rotations[rotary])
         num_heads = self._stage.head_counts[0]
         return QKV(heads[:, :num_heads], heads[:, num_heads:], split.values)
 

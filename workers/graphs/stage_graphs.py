@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import torch
 
-from workers.attention.backends.triton import has_skewed_context
+from workers.attention.backends.triton import min_splits
 from workers.attention.prefix_tiles import PrefixTiler
 from workers.attention.stage_attention import StageAttention
 from workers.device.timing import least_milliseconds
@@ -220,7 +220,7 @@ class StageGraphs:
         is_decode = len(rows.slots) == rows.total
         if is_decode and (grouped := self._grouped(rows)):
             return grouped
-        if is_decode and not has_skewed_context(rows.contexts):
+        if is_decode and min_splits(rows.contexts) == 1:
             return _smallest(self.decode, rows)
         return _smallest(self.mixed, rows) or _smallest(self.piecewise, rows)
 
@@ -234,7 +234,7 @@ class StageGraphs:
         if graph is None or graph.inputs.prefixes is None:
             return None
         tables = graph.inputs.prefixes.tables(rows)
-        if tables is None or has_skewed_context(rows.contexts - tables.starts):
+        if tables is None or min_splits(rows.contexts - tables.starts) > 1:
             return None
         return graph
 

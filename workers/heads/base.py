@@ -17,8 +17,8 @@ class HeadResult:
     fields: "Mapping[str, torch.Tensor | HeadResult]"
 
     def to_host(self) -> "HeadResult":
-        """Copy the result to the host, where it is complete once the current stream has come to it.
-        A copy that need not wait goes to pinned memory."""
+        """Copy the result to pinned memory, where it is complete once the current stream has come
+        to it."""
         fields = {
             name: value.to_host()
             if isinstance(value, HeadResult)

@@ -32,13 +32,13 @@ from workers.step.rows import IntArray, StepRows
 from workers.step.slot_table import SlotTable
 
 SCORED_AT_ONCE = 512
-"""Positions whose logits are held together: a long prompt times a vocabulary is gigabytes."""
+"""Positions whose logits are held together: all of a long prompt's are gigabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingInput:
-    """Sampling of the S rows of a step with a requested output, in slots `device_slots` int32[S].
-    `width` is the most alternatives that any of them reports, -1 for no log-probabilities."""
+    """Sampling of S rows of a step, in slots `device_slots` int32[S]. `width` is the most
+    alternatives that any of them reports, -1 for no log-probabilities."""
 
     device_slots: torch.Tensor
     rows: SamplingRows
@@ -47,8 +47,8 @@ class SamplingInput:
 
 @dataclass(frozen=True, slots=True)
 class ScoringInput:
-    """The N positions of a step whose next token is scored (int64[N] each, on the device). `width`
-    is the most alternatives that any row of the step reports beside a prompt token."""
+    """The N positions of a step whose next token is scored. int64[N] each, on the device; at most
+    `width` alternatives are reported."""
 
     positions: torch.Tensor
     targets: torch.Tensor
@@ -71,7 +71,7 @@ class RequestedOutputs(NamedTuple):
     scoring: ScoringInput | None = None
 
     def last_states(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The states of the last tokens, [S, D], from the final states as `forward` leaves them."""
+        """The states of the last tokens, [S, D], from the final states."""
         if self.last_token_indices is None:
             return hidden[: self.num_rows]
         return hidden.index_select(0, self.last_token_indices)
@@ -87,8 +87,8 @@ def requested_outputs(
 ) -> RequestedOutputs:
     """The outputs that a message requests, by the sampling parameters of its slots.
 
-    `rows` and `step` are the message's. Without a `table` nothing is sampled or scored.
-    `all_states`: the head gets the final states of all tokens anyway.
+    Without a `table` nothing is sampled or scored. `all_states`: the head gets the final states of
+    all tokens anyway.
     """
     device, scoring, sampling = step.slots.device, None, None
     if table is not None:
@@ -131,8 +131,7 @@ class GenerateHead:
     def __call__(
         self, requested: RequestedOutputs, hidden: torch.Tensor, mask: TokenMask | None = None
     ) -> HeadResult:
-        """Queue the work on a step's final hidden states, as `forward` leaves them. A step with
-        masked rows has a `mask`."""
+        """Queue the work on a step's final hidden states, with the `mask` of masked rows."""
         sampling, scoring = requested.sampling, requested.scoring
         fields: dict[str, torch.Tensor | HeadResult] = {}
         if scoring is not None:
@@ -162,10 +161,11 @@ class GenerateHead:
     def _score(self, scoring: ScoringInput, hidden: torch.Tensor) -> HeadResult:
         parts: list[TokenLogprobs] = []
         token_ranks: list[torch.Tensor] = []
-        for start in range(0, len(scoring.positions), SCORED_AT_ONCE):
-            part = slice(start, start + SCORED_AT_ONCE)
-            logits = self._logits(hidden[scoring.positions[part]])
-            targets = scoring.targets[part]
+        pieces = [
+            torch.split(each, SCORED_AT_ONCE) for each in (scoring.positions, scoring.targets)
+        ]
+        for positions, targets in zip(*pieces, strict=True):
+            logits = self._logits(hidden[positions])
             parts.append(log_probabilities(logits, targets, scoring.width))
             token_ranks.append(ranks(logits, targets))
         columns = TokenLogprobs(*map(torch.cat, zip(*parts, strict=True)))
@@ -180,9 +180,7 @@ def _reported(width: int, found: TokenLogprobs, **others: torch.Tensor) -> HeadR
 class LastTokenHead:
     """Vectors or scores of rows that end in a step, from the final state of their last tokens.
 
-    A vector is the state itself, or the result of the modules behind sentence-transformers'
-    Pooling. A classifier has a score for each label; a reranker's is the logit of one token, or the
-    difference of two tokens' logits.
+    A reranker's score is the logit of one token, or the difference of two tokens' logits.
     """
 
     def __init__(self, model: StageModel, task: Task) -> None:

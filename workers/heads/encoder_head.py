@@ -1,9 +1,7 @@
-"""The end of an encoder's last stage, by the task: vectors or scores of a step's rows.
+"""The end of an encoder's last stage, by the task: vectors or scores of a step's rows. The API
+process shortens and normalises vectors (`server/api/embeddings.py`)."""
 
-Vectors are pooled here. The API process shortens and normalises them (`server/api/embeddings.py`).
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -36,7 +34,7 @@ def encoder_head(config: ExecutionConfig, model: StageModel) -> EncoderHead:
 def _embed(
     model: StageModel, pooling: PoolingConfig, step: PackedStep, hidden: torch.Tensor
 ) -> HeadResult:
-    """One vector a row, and the states of the tokens that are requested, as before the pooling."""
+    """One vector a row, and the states of the tokens that are requested, before the pooling."""
     tensors = {"vectors": model.compute_logits(pool(hidden, step, pooling))}
     if step.state_indices is not None:
         tensors["states"] = hidden.index_select(0, step.state_indices).float()
@@ -46,9 +44,8 @@ def _embed(
 def _embed_sparse(
     model: StageModel, pooling: SpladeConfig, step: PackedStep, hidden: torch.Tensor
 ) -> HeadResult:
-    """One sparse vector a row, of the size of the vocabulary, from the logits of all its tokens."""
-    lens = step.query_lens.tolist()
-    vectors = sparse_vectors(hidden, lens, model.compute_logits, pooling)
+    """One sparse vector a row, from the logits of all its tokens."""
+    vectors = sparse_vectors(hidden, step.query_lens.tolist(), model.compute_logits, pooling)
     return HeadResult(EmbedSparseOutput, vectors._asdict())
 
 
@@ -57,7 +54,7 @@ def _classify(
 ) -> HeadResult:
     """One logit a label for each row, where a rerank score is made, from its pooled states."""
     if pooling == "cls":
-        states = first_tokens(hidden, step)
+        states = hidden[step.query_starts[:-1]]
     else:
         states = pool(hidden, step, PoolingConfig(modes=(pooling,))).to(hidden.dtype)
     return HeadResult(ClassifyOutput, {"logits": model.compute_logits(states).float()})
@@ -65,29 +62,30 @@ def _classify(
 
 # From token states to one vector a row: sentence-transformers' Pooling module.
 
-_Pool = Callable[[torch.Tensor, PackedStep], torch.Tensor]
-
 
 def pool(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
     """Pool `hidden` [T', D] -> float32[R, modes * D], not normalised. NaN stays in its row. Rows
     have more tokens than `step.unpooled_lens`."""
-    vectors = [_POOLS[mode](hidden, step) for mode in config.modes]
+    vectors = [_pool(hidden, step, mode) for mode in config.modes]
     return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=1)
 
 
-def first_tokens(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
-    """The states of every row's first token, [R, D]."""
-    return hidden[step.query_starts[:-1]]
-
-
-def _cls(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
-    if step.unpooled_lens is None:
-        return first_tokens(hidden, step).float()
-    return hidden[step.query_starts[:-1] + step.unpooled_lens].float()
-
-
-def _last(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
-    return hidden[step.query_starts[1:] - 1].float()
+def _pool(hidden: torch.Tensor, step: PackedStep, mode: PoolingMode) -> torch.Tensor:
+    match mode:
+        case "cls":
+            first = step.query_starts[:-1]
+            skipped = step.unpooled_lens
+            return hidden[first if skipped is None else first + skipped].float()
+        case "lasttoken":
+            return hidden[step.query_starts[1:] - 1].float()
+        case "max":
+            return _max(hidden, step)
+        case "mean":
+            return _sums(hidden, step) / _num_pooled(step)
+        case "mean_sqrt_len_tokens":
+            return _sums(hidden, step) / _num_pooled(step).sqrt()
+        case "weightedmean":
+            return _weighted_mean(hidden, step)
 
 
 def _max(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
@@ -95,14 +93,6 @@ def _max(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
     states = _without_prompts(hidden[: step.num_tokens].float(), step, rows, -torch.inf)
     lowest = states.new_full((len(step.query_lens), states.shape[1]), -torch.inf)
     return lowest.scatter_reduce_(0, rows[:, None].expand_as(states), states, "amax")
-
-
-def _mean(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
-    return _sums(hidden, step) / _num_pooled(step)
-
-
-def _mean_sqrt_len(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
-    return _sums(hidden, step) / _num_pooled(step).sqrt()
 
 
 def _weighted_mean(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
@@ -116,21 +106,11 @@ def _weighted_mean(hidden: torch.Tensor, step: PackedStep) -> torch.Tensor:
     return _sums(hidden, step, places) / weights
 
 
-_POOLS: Mapping[PoolingMode, _Pool] = {
-    "cls": _cls,
-    "max": _max,
-    "mean": _mean,
-    "mean_sqrt_len_tokens": _mean_sqrt_len,
-    "weightedmean": _weighted_mean,
-    "lasttoken": _last,
-}
-
-
 def _sums(
     hidden: torch.Tensor, step: PackedStep, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Each row's sum of its pooled tokens, float32[R, D], with `weights` float32[T]. Added token by
-    token, in order: a row's sum does not depend on its neighbours."""
+    """Each row's sum of its pooled tokens, float32[R, D], with `weights` float32[T], in order: it
+    does not depend on the row's neighbours."""
     states = hidden[: step.num_tokens].float()
     rows = _row_of_token(step.row_lens, step.num_tokens)
     if weights is not None:
@@ -170,8 +150,8 @@ TOKENS_AT_ONCE = 512
 
 
 class SparseVectors(NamedTuple):
-    """R sparse vectors, as in `EmbedSparseOutput`: counts int32[R], entries float32[E, 2]. float32
-    holds every integer up to 2**24, more than a vocabulary has."""
+    """R sparse vectors, as in `EmbedSparseOutput`: counts int32[R], entries float32[E, 2], which
+    hold every integer up to 2**24."""
 
     counts: torch.Tensor
     entries: torch.Tensor
@@ -185,18 +165,16 @@ def sparse_vectors(
 ) -> SparseVectors:
     """Pool rows of `lens` tokens, the first of the final states `hidden` [T', D].
 
-    `logits` maps [N, D] -> [N, V]. NaN stays in its row, as an entry. On CUDA the host waits: the
-    number of entries is known only once they are computed.
+    `logits` maps [N, D] -> [N, V]. NaN stays in its row, as an entry. On CUDA the host waits: it
+    has to know the number of entries.
     """
-    pooled: list[SparseVectors] = []
-    start = 0
-    for portion in _portions(lens):
-        states = hidden[start : start + sum(portion)]
-        pooled.append(_without_zeros(_pooled(states, portion, logits, config)))
-        start += sum(portion)
-    return SparseVectors(
-        torch.cat([own.counts for own in pooled]), torch.cat([own.entries for own in pooled])
-    )
+    portions = [*_portions(lens)]
+    states = torch.split(hidden[: sum(lens)], [*map(sum, portions)])
+    pooled = [
+        _without_zeros(_pooled(own, portion, logits, config))
+        for own, portion in zip(states, portions, strict=True)
+    ]
+    return SparseVectors(*map(torch.cat, zip(*pooled, strict=True)))
 
 
 def _portions(lens: Sequence[int]) -> Iterator[list[int]]:

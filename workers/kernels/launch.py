@@ -1,27 +1,9 @@
-"""Launch options of the kernels, and properties of the GPU."""
+"""The number by which launches are sized. To import it needs no Triton."""
 
 from functools import lru_cache
 from typing import Any, cast
 
 import torch
-
-
-def pdl(tensor: torch.Tensor) -> dict[str, bool]:
-    """Programmatic dependent launch (griddepcontrol, CUDA 12.3) where the GPU of `tensor` has it.
-
-    Returns arguments of a launch: the kernel's own flag and Triton's. Such a kernel starts while
-    the one before it in the stream still runs. Every program must call gdc_wait() before it touches
-    anything but constants such as weights. It may let the next kernel start before that, since the
-    wait of the next includes this kernel's.
-    """
-    if tensor.is_cuda and _is_hopper_or_later(tensor.device):
-        return {"PDL": True, "launch_pdl": True}
-    return {"PDL": False}
-
-
-@lru_cache
-def _is_hopper_or_later(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @lru_cache

@@ -25,11 +25,11 @@ class Rows:
 
 
 class Layer:
-    """A model or a part of one, with weights of its own or with parts that have them. A layer is
-    created with uninitialised weights, filled through `weights`, packed, then called."""
+    """A model or a part of one, created with uninitialised weights, filled through `weights`,
+    packed, then called."""
 
     def parts(self) -> "Iterator[Layer]":
-        """The layers that this one consists of: those among its attributes, alone or in lists."""
+        """The layers among the attributes, alone or in lists."""
         for value in vars(self).values():
             each = cast("list[Any]", value) if isinstance(value, list) else [value]
             yield from (part for part in each if isinstance(part, Layer))
@@ -55,7 +55,6 @@ class Chain(Layer):
         self._links = list(links)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """[N, features of the first] -> [N, features of the last]"""
         for link in self._links:
             rows = link(rows)
         return rows
@@ -70,7 +69,6 @@ class Placement:
 
     @classmethod
     def of(cls, worker: WorkerConfig) -> Self:
-        """As the configuration of a stage says."""
         dtype = TORCH_DTYPES[worker.execution.dtype]
         return cls(torch.device(worker.local_device), dtype)
 

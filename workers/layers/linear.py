@@ -1,7 +1,4 @@
-"""Layers with a matrix: lookup tables, and linear layers with their activations and gates.
-
-A linear layer's weight holds one or several layers of a checkpoint.
-"""
+"""Layers with a matrix: lookup tables, and linear layers with their activations and gates."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,19 +17,19 @@ MIN_CPU_ROWS = 4
 which rounds differently (with several threads perhaps up to 9 rows)."""
 
 _onednn: Any = torch.ops.mkldnn
-"""Products with a weight that is packed once, on the CPU.
+"""Products with a weight that is packed once, on the CPU: operators without a public name, which
+torch's own compiler emits for a frozen linear layer.
 
-These are the operators that torch's own compiler emits for a frozen linear layer; they have no
-public name. For 4 to 512 rows on an AMD EPYC with AVX-512 they take 0.4 of F.linear's time in
-float32 (MKL), 0.7 to 0.95 in bfloat16. A row's result is bitwise the same beside any other rows,
-with any number of threads.
+For 4 to 512 rows on an AMD EPYC with AVX-512 they take 0.4 of F.linear's time in float32 (MKL), 0.7
+to 0.95 in bfloat16. A row's result is bitwise the same beside any others, with any number of
+threads.
 """
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
 _gelu_tanh = partial(F.gelu, approximate="tanh")
 
-_ACTIVATIONS: dict[ActivationName, Activation] = {
+ACTIVATIONS: dict[ActivationName, Activation] = {
     "silu": F.silu,
     "relu": F.relu,
     "tanh": torch.tanh,
@@ -41,27 +38,11 @@ _ACTIVATIONS: dict[ActivationName, Activation] = {
     "gelu_pytorch_tanh": _gelu_tanh,
 }
 
-_FUSED: dict[Activation, FusedActivation] = {
+FUSED: dict[Activation, FusedActivation] = {
     F.silu: "silu",
     F.gelu: "gelu",
     _gelu_tanh: "gelu_tanh",
 }
-
-
-def activation(name: ActivationName) -> Activation:
-    """The function that a checkpoint's `hidden_act` calls `name`."""
-    return _ACTIVATIONS[name]
-
-
-def fused_activation(function: Activation) -> FusedActivation | None:
-    """The name of `function` in kernels, if they have it."""
-    return _FUSED.get(function)
-
-
-def gated(function: Activation, gate_up: torch.Tensor) -> torch.Tensor:
-    """f(gate) * up: [N, 2 F], the gate first, -> [N, F]."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return function(gate).mul_(up)
 
 
 def _can_pack(weight: torch.Tensor) -> bool:
@@ -76,8 +57,7 @@ def _can_pack(weight: torch.Tensor) -> bool:
 class Linear(Layer):
     """y = x W^T + b, with the checkpoint layers `members` (name -> output features) stacked in W.
 
-    A layer that stores its weight differently (quantised, sharded) replaces this one with the same
-    operations: create, `weights` and `pack` to load, call to apply.
+    A layer that stores its weight differently (quantised, sharded) has the same operations.
     """
 
     def __init__(
@@ -115,14 +95,13 @@ class Linear(Layer):
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Each member's rows of the weight and bias."""
-        tensors: dict[str, torch.Tensor] = {}
-        start = 0
-        for name, size in self._members.items():
-            tensors[f"{name}.weight"] = self._weight[start : start + size]
-            if self._bias is not None:
-                tensors[f"{name}.bias"] = self._bias[start : start + size]
-            start += size
-        return tensors
+        kinds = {"weight": self._weight} | ({} if self._bias is None else {"bias": self._bias})
+        sizes = [*self._members.values()]
+        return {
+            f"{name}.{kind}": part
+            for kind, whole in kinds.items()
+            for name, part in zip(self._members, torch.split(whole, sizes), strict=True)
+        }
 
     def pack(self) -> None:
         if _can_pack(self._weight):
@@ -165,12 +144,13 @@ class GatedLinear(Linear):
         (name -> output features)."""
         super().__init__(in_features, members, placement, bias=bias)
         self._function = function
-        self._fused: FusedActivation | None = fused_activation(function)
+        self._fused: FusedActivation | None = FUSED.get(function)
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
         """[N, in_features] -> [N, half of the output features], with `norm` applied first."""
         if self._product is None:
-            return gated(self._function, super().__call__(rows, norm))
+            gate, up = super().__call__(rows, norm).chunk(2, dim=-1)
+            return self._function(gate).mul_(up)
         if (product := self._skinny(rows, norm, gate=self._fused)) is not None:
             return product
         return self._product(rows if norm is None else norm(rows))
@@ -192,8 +172,6 @@ def pad_rows(rows: torch.Tensor) -> torch.Tensor:
 class Embedding(Layer):
     """Rows of a table by index, int64[N] -> [N, size], times `scale` as rounded to its dtype.
     `weight` is [count, size]. Index 0 is row `first`; the rows before it are never used."""
-
-    weight: torch.Tensor
 
     def __init__(
         self,

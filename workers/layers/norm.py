@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from workers.device.tuning import FUSED_NORM_MIN_ROWS
-from workers.kernels.linear.fused import FusedKernels, Norm
+from workers.kernels.linear.fused import Norm
 from workers.layers.layer import Layer, Placement
 
 
@@ -33,7 +33,7 @@ class RMSNorm(Layer):
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """`residual`, which may be overwritten, plus the normalised rows [N, size]."""
         if self._kernels is not None:
-            return self._kernels.add_rms_norm(residual, rows, *self.parameters)
+            return self._kernels.rms_norm(rows, *self.parameters, residual)
         return residual + self(rows)
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -71,23 +71,16 @@ class LayerNorm(Layer):
         self._weight = placement.empty(size)
         self._bias = placement.empty(size) if bias else None
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        if (kernels := self._worthwhile(rows)) is not None:
-            return kernels.layer_norm(rows, self._weight, self._bias, self._eps)
-        return F.layer_norm(rows, self._shape, self._weight, self._bias, self._eps)
-
-    def of_sum(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """[N, size]: residual + rows, normalised."""
-        if (kernels := self._worthwhile(rows)) is not None:
-            parameters = self._weight, self._bias, self._eps
-            return kernels.layer_norm(rows, *parameters, residual=residual)
-        return self(residual + rows)
+    def __call__(self, rows: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """[N, size]: the rows, or residual + rows, normalised."""
+        parameters = self._weight, self._bias, self._eps
+        if self._kernels is not None and len(rows) >= FUSED_NORM_MIN_ROWS:
+            return self._kernels.layer_norm(rows, *parameters, residual=residual)
+        summed = rows if residual is None else residual + rows
+        return F.layer_norm(summed, self._shape, *parameters)
 
     def weights(self) -> dict[str, torch.Tensor]:
         weights = {f"{self._name}.weight": self._weight}
         if self._bias is not None:
             weights[f"{self._name}.bias"] = self._bias
         return weights
-
-    def _worthwhile(self, rows: torch.Tensor) -> FusedKernels | None:
-        return self._kernels if len(rows) >= FUSED_NORM_MIN_ROWS else None

@@ -1,11 +1,7 @@
-"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
-
-Dimension i of an attention head is paired with i + R/2, as in Llama checkpoints. Dimensions from R
-on are not rotated.
-"""
+"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864) of the first R dimensions of each
+attention head, i paired with i + R/2 as in Llama checkpoints."""
 
 import math
-from typing import NamedTuple
 
 import torch
 
@@ -20,8 +16,8 @@ from workers.layers.layer import Placement
 
 
 def rope_frequencies(rope: RopeConfig, head_dim: int, length: int) -> torch.Tensor:
-    """Radians per position for each rotated pair of dimensions, float32[R / 2]. `length` is the
-    most tokens of a text that is served."""
+    """Radians per position for each rotated pair of dimensions, float32[R / 2], for texts of up to
+    `length` tokens."""
     size = rope.rotary_dim(head_dim)
     exponents = torch.arange(0, size, 2, dtype=torch.int64).float() / size
     frequencies = 1.0 / rope.theta**exponents
@@ -39,11 +35,8 @@ def rope_frequencies(rope: RopeConfig, head_dim: int, length: int) -> torch.Tens
 
 
 def _llama3(frequencies: torch.Tensor, scaling: Llama3Scaling) -> torch.Tensor:
-    """Divide the frequencies of long wavelengths by `factor`.
-
-    Beyond `original_max_position / low_freq_factor` all are divided, below
-    `original_max_position / high_freq_factor` none, with a linear blend in between.
-    """
+    """Divide the frequencies of long wavelengths by `factor`: all beyond `original_max_position /
+    low_freq_factor`, none below that by `high_freq_factor`, with a linear blend in between."""
     turns = scaling.original_max_position * frequencies / (2 * math.pi)
     band = scaling.high_freq_factor - scaling.low_freq_factor
     return _blend(frequencies, scaling.factor, (turns - scaling.low_freq_factor) / band)
@@ -73,21 +66,15 @@ def _blend(frequencies: torch.Tensor, factor: float, kept: torch.Tensor) -> torc
     return frequencies * kept + frequencies / factor * (1 - kept)
 
 
-class Rotation(NamedTuple):
-    """The rotation of each token of a step, [T', 1, R] each. Signs are in `sin`."""
-
-    cos: torch.Tensor
-    sin: torch.Tensor
+Rotation = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines, with signs, of each token of a step: [T', 1, R] each."""
 
 
 class RotaryEmbedding:
     """Rotations of positions [0, length), times the attention factor of a scaling that has one.
-    table float32[length, R], for kernels: the cosines of R/2 angles, then their sines"""
-
-    table: torch.Tensor
+    `table` float32[length, R], for kernels, has the cosines of R/2 angles, then their sines."""
 
     def __init__(self, rope: RopeConfig, head_dim: int, length: int, placement: Placement) -> None:
-        """`length` is the most tokens of a text that is served: `max_model_len`."""
         frequencies = rope_frequencies(rope, head_dim, length)
         angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
         cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
@@ -97,15 +84,15 @@ class RotaryEmbedding:
             self._rotations = rotations.to(placement.dtype)
 
     def __call__(self, positions: torch.Tensor) -> Rotation:
-        """Positions int64[T'] -> the rotation of each. Only on devices without fused kernels."""
+        """The rotation of each of `positions` int64[T'], on devices without fused kernels."""
         rows = self._rotations[positions]
-        return Rotation(cos=rows[:, :1], sin=rows[:, 1:])
+        return rows[:, :1], rows[:, 1:]
 
 
 def rotate(heads: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     """Rotate every attention head of `heads` [T', H, D] by its token's rotation."""
-    size = rotation.cos.shape[-1]
+    cos, sin = rotation
+    size = cos.shape[-1]
     turning = heads[..., :size]
-    swapped = turning.roll(size // 2, dims=-1)
-    turned = torch.addcmul(turning * rotation.cos, swapped, rotation.sin)
+    turned = torch.addcmul(turning * cos, turning.roll(size // 2, dims=-1), sin)
     return turned if size == heads.shape[-1] else torch.cat((turned, heads[..., size:]), dim=-1)

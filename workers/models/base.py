@@ -1,14 +1,14 @@
 """The base classes of models, each one stage of an architecture, and how a step runs through one.
 
-The last layer writes the keys and values of all tokens. If the step's results depend only on the
-last tokens of its rows, it computes attention and all that follows for those alone.
+If a step's results depend only on the last tokens of its rows, the last layer computes attention
+and all that follows for those alone.
 """
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import ClassVar, TypeVar
 
 import torch
@@ -36,8 +36,8 @@ FamilyT = TypeVar("FamilyT", bound=FamilyConfig)
 
 
 class StageLayer(Layer, ABC):
-    """A layer as two halves, before and after attention, for any number of tokens. qk_norm norms of
-    queries and keys before they are rotated; most models have none"""
+    """A layer as two halves, before and after attention, for any number of tokens. `qk_norm` are
+    norms of queries and keys before they are rotated, if the model has them."""
 
     qk_norm: QKNorm | None = None
 
@@ -53,9 +53,6 @@ class StageLayer(Layer, ABC):
 
 class StageModel(Layer, ABC):
     """The part of a model that a stage holds: its `share`.
-
-    The loader fills `weights()`, then calls `pack()`, once each, before the first step. Queries and
-    keys are rotated between the layers' halves, by the configuration of each kind of attention.
 
     unused          matches canonical names of tensors that this architecture does not need: buffers
                     that follow from the configuration, and heads of other tasks
@@ -85,14 +82,13 @@ class StageModel(Layer, ABC):
         """First stage: the step's tokens [T'] -> [T', hidden_size]."""
 
     def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Apply the final norm on the last stage of a model that has one."""
         return hidden if self._final_norm is None else self._final_norm(hidden)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Last stage: [N, hidden_size] -> logits [N, vocab_size], a classifier's [N, num_labels].
 
         A dense embedder's are its vectors, float32[N, vector_size] of pooled states. On the CPU
-        rows are padded to MIN_CPU_ROWS, so that they round the same in any step.
+        rows are padded, so that they round the same in any step.
         """
         return on_this_stage(self._head)(pad_rows(hidden))[: len(hidden)]
 
@@ -117,8 +113,7 @@ class StageModel(Layer, ABC):
     def _make_lm_head(
         self, config: ModelConfig, placement: Placement, words: Embedding | None, *, bias: bool
     ) -> Linear:
-        """The LM head. With tied embeddings it shares the weight of `words`, unless these are on
-        another stage (None)."""
+        """The LM head. Tied to `words`, if these are on this stage, it shares their weight."""
         shared = words.weight if self._tied and words is not None else None
         members = {self.lm_head_name: config.vocab_size}
         return Linear(config.hidden_size, members, placement, bias=bias, tied=shared)
@@ -126,19 +121,17 @@ class StageModel(Layer, ABC):
 
 def model_class(architecture: str) -> type[StageModel]:
     """The stage model of an architecture, imported now. Raises ModelConfigError."""
-    module, _, attribute = family_of(architecture).model_class.partition(":")
-    model: type[StageModel] = getattr(import_module(module), attribute)
-    return model
+    return resolve_name(family_of(architecture).model_class)
 
 
 def on_this_stage(part: PartT | None) -> PartT:
-    """A part of the first or the last stage alone (embedding, head), used on no other."""
+    """A part of the first or the last stage alone, used on no other."""
     assert part is not None, "used only on the stage that has it"
     return part
 
 
 def family_config(config: ModelConfig, kind: type[FamilyT]) -> FamilyT:
-    """The family's part of `config`. Raises TypeError if it is another kind's."""
+    """The family's part of `config`. Raises TypeError for another kind."""
     if not isinstance(config.family, kind):
         raise TypeError(f"{config.architecture} has no {kind.__name__}")
     return config.family
@@ -151,10 +144,9 @@ _LAYER_NORM_EPS = 1e-5
 
 
 def vector_modules(configs: Sequence[VectorModule], placement: Placement) -> Chain:
-    """sentence-transformers' modules behind a pooling, in order: float32[R, D] -> float32[R, E].
+    """sentence-transformers' modules behind a pooling: float32[R, D] -> float32[R, E].
 
-    Computed in the model's dtype, as the library does. Weights are called `folder/name`, by their
-    place in the checkpoint.
+    Computed in the model's dtype, as the library does. Weights are called `folder/name`.
     """
     links: list[Activation] = []
     for config in configs:
@@ -182,11 +174,8 @@ def forward(
     hidden: torch.Tensor | None,
     attention: StepAttention,
 ) -> torch.Tensor:
-    """Run all layers, and on the last stage the final norm.
-
-    `hidden` [T', hidden_size] comes from the stage before (None on the first stage) and may be
-    overwritten. Returns the same shape, or [E', hidden_size] if only E last tokens are needed.
-    """
+    """Run all layers, and on the last stage the final norm. `hidden` [T', hidden_size] of the stage
+    before may be overwritten. Returns the same shape, or [E', hidden_size] for E last tokens."""
     hidden = model.embed(step) if hidden is None else hidden
     last = len(model.layers) - 1
     for index in range(last):
@@ -207,8 +196,7 @@ def run_layer(
 def finish_last_layer(
     model: StageModel, hidden: torch.Tensor, qkv: QKV, attention: StepAttention
 ) -> torch.Tensor:
-    """The end of `forward`, from the last layer's attention on. `hidden` is that layer's input; the
-    queries and keys of `qkv` are rotated."""
+    """The end of `forward`, from the attention of the last layer, whose input is `hidden`."""
     last = len(model.layers) - 1
     hidden, attended = attention.attend_in_last_layer(last, qkv, hidden)
     if not len(hidden):

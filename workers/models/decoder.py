@@ -8,7 +8,7 @@ import torch
 
 from workers.contract.model_config import DecoderConfig, ModelConfig
 from workers.layers.layer import Layer, Placement, Rows
-from workers.layers.linear import Embedding, GatedLinear, Linear, activation
+from workers.layers.linear import ACTIVATIONS, Embedding, GatedLinear, Linear
 from workers.layers.norm import QKNorm, RMSNorm
 from workers.models.base import StageLayer, StageModel, family_config, on_this_stage
 from workers.step.packed_step import PackedStep
@@ -70,7 +70,6 @@ class DecoderLayer(StageLayer):
         if family.fused_projections:
             qkv = {f"{attention}.qkv_proj": queries + 2 * keys}
             gate_up = {f"{name}.mlp.gate_up_proj": 2 * inner}
-        output = {f"{attention}.o_proj": size}
         norm = _norms(family, placement)
         self._head_dim = config.head_dim
         self._input_norm = norm(f"{name}.input_layernorm", size)
@@ -80,16 +79,17 @@ class DecoderLayer(StageLayer):
             weights = query.parameters.weight, key.parameters.weight
             self.qk_norm = QKNorm(*weights, family.norm_eps)
         self._qkv = Linear(size, qkv, placement, bias=family.qkv_bias)
-        self._output = Linear(queries, output, placement, bias=family.output_bias)
+        self._output = Linear(
+            queries, {f"{attention}.o_proj": size}, placement, bias=family.output_bias
+        )
         after_attention = norm(f"{name}.post_attention_layernorm", size)
         self._output_norm = after_attention if sandwich else None
         self._mlp_norm = (
             norm(f"{name}.pre_feedforward_layernorm", size) if sandwich else after_attention
         )
-        down = f"{name}.mlp.down_proj"
-        function, bias = activation(family.hidden_act), family.mlp_bias
+        function, bias = ACTIVATIONS[family.hidden_act], family.mlp_bias
         self._gate_up = GatedLinear(size, gate_up, function, placement, bias=bias)
-        self._down = Linear(inner, {down: size}, placement, bias=bias)
+        self._down = Linear(inner, {f"{name}.mlp.down_proj": size}, placement, bias=bias)
         self._down_norm = norm(f"{name}.post_feedforward_layernorm", size) if sandwich else None
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Encoders, alone, with a classifier, or with the LM head of a masked language model.
 
-Blocks of `Encoder…` normalise the sum of their input and output, as in BERT. Those of
-`PreNormEncoder…` normalise their input, as in ModernBERT. Weights are called as in these two's
-checkpoints, ModernBERT's without the prefix "model.".
+Blocks of `Encoder…` normalise the sum of their input and output, as in BERT, those of
+`PreNormEncoder…` their input, as in ModernBERT. Weights are called as in these two's checkpoints,
+ModernBERT's without the prefix "model.".
 """
 
 import math
@@ -17,7 +17,7 @@ from workers.contract.model_config import (
     PreNormEncoderConfig,
 )
 from workers.layers.layer import Chain, Layer, Placement
-from workers.layers.linear import Embedding, GatedLinear, Linear, activation
+from workers.layers.linear import ACTIVATIONS, Embedding, GatedLinear, Linear
 from workers.layers.norm import LayerNorm
 from workers.models.base import (
     StageLayer,
@@ -36,8 +36,7 @@ _DECODER = "cls.predictions.decoder"
 
 
 class EncoderEmbeddings(Layer):
-    """The normalised sum of the embeddings of tokens, positions and segments, as the model has
-    them."""
+    """The normalised sum of the embeddings of tokens, and of positions and segments, if any."""
 
     def __init__(
         self,
@@ -49,19 +48,14 @@ class EncoderEmbeddings(Layer):
         self.words, self._norm, self._positions, self._types = words, norm, positions, types
 
     def __call__(self, step: PagedStep | PackedStep) -> torch.Tensor:
-        """[T', hidden_size]"""
         summed = self.words(step.tokens)
         if self._types is not None:
-            summed = summed + _segments(self._types, step)
+            ids = step.token_types if isinstance(step, PackedStep) else None
+            ids = None if len(self._types.weight) == 1 else ids
+            summed = summed + (self._types.weight[0] if ids is None else self._types(ids))
         if self._positions is not None:
             summed = summed + self._positions(step.positions)
         return self._norm(summed)
-
-
-def _segments(types: Embedding, step: PagedStep | PackedStep) -> torch.Tensor:
-    """[T', hidden_size], or [hidden_size] if all tokens are of one segment."""
-    ids = step.token_types if isinstance(step, PackedStep) else None
-    return types.weight[0] if ids is None or len(types.weight) == 1 else types(ids)
 
 
 class RelativePositionBias(Layer):
@@ -74,7 +68,6 @@ class RelativePositionBias(Layer):
     def __init__(
         self, name: str, bias: PositionBias, num_heads: int, length: int, placement: Placement
     ) -> None:
-        """`length` is the most tokens of a text."""
         self._name = name
         self._weight = placement.empty(bias.num_buckets, num_heads)
         self._buckets = buckets_by_distance(bias, length).to(placement.device)
@@ -90,9 +83,9 @@ class RelativePositionBias(Layer):
 def buckets_by_distance(bias: PositionBias, length: int) -> torch.Tensor:
     """Buckets of the distances k - q from 1 - length to length - 1, int64[2 * length - 1].
 
-    Keys behind the query have the first half of the buckets, keys ahead of it the second. Half of
-    each are for single distances, the rest for ranges that grow with the logarithm of the distance.
-    Rounded in float32, as transformers does.
+    The first half is for keys behind the query, the second for those ahead. Half of each is for
+    single distances, the rest for ranges that grow with the distance's logarithm, which is rounded
+    in float32 as in transformers.
     """
     half = bias.num_buckets // 2
     single = half // 2
@@ -117,7 +110,7 @@ class EncoderLayer(StageLayer):
         self._qkv = Linear(size, qkv, placement, bias=bias)
         self._output = Linear(size, output, placement, bias=bias)
         self._attention_norm = LayerNorm(f"{name}.attention.output.LayerNorm", size, eps, placement)
-        function, up = activation(family.hidden_act), f"{name}.intermediate"
+        function, up = ACTIVATIONS[family.hidden_act], f"{name}.intermediate"
         if family.gated:
             gate_up = {f"{up}.{part}": inner for part in ("gate", "dense")}
             self._up = GatedLinear(size, gate_up, function, placement, bias=bias)
@@ -130,8 +123,8 @@ class EncoderLayer(StageLayer):
         return self._qkv(hidden).view(len(hidden), -1, self._head_dim)
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        hidden = self._attention_norm.of_sum(hidden, self._output(attended.flatten(1)))
-        return self._mlp_norm.of_sum(hidden, self._down(self._up(hidden)))
+        hidden = self._attention_norm(self._output(attended.flatten(1)), hidden)
+        return self._mlp_norm(self._down(self._up(hidden)), hidden)
 
 
 class EncoderModel(StageModel):
@@ -141,8 +134,6 @@ class EncoderModel(StageModel):
         r"embeddings\.position_ids|((unused_)?pooler|cls|classifier|qa_outputs)\..*"
     )
     embedding_name = "embeddings.word_embeddings"
-
-    _embeddings: EncoderEmbeddings | None
 
     def _build(self, config: ModelConfig, placement: Placement) -> None:
         share, bias = self.share, config.attention[0].position_bias
@@ -154,7 +145,6 @@ class EncoderModel(StageModel):
         self.layers = [EncoderLayer(config, f"encoder.layer.{i}", placement) for i in share.layers]
 
     def _make_embeddings(self, config: ModelConfig, placement: Placement) -> EncoderEmbeddings:
-        """With a table of positions unless attention rotates by them, and one of any segments."""
         family, size = family_config(config, EncoderConfig), config.hidden_size
         first, types = family.first_position, family.type_vocab_size
         positions, rotates = first + config.max_position, config.attention[0].rope is not None
@@ -169,7 +159,6 @@ class EncoderModel(StageModel):
         return on_this_stage(self._embeddings)(step)
 
     def _make_decoder(self, config: ModelConfig, placement: Placement, *, bias: bool) -> Linear:
-        """The LM head of a masked language model."""
         words = None if self._embeddings is None else self._embeddings.words
         return self._make_lm_head(config, placement, words, bias=bias)
 
@@ -181,7 +170,7 @@ class EncoderForSequenceClassification(EncoderModel):
 
     def _make_head(self, config: ModelConfig, placement: Placement) -> Chain:
         size, labels = config.hidden_size, {"classifier": config.num_labels}
-        function = activation(family_config(config, EncoderConfig).pooler_act)
+        function = ACTIVATIONS[family_config(config, EncoderConfig).pooler_act]
         pooler = Linear(size, {"pooler.dense": size}, placement, bias=True)
         return Chain(pooler, function, Linear(size, labels, placement, bias=True))
 
@@ -200,7 +189,7 @@ class EncoderForMaskedLM(EncoderModel):
         dense = Linear(size, {f"{_TRANSFORM}.dense": size}, placement, bias=True)
         norm = LayerNorm(f"{_TRANSFORM}.LayerNorm", size, family.norm_eps, placement)
         decoder = self._make_decoder(config, placement, bias=True)
-        return Chain(dense, activation(family.head_act), norm, decoder)
+        return Chain(dense, ACTIVATIONS[family.head_act], norm, decoder)
 
 
 class PreNormEncoderLayer(StageLayer):
@@ -218,7 +207,7 @@ class PreNormEncoderLayer(StageLayer):
         self._mlp_norm = _norm(f"{name}.mlp_norm", config, placement)
         bias, down, members = family.mlp_bias, f"{name}.mlp.Wo", {f"{name}.mlp.Wi": 2 * inner}
         self._gate_up = GatedLinear(
-            size, members, activation(family.hidden_act), placement, bias=bias
+            size, members, ACTIVATIONS[family.hidden_act], placement, bias=bias
         )
         self._down = Linear(inner, {down: size}, placement, bias=bias)
 
@@ -271,11 +260,11 @@ class PreNormEncoderForMaskedLM(PreNormEncoderModel):
 
 
 def _head(config: ModelConfig, placement: Placement, output: Linear) -> Chain:
-    """A classifier or the decoder of a masked language model, behind what comes before it."""
+    """`output`, a classifier or decoder, behind what comes before it."""
     family, size = family_config(config, PreNormEncoderConfig), config.hidden_size
     dense = Linear(size, {"head.dense": size}, placement, bias=family.head_bias)
     norm = _norm("head.norm", config, placement)
-    return Chain(dense, activation(family.head_act), norm, output)
+    return Chain(dense, ACTIVATIONS[family.head_act], norm, output)
 
 
 def _norm(name: str, config: ModelConfig, placement: Placement) -> LayerNorm:

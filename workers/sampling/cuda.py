@@ -1,8 +1,5 @@
-"""Sampling on the GPU, by the kernels of `workers.kernels.sampling`.
-
-Nothing is read back from the device: which kernels are launched follows from the parameters that
-the host has.
-"""
+"""Sampling on the GPU, from which nothing is read back: which kernels are launched follows from the
+parameters that the host has."""
 
 import numpy as np
 import torch
@@ -35,11 +32,9 @@ def sample(
     drawing = temperature > 0
     if not drawing.any():
         return best_tokens(given)
-    vocabulary = logits.shape[1]
-    top_k = np.where(top_k < vocabulary, top_k, 0)
     top_p = np.where(drawing, parameters["top_p"], np.float32(1))
     min_p = np.where(drawing, parameters["min_p"], np.float32(0))
-    top_k = np.where(drawing, top_k, np.int32(1))
+    top_k = np.where(drawing, np.where(top_k < logits.shape[1], top_k, 0), np.int32(1))
     temperature = np.where(drawing, np.maximum(temperature, _COLDEST), np.float32(1))
     columns = [1 / temperature, rows.uniforms(), top_p, min_p, top_k]
     truncated = bool(((top_k > 0) | (top_p < 1) | (min_p > 0)).any())
@@ -48,11 +43,8 @@ def sample(
 
 
 def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) -> TokenLogprobs:
-    """Log-probabilities of `tokens` integer[N] and of the `width` best tokens of each row.
-
-    Logits are contiguous [N, V] in any float dtype. Only the normaliser reads all of them, summed
-    group by group: there is no float32 copy.
-    """
+    """Log-probabilities of `tokens` integer[N] and of the `width` best tokens of each row. Logits
+    are contiguous [N, V] in any float dtype. The normaliser, summed by groups, needs no copy."""
     assert logits.is_contiguous(), "the kernels read rows of V logits"
     chosen = logits.gather(1, tokens.long().clamp(min=0)[:, None])[:, 0]
     top, top_ids = logits.topk(width, dim=-1)

@@ -1,7 +1,4 @@
-"""From logits to tokens and their log-probabilities, on the CPU or on a GPU.
-
-Each row draws by one uniform number.
-"""
+"""From logits to tokens and their log-probabilities. Each row draws by one uniform number."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -28,8 +25,7 @@ from workers.sampling.sampling_table import (
 _SAMPLINGS = (GREEDY, TokenSampling(), TokenSampling(top_p=0.9))
 
 _WIDTHS = (64, 1024, 2**31)
-"""Numbers of a row's best tokens that are sorted: the first that reaches its top_k. The vocabulary
-bounds them."""
+"""Numbers of a row's best tokens that are sorted: the first that reaches its top_k."""
 
 
 def sample(
@@ -37,14 +33,12 @@ def sample(
 ) -> torch.Tensor:
     """One token for each row of [S, V] logits, int32[S] on their device. `logits` stay unchanged.
 
-    Adjusts logits by `mask`, biases and penalties. Temperature 0 takes the best token. Otherwise
-    top-k, top-p and min-p filter, and one of the rest is drawn (`TokenSampling` has the details).
-    Tokens sampled for penalised rows are added to `counts`. A row that holds NaN, +inf or only -inf
-    gets -1; other rows are not affected.
+    Adjusts logits by `mask`, biases and penalties, then samples as `TokenSampling` says. Tokens
+    sampled for penalised rows are added to `counts`. A row that holds NaN, +inf or only -inf gets
+    -1; other rows are not affected.
 
-    On the CPU logits are float32. On a GPU they may have any float dtype, and the host does not
-    wait. Tokens equal the CPU's, but where sums round differently at the edge of a filter or of a
-    token's share.
+    On the CPU logits are float32. On a GPU they may have any float dtype, the host does not wait,
+    and tokens equal the CPU's, but where sums round differently at an edge.
     """
     adjustments = rows.adjustments(mask)
     if logits.device.type == "cpu":
@@ -82,10 +76,9 @@ class TokenLogprobs(NamedTuple):
 
 
 def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) -> TokenLogprobs:
-    """Log-probabilities of `tokens` integer[N], and of the `width` best tokens, by [N, V] logits. A
-    token of -1 (a failed row) gets NaN, like everything else in its row."""
+    """Log-probabilities of `tokens` integer[N], and of the `width` best tokens, by [N, V] logits.
+    In a failed row, whose token is -1, all are NaN."""
     if logits.device.type != "cpu":
-        # Imported here, because a CPU host may have no Triton.
         from workers.sampling import cuda  # noqa: PLC0415
 
         return cuda.log_probabilities(logits, tokens, width)
@@ -175,27 +168,25 @@ def draw(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 
 
 def _by_width(rows: SamplingRows, vocabulary: int) -> dict[int, list[int]]:
-    """The rows that draw, by how many of their best tokens are sorted for it. 0 is none. A row's
-    own parameters alone decide, so that sums over the width round the same in any step."""
+    """The rows that draw, by how many of their best tokens are sorted. A row's own parameters alone
+    decide, so that sums over the width round the same in any step."""
     groups: defaultdict[int, list[int]] = defaultdict(list)
     given = rows.parameters
     by_probability = (given["top_p"] < 1) | (given["min_p"] > 0)
     columns = (given["temperature"].tolist(), given["top_k"].tolist(), by_probability.tolist())
     for row, (temperature, top_k, filtered) in enumerate(zip(*columns, strict=True)):
-        if temperature <= 0:
-            continue
+        width = vocabulary if filtered else 0
         if 0 < top_k < vocabulary:
             width = min(_WIDTHS[bisect_left(_WIDTHS, top_k)], vocabulary)
-        else:
-            width = vocabulary if filtered else 0
-        groups[width].append(row)
+        if temperature > 0:
+            groups[width].append(row)
     return groups
 
 
 def _draw_from_all(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """A token for each row of float32[N, V] without filters: int64[N]."""
-    columns = [rows.parameters["temperature"][:, None], rows.uniforms()[:, None]]
-    temperature, uniform = to_device(columns, logits.device)
+    columns = rows.parameters["temperature"], rows.uniforms()
+    temperature, uniform = to_device([column[:, None] for column in columns], logits.device)
     highest, _ = _best(logits)
     probabilities = ((logits - highest[:, None]) / temperature).softmax(dim=-1)
     cumulative = probabilities.cumsum(dim=-1)
@@ -205,8 +196,7 @@ def _draw_from_all(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 def _draw_from_best(logits: torch.Tensor, rows: SamplingRows, width: int) -> torch.Tensor:
     """A token for each row of float32[N, V], filtered by top-k, top-p and min-p: int64[N].
 
-    Only the `width` highest values are sorted, without their ids, which is cheap; the token is then
-    found by the value drawn.
+    Only the `width` highest values are sorted. The token is found by the value drawn.
     """
     given = rows.parameters
     top_k, top_p = given["top_k"], given["top_p"]
@@ -231,10 +221,8 @@ def _draw_from_best(logits: torch.Tensor, rows: SamplingRows, width: int) -> tor
 
 def _invert(cumulative: torch.Tensor, total: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """The index where the share `uniform` [N, 1] of `total` [N, 1] falls in `cumulative` [N, W],
-    int64[N, 1].
-
-    A uniform number is at most 1 - 2^-24: its product with the total rounds to less than the total.
-    The token at the index then has a probability above 0.
+    int64[N, 1]: of a probability above 0. Since a uniform number is at most 1 - 2^-24, its product
+    with the total rounds to less than that.
     """
     found = torch.searchsorted(cumulative, uniform * total, right=True)
     return found.clamp_(max=cumulative.shape[-1] - 1)  # the sums of a failed row are NaN

@@ -38,16 +38,16 @@ _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _IN_PROMPT = 1
 _ONE_SAMPLED = 2
 _FULL = np.iinfo(np.int16).max - 1
-"""Counting stops after a token was sampled 16,383 times: no penalty can notice the difference."""
+"""Counting stops after a token was sampled 16,383 times, which no penalty notices."""
 
 
 class TokenCounts:
     """Dense counts, int16[max_running, V]: twice how often a token was sampled, plus 1 if the
     prompt holds it.
 
-    Held on the device, because an ahead step must see the token of the step before: each step
-    counts its own there, in stream order. CUDA allocates the table at once, within the memory that
-    is measured at start. The CPU waits for the first row with a penalty.
+    Each step counts its own tokens on the device, in stream order: an ahead step must see that of
+    the step before. CUDA allocates the table within the memory that is measured at start, the CPU
+    with the first row with a penalty.
     """
 
     def __init__(self, max_running: int, vocab_size: int, device: torch.device) -> None:
@@ -58,12 +58,10 @@ class TokenCounts:
 
     @cached_property
     def table(self) -> torch.Tensor:
-        """int16[max_running, V], allocated by the first use."""
         return torch.zeros(self._shape, dtype=torch.int16, device=self._device)
 
     def begin(self, slot: int, known: IntArray, prompt_len: int) -> None:
-        """A request moves into `slot` with `known` tokens, of which the first `prompt_len` are the
-        prompt."""
+        """A request moves into `slot` with `known` tokens, the first `prompt_len` its prompt."""
         counts = np.bincount(known[prompt_len:], minlength=self._shape[1]) * _ONE_SAMPLED
         row = np.minimum(counts, _FULL).astype(np.int16)
         row[known[:prompt_len]] |= _IN_PROMPT
@@ -71,24 +69,23 @@ class TokenCounts:
 
     def add(self, slots: torch.Tensor, tokens: torch.Tensor) -> None:
         """Count one token [A] for each of A different slots [A] (int64 both). A failed row's -1
-        counts as 0: nothing is sampled for that row again."""
+        counts as 0."""
         table = self.table
         cells = (slots, tokens.clamp(min=0))
         counts = table[cells]
         table[cells] = torch.where(counts < _FULL, counts + _ONE_SAMPLED, counts)
 
     def clear(self) -> None:
-        """Forget everything."""
         if "table" in vars(self):
             self.table.zero_()
 
 
 class Bias(NamedTuple):
-    """`values` float32[N] to add to the logits of N different tokens `ids` int32[N].
+    """`values` float32[N] to add to the logits of N different tokens `ids` int32[N]: `logit_bias`,
+    and -inf for tokens that are barred.
 
-    These are `logit_bias`, and -inf for tokens that are barred. The host keeps them and sends them
-    with each step. OpenAI allows 300 entries a request, 3.6 KB; a dense row would take half a
-    megabyte of the device for every slot.
+    The host sends them with each step. OpenAI allows 300 entries a request, 3.6 KB; a dense row
+    would take half a megabyte of the device for every slot.
     """
 
     ids: IntArray
@@ -116,9 +113,8 @@ class TokenMask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Adjustments:
-    """Changes to the logits of A rows of a step: masks, biases and penalties, in this order.
-
-    Log-probabilities are reported for the logits before all of them.
+    """Changes to the logits of A rows of a step: masks, biases and penalties, in this order. The
+    log-probabilities that are reported are those before.
 
     rows       int32[A], which of the step's S rows, ascending
     slots      int32[A], the slot whose counts a row's penalties read. -1 without penalties.
@@ -157,11 +153,11 @@ class SamplingRows:
     biases: dict[int, Bias] = field(default_factory=dict[int, Bias])
 
     def subset(self, rows: npt.NDArray[np.intp]) -> "SamplingRows":
-        """Some of the rows, without what changes their logits."""
+        """Some of the rows, without biases."""
         return SamplingRows(self.slots[rows], self.parameters[rows], self.index[rows])
 
     def adjustments(self, mask: TokenMask | None = None) -> Adjustments | None:
-        """The changes to rows' logits before they are sampled. None if no row has any."""
+        """The changes to rows' logits. None if no row has any."""
         changed = self.parameters["penalised"] > 0
         changed[list(self.biases)] = True
         if mask is not None:
@@ -206,13 +202,12 @@ class SamplingTable:
     def __init__(self, max_running: int, vocab_size: int, device: torch.device) -> None:
         self.parameters = np.zeros(max_running, SAMPLING_RECORD)
         self.counts = TokenCounts(max_running, vocab_size, device)
-        self._biases: dict[int, Bias] = {}
-        self._early_biases: dict[int, Bias] = {}
+        self._biases: dict[int, tuple[Bias, Bias]] = {}
 
     def update(self, inits: Iterable[SlotInit]) -> None:
-        """Requests move into slots."""
         for init in inits:
-            self._set_biases(init)
+            if init.bias.ids or init.barred.ids:
+                self._set_biases(init)
             if init.known_tokens:
                 known = np.frombuffer(init.known_tokens, np.int32)
                 self.counts.begin(init.slot, known, init.prompt_len)
@@ -234,8 +229,8 @@ class SamplingTable:
         biases: dict[int, Bias] = {}
         barred = parameters["min_tokens"] > index
         for row in np.flatnonzero(parameters["biased"] | barred).tolist():
-            kept = self._early_biases if barred[row] else self._biases
-            biases[row] = kept[int(slots[row])]
+            own, early = self._biases[int(slots[row])]
+            biases[row] = early if barred[row] else own
         return SamplingRows(slots, parameters, index, biases)
 
     def sampled_width(self, slots: IntArray) -> int:
@@ -252,33 +247,23 @@ class SamplingTable:
         self.parameters.fill(0)
         self.counts.clear()
         self._biases.clear()
-        self._early_biases.clear()
 
     def _set_biases(self, init: SlotInit) -> None:
         """Keep a slot's own biases, and those until `min_tokens` have been sampled: with -inf for
         barred tokens."""
-        self._biases.pop(init.slot, None)
-        self._early_biases.pop(init.slot, None)
-        ids = np.frombuffer(init.bias.ids, np.int32)
+        ids, barred = (np.frombuffer(each.ids, np.int32) for each in (init.bias, init.barred))
         values = np.frombuffer(init.bias.values, np.float32)
-        if len(ids):
-            self._biases[init.slot] = Bias(ids, values)
-        if init.barred.ids:
-            barred = np.frombuffer(init.barred.ids, np.int32)
-            others = ~np.isin(ids, barred)
-            bars = np.full(len(barred), -np.inf, np.float32)
-            self._early_biases[init.slot] = Bias(
-                np.concatenate([barred, ids[others]]), np.concatenate([bars, values[others]])
-            )
+        others, bars = ~np.isin(ids, barred), np.full(len(barred), -np.inf, np.float32)
+        early = np.concatenate([barred, ids[others]]), np.concatenate([bars, values[others]])
+        self._biases[init.slot] = Bias(ids, values), Bias(*early)
 
 
 def uniforms(seed: npt.NDArray[np.uint64], index: IntArray) -> FloatArray:
     """Number `index` of each row's random stream, float32[S] in [0, 1): at most 1 - 2^-24.
 
-    A pure function: no other row, wasted row, recomputation or number of stages changes it.
-
-    The counter is SplitMix64's state (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
-    Generators, 2014). The seed is mixed first, so that neighbouring seeds share no stream.
+    No other row, recomputation or number of stages changes it. The counter is SplitMix64's state
+    (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014). The seed is mixed
+    first, so that neighbouring seeds share no stream.
     """
     counter = (index.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
     bits = _mix(_mix(seed) + counter)

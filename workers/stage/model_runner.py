@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
-from workers.attention.stage_attention import KindAttention, LayerAttention, StageAttention
+from workers.attention.stage_attention import LayerAttention, StageAttention
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit, StepInput, StepMask
 from workers.contract.token_sampling import GREEDY, TokenSampling
@@ -118,17 +118,15 @@ def stage_attention(
     layer, one cache a layer."""
     config, length = execution.model, execution.max_model_len
     kinds = [
-        KindAttention(
-            backend, kind.rope and RotaryEmbedding(kind.rope, config.head_dim, length, placement)
-        )
+        (backend, kind.rope and RotaryEmbedding(kind.rope, config.head_dim, length, placement))
         for kind, backend in zip(config.attention, backends, strict=True)
     ]
     layers = [
-        LayerAttention(config.layer_kinds[index], layer.qk_norm)
+        LayerAttention(*kinds[config.layer_kinds[index]], layer.qk_norm)
         for index, layer in zip(model.share.layers, model.layers, strict=True)
     ]
     head_counts = config.num_heads, config.num_kv_heads
-    return StageAttention(head_counts, kinds, layers, caches, model.position_bias)
+    return StageAttention(head_counts, layers, caches, model.position_bias)
 
 
 class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):

@@ -12,7 +12,6 @@ import torch
 
 from tests.workers.attention_problems import PackedProblem, Problem, attention_needs
 from workers.attention.backend_selection import (
-    AttentionBackendError,
     implementations,
     select_backend,
     unmet_need,
@@ -205,11 +204,3 @@ def test_the_fastest_backend_is_chosen_by_measurement(
     assert "sdpa" in line
     assert not isinstance(chosen, NaiveBackend)
     assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
-
-
-def test_one_asked_for_by_name_runs_or_says_why_not() -> None:
-    want = needs((32, 8, 128, torch.bfloat16))
-    for name in ("triton", "sdpa"):
-        assert select_backend(name, want).capabilities.causal_paged
-    with pytest.raises(AttentionBackendError, match="head size 100 is not"):
-        select_backend("flashinfer", needs((4, 4, 100, torch.bfloat16)))

@@ -37,7 +37,6 @@ def dense_attention(
 
 
 def solution(problem: Problem | PackedProblem) -> torch.Tensor:
-    """The answer to a problem, float64[T, H, D]."""
     kind, bias = problem.want.kind, None
     if isinstance(problem, PackedProblem):
         bias = problem.bias
@@ -56,5 +55,4 @@ def assert_attended(got: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) 
 
 
 def assert_solved(got: torch.Tensor, problem: Problem | PackedProblem) -> None:
-    """`assert_attended` for all rows of a problem."""
     assert_attended(got, solution(problem), problem.want.dtype)

@@ -26,7 +26,7 @@ def any_group_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan(problem: Problem) -> DensePlan:
-    return DensePlan.of(problem.step, problem.want)
+    return SdpaBackend(problem.want).plan_paged(problem.step)
 
 
 def check(problem: Problem, bound: float = 3e-6) -> None:
@@ -63,23 +63,22 @@ def random_step(draw: random.Random) -> tuple[Rows, Groups]:
 
 
 @pytest.mark.usefixtures("any_group_pays")
-@pytest.mark.parametrize("seed", range(30))
-def test_random_groups(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "dtype"),
+    [
+        *((seed, torch.float32) for seed in range(30)),
+        *((seed, dtype) for seed in range(4) for dtype in (torch.bfloat16, torch.float16)),
+    ],
+)
+def test_random_groups(seed: int, dtype: torch.dtype) -> None:
     draw = random.Random(seed)
     rows, groups = random_step(draw)
-    problem = Problem(rows, attention_needs(draw.choice(HEADS)), groups=groups, seed=seed)
+    want = attention_needs(draw.choice(HEADS), dtype=dtype)
+    problem = Problem(rows, want, groups=groups, seed=seed)
     assert [len(prefix.kv_indices) for prefix in plan(problem).prefixes] == [
         prefix for _, _, prefix in groups
     ]
-    check(problem)
-
-
-@pytest.mark.usefixtures("any_group_pays")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("seed", range(4))
-def test_half_precision(dtype: torch.dtype, seed: int) -> None:
-    rows, groups = random_step(random.Random(seed))
-    check(Problem(rows, attention_needs((6, 2, 32), dtype=dtype), groups=groups), 2e-2)
+    check(problem, 3e-6 if dtype == torch.float32 else 2e-2)
 
 
 @pytest.mark.usefixtures("any_group_pays")
@@ -114,7 +113,7 @@ def test_only_groups_that_pay() -> None:
     rows = [(prefix, 1)] * 2 + [(prefix - BLOCK, 1)] * 2 + [(prefix, BLOCK * 2)] * 2
     problem = Problem(rows, want, groups=[(row, 2, rows[row][0]) for row in (0, 2, 4)])
     prefixes = plan(problem).prefixes
-    assert [(prefix.start, prefix.stop) for prefix in prefixes] == [(0, 2)]
+    assert [prefix.tokens for prefix in prefixes] == [slice(0, 2)]
     check(problem)
 
 

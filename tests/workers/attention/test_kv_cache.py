@@ -33,16 +33,20 @@ def test_a_block_takes_the_bytes_that_are_said(tmp_path: Path, dtype: torch.dtyp
     )
 
 
-def test_copies_that_may_run_at_once() -> None:
-    pairs = np.array([[5, 1], [5, 2], [7, 3], [8, 7], [9, 8], [4, 9], [9, 4], [0, 0]], np.int32)
-    runs = [run.tolist() for run in kv_cache._independent(pairs)]
-    assert runs == [
-        [[5, 1], [5, 2], [7, 3]],
-        [[8, 7]],
-        [[9, 8]],
-        [[4, 9]],
-        [[9, 4], [0, 0]],
-    ]
+@pytest.mark.parametrize(
+    ("pairs", "together"),
+    [
+        ([[5, 1], [5, 2], [7, 3]], True),
+        ([[5, 1], [8, 5]], False),
+        ([[5, 1], [1, 2]], False),
+        ([[5, 1], [6, 1]], False),
+    ],
+)
+def test_copies_run_at_once_unless_their_order_matters(
+    pairs: list[list[int]], together: bool
+) -> None:
+    launches = [launch.tolist() for launch in kv_cache._launches(np.array(pairs, np.int32))]
+    assert launches == ([pairs] if together else [[pair] for pair in pairs])
 
 
 VOCABULARY: int = LLAMA["vocab_size"]

@@ -45,12 +45,20 @@ def check(tables: PrefixTables, groups: IntArray, query_lens: IntArray) -> None:
         assert (parts > 0) == (prefix > 0)
 
 
-def test_decode_rows() -> None:
-    groups = groups_of((0, 16, 1920), (20, 40, 256), (60, 2, 30 * BLOCK))
-    tables = TILER.tables(groups, ones(70))
+def checked(groups: IntArray, lens: IntArray) -> PrefixTables:
+    tables = TILER.tables(groups, lens)
     assert tables is not None
-    check(tables, groups, ones(70))
+    check(tables, groups, lens)
+    return tables
+
+
+def test_decode_rows() -> None:
+    tables = checked(groups_of((0, 16, 1920), (20, 40, 256), (60, 2, 30 * BLOCK)), ones(70))
     assert tables.starts.tolist() == [1920] * 16 + [0] * 4 + [256] * 40 + [3840] * 2 + [0] * 8
+
+
+def test_short_chunks_pay() -> None:
+    checked(groups_of((0, 20, 1920)), np.full(20, 3, np.int32))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -64,30 +72,22 @@ def test_random_steps(seed: int) -> None:
     lens = np.array([draw.choice([1, 1, 2, 30]) for _ in range(row)], np.int32)
     if seed % 2:
         lens[:] = 1
-    found = groups_of(*groups)
-    tables = TILER.tables(found, lens)
-    assert tables is not None
-    check(tables, found, lens)
+    tables = checked(groups_of(*groups), lens)
     assert tables.counts.max() <= TILER.most_parts(int(lens.sum()))
     if seed % 2:
         assert len(tables.tiles) <= TILER.most_tiles(row)
 
 
 def test_a_lone_prefix_fills_the_gpu() -> None:
-    tables = TILER.tables(groups_of((0, 16, 16000 // BLOCK * BLOCK)), ones(16))
-    assert tables is not None
+    tables = checked(groups_of((0, 16, 16000 // BLOCK * BLOCK)), ones(16))
     assert len(tables.tiles) == 16
     assert tables.counts.tolist() == [16] * 16
 
 
 def test_many_prefixes_are_whole_but_for_a_far_longer_one() -> None:
-    groups = [(16 * group, 16, 1920) for group in range(63)] + [
-        (63 * 16, 16, 16000 // BLOCK * BLOCK)
-    ]
-    tables = TILER.tables(groups_of(*groups), ones(1024))
-    assert tables is not None
-    assert tables.counts[:1008].tolist() == [1] * 1008
-    assert tables.counts[1008:].tolist() == [4] * 16
+    groups = [(16 * group, 16, 1920) for group in range(63)]
+    tables = checked(groups_of(*groups, (63 * 16, 16, 16000 // BLOCK * BLOCK)), ones(1024))
+    assert tables.counts.tolist() == [1] * 1008 + [4] * 16
     assert (tables.tiles[:4, 2] == 1008).all(), "what takes longest starts first"
 
 
@@ -106,19 +106,10 @@ def test_what_does_not_pay(groups: IntArray, lens: IntArray) -> None:
     assert TILER.tables(groups, lens) is None
 
 
-def test_short_chunks_pay() -> None:
-    groups, lens = groups_of((0, 20, 1920)), np.full(20, 3, np.int32)
-    tables = TILER.tables(groups, lens)
-    assert tables is not None
-    check(tables, groups, lens)
-
-
 @pytest.mark.parametrize(
     ("members", "prefix", "pays"),
     [(16, 1920, True), (4, 8192, False), (8, 8192, True), (64, 128, False), (64, 512, True)],
 )
 def test_a_prefix_pays_where_it_was_measured_to(members: int, prefix: int, pays: bool) -> None:
     """One group of 32 query heads over 8 KV heads on a GPU of 132 processors."""
-    tiler = PrefixTiler(tile_tokens=16, kv_heads=8, block_size=128, processors=132)
-    groups = np.array([(0, members, prefix)], np.int32)
-    assert (tiler.tables(groups, np.ones(members, np.int32)) is not None) == pays
+    assert (TILER.tables(groups_of((0, members, prefix)), ones(members)) is not None) == pays

@@ -8,7 +8,7 @@ from tests.workers.attention.reference import dense_attention
 from tests.workers.step_tensors import packed_step
 from workers.attention.backend_selection import select_backends
 from workers.attention.base import AttentionNeeds
-from workers.attention.stage_attention import KindAttention, LayerAttention, StageAttention
+from workers.attention.stage_attention import LayerAttention, StageAttention
 from workers.contract.model_config import AttentionKind, RopeConfig
 from workers.layers.layer import Placement
 from workers.layers.norm import QKNorm
@@ -34,13 +34,16 @@ def test_each_layer_attends_as_its_kind_does(name: str) -> None:
     numbers = torch.Generator().manual_seed(0)
     needs = [AttentionNeeds(kind, "cpu", torch.float32, 4, 2, SIZE, 4) for kind in KINDS]
     placement = Placement(torch.device("cpu"), torch.float32)
-    kinds = [
-        KindAttention(backend, kind.rope and RotaryEmbedding(kind.rope, SIZE, 64, placement))
-        for kind, backend in zip(KINDS, select_backends(name, needs), strict=True)
-    ]
     weights = torch.rand(2, SIZE, generator=numbers)
     norm = QKNorm(weights[0], weights[1], EPS)
-    stage = StageAttention((4, 2), kinds, [LayerAttention(0, norm), LayerAttention(1, None)], ())
+    parts = zip(select_backends(name, needs), KINDS, (norm, None), strict=True)
+    layers = [
+        LayerAttention(
+            backend, kind.rope and RotaryEmbedding(kind.rope, SIZE, 64, placement), own_norm
+        )
+        for backend, kind, own_norm in parts
+    ]
+    stage = StageAttention((4, 2), layers, ())
     step = packed_step([[0] * length for length in LENGTHS])
     attention = stage.over(step)
     for layer, kind in enumerate(KINDS):

@@ -24,7 +24,6 @@ from tests.workers.heads.reranking_qwen3 import (
 def save_reranking_classifier(
     folder: Path, **changes: Any
 ) -> tuple[Qwen3ForSequenceClassification, PreTrainedTokenizerFast]:
-    """Write the model and its tokenizer."""
     tokenizer = write_tokenizer(folder)
     torch.manual_seed(13)
     scored = {"pad_token_id": tokenizer.pad_token_id, "num_labels": 1, **changes}
@@ -51,5 +50,4 @@ def logits(
 
 
 def probabilities(found: np.ndarray) -> np.ndarray:
-    """The activation of a cross-encoder with one label."""
     return torch.sigmoid(torch.tensor(found)).numpy()

@@ -48,7 +48,6 @@ def write_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def save_reranking_gemma(folder: Path) -> tuple[GemmaForCausalLM, PreTrainedTokenizerFast]:
-    """Write the model and its tokenizer."""
     tokenizer = write_tokenizer(folder)
     torch.manual_seed(11)
     sizes = {"vocab_size": len(tokenizer), "head_dim": 16, "max_position_embeddings": 512}

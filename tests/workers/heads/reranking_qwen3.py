@@ -34,7 +34,6 @@ _SPELLED = ["<think>", "</think>"]
 
 
 def body(query: str, document: str, instruction: str) -> str:
-    """As the card's `format_instruction`."""
     return f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
 
 
@@ -60,7 +59,6 @@ def write_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def tiny_config(tokenizer: PreTrainedTokenizerFast, **changes: Any) -> Qwen3Config:
-    """The configuration of a tiny Qwen3 with the tokenizer's vocabulary."""
     sizes = {"vocab_size": len(tokenizer), "head_dim": 16, "max_position_embeddings": 512}
     return Qwen3Config(**{**LLAMA, **sizes, **changes})
 
@@ -68,7 +66,6 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast, **changes: Any) -> Qwen3Conf
 def save_reranking_qwen3(
     folder: Path, **changes: Any
 ) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """Write the model and its tokenizer."""
     tokenizer = write_tokenizer(folder)
     torch.manual_seed(11)
     model = Qwen3ForCausalLM(tiny_config(tokenizer, **changes)).eval()

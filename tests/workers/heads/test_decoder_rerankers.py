@@ -1,6 +1,6 @@
 """A causal model gives the scores of its model card, whatever is cached, in any steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,119 +55,84 @@ CARDS = QWEN3 | {
         reranking_gemma.save_reranking_gemma, reranking_gemma.card_scores, reranking_gemma.PROMPT
     )
 }
-only_qwen3 = pytest.mark.parametrize("card", QWEN3, indirect=True, scope="module")
-
-
-@pytest.fixture(scope="module", params=CARDS)
-def card(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, card: str) -> Path:
-    return tmp_path_factory.mktemp(card)
-
-
-@pytest.fixture(scope="module")
-def reference(folder: Path, card: str) -> tuple[Any, PreTrainedTokenizerFast]:
-    return CARDS[card].save(folder)
-
-
-@pytest.fixture(scope="module")
-def expected_of(
-    reference: tuple[Any, PreTrainedTokenizerFast], card: str
-) -> Callable[..., np.ndarray]:
-    """The card's scores of pairs."""
-    return partial(CARDS[card].card_scores, *reference)
+only_qwen3 = pytest.mark.parametrize("served", QWEN3, indirect=True, scope="module")
 
 
 def model_of(folder: Path, given: RerankTemplate | None = None) -> ModelConfig:
     return with_template(read_model_config(folder, "rerank"), (str(folder),), given, "auto")
 
 
-@pytest.fixture(scope="module")
-def stages(folder: Path, reference: Any) -> Stages:
-    del reference
-    return Stages(folder, task="rerank", model=model_of(folder))
+class Served:
+    def __init__(self, folder: Path, card: Card) -> None:
+        self.folder, self.card = folder, card
+        self.model, self.tokenizer = card.save(folder)
+        self.stages = Stages(folder, task="rerank", model=model_of(folder))
+        self.expected = self.scores_of(PAIRS)
+
+    def engine(self, **changes: Any) -> Engine:
+        return start_engine(self.folder, self.stages, **changes)
+
+    def scores_of(self, pairs: Sequence[tuple[str, str]], **options: Any) -> np.ndarray:
+        """The card's scores."""
+        return self.card.card_scores(self.model, self.tokenizer, pairs, **options)
 
 
-@pytest.fixture(scope="module")
-def expected(expected_of: Callable[..., np.ndarray]) -> np.ndarray:
-    return expected_of(PAIRS)
+@pytest.fixture(scope="module", params=CARDS)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return Served(tmp_path_factory.mktemp(request.param), CARDS[request.param])
 
 
-def scores(engine: Engine, job: EncodeJob) -> np.ndarray:
+def scores(engine: Engine, **job: Any) -> np.ndarray:
     """As the server answers them, float32[N]"""
-    (logits,) = answers(engine, [job]).values()
+    (logits,) = answers(
+        engine, [EncodeJob(1, **{"texts": DOCUMENTS, "query": QUERY} | job)]
+    ).values()
     return label_scores(logits, engine.config.execution.model)[:, 0]
 
 
 @pytest.mark.parametrize("max_step_tokens", [29, 2048])
-def test_scores_are_those_of_the_card(
-    folder: Path, stages: Stages, expected: np.ndarray, max_step_tokens: int
-) -> None:
-    assert expected.max() - expected.min() > 0.3
-    engine = start_engine(folder, stages, max_step_tokens=max_step_tokens)
-    found = scores(engine, EncodeJob(1, texts=DOCUMENTS, query=QUERY))
-    assert np.abs(found - expected).max() < TOLERANCE
+def test_scores_are_those_of_the_card(served: Served, max_step_tokens: int) -> None:
+    assert served.expected.max() - served.expected.min() > 0.3
+    engine = served.engine(max_step_tokens=max_step_tokens)
+    assert np.abs(scores(engine) - served.expected).max() < TOLERANCE
     assert engine.core._scheduler.usage().generated_tokens == 0
 
 
 @only_qwen3
-def test_template_and_query_are_computed_once(
-    folder: Path, stages: Stages, reference: Any, expected: np.ndarray
-) -> None:
+def test_template_and_query_are_computed_once(served: Served) -> None:
     """Even documents of one step share them."""
-    _, tokenizer = reference
     shared = f"{PREFIX}<Instruct>: {INSTRUCTION}\n<Query>: {QUERY}\n<Document>:"
-    blocks = len(tokenizer.encode(shared, add_special_tokens=False)) // stages.block_size
-    engine = start_engine(folder, stages, max_step_tokens=2048)
-    found = scores(engine, EncodeJob(1, texts=DOCUMENTS, query=QUERY))
-    assert cached_tokens(engine) >= (len(DOCUMENTS) - 1) * (blocks - 1) * stages.block_size > 0
-    salted = scores(engine, EncodeJob(2, texts=DOCUMENTS, query=QUERY, cache_salt="mine"))
-    again = scores(engine, EncodeJob(3, texts=DOCUMENTS, query=QUERY))
-    for each in (found, salted, again):
-        assert np.abs(each - expected).max() < TOLERANCE
+    block = served.stages.block_size
+    blocks = len(served.tokenizer.encode(shared, add_special_tokens=False)) // block
+    engine = served.engine(max_step_tokens=2048)
+    found = scores(engine)
+    assert cached_tokens(engine) >= (len(DOCUMENTS) - 1) * (blocks - 1) * block > 0
+    for each in (found, scores(engine, cache_salt="mine"), scores(engine)):
+        assert np.abs(each - served.expected).max() < TOLERANCE
 
 
-def test_an_instruction_replaces_the_default(
-    folder: Path,
-    stages: Stages,
-    expected_of: Callable[..., np.ndarray],
-    expected: np.ndarray,
-) -> None:
+def test_an_instruction_replaces_the_default(served: Served) -> None:
     own = "Find what is heavy. {query} {document}"
-    engine = start_engine(folder, stages)
-    found = scores(engine, EncodeJob(1, texts=DOCUMENTS, query=QUERY, instruction=own))
-    assert np.abs(found - expected_of(PAIRS, instruction=own)).max() < TOLERANCE
-    assert np.abs(found - expected).max() > 1000 * TOLERANCE
+    found = scores(served.engine(), instruction=own)
+    assert np.abs(found - served.scores_of(PAIRS, instruction=own)).max() < TOLERANCE
+    assert np.abs(found - served.expected).max() > 1000 * TOLERANCE
 
 
 @only_qwen3
-def test_a_query_for_each_text(
-    folder: Path, stages: Stages, expected_of: Callable[..., np.ndarray]
-) -> None:
+def test_a_query_for_each_text(served: Served) -> None:
     queries = ["Who?", "{instruction}", "", "Gravity", "no"]
-    engine = start_engine(folder, stages)
-    found = scores(engine, EncodeJob(1, texts=DOCUMENTS, query=queries))
-    pairs = list(zip(queries, DOCUMENTS, strict=True))
-    assert np.abs(found - expected_of(pairs)).max() < TOLERANCE
+    expected = served.scores_of(list(zip(queries, DOCUMENTS, strict=True)))
+    assert np.abs(scores(served.engine(), query=queries) - expected).max() < TOLERANCE
 
 
-def test_only_the_document_is_cut(
-    folder: Path,
-    stages: Stages,
-    card: str,
-    reference: tuple[Any, PreTrainedTokenizerFast],
-    expected_of: Callable[..., np.ndarray],
-) -> None:
-    uncounted, limit = CARDS[card].uncounted, 40 if CARDS[card].uncounted else 110
-    behind = len(reference[1](f"\n{uncounted}", add_special_tokens=False)["input_ids"])
+def test_only_the_document_is_cut(served: Served) -> None:
+    uncounted = served.card.uncounted
+    limit = 40 if uncounted else 110
+    behind = len(served.tokenizer(f"\n{uncounted}", add_special_tokens=False)["input_ids"])
     limit_of_all = limit + behind * bool(uncounted)
-    engine = start_engine(folder, stages)
-    cut = Tokenization(truncate_to=limit_of_all)
-    found = scores(engine, EncodeJob(1, texts=DOCUMENTS, query=QUERY, tokenization=cut))
-    assert np.abs(found - expected_of(PAIRS, max_length=limit)).max() < TOLERANCE
+    engine = served.engine()
+    found = scores(engine, tokenization=Tokenization(truncate_to=limit_of_all))
+    assert np.abs(found - served.scores_of(PAIRS, max_length=limit)).max() < TOLERANCE
     (accepted,) = [each for outputs in engine.clients.outputs(A) for each in outputs.accepted]
     assert accepted.prompt_tokens[-1] == limit_of_all
     assert accepted.dropped[DOCUMENTS.index("")] == 0
@@ -175,28 +140,24 @@ def test_only_the_document_is_cut(
 
 
 @only_qwen3
-def test_a_document_is_cut_on_its_left(
-    folder: Path, stages: Stages, expected_of: Callable[..., np.ndarray]
-) -> None:
-    engine = start_engine(folder, stages)
+def test_a_document_is_cut_on_its_left(served: Served) -> None:
     cut = Tokenization(truncate_to=110, truncation_side="left")
     words = ["Gravity", *["Beijing"] * 40, "is"]
-    found = scores(engine, EncodeJob(1, texts=[" ".join(words)], query=QUERY, tokenization=cut))
+    found = scores(served.engine(), texts=[" ".join(words)], tokenization=cut)
     pairs = [(QUERY, " ".join(words[-count:])) for count in range(1, len(words))]
-    expected = expected_of(pairs)
+    expected = served.scores_of(pairs)
     assert np.abs(found - expected).min() < TOLERANCE
     assert found != pytest.approx(expected[-1], abs=TOLERANCE)
 
 
 @only_qwen3
-def test_the_logit_of_one_token(folder: Path, reference: Any) -> None:
-    """With a template that the configuration gives."""
-    model, tokenizer = reference
+def test_the_logit_of_one_token(served: Served) -> None:
+    model, tokenizer = served.model, served.tokenizer
     template = RerankTemplate(
         pieces=("A: {query}", "\n", "B: {document}", "\nyes?"), positive="yes"
     )
-    stages = Stages(folder, task="rerank", model=model_of(folder, template))
-    engine = start_engine(folder, stages)
+    stages = Stages(served.folder, task="rerank", model=model_of(served.folder, template))
+    engine = start_engine(served.folder, stages)
     (found,) = answers(engine, [EncodeJob(1, texts=DOCUMENTS[:1], query=QUERY)]).values()
     pieces = (f"A: {QUERY}", "\n", f"B: {DOCUMENTS[0]}", "\nyes?")
     ids = [token for piece in pieces for token in tokenizer.encode(piece, add_special_tokens=False)]
@@ -220,5 +181,5 @@ def test_the_logit_of_one_token(folder: Path, reference: Any) -> None:
         ),
     ],
 )
-def test_jobs_that_are_refused(folder: Path, stages: Stages, job: EncodeJob, message: str) -> None:
-    assert message in refusal(start_engine(folder, stages), job)
+def test_jobs_that_are_refused(served: Served, job: EncodeJob, message: str) -> None:
+    assert message in refusal(served.engine(), job)

@@ -30,18 +30,13 @@ def states(lens: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("mode", get_args(PoolingMode))
-def test_a_row_is_pooled_the_same_in_any_batch(mode) -> None:
+def test_a_row_is_pooled_the_same_in_any_batch_and_its_nan_stays_in_it(mode) -> None:
     hidden = states(LENS)
     together = pool(hidden, step(LENS), PoolingConfig(modes=(mode,)))
     for index, row in enumerate(hidden[: sum(LENS)].split(LENS)):
         padded = torch.cat([row, torch.full((4, 6), 9.0)])[: max(len(row), 4)]
         alone = pool(padded, step([len(row)]), PoolingConfig(modes=(mode,)))
         assert torch.equal(alone[0], together[index])
-
-
-@pytest.mark.parametrize("mode", get_args(PoolingMode))
-def test_nan_stays_in_its_row(mode) -> None:
-    hidden = states(LENS)
     hidden[4:11] = torch.nan
     failed = pool(hidden, step(LENS), PoolingConfig(modes=(mode,))).isnan().any(dim=1)
     assert failed.tolist() == [False, False, True, False, False]

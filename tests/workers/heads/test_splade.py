@@ -131,18 +131,13 @@ def test_pooling_of_a_folder_without_modules(tmp_path: Path) -> None:
         (["Router"], {}, "Router is not supported"),
         (["MLMTransformer", "Pooling"], {}, 'transformer_task "fill-mask" is not supported'),
         (["Transformer"], {}, "do not begin with Transformer, SpladePooling"),
+        (["Transformer", "SpladePooling"], None, r"config\.json is missing"),
     ],
 )
 def test_what_cannot_be_pooled_is_named(tmp_path: Path, kinds, pooling, named) -> None:
     save_masked_lm(tmp_path)
-    write_modules(tmp_path, *kinds, **pooling)
+    write_modules(tmp_path, *kinds, **pooling or {})
+    if pooling is None:
+        (tmp_path / "1_SpladePooling" / "config.json").unlink()
     with pytest.raises(ModelConfigError, match=named):
-        read_model_config(tmp_path)
-
-
-def test_a_module_without_its_configuration(tmp_path: Path) -> None:
-    save_masked_lm(tmp_path)
-    write_modules(tmp_path, "Transformer", "SpladePooling")
-    (tmp_path / "1_SpladePooling" / "config.json").unlink()
-    with pytest.raises(ModelConfigError, match=r"config\.json is missing"):
         read_model_config(tmp_path)

@@ -22,7 +22,6 @@ class Group(NamedTuple):
 
 
 def grouped(groups: Sequence[Group], want: AttentionNeeds) -> Problem:
-    """The problem of the rows of these groups, one after another."""
     rows: list[tuple[int, int]] = []
     known: list[tuple[int, int, int]] = []
     for group in groups:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.workers.checkpoints import LLAMA
-from tests.workers.models.tiny_models import Spoilt, TinyModel
+from tests.workers.models.tiny_models import Spoilt, TinyModel, fields, keys, weights
 
 LIMIT = 64
 _SIZES = LLAMA | {"max_position_embeddings": LIMIT}
@@ -48,26 +48,25 @@ _GEMMA_ROPES = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
 }
 _GEMMA_SPOILT = {
-    "window": Spoilt(config={"sliding_window": WINDOW + 1}),
-    "layers": Spoilt(config={"layer_types": ["sliding_attention"] * 4}),
-    "scale": Spoilt(config={"query_pre_attn_scalar": 24}),
-    "attention_norm": Spoilt(tensors={"post_attention_layernorm": 0.0}),
-    "mlp_norm": Spoilt(tensors={"pre_feedforward_layernorm": 0.0}),
-    "down_norm": Spoilt(tensors={"post_feedforward_layernorm": 0.0}),
-    "activation": Spoilt(config={"hidden_activation": "silu"}),
-    "unit_offset": Spoilt(family={"unit_offset_norms": False}),
-    "embedding_scale": Spoilt(family={"embedding_scale": 1.0}),
+    "window": keys(sliding_window=WINDOW + 1),
+    "layers": keys(layer_types=["sliding_attention"] * 4),
+    "scale": keys(query_pre_attn_scalar=24),
+    "attention_norm": weights("post_attention_layernorm", 0.0),
+    "mlp_norm": weights("pre_feedforward_layernorm", 0.0),
+    "down_norm": weights("post_feedforward_layernorm", 0.0),
+    "activation": keys(hidden_activation="silu"),
+    "unit_offset": fields(unit_offset_norms=False),
+    "embedding_scale": fields(embedding_scale=1.0),
 }
 _BIASES_SPOILT = {
-    "qkv_bias": Spoilt(tensors={r"[qkv]_proj\.bias": 0.0}),
-    "output_bias": Spoilt(tensors={r"o_proj\.bias": 0.0}),
+    "qkv_bias": weights(r"[qkv]_proj\.bias", 0.0),
+    "output_bias": weights(r"o_proj\.bias", 0.0),
 }
 
 
 def _tiny(
     architecture: str, spoilt: dict[str, Spoilt] | None = None, *, edge: int = 0, **changes: Any
 ) -> TinyModel:
-    """A model with Llama's sizes, but for `changes` of its configuration."""
     return TinyModel(
         architecture=architecture,
         config=_SIZES | changes,
@@ -83,9 +82,9 @@ def _llama(spoilt: dict[str, Spoilt] | None = None, **changes: Any) -> TinyModel
 DECODERS: dict[str, TinyModel] = {
     "llama": _llama(
         {
-            "positions": Spoilt(config={"rope_parameters": _ROPE}),
-            "norms": Spoilt(tensors={"input_layernorm": 1.0}),
-            "last_norm": Spoilt(tensors={r"model\.norm": 1.0}),
+            "positions": keys(rope_parameters=_ROPE),
+            "norms": weights("input_layernorm", 1.0),
+            "last_norm": weights(r"model\.norm", 1.0),
         }
     ),
     "llama_ungrouped": _llama(num_key_value_heads=4),
@@ -93,47 +92,35 @@ DECODERS: dict[str, TinyModel] = {
     "llama_wide_heads": _llama(head_dim=24),
     "llama_tied": _llama(tie_word_embeddings=True),
     "llama_biases": _llama(
-        {
-            **_BIASES_SPOILT,
-            "mlp_bias": Spoilt(tensors={r"mlp.*bias": 0.0}),
-        },
+        {**_BIASES_SPOILT, "mlp_bias": weights(r"mlp.*bias", 0.0)},
         attention_bias=True,
         mlp_bias=True,
     ),
     "llama_rope_llama3": _llama(
-        {"scaling": Spoilt(config={"rope_parameters": _LLAMA3 | {"factor": 4.0}})},
-        rope_parameters=_LLAMA3,
+        {"scaling": keys(rope_parameters=_LLAMA3 | {"factor": 4.0})}, rope_parameters=_LLAMA3
     ),
     "llama_rope_linear": _llama(
-        {"scaling": Spoilt(config={"rope_parameters": _LINEAR | {"factor": 2.0}})},
-        rope_parameters=_LINEAR,
+        {"scaling": keys(rope_parameters=_LINEAR | {"factor": 2.0})}, rope_parameters=_LINEAR
     ),
     "llama_rope_yarn": _llama(
         {
-            "scaling": Spoilt(
-                config={"rope_parameters": _YARN | {"factor": 2.0, "attention_factor": 1.13863}}
-            ),
-            "attention_factor": Spoilt(
-                config={"rope_parameters": _YARN | {"attention_factor": 1.0}}
-            ),
+            "scaling": keys(rope_parameters=_YARN | {"factor": 2.0, "attention_factor": 1.13863}),
+            "attention_factor": keys(rope_parameters=_YARN | {"attention_factor": 1.0}),
         },
         rope_parameters=_YARN,
     ),
     "mistral": _tiny(
         "MistralForCausalLM",
-        {
-            "window": Spoilt(config={"sliding_window": WINDOW + 1}),
-            "no_window": Spoilt(config={"sliding_window": None}),
-        },
+        {"window": keys(sliding_window=WINDOW + 1), "no_window": keys(sliding_window=None)},
         edge=WINDOW,
         sliding_window=WINDOW,
     ),
-    "qwen2": _tiny("Qwen2ForCausalLM", {"qkv_bias": Spoilt(tensors={r"[qkv]_proj\.bias": 0.0})}),
+    "qwen2": _tiny("Qwen2ForCausalLM", {"qkv_bias": weights(r"[qkv]_proj\.bias", 0.0)}),
     "qwen2_windows": _tiny(
         "Qwen2ForCausalLM",
         {
-            "window": Spoilt(config={"sliding_window": WINDOW - 1}),
-            "layers": Spoilt(config={"layer_types": ["full_attention"] * 4}),
+            "window": keys(sliding_window=WINDOW - 1),
+            "layers": keys(layer_types=["full_attention"] * 4),
         },
         edge=WINDOW,
         use_sliding_window=True,
@@ -142,15 +129,12 @@ DECODERS: dict[str, TinyModel] = {
     ),
     "qwen3": _tiny(
         "Qwen3ForCausalLM",
-        {
-            "query_norm": Spoilt(tensors={r"q_norm": 1.0}),
-            "key_norm": Spoilt(tensors={r"k_norm": 1.0}),
-        },
+        {"query_norm": weights(r"q_norm", 1.0), "key_norm": weights(r"k_norm", 1.0)},
         head_dim=24,
     ),
     "qwen3_tied_with_biases": _tiny(
         "Qwen3ForCausalLM",
-        {"output_bias": Spoilt(tensors={r"o_proj\.bias": 0.0})},
+        {"output_bias": weights(r"o_proj\.bias", 0.0)},
         head_dim=24,
         tie_word_embeddings=True,
         attention_bias=True,
@@ -158,8 +142,8 @@ DECODERS: dict[str, TinyModel] = {
     "phi3": _tiny(
         "Phi3ForCausalLM",
         {
-            "window": Spoilt(config={"sliding_window": WINDOW + 1}),
-            "part_of_heads": Spoilt(config={"rope_parameters": _ROPE | _PART}),
+            "window": keys(sliding_window=WINDOW + 1),
+            "part_of_heads": keys(rope_parameters=_ROPE | _PART),
         },
         edge=WINDOW,
         pad_token_id=0,
@@ -168,10 +152,8 @@ DECODERS: dict[str, TinyModel] = {
     "phi3_longrope_short": _tiny(
         "Phi3ForCausalLM",
         {
-            "factors": Spoilt(config={"original_max_position_embeddings": LIMIT - 1}),
-            "attention_factor": Spoilt(
-                config={"rope_parameters": _LONGROPE | {"attention_factor": 1.0}}
-            ),
+            "factors": keys(original_max_position_embeddings=LIMIT - 1),
+            "attention_factor": keys(rope_parameters=_LONGROPE | {"attention_factor": 1.0}),
         },
         pad_token_id=0,
         rope_parameters=_LONGROPE,
@@ -182,7 +164,7 @@ DECODERS: dict[str, TinyModel] = {
     # tokens on, and one alone is at position 0, which is not rotated.
     "phi3_longrope_long": _tiny(
         "Phi3ForCausalLM",
-        {"factors": Spoilt(config={"original_max_position_embeddings": LIMIT})},
+        {"factors": keys(original_max_position_embeddings=LIMIT)},
         pad_token_id=0,
         rope_parameters=_LONGROPE,
         original_max_position_embeddings=1,
@@ -191,9 +173,9 @@ DECODERS: dict[str, TinyModel] = {
     "gemma": _tiny(
         "GemmaForCausalLM",
         {
-            "activation": Spoilt(config={"hidden_act": "silu"}),
-            "unit_offset": Spoilt(family={"unit_offset_norms": False}),
-            "embedding_scale": Spoilt(family={"embedding_scale": 1.0}),
+            "activation": keys(hidden_act="silu"),
+            "unit_offset": fields(unit_offset_norms=False),
+            "embedding_scale": fields(embedding_scale=1.0),
         },
         head_dim=24,
         num_key_value_heads=1,
@@ -205,8 +187,8 @@ DECODERS: dict[str, TinyModel] = {
         "Gemma2ForCausalLM",
         _GEMMA_SPOILT
         | {
-            "softcap": Spoilt(config={"attn_logit_softcapping": None}),
-            "logit_softcap": Spoilt(config={"final_logit_softcapping": None}),
+            "softcap": keys(attn_logit_softcapping=None),
+            "logit_softcap": keys(final_logit_softcapping=None),
         },
         edge=WINDOW,
         **_GEMMA,
@@ -217,14 +199,10 @@ DECODERS: dict[str, TinyModel] = {
         "Gemma3ForCausalLM",
         _GEMMA_SPOILT
         | {
-            "query_norm": Spoilt(tensors={r"q_norm": 0.0}),
-            "key_norm": Spoilt(tensors={r"k_norm": 0.0}),
-            "scaling": Spoilt(
-                config={"rope_parameters": _GEMMA_ROPES | {"full_attention": _ROPE_FAR}}
-            ),
-            "local_theta": Spoilt(
-                config={"rope_parameters": _GEMMA_ROPES | {"sliding_attention": _ROPE_FAR}}
-            ),
+            "query_norm": weights(r"q_norm", 0.0),
+            "key_norm": weights(r"k_norm", 0.0),
+            "scaling": keys(rope_parameters=_GEMMA_ROPES | {"full_attention": _ROPE_FAR}),
+            "local_theta": keys(rope_parameters=_GEMMA_ROPES | {"sliding_attention": _ROPE_FAR}),
         },
         edge=WINDOW,
         **_GEMMA,

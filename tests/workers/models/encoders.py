@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tests.workers.models.tiny_models import Spoilt, TinyModel, move_rows, swap_halves
+from tests.workers.models.tiny_models import (
+    Spoilt,
+    TinyModel,
+    fields,
+    keys,
+    move_rows,
+    swap_halves,
+    weights,
+)
 from workers.contract.checkpoint.architectures import FAMILIES
 
 LIMIT = 80
@@ -20,19 +28,19 @@ _SIZES: dict[str, Any] = {
 _BERT = _SIZES | {"max_position_embeddings": LIMIT, "type_vocab_size": 2}
 _ROBERTA = _SIZES | {"max_position_embeddings": LIMIT + 2, "type_vocab_size": 1}
 _EMBEDDINGS = {
-    "positions": Spoilt(tensors={"position_embeddings": 0.0}),
-    "norms": Spoilt(tensors={r"LayerNorm\.weight": 1.0}),
-    "biases": Spoilt(tensors={r"(query|key|value|attn\.[qkvo]|dense)\.bias": 0.0}),
-    "activation": Spoilt(config={"hidden_act": "relu"}),
+    "positions": weights("position_embeddings", 0.0),
+    "norms": weights(r"LayerNorm\.weight", 1.0),
+    "biases": weights(r"(query|key|value|attn\.[qkvo]|dense)\.bias", 0.0),
+    "activation": keys(hidden_act="relu"),
 }
-_SEGMENTS = {"segments": Spoilt(tensors={"token_type_embeddings": 0.0})}
-_ROWS_OFF_BY_ONE = {"positions_off_by_one": Spoilt(tensors={"position_embeddings": move_rows})}
-_OFF_BY_ONE = {"positions_off_by_one": Spoilt(config={"pad_token_id": 0})}
+_SEGMENTS = {"segments": weights("token_type_embeddings", 0.0)}
+_ROWS_OFF_BY_ONE = {"positions_off_by_one": weights("position_embeddings", move_rows)}
+_OFF_BY_ONE = {"positions_off_by_one": keys(pad_token_id=0)}
 _DISTANCES = {
-    "bias_dropped": Spoilt(tensors={"relative_attention_bias": 0.0}),
-    "buckets_off_by_one": Spoilt(tensors={"relative_attention_bias": move_rows}),
+    "bias_dropped": weights("relative_attention_bias", 0.0),
+    "buckets_off_by_one": weights("relative_attention_bias", move_rows),
 }
-_POOLER = {"pooler": Spoilt(tensors={r"pooler\.dense\.bias": 0.0})}
+_POOLER = {"pooler": weights(r"pooler\.dense\.bias", 0.0)}
 _DISTILBERT: dict[str, Any] = {
     "vocab_size": 199,
     "dim": 64,
@@ -43,10 +51,10 @@ _DISTILBERT: dict[str, Any] = {
     "initializer_range": 0.15,
 }
 _DISTILLED = {
-    "positions": Spoilt(tensors={"position_embeddings": 0.0}),
-    "norms": Spoilt(tensors={r"layer_norm\.weight": 1.0}),
-    "biases": Spoilt(tensors={r"([qkv]|out)_lin\.bias": 0.0}),
-    "activation": Spoilt(config={"activation": "relu"}),
+    "positions": weights("position_embeddings", 0.0),
+    "norms": weights(r"layer_norm\.weight", 1.0),
+    "biases": weights(r"([qkv]|out)_lin\.bias", 0.0),
+    "activation": keys(activation="relu"),
 }
 _WINDOW = 9
 _MODERNBERT = _SIZES | {
@@ -65,7 +73,7 @@ _MODERNBERT = _SIZES | {
 def _thetas(everywhere: float, nearby: float) -> Spoilt:
     thetas = {"full_attention": everywhere, "sliding_attention": nearby}
     ropes = {name: {"rope_type": "default", "rope_theta": theta} for name, theta in thetas.items()}
-    return Spoilt(config={"rope_parameters": ropes})
+    return keys(rope_parameters=ropes)
 
 
 _GEMMA = _SIZES | {
@@ -80,41 +88,41 @@ _GEMMA = _SIZES | {
 }
 """As EmbeddingGemma."""
 _GEMMA_FEATURES = {
-    "window_too_wide": Spoilt(config={"sliding_window": 2 * _WINDOW}),
-    "window_too_narrow": Spoilt(config={"sliding_window": 2 * (_WINDOW - 2)}),
-    "layer_types": Spoilt(config={"layer_types": ["full_attention"] * 4}),
-    "scale": Spoilt(config={"query_pre_attn_scalar": 24}),
-    "norms": Spoilt(family={"unit_offset_norms": False}),
-    "embeddings": Spoilt(family={"embedding_scale": 1.0}),
-    "query_norm": Spoilt(tensors={"q_norm": 0.0}),
+    "window_too_wide": keys(sliding_window=2 * _WINDOW),
+    "window_too_narrow": keys(sliding_window=2 * (_WINDOW - 2)),
+    "layer_types": keys(layer_types=["full_attention"] * 4),
+    "scale": keys(query_pre_attn_scalar=24),
+    "norms": fields(unit_offset_norms=False),
+    "embeddings": fields(embedding_scale=1.0),
+    "query_norm": weights("q_norm", 0.0),
 }
 
 _MODERNBERT_FEATURES = {
-    "window_too_wide": Spoilt(config={"local_attention": 2 * _WINDOW}),
-    "window_too_narrow": Spoilt(config={"local_attention": 2 * (_WINDOW - 2)}),
-    "layer_types": Spoilt(config={"layer_types": ["full_attention"] * 4}),
+    "window_too_wide": keys(local_attention=2 * _WINDOW),
+    "window_too_narrow": keys(local_attention=2 * (_WINDOW - 2)),
+    "layer_types": keys(layer_types=["full_attention"] * 4),
     "theta": _thetas(10_000.0, 10_000.0),
     "theta_in_windows": _thetas(160_000.0, 160_000.0),
-    "gate": Spoilt(tensors={r"mlp\.Wi": swap_halves}),
-    "activation": Spoilt(config={"hidden_activation": "relu"}),
-    "norms": Spoilt(tensors={r"(attn|mlp)_norm\.weight": 1.0}),
-    "final_norm": Spoilt(tensors={"final_norm": 1.0}),
+    "gate": weights(r"mlp\.Wi", swap_halves),
+    "activation": keys(hidden_activation="relu"),
+    "norms": weights(r"(attn|mlp)_norm\.weight", 1.0),
+    "final_norm": weights("final_norm", 1.0),
 }
 _MODERNBERT_BIASES = {
-    "norms": Spoilt(tensors={r"norm\.bias": 0.0}),
-    "attention": Spoilt(tensors={r"attn\.\w+\.bias": 0.0}),
-    "mlp": Spoilt(tensors={r"mlp\.\w+\.bias": 0.0}),
+    "norms": weights(r"norm\.bias", 0.0),
+    "attention": weights(r"attn\.\w+\.bias", 0.0),
+    "mlp": weights(r"mlp\.\w+\.bias", 0.0),
 }
 _MODERNBERT_HEAD = {
-    "pooling": Spoilt(config={"classifier_pooling": "cls"}),
-    "head_norm": Spoilt(tensors={r"head\.norm": 1.0}),
-    "head_activation": Spoilt(config={"classifier_activation": "relu"}),
+    "pooling": keys(classifier_pooling="cls"),
+    "head_norm": weights(r"head\.norm", 1.0),
+    "head_activation": keys(classifier_activation="relu"),
 }
 _NOMICBERT_FEATURES = _SEGMENTS | {
-    "theta": Spoilt(config={"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}),
-    "gate": Spoilt(family={"hidden_act": "gelu"}),
-    "norms": Spoilt(tensors={r"norm[12]\.weight": 1.0}),
-    "first_norm": Spoilt(tensors={r"emb_ln\.weight": 1.0}),
+    "theta": keys(rope_parameters={"rope_type": "default", "rope_theta": 10_000.0}),
+    "gate": fields(hidden_act="gelu"),
+    "norms": weights(r"norm[12]\.weight", 1.0),
+    "first_norm": weights(r"emb_ln\.weight", 1.0),
 }
 
 _FAMILIES: dict[str, dict[str, Any]] = {
@@ -133,7 +141,6 @@ _FAMILIES: dict[str, dict[str, Any]] = {
 def _tiny(
     architecture: str, spoilt: Mapping[str, Spoilt] | None = None, **changes: Any
 ) -> TinyModel:
-    """A model with the sizes of its family, but for `changes` of its configuration."""
     family = FAMILIES[architecture].name
     return TinyModel(
         architecture=architecture,
@@ -163,13 +170,11 @@ ENCODERS: dict[str, TinyModel] = {
     "distilbert": _tiny("DistilBertModel", _DISTILLED | _ROWS_OFF_BY_ONE),
     "distilbert_sines": _tiny("DistilBertModel", sinusoidal_pos_embds=True),
     "distilbert_label": _tiny(
-        "DistilBertForSequenceClassification",
-        {"pooler": Spoilt(family={"pooler_act": "tanh"})},
-        num_labels=1,
+        "DistilBertForSequenceClassification", {"pooler": fields(pooler_act="tanh")}, num_labels=1
     ),
     "distilbert_words_untied": _tiny("DistilBertForMaskedLM", tie_word_embeddings=False),
     "distilbert_words": _tiny(
-        "DistilBertForMaskedLM", {"head": Spoilt(tensors={r"vocab_projector\.bias": 0.0})}
+        "DistilBertForMaskedLM", {"head": weights(r"vocab_projector\.bias", 0.0)}
     ),
     "mpnet": _tiny("MPNetModel", _EMBEDDINGS | _ROWS_OFF_BY_ONE | _DISTANCES),
     "mpnet_label": _tiny("MPNetForSequenceClassification", num_labels=1),
@@ -189,7 +194,7 @@ ENCODERS: dict[str, TinyModel] = {
         classifier_pooling="mean",
     ),
     "modernbert_words": _tiny(
-        "ModernBertForMaskedLM", {"decoder_bias": Spoilt(tensors={r"decoder\.bias": 0.0})}
+        "ModernBertForMaskedLM", {"decoder_bias": weights(r"decoder\.bias", 0.0)}
     ),
     "modernbert_words_untied": _tiny(
         "ModernBertForMaskedLM", tie_word_embeddings=False, decoder_bias=False

@@ -5,16 +5,24 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
+from engine_core.messages import SamplingParams
 from tests.workers.checkpoints import save_randomly
+from tests.workers.inline_engine import InlineEngine, Way
 from tests.workers.models.decoders import DECODERS, LIMIT, WINDOW
-from tests.workers.step_tensors import Stages
+from tests.workers.stages import distributions
+from workers.contract.config import Dtype
+from workers.contract.token_sampling import GREEDY
 
-PROMPT = torch.randint(6, 211, (LIMIT,), generator=torch.Generator().manual_seed(5)).tolist()
+VOCABULARY = 211
+PROMPT = torch.randint(
+    6, VOCABULARY, (LIMIT - 1,), generator=torch.Generator().manual_seed(5)
+).tolist()
 VISION = {
     "model_type": "siglip_vision_model",
     "hidden_size": 8,
@@ -28,15 +36,15 @@ VISION = {
 
 def reference(model: Any) -> torch.Tensor:
     with torch.inference_mode():
-        return model(torch.tensor([PROMPT])).logits[0].float().log_softmax(dim=-1)
+        return model(torch.tensor([PROMPT])).logits[0, :-1].float().log_softmax(dim=-1)
 
 
-def ours(folder: Path, **options: Any) -> torch.Tensor:
-    """In two chunks."""
-    stages = Stages(folder, **options)
-    chunks = [PROMPT[: WINDOW + 1], PROMPT[WINDOW + 1 :]]
-    logits = [stages.logits(stages.take([(0, chunk)]))[0] for chunk in chunks]
-    return torch.cat(logits).float().log_softmax(dim=-1)
+def ours(folder: Path, dtype: Dtype = "float32") -> torch.Tensor:
+    """In chunks that are longer than the window."""
+    engine = InlineEngine(folder, Way(dtype=dtype, max_step_tokens=WINDOW + 1))
+    params = SamplingParams(sampling=GREEDY, max_tokens=0, logprobs=0, prompt_logprobs=VOCABULARY)
+    engine.generate([PROMPT], params, lambda sampled: sampled.token)
+    return torch.from_numpy(np.concatenate([distributions(part) for part in engine.scored[0]]))
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma", "gemma2", "gemma3"])

@@ -33,7 +33,6 @@ def prompts_for(tiny: TinyModel) -> list[list[int]]:
 
 
 def taught(models: TinyModels, tiny: TinyModel) -> Lesson:
-    """The answers of transformers to each prompt, token by token."""
     folder, model = models(tiny)
     prompts = prompts_for(tiny)
     return Lesson(folder, prompts, [continuation(model, prompt) for prompt in prompts])
@@ -41,7 +40,6 @@ def taught(models: TinyModels, tiny: TinyModel) -> Lesson:
 
 @torch.inference_mode()
 def continuation(model: Any, prompt: list[int]) -> Reference:
-    """Each prompt alone, greedily, without a cache."""
     tokens, seen = list(prompt), []
     while len(seen) < TOKENS:
         logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
@@ -55,8 +53,8 @@ def continuation(model: Any, prompt: list[int]) -> Reference:
 def test_transformers_agrees(tiny_models: TinyModels, name: str) -> None:
     lesson = taught(tiny_models, DECODERS[name])
     assert read_model_config(lesson.folder).max_model_len == LIMIT
-    check_prefix_cache(lesson, Way(), print)
-    check_way(lesson, Way(stages=2, depth=3, max_step_tokens=40), print)
+    check_prefix_cache(lesson, Way())
+    check_way(lesson, Way(stages=2, depth=3, max_step_tokens=40))
 
 
 @pytest.mark.matrix
@@ -65,7 +63,7 @@ def test_transformers_agrees(tiny_models: TinyModels, name: str) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 def test_no_way_changes_the_text(tiny_models: TinyModels, name: str, way: str, stages: int) -> None:
     lesson = taught(tiny_models, DECODERS[name])
-    check_way(lesson, replace(WAYS[way], stages=stages), print)
+    check_way(lesson, replace(WAYS[way], stages=stages))
 
 
 @pytest.mark.matrix

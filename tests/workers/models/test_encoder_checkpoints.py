@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from tests.workers.models.encoders import ENCODERS, LIMIT
 from tests.workers.models.test_encoders import check_agrees, texts_for
 from tests.workers.models.tiny_models import TinyModels
-from tests.workers.step_tensors import Stages, packed_step
+from tests.workers.stages import EncoderStages
+from tests.workers.step_maker import encoder_step
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 
 Tensors = dict[str, torch.Tensor]
@@ -25,7 +26,6 @@ MODULES = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normal
 
 
 def older(tensors: Tensors) -> Tensors:
-    """Norms say gamma and beta."""
     renamed = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     for now, then in renamed.items():
         tensors = {name.replace(now, then): tensor for name, tensor in tensors.items()}
@@ -33,7 +33,6 @@ def older(tensors: Tensors) -> Tensors:
 
 
 def encoder_of_a_masked_lm(tensors: Tensors) -> Tensors:
-    """The encoder's names begin with "bert."."""
     encoder = {f"bert.{name}": tensor for name, tensor in older(tensors).items()}
     assert "bert.encoder.layer.0.output.LayerNorm.gamma" in encoder
     positions = {"bert.embeddings.position_ids": torch.arange(LIMIT)}
@@ -41,7 +40,6 @@ def encoder_of_a_masked_lm(tensors: Tensors) -> Tensors:
 
 
 def with_other_heads(tensors: Tensors) -> Tensors:
-    """A pooler, and a head for the next sentence."""
     tensors = older(tensors)
     assert "cls.predictions.transform.LayerNorm.gamma" in tensors
     heads = {"cls.seq_relationship.bias": torch.ones(2)}
@@ -102,8 +100,8 @@ def test_an_embedder_saved_as_a_masked_language_model(
     base = tiny.architecture.removesuffix("ForMaskedLM")
     assert read_model_config(tmp_path).architecture == f"{base}Model"
     texts = texts_for(tiny)
-    ours = Stages(tmp_path, task="embed", num_stages=2).run(packed_step(texts))
-    for text, own in zip(texts, ours, strict=True):
+    states, _ = EncoderStages(tmp_path, task="embed", num_stages=2).compute(encoder_step(texts))
+    for text, own in zip(texts, states.split([len(text) for text in texts]), strict=True):
         with torch.inference_mode():
             expected: Any = model.base_model(torch.tensor([text])).last_hidden_state[0]
         torch.testing.assert_close(own, expected, atol=1e-5, rtol=0)

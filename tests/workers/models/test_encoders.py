@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.workers.checkpoints import worker_config
 from tests.workers.models.encoders import ENCODERS, LIMIT
 from tests.workers.models.tiny_models import TinyModel, TinyModels
-from tests.workers.step_tensors import Stages, packed_step
+from tests.workers.stages import EncoderStages, vectors_of
+from tests.workers.step_maker import encoder_step
 from workers.contract.checkpoint.architectures import family_of
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.heads.encoder_head import encoder_head
 
 SPOILT = [(name, feature) for name, tiny in ENCODERS.items() for feature in tiny.spoilt]
 SAME_DIRECTION = 0.99999
@@ -54,25 +53,19 @@ def expected_of(model: Any, tiny: TinyModel) -> list[torch.Tensor]:
 
 
 def ours_of(folder: Path, tiny: TinyModel, num_stages: int = 1) -> list[torch.Tensor]:
-    """Our results, of all texts in one step."""
     task = family_of(read_model_config(folder).architecture).task
-    stages = Stages(folder, task=task, num_stages=num_stages)
+    stages = EncoderStages(folder, task=task, num_stages=num_stages)
     texts = texts_for(tiny)
-    step = packed_step(texts, segments_of(tiny, texts))
+    states, output = stages.compute(encoder_step(texts, segments_of(tiny, texts)))
+    if task == "classify":
+        return list(torch.from_numpy(vectors_of(output, len(texts)).copy()).split(1))
     if task == "embed_sparse":
-        return stages.logits(step)
-    states = stages.run(step)
-    if task == "embed":
-        return states
-    head = encoder_head(worker_config(folder, task=task).execution, stages.models[-1])
-    with torch.inference_mode():
-        scores = head(step, torch.cat(states)).fields["logits"]
-    assert isinstance(scores, torch.Tensor)
-    return list(scores.split(1))
+        with torch.inference_mode():
+            states = stages.runners[-1]._model.compute_logits(states)
+    return list(states.split([len(text) for text in texts]))
 
 
 def check_agrees(folder: Path, model: Any, tiny: TinyModel) -> list[torch.Tensor]:
-    """Compare our results with transformers', and return them."""
     ours, expected = ours_of(folder, tiny), expected_of(model, tiny)
     close = CLOSE[family_of(read_model_config(folder).architecture).task]
     for a, b in zip(ours, expected, strict=True):
@@ -81,13 +74,16 @@ def check_agrees(folder: Path, model: Any, tiny: TinyModel) -> list[torch.Tensor
     return ours
 
 
+def check_stages(folder: Path, name: str, num_stages: int, whole: list[torch.Tensor]) -> None:
+    split = ours_of(folder, ENCODERS[name], num_stages)
+    assert all(torch.equal(a, b) for a, b in zip(whole, split, strict=True))
+
+
 @pytest.mark.parametrize("name", ENCODERS)
 def test_transformers_agrees(tiny_models: TinyModels, name: str) -> None:
     folder, model = tiny_models(ENCODERS[name])
     assert read_model_config(folder).max_model_len == LIMIT
-    whole = check_agrees(folder, model, ENCODERS[name])
-    split = ours_of(folder, ENCODERS[name], num_stages=2)
-    assert all(torch.equal(a, b) for a, b in zip(whole, split, strict=True))
+    check_stages(folder, name, 2, check_agrees(folder, model, ENCODERS[name]))
 
 
 @pytest.mark.parametrize("name", ["distilbert", "mpnet", "xlm_roberta"])
@@ -96,11 +92,9 @@ def test_a_model_without_segments_takes_no_notice_of_them(
 ) -> None:
     """A tokenizer numbers them whatever the model knows."""
     folder, _ = tiny_models(ENCODERS[name])
-    text = [3, 5, 7, 11, 13]
-    stages = Stages(folder, task="embed")
-    (numbered,) = stages.run(packed_step([text], [[0, 0, 0, 1, 1]]))
-    (plain,) = stages.run(packed_step([text]))
-    assert torch.equal(numbered, plain)
+    stages, text = EncoderStages(folder, task="embed"), [3, 5, 7, 11, 13]
+    numbered = stages.run(encoder_step([text], [[0, 0, 0, 1, 1]]))
+    assert numbered == stages.run(encoder_step([text]))
 
 
 @pytest.mark.matrix
@@ -108,9 +102,7 @@ def test_a_model_without_segments_takes_no_notice_of_them(
 @pytest.mark.parametrize("name", ENCODERS)
 def test_stages_do_not_change_a_bit(tiny_models: TinyModels, name: str, num_stages: int) -> None:
     folder, _ = tiny_models(ENCODERS[name])
-    whole = ours_of(folder, ENCODERS[name])
-    split = ours_of(folder, ENCODERS[name], num_stages)
-    assert all(torch.equal(a, b) for a, b in zip(whole, split, strict=True))
+    check_stages(folder, name, num_stages, ours_of(folder, ENCODERS[name]))
 
 
 @pytest.mark.matrix

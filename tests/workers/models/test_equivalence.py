@@ -3,6 +3,9 @@
 tests/gpu/test_generation.py holds the GPU to the same.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +16,6 @@ from tests.workers.equivalence import (
     MODELS,
     WAYS,
     Lessons,
-    check_dtype,
     check_every_logprob,
     check_mutation,
     check_preemption,
@@ -38,6 +40,12 @@ def lessons(tmp_path_factory: pytest.TempPathFactory) -> Lessons:
     return Lessons(tmp_path_factory.mktemp("models"), count=10, longest=90, tokens=10)
 
 
+@pytest.fixture(scope="module")
+def way_of() -> Callable[..., Way]:
+    """A way by its name, with changes. The GPU has its own."""
+    return lambda name="plain", **changes: replace(WAYS[name], **changes)
+
+
 @pytest.mark.parametrize("model", MOST_MODELS)
 def test_the_reference_is_transformers(lessons: Lessons, model: str) -> None:
     lesson = lessons(model)
@@ -52,7 +60,7 @@ def test_the_reference_is_transformers(lessons: Lessons, model: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("model", MOST_MODELS)
 def test_no_way_changes_the_text(lessons: Lessons, model: str, way: str) -> None:
-    check_way(lessons(model), WAYS[way], print)
+    check_way(lessons(model), WAYS[way])
 
 
 @pytest.mark.parametrize(
@@ -71,49 +79,57 @@ def test_no_number_of_micro_batches_changes_the_text(
         max_running=8,
         arrivals=1,
     )
-    engine = check_way(lessons("demo"), way, print)
+    engine = check_way(lessons("demo"), way)
     assert engine.deepest == way.depth
 
 
 @pytest.mark.parametrize("model", MOST_MODELS)
 def test_every_log_probability(lessons: Lessons, model: str) -> None:
-    check_every_logprob(lessons(model), Way(), print)
+    check_every_logprob(lessons(model), Way())
 
 
 @pytest.mark.parametrize("way", ["plain", "chunks"])
 @pytest.mark.parametrize("model", ["demo", MODELS[1]])
-def test_scores_of_prompts(lessons: Lessons, model: str, way: str) -> None:
-    check_scores(lessons(model), WAYS[way], print)
+def test_scores_of_prompts(
+    lessons: Lessons, way_of: Callable[..., Way], model: str, way: str
+) -> None:
+    check_scores(lessons(model), way_of(way))
 
 
 @pytest.mark.parametrize("way", ["plain", "chunks", "large_blocks"])
-def test_the_prefix_cache_does_not_change_the_text(lessons: Lessons, way: str) -> None:
-    check_prefix_cache(lessons("demo"), WAYS[way], print)
+def test_the_prefix_cache_does_not_change_the_text(
+    lessons: Lessons, way_of: Callable[..., Way], way: str
+) -> None:
+    check_prefix_cache(lessons("demo"), way_of(way))
 
 
 @pytest.mark.parametrize("way", ["plain", pytest.param("chunks", marks=pytest.mark.long)])
-def test_rows_of_one_step_share_their_beginning(lessons: Lessons, way: str) -> None:
-    engine = check_way(lessons.of(DEMO, prompts_that_begin_alike(4096)), WAYS[way], print)
+def test_rows_of_one_step_share_their_beginning(
+    lessons: Lessons, way_of: Callable[..., Way], way: str
+) -> None:
+    engine = check_way(lessons.of(DEMO, prompts_that_begin_alike(4096)), way_of(way))
     assert engine.scheduler.usage().cached_tokens >= 5 * 64
 
 
 @pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_preemption_does_not_change_the_text(lessons: Lessons, depth: int) -> None:
-    check_preemption(lessons("demo"), Way(depth=depth), print)
+def test_preemption_does_not_change_the_text(
+    lessons: Lessons, way_of: Callable[..., Way], depth: int
+) -> None:
+    check_preemption(lessons("demo"), way_of(depth=depth))
 
 
 @pytest.mark.parametrize("stages", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_preemption_and_cached_prefixes_across_stages(lessons: Lessons, stages: int) -> None:
     way = Way(stages=stages, depth=stages + 3)
-    check_preemption(lessons("demo"), way, print)
-    check_prefix_cache(lessons("demo"), way, print)
+    check_preemption(lessons("demo"), way)
+    check_prefix_cache(lessons("demo"), way)
 
 
 @pytest.mark.parametrize(("stages", "depth"), [(1, 2), (2, 3), (2, 5)])
 def test_slots_change_hands_while_wasted_rows_are_in_flight(
-    lessons: Lessons, stages: int, depth: int
+    lessons: Lessons, way_of: Callable[..., Way], stages: int, depth: int
 ) -> None:
-    check_stops(lessons("demo"), Way(stages=stages, depth=depth, max_running=4), print)
+    check_stops(lessons("demo"), way_of(stages=stages, depth=depth, max_running=4))
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
@@ -127,4 +143,4 @@ def test_a_mutation_is_noticed(lessons: Lessons, model: str, mutation: str) -> N
 def test_half_precision_parts_only_at_small_gaps(
     lessons: Lessons, model: str, dtype: Dtype
 ) -> None:
-    check_dtype(lessons(model), Way(), dtype, print)
+    check_way(lessons(model), Way(dtype=dtype))

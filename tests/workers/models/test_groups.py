@@ -75,15 +75,6 @@ def test_each_row_gets_what_it_gets_alone(
         assert np.array_equal(grouped[key][1], logprobs), key
 
 
-def test_log_probabilities_are_equal_with_the_default_backend(folder: Path) -> None:
-    rows = prompts(21)
-    way = Way(block_size=8, max_step_tokens=24)
-    alone, grouped = (texts(folder, way, rows, shared) for shared in (0, 21))
-    for number in range(len(rows)):
-        (_, expected), (_, found) = alone[number, 0], grouped[number, 0]
-        assert np.allclose(found, expected, atol=1e-4)
-
-
 @pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize("batch", [True, False])
 def test_prefixes_that_are_attended_once_change_no_text(

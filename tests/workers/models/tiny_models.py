@@ -36,6 +36,18 @@ class Spoilt:
     family: Mapping[str, Any] = field(default_factory=dict)
 
 
+def keys(**config: Any) -> Spoilt:
+    return Spoilt(config=config)
+
+
+def weights(pattern: str, wrong: float | Change) -> Spoilt:
+    return Spoilt(tensors={pattern: wrong})
+
+
+def fields(**family: Any) -> Spoilt:
+    return Spoilt(family=family)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TinyModel:
     """A model of a family.
@@ -98,12 +110,10 @@ class TinyModels:
 
 
 def move_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """Each row in the place of the next, the last in that of the first."""
     return tensor.roll(1, dims=0)
 
 
 def swap_halves(tensor: torch.Tensor) -> torch.Tensor:
-    """The first half of the rows in the place of the second."""
     return torch.cat(tensor.chunk(2)[::-1])
 
 

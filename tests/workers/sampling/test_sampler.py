@@ -17,13 +17,6 @@ def sample(logits: torch.Tensor, parameters: SamplingRows) -> torch.Tensor:
     return sampler.sample(logits, parameters, UNCOUNTED)
 
 
-def drawn(probabilities: list[float], **parameters) -> list[int]:
-    """The ids that are drawn, in 500 attempts."""
-    logits = torch.tensor(probabilities).log().expand(500, -1)
-    tokens = sample(logits, rows(500, index=np.arange(500), **parameters))
-    return sorted(set(tokens.tolist()))
-
-
 def test_greedy_takes_the_best_and_among_equals_the_lowest_id() -> None:
     logits = torch.full((3, 1000), -5.0)
     logits[0, 999] = 1.0
@@ -32,73 +25,62 @@ def test_greedy_takes_the_best_and_among_equals_the_lowest_id() -> None:
     assert sample(logits, rows(3, temperature=0.0)).tolist() == [999, 17, 0]
 
 
-def test_draws_follow_the_softmax_of_the_scaled_logits() -> None:
+@pytest.mark.parametrize(
+    ("given", "kept", "most"),
+    [({"temperature": 0.7}, 6, 20.5), ({"top_k": 3}, 3, 13.9)],  # chi-square of p = 0.001
+)
+def test_draws_follow_the_softmax_of_what_is_kept(
+    given: dict[str, float], kept: int, most: float
+) -> None:
     logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
     draws = 20_000
-    tokens = sample(logits.expand(draws, -1), rows(draws, temperature=0.7, index=np.arange(draws)))
+    tokens = sample(logits.expand(draws, -1), rows(draws, index=np.arange(draws), **given))
     counts = np.bincount(tokens.numpy(), minlength=6)
-    expected = (logits / 0.7).softmax(0).numpy() * draws
-    assert chi_square(counts, expected) < 20.5  # 5 degrees of freedom, p = 0.001
+    assert not counts[kept:].any()
+    scaled = logits[:kept] / given.get("temperature", 1)
+    assert chi_square(counts[:kept], scaled.softmax(0).numpy() * draws) < most
 
 
-def test_draws_after_filters_follow_the_tokens_kept() -> None:
-    logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
-    draws = 20_000
-    tokens = sample(logits.expand(draws, -1), rows(draws, top_k=3, index=np.arange(draws)))
-    counts = np.bincount(tokens.numpy(), minlength=6)
-    assert counts[3:].tolist() == [0, 0, 0]
-    assert chi_square(counts[:3], logits[:3].softmax(0).numpy() * draws) < 13.9  # p = 0.001
+UNEQUAL, EQUAL = [0.125, 0.5, 0.0625, 0.25, 0.0625], [0.125] * 8
 
 
 @pytest.mark.parametrize(
-    ("top_k", "top_p", "kept"),
+    ("probabilities", "given", "kept"),
     [
-        (0, 1.0, [0, 1, 2, 3, 4]),
-        (1, 1.0, [1]),
-        (2, 1.0, [1, 3]),
-        (99, 1.0, [0, 1, 2, 3, 4]),
-        (0, 0.49, [1]),
-        (0, 0.51, [1, 3]),
-        (0, 0.74, [1, 3]),
-        (0, 0.76, [0, 1, 3]),
-        (0, 1e-6, [1]),
-        (2, 0.66, [1]),  # of the two best, 1 holds two thirds
-        (2, 0.67, [1, 3]),
-        (99, 0.51, [1, 3]),
+        (UNEQUAL, {}, [0, 1, 2, 3, 4]),
+        (UNEQUAL, {"top_k": 1}, [1]),
+        (UNEQUAL, {"top_k": 2}, [1, 3]),
+        (UNEQUAL, {"top_k": 99}, [0, 1, 2, 3, 4]),
+        (UNEQUAL, {"top_p": 0.49}, [1]),
+        (UNEQUAL, {"top_p": 0.51}, [1, 3]),
+        (UNEQUAL, {"top_p": 0.74}, [1, 3]),
+        (UNEQUAL, {"top_p": 0.76}, [0, 1, 3]),
+        (UNEQUAL, {"top_p": 1e-6}, [1]),
+        (UNEQUAL, {"top_k": 2, "top_p": 0.66}, [1]),  # of the two best, 1 holds two thirds
+        (UNEQUAL, {"top_k": 2, "top_p": 0.67}, [1, 3]),
+        (UNEQUAL, {"top_k": 99, "top_p": 0.51}, [1, 3]),
+        (UNEQUAL, {"min_p": 0.3}, [1, 3]),
+        (UNEQUAL, {"min_p": 0.2}, [0, 1, 3]),
+        (UNEQUAL, {"min_p": 1.0}, [1]),
+        (UNEQUAL, {"min_p": 0.2, "top_k": 2}, [1, 3]),
+        (UNEQUAL, {"min_p": 0.2, "top_p": 0.6}, [1, 3]),
+        (UNEQUAL, {"min_p": 0.3, "top_p": 0.99}, [1, 3]),
+        (UNEQUAL, {"min_p": 0.3, "temperature": 0.5}, [1]),  # a quarter of the best, once squared
+        (EQUAL, {"top_k": 3}, [0, 1, 2]),  # the lowest ids among equals
+        (EQUAL, {"top_p": 0.5}, [0, 1, 2, 3]),
+        (EQUAL, {"top_k": 4, "top_p": 0.5}, [0, 1]),
+        ([0.1, 0.3, 0.2, 0.2, 0.2], {"top_k": 2}, [1, 2]),
+        # A share of 0.6 takes two tokens; after min_p, which leaves two, it would take one.
+        ([0.4, 0.3, 0.1, 0.1, 0.1], {"top_p": 0.6, "min_p": 0.5}, [0, 1]),
     ],
 )
-def test_top_k_and_top_p_keep_exactly(top_k: int, top_p: float, kept: list[int]) -> None:
-    assert drawn([0.125, 0.5, 0.0625, 0.25, 0.0625], top_k=top_k, top_p=top_p) == kept
-
-
-def test_filters_keep_the_lowest_ids_among_equals() -> None:
-    equal = [0.125] * 8
-    assert drawn(equal, top_k=3) == [0, 1, 2]
-    assert drawn(equal, top_p=0.5) == [0, 1, 2, 3]
-    assert drawn(equal, top_k=4, top_p=0.5) == [0, 1]
-    assert drawn([0.1, 0.3, 0.2, 0.2, 0.2], top_k=2) == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ({"min_p": 0.0}, [0, 1, 2, 3, 4]),
-        ({"min_p": 0.3}, [1, 3]),
-        ({"min_p": 0.2}, [0, 1, 3]),
-        ({"min_p": 1.0}, [1]),
-        ({"min_p": 0.2, "top_k": 2}, [1, 3]),
-        ({"min_p": 0.2, "top_p": 0.6}, [1, 3]),
-        ({"min_p": 0.3, "top_p": 0.99}, [1, 3]),
-        ({"min_p": 0.3, "temperature": 0.5}, [1]),  # a quarter of the best, once squared
-    ],
-)
-def test_min_p_keeps_what_is_probable_enough(given: dict, kept: list[int]) -> None:
-    assert drawn([0.125, 0.5, 0.0625, 0.25, 0.0625], **given) == kept
-
-
-def test_the_share_of_top_p_is_taken_before_min_p() -> None:
-    # A share of 0.6 takes two tokens; after min_p, which leaves two, it would take one.
-    assert drawn([0.4, 0.3, 0.1, 0.1, 0.1], top_p=0.6, min_p=0.5) == [0, 1]
+def test_filters_keep_exactly(
+    probabilities: list[float], given: dict[str, float], kept: list[int]
+) -> None:
+    """Those that are drawn in 500 attempts."""
+    logits = torch.tensor(probabilities).log().expand(500, -1)
+    tokens = sample(logits, rows(500, index=np.arange(500), **given))
+    assert sorted(set(tokens.tolist())) == kept
 
 
 @pytest.mark.parametrize("top_k", [0, 1, 50, 64, 65, 900, 1025, 2999])

@@ -41,6 +41,8 @@ def test_an_encoder_starts_without_sampling_graphs_kernels_and_compiler() -> Non
     assert "workers.stage.model_runner" in at_start
     needless = ("workers.graphs", "workers.sampling", "triton", "llguidance")
     assert not at_start & {*needless, "workers.stage.decode_runner", "workers.heads.decoder_head"}
+    backends = {name for name in at_start if name.startswith("workers.attention.backends.")}
+    assert backends == {"workers.attention.backends.sdpa"}
     kernels = {name for name in at_start if name.startswith("workers.kernels.")}
     assert kernels == {"workers.kernels.linear", "workers.kernels.linear.fused"}  # the interface
     assert len(for_an_outline) < 50

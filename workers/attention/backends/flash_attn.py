@@ -2,52 +2,29 @@
 
 Source: Dao, FlashAttention-2 (2023); Shah et al., FlashAttention-3 (2024).
 
-Decode rows go to the project's own split-K kernel. FlashAttention gives such a row one block of
-threads a KV head, however long its context: flash-attn-4 on Hopper has no split over keys. All
-other rows go to FlashAttention. Generations 2 and 3 are untried: they are called as documented, and
-have run against stand-ins only.
+Decode rows go to the project's own split-K kernel: FlashAttention gives such a row one block of
+threads a KV head, however long its context. Generations 2 and 3 are untried: they are called as
+documented, and have run against stand-ins only.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from workers.attention.backends.triton import PackedPlan, PagedPlan, TritonBackend, empty_like
-from workers.attention.base import (
-    QKV,
-    AttentionNeeds,
-    LayerCache,
-    Package,
-    imported,
-)
+from workers.attention.backends.triton import PackedPlan, PagedPlan, TritonBackend
+from workers.attention.base import QKV, AttentionNeeds, LayerCache
 from workers.step.paged_step import PagedStep
-
-
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """Rows of several queries, in FlashAttention's form.
-
-    query_starts  int32[R + 1]      indices among the step's tokens
-    context_lens  int32[R]
-    page_table    int32[R, width]   block ids; wide enough for the longest context
-    longest_query, longest_context  tokens
-    """
-
-    query_starts: torch.Tensor
-    context_lens: torch.Tensor
-    page_table: torch.Tensor
-    longest_query: int
-    longest_context: int
 
 
 class FlashAttention4Backend(TritonBackend):
     """CuTe kernels for Hopper and Blackwell, compiled at first use: `flash_attn.cute`.
 
-    The function under the public `flash_attn_varlen_func` is called. That one is an autograd
-    function, which costs CPU time at every launch, and cannot write into a given output. No maximum
-    length is passed, which would only select another variant that takes seconds to compile.
+    The function under the public `flash_attn_varlen_func` is called: that one, of autograd, costs
+    CPU time at every launch, and cannot write into a given output. No maximum length is passed,
+    which would only select another variant that takes seconds to compile.
 
     If a page is exactly one key tile (128 tokens for attention heads of size 128), whole pages are
     loaded. Values behind a context in its last page are masked but must be finite.
@@ -60,7 +37,7 @@ class FlashAttention4Backend(TritonBackend):
         dtypes=(torch.bfloat16, torch.float16),
         head_dims=range(16, 257, 16),
         compute_majors=(9, 10, 11),
-        requires=Package("flash-attn-4", "pip install 'flash-attn-4[cu13]>=4.0.0b36'"),
+        requires=("flash-attn-4", "pip install 'flash-attn-4[cu13]>=4.0.0b36'"),
     )
 
     # A chunk's queries fill a tile by themselves: only decode rows gain by sharing.
@@ -74,11 +51,11 @@ class FlashAttention4Backend(TritonBackend):
 
     def _load(self) -> dict[str, Any]:
         """Import the library's functions. Returns arguments of every call."""
-        self._attend = imported("flash_attn.cute.interface", "_flash_attn_fwd")
+        self._attend = resolve_name("flash_attn.cute.interface:_flash_attn_fwd")
         return {"softcap": self._kind.softcap, "window_size_left": self._reach}
 
     def attend_packed(self, qkv: QKV, plan: PackedPlan) -> torch.Tensor:
-        out = empty_like(qkv.queries)
+        out = qkv.queries.new_empty(qkv.queries.shape)
         self._attend(
             *qkv,
             cu_seqlens_q=plan.starts,
@@ -89,30 +66,22 @@ class FlashAttention4Backend(TritonBackend):
         )
         return out
 
-    def _plan_others(self, step: PagedStep, first: int) -> Chunks:
-        longest = int(step.contexts[first:].max())
-        width = -(-longest // self._needs.block_size)
-        return Chunks(
-            query_starts=step.query_starts[first:],
-            context_lens=step.context_lens[first:],
-            page_table=step.block_tables[:, :width].index_select(0, step.slots[first:]),
-            longest_query=int(step.query_lens[first:].max()),
-            longest_context=longest,
-        )
+    def _plan_others(self, step: PagedStep, first: int) -> dict[str, Any]:
+        """Arguments of the call for the rows of several queries: where their queries start,
+        int32[R + 1], their contexts' lengths, and block ids for the longest of them, int32[R, N].
+        """
+        width = -(-int(step.contexts[first:].max()) // self._needs.block_size)
+        return {
+            "cu_seqlens_q": step.query_starts[first:],
+            "seqused_k": step.context_lens[first:],
+            "page_table": step.block_tables[:, :width].index_select(0, step.slots[first:]),
+        }
 
     def _attend_others(
         self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
     ) -> None:
-        rows: Chunks = plan.others
-        self._attend(
-            *(queries, cache.keys, cache.values),
-            cu_seqlens_q=rows.query_starts,
-            seqused_k=rows.context_lens,
-            page_table=rows.page_table,
-            causal=True,
-            out=out,
-            **self._options,
-        )
+        paged = queries, cache.keys, cache.values
+        self._attend(*paged, causal=True, out=out, **plan.others, **self._options)
 
 
 class FlashAttention3Backend(FlashAttention4Backend):
@@ -124,20 +93,22 @@ class FlashAttention3Backend(FlashAttention4Backend):
         chunks_graph_safe=False,
         head_dims=range(8, 257, 8),
         compute_majors=(9,),
-        requires=Package("flash-attn-3", "built from the folder hopper of FlashAttention's source"),
+        requires=("flash-attn-3", "built from the folder hopper of FlashAttention's source"),
     )
     _functions = ("flash_attn_interface", "flash_attn_varlen_func", "flash_attn_with_kvcache")
     """The module, and its functions for texts and for chunks."""
 
     def _load(self) -> dict[str, Any]:
         module, texts, chunks = self._functions
-        self._attend, self._attend_cached = imported(module, texts), imported(module, chunks)
+        self._attend, self._attend_cached = (
+            resolve_name(f"{module}:{name}") for name in (texts, chunks)
+        )
         # Causal attention ignores the right side.
         side = -1 if self._reach is None else self._reach
         return {"softcap": self._kind.softcap or 0.0, "window_size": (side, side)}
 
     def attend_packed(self, qkv: QKV, plan: PackedPlan) -> torch.Tensor:
-        attended: torch.Tensor = self._attend(
+        return self._attend(
             *qkv,
             cu_seqlens_q=plan.starts,
             cu_seqlens_k=plan.starts,
@@ -145,26 +116,19 @@ class FlashAttention3Backend(FlashAttention4Backend):
             max_seqlen_k=plan.longest,
             **self._options,
         )
-        return attended
+
+    def _plan_others(self, step: PagedStep, first: int) -> dict[str, Any]:
+        rows = super()._plan_others(step, first)
+        longest = int(step.query_lens[first:].max())
+        return rows | {"cache_seqlens": rows.pop("seqused_k"), "max_seqlen_q": longest}
 
     def _attend_others(
         self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
     ) -> None:
-        rows: Chunks = plan.others
-        attended = self._attend_cached(
-            *(queries, cache.keys, cache.values),
-            cu_seqlens_q=rows.query_starts,
-            max_seqlen_q=rows.longest_query,
-            causal=True,
-            **self._contexts(rows),
-            **self._options,
-        )
+        paged = queries, cache.keys, cache.values
+        attended = self._attend_cached(*paged, causal=True, **plan.others, **self._options)
         first = plan.decode_rows  # of one token each
         out[first:] = attended[first:]
-
-    def _contexts(self, rows: Chunks) -> dict[str, Any]:
-        """The arguments that say where the rows' contexts are."""
-        return {"cache_seqlens": rows.context_lens, "page_table": rows.page_table}
 
 
 class FlashAttention2Backend(FlashAttention3Backend):
@@ -175,15 +139,16 @@ class FlashAttention2Backend(FlashAttention3Backend):
         FlashAttention3Backend.capabilities,
         page_multiple=256,
         compute_majors=(8, 9, 10, 12),
-        requires=Package("flash-attn", "pip install 'flash-attn>=2.6'"),
+        requires=("flash-attn", "pip install 'flash-attn>=2.6'"),
     )
     _functions = ("flash_attn", "flash_attn_varlen_func", "flash_attn_varlen_func")
 
-    def _contexts(self, rows: Chunks) -> dict[str, Any]:
+    def _plan_others(self, step: PagedStep, first: int) -> dict[str, Any]:
+        rows = super()._plan_others(step, first)
         # This generation takes context lengths as cumulative sums.
-        context_ends = rows.context_lens.cumsum(0, dtype=torch.int32)
-        return {
+        context_ends = rows.pop("cache_seqlens").cumsum(0, dtype=torch.int32)
+        return rows | {
             "cu_seqlens_k": F.pad(context_ends, (1, 0)),
-            "max_seqlen_k": rows.longest_context,
-            "block_table": rows.page_table,
+            "max_seqlen_k": int(step.contexts[first:].max()),
+            "block_table": rows.pop("page_table"),
         }

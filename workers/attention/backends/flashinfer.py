@@ -1,19 +1,12 @@
 """Attention by FlashInfer's batch prefill kernels, which take rows of any length."""
 
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 import torch
 
-from workers.attention.base import (
-    QKV,
-    AttentionBackend,
-    AttentionNeeds,
-    Capabilities,
-    LayerCache,
-    Package,
-    imported,
-)
+from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, Capabilities, LayerCache
 from workers.device.transfer import on_device, to_device
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -28,8 +21,7 @@ _WORKSPACE_BYTES = 128 * 2**20
 class FlashInferBackend(AttentionBackend):
     """One FlashInfer wrapper, planned for each step, with decode rows as one-token prompts.
 
-    Written to the documented interface. A CUDA graph would keep the lengths of one step, because
-    the library plans on the host.
+    A CUDA graph would keep the lengths of one step, because the library plans on the host.
     """
 
     label = "flashinfer"
@@ -43,7 +35,7 @@ class FlashInferBackend(AttentionBackend):
         dtypes=(torch.bfloat16, torch.float16),
         head_dims=(64, 128, 256),
         compute_majors=(8, 9, 10, 12),
-        requires=Package("flashinfer-python", "pip install flashinfer-python"),
+        requires=("flashinfer-python", "pip install flashinfer-python"),
     )
 
     def __init__(self, needs: AttentionNeeds) -> None:
@@ -57,7 +49,7 @@ class FlashInferBackend(AttentionBackend):
             "kv_data_type": needs.dtype,
         }
         kind = "Paged" if needs.paged else "Ragged"
-        wrapper = imported("flashinfer", f"BatchPrefillWith{kind}KVCacheWrapper")
+        wrapper = resolve_name(f"flashinfer:BatchPrefillWith{kind}KVCacheWrapper")
         workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=needs.device)
         self._wrapper = wrapper(workspace, "NHD")
         self._planned = torch.cuda.Event()
@@ -65,8 +57,7 @@ class FlashInferBackend(AttentionBackend):
     def plan_paged(self, step: PagedStep) -> PagedStep:
         """Return the step itself: FlashInfer keeps the plan.
 
-        Waits until the plan before has left FlashInfer's pinned buffer, which this one overwrites:
-        only if the host is more than one step ahead.
+        Waits until the plan before has left the pinned buffer that this one overwrites.
         """
         needs = self._needs
         pages = -(-step.contexts // needs.block_size)
@@ -82,20 +73,16 @@ class FlashInferBackend(AttentionBackend):
     def attend_paged(
         self, qkv: QKV, cache: LayerCache, plan: PagedStep, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        queries = qkv.queries.contiguous()
-        attended: torch.Tensor = self._wrapper.run(queries, (cache.keys, cache.values))
-        return attended
+        return self._wrapper.run(qkv.queries.contiguous(), (cache.keys, cache.values))
 
     def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> None:
-        """Like `plan_paged`. FlashInfer keeps the whole plan."""
         starts = on_device(offsets(step.query_lens), _HOST)
         self._planned.synchronize()
         self._wrapper.plan(starts, starts, *self._heads, causal=False, **self._common)
         self._planned.record()
 
     def attend_packed(self, qkv: QKV, plan: None) -> torch.Tensor:
-        attended: torch.Tensor = self._wrapper.run(*(part.contiguous() for part in qkv))
-        return attended
+        return self._wrapper.run(*(part.contiguous() for part in qkv))
 
 
 def _blocks_in_order(step: PagedStep, pages: IntArray) -> torch.Tensor:

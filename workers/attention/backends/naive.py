@@ -1,32 +1,16 @@
-"""The control group: softmax(Q K^T) V, one query at a time.
+"""The control group: softmax(Q K^T) V, one query at a time, in float32.
 
-Every query is computed in float32 from tensors of its own context's size. No other row of the step
-and no division of a prompt into chunks changes a bit of its result.
+Tensors have the size of a query's own context: no other row of the step and no division of a prompt
+into chunks changes a bit of its result.
 """
 
 import sys
-from dataclasses import dataclass
 
 import torch
 
 from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, Capabilities, LayerCache
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
-
-
-@dataclass(frozen=True, slots=True)
-class TextPlan:
-    """The number of tokens of each row, and a position bias [H, 2 * L - 1] or none."""
-
-    lengths: list[int]
-    position_bias: torch.Tensor | None
-
-    def bias_of(self, query: int, keys: slice) -> torch.Tensor | None:
-        """[H, keys]: what is added to the scores of the token `query` and those that it sees."""
-        if self.position_bias is None:
-            return None
-        zero = self.position_bias.shape[1] // 2
-        return self.position_bias[:, zero + keys.start - query : zero + keys.stop - query]
 
 
 class NaiveBackend(AttentionBackend):
@@ -56,51 +40,54 @@ class NaiveBackend(AttentionBackend):
     def attend_paged(
         self, qkv: QKV, cache: LayerCache, plan: PagedStep, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        queries = qkv.queries
-        out = torch.empty_like(queries, memory_format=torch.contiguous_format)
-        lengths = zip(plan.query_lens.tolist(), plan.contexts.tolist(), strict=True)
-        token = 0
-        for blocks, (length, context) in zip(plan.block_tables[plan.slots], lengths, strict=True):
-            keys, values = (_cached(part, blocks, context) for part in (cache.keys, cache.values))
-            for position in range(context - length, context):
-                seen = slice(max(0, position + 1 - self._reach), position + 1)
-                out[token] = self._attend(queries[token], keys[seen], values[seen])
-                token += 1
-        return out
+        queries = torch.split(qkv.queries, plan.query_lens.tolist())
+        rows = zip(queries, plan.block_tables[plan.slots], plan.contexts.tolist(), strict=True)
+        attended: list[torch.Tensor] = []
+        for own, blocks, context in rows:
+            known = (_cached(part, blocks, context) for part in (cache.keys, cache.values))
+            attended.append(self._attend_row(own, *known))
+        return torch.cat(attended)
 
-    def plan_packed(self, step: PackedStep, position_bias: torch.Tensor | None = None) -> TextPlan:
-        return TextPlan(step.query_lens.tolist(), position_bias)
+    def plan_packed(
+        self, step: PackedStep, position_bias: torch.Tensor | None = None
+    ) -> tuple[list[int], torch.Tensor | None]:
+        """The number of tokens of each row, and the bias."""
+        return step.query_lens.tolist(), position_bias
 
-    def attend_packed(self, qkv: QKV, plan: TextPlan) -> torch.Tensor:
-        queries, keys, values = qkv
-        out = torch.empty_like(queries, memory_format=torch.contiguous_format)
-        stop = 0
-        for length in plan.lengths:
-            start, stop = stop, stop + length
-            for token in range(start, stop):
-                first = max(start, token + 1 - self._reach)
-                seen = slice(first, min(stop, token + self._reach))
-                bias = plan.bias_of(token, seen)
-                out[token] = self._attend(queries[token], keys[seen], values[seen], bias)
-        return out
+    def attend_packed(self, qkv: QKV, plan: tuple[list[int], torch.Tensor | None]) -> torch.Tensor:
+        lengths, bias = plan
+        queries, keys, values = (torch.split(part, lengths) for part in qkv)
+        rows = zip(queries, keys, values, strict=True)
+        return torch.cat([self._attend_row(*row, bias) for row in rows])
 
-    def _attend(
+    def _attend_row(
         self,
-        query: torch.Tensor,
+        queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """One query [H, D] over keys and values [L, Hkv, D], with `bias` [H, L] or none. Returns
-        [H, D]."""
-        grouped = query.float().reshape(keys.shape[1], -1, query.shape[-1])
-        scores = grouped @ keys.float().permute(1, 2, 0).contiguous() * self._kind.scale
-        if (cap := self._kind.softcap) is not None:
-            scores = cap * torch.tanh(scores / cap)
-        if bias is not None:
-            scores = scores + bias.float().reshape(scores.shape)
-        attended = scores.softmax(dim=-1) @ values.float().transpose(0, 1).contiguous()
-        return attended.view_as(query)
+        """Attend from queries [Q, H, D], the row's last tokens, to its keys and values [L, Hkv, D].
+
+        `bias` is that of `plan_packed`.
+        """
+        length, out = len(keys), torch.empty_like(queries, memory_format=torch.contiguous_format)
+        for index, query in enumerate(queries):
+            place = length - len(queries) + index
+            stop = place + 1 if self._kind.causal else min(length, place + self._reach)
+            seen = slice(max(0, place + 1 - self._reach), stop)
+            grouped = query.float().reshape(keys.shape[1], -1, query.shape[-1])
+            own_keys, own_values = keys[seen].float(), values[seen].float()
+            scores = grouped @ own_keys.permute(1, 2, 0).contiguous() * self._kind.scale
+            if (cap := self._kind.softcap) is not None:
+                scores = cap * torch.tanh(scores / cap)
+            if bias is not None:
+                zero = bias.shape[1] // 2 - place
+                own_bias = bias[:, zero + seen.start : zero + seen.stop]
+                scores = scores + own_bias.float().reshape(scores.shape)
+            attended = scores.softmax(dim=-1) @ own_values.transpose(0, 1).contiguous()
+            out[index] = attended.view_as(query)
+        return out
 
 
 def _cached(cached: torch.Tensor, blocks: torch.Tensor, context: int) -> torch.Tensor:

@@ -3,15 +3,15 @@
 Rows of different lengths are gathered into dense batches of similar lengths, which torch attends.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, Capabilities, LayerCache
+from workers.attention.base import QKV, AttentionBackend, Capabilities, LayerCache
 from workers.contract.model_config import AttentionKind
 from workers.device.transfer import to_device
 from workers.device.tuning import CPU_PREFIX_MIN_GAIN
@@ -28,74 +28,47 @@ log-sum-exp of the scores, float32[N, H]."""
 
 
 class Prefix(NamedTuple):
-    """Tokens with which all rows of the step's tokens [start, stop) begin, kv_indices int32[P]."""
+    """The tokens with which all rows of these `tokens` of the step begin, kv_indices int32[P]."""
 
-    start: int
-    stop: int
+    tokens: slice
     kv_indices: torch.Tensor
 
 
 class DecodeBatch(NamedTuple):
-    """`rows` rows of one query each, over contexts padded to `length` tokens.
+    """N rows of one query each, over contexts padded to L tokens.
 
-    kv_indices  int32[rows * length] of what they see of their contexts. Padding repeats a row's
-                last one, so that no value of another request enters a product.
-    mask        [rows, 1, 1, length]; None if none is padded
-    tokens      int64[rows], the rows' indices in the step; None if they are the whole step
+    kv_indices  int32[N * L] of what they see of their contexts. Padding repeats a row's last one,
+                so that no value of another request enters a product.
+    mask        [N, 1, 1, L]; None if none is padded
+    tokens      int64[N], the rows' indices in the step; None if they are the whole step
     """
 
     kv_indices: torch.Tensor
-    rows: int
-    length: int
     mask: torch.Tensor | None
     tokens: torch.Tensor | None
 
 
 class Chunk(NamedTuple):
-    """A row of several queries, the step's tokens [start, stop), at the end of its context.
+    """A row of several queries, Q `tokens` of the step, at the end of its context.
 
     Here and above, a context is what is behind a prefix that is attended once.
 
     kv_indices  int32[seen] of what the queries see. None if the chunk is the whole context.
-    mask        [stop - start, seen], bottom-right causal, within the window. None if the chunk is
-                the whole context, and seen whole, without a softcap.
+    mask        [Q, seen], bottom-right causal, within the window. None if the chunk is the whole
+                context, and seen whole, without a softcap.
     """
 
-    start: int
-    stop: int
+    tokens: slice
     kv_indices: torch.Tensor | None
     mask: torch.Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class DensePlan:
+class DensePlan(NamedTuple):
     """How a step's rows are attended, and the prefixes that are attended once."""
 
     prefixes: list[Prefix]
     decodes: list[DecodeBatch]
     chunks: list[Chunk]
-
-    @classmethod
-    def of(cls, step: PagedStep, needs: AttentionNeeds) -> Self:
-        starts = offsets(step.query_lens)
-        groups = _paying_groups(step, needs, starts)
-        own = _own_contexts(step, groups)
-        # How many tokens of each context, the last ones, its last token sees.
-        window = needs.kind.window
-        seen = own if window is None else np.minimum(own, np.int32(window))
-        decode_rows = np.flatnonzero(step.query_lens == 1)
-        batches = padded_batches(seen[decode_rows], _MAX_DECODE_PADDING)
-        decodes = [_plan_decodes(step, decode_rows[batch], seen, needs) for batch in batches]
-        if len(decodes) != 1 or decodes[0].rows < len(step.query_lens):
-            indices = [starts[decode_rows[batch]].astype(np.int64) for batch in batches]
-            sent = zip(decodes, to_device(indices, step.tokens.device), strict=True)
-            decodes = [batch._replace(tokens=tokens) for batch, tokens in sent]
-        chunks = [
-            _plan_chunk(step, row, int(starts[row]), int(own[row]), needs)
-            for row in np.flatnonzero(step.query_lens > 1).tolist()
-        ]
-        prefixes = _plan_prefixes(step, groups, starts, needs.block_size)
-        return cls(prefixes, decodes, chunks)
 
 
 class TextBatch(NamedTuple):
@@ -107,8 +80,7 @@ class TextBatch(NamedTuple):
     mask: torch.Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class BidirectionalPlan:
+class BidirectionalPlan(NamedTuple):
     """How a step's tokens are gathered into dense batches, one after another, and restored.
 
     gather   int64[P], the token at each padded position. Padding repeats its row's last token, so
@@ -118,34 +90,8 @@ class BidirectionalPlan:
     """
 
     batches: list[TextBatch]
-    gather: torch.Tensor | None
-    restore: torch.Tensor | None
-
-    @classmethod
-    def of(
-        cls, step: PackedStep, needs: AttentionNeeds, position_bias: torch.Tensor | None
-    ) -> Self:
-        device = step.tokens.device
-        lengths = step.query_lens
-        starts = np.cumsum(lengths) - lengths
-        restore = np.empty(step.num_tokens, np.int64)
-        gathered: list[npt.NDArray[np.int64]] = []
-        batches: list[TextBatch] = []
-        filled = 0
-        for rows in padded_batches(lengths, _MAX_TEXT_PADDING):
-            own = lengths[rows]
-            offsets = np.arange(int(own.max()))
-            tokens = starts[rows, None] + np.minimum(offsets, own[:, None] - 1)
-            real = offsets < own[:, None]
-            restore[tokens[real]] = filled + np.flatnonzero(real)
-            filled += tokens.size
-            gathered.append(tokens.ravel())
-            mask = _mask(own, needs, position_bias, device)
-            batches.append(TextBatch(len(rows), len(offsets), mask))
-        if len(batches) == 1 and lengths.min() == batches[0].length:
-            return cls(batches, None, None)
-        gather, back = to_device([np.concatenate(gathered), restore], device)
-        return cls(batches, gather, back)
+    gather: torch.Tensor | None = None
+    restore: torch.Tensor | None = None
 
 
 class SdpaBackend(AttentionBackend):
@@ -166,21 +112,52 @@ class SdpaBackend(AttentionBackend):
     )
 
     def plan_paged(self, step: PagedStep) -> DensePlan:
-        return DensePlan.of(step, self._needs)
+        starts, size = offsets(step.query_lens), self._needs.block_size
+        groups, own = self._paying_groups(step, starts), step.contexts.copy()
+        prefixes: list[Prefix] = []
+        for first, members, tokens in groups.tolist():
+            own[first : first + members] -= tokens
+            blocks = step.block_tables[step.slots[first], : tokens // size]
+            kv_indices = torch.arange(size, dtype=torch.int32) + blocks[:, None] * size
+            which = slice(int(starts[first]), int(starts[first + members]))
+            prefixes.append(Prefix(which, kv_indices.flatten()))
+        chunks = [
+            self._plan_chunk(step, row, int(starts[row]), int(own[row]))
+            for row in np.flatnonzero(step.query_lens > 1).tolist()
+        ]
+        return DensePlan(prefixes, self._plan_decodes(step, starts, own), chunks)
 
     def attend_paged(
         self, qkv: QKV, cache: LayerCache, plan: DensePlan, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         attended, *lse = self._attend_rows(qkv, cache, plan)
-        for prefix in plan.prefixes:
-            tokens = slice(prefix.start, prefix.stop)
-            self._add_prefix(qkv.queries[tokens], cache, prefix, attended[tokens], lse[0][tokens])
+        for tokens, kv_indices in plan.prefixes:
+            prefix = _gather(cache, kv_indices)
+            self._add_prefix(QKV(qkv.queries[tokens], *prefix), attended[tokens], lse[0][tokens])
         return attended
 
     def plan_packed(
         self, step: PackedStep, position_bias: torch.Tensor | None = None
     ) -> BidirectionalPlan:
-        return BidirectionalPlan.of(step, self._needs, position_bias)
+        device, lengths = step.tokens.device, step.query_lens
+        starts = np.cumsum(lengths) - lengths
+        restore = np.empty(step.num_tokens, np.int64)
+        gathered: list[npt.NDArray[np.int64]] = []
+        batches: list[TextBatch] = []
+        filled = 0
+        for rows in padded_batches(lengths, _MAX_TEXT_PADDING):
+            own = lengths[rows]
+            places = np.arange(int(own.max()))
+            tokens = starts[rows, None] + np.minimum(places, own[:, None] - 1)
+            real = places < own[:, None]
+            restore[tokens[real]] = filled + np.flatnonzero(real)
+            filled += tokens.size
+            gathered.append(tokens.ravel())
+            mask = self._mask(own, position_bias, device)
+            batches.append(TextBatch(len(rows), len(places), mask))
+        if len(batches) == 1 and lengths.min() == batches[0].length:
+            return BidirectionalPlan(batches)
+        return BidirectionalPlan(batches, *to_device([np.concatenate(gathered), restore], device))
 
     def attend_packed(self, qkv: QKV, plan: BidirectionalPlan) -> torch.Tensor:
         queries, keys, values = qkv
@@ -202,6 +179,99 @@ class SdpaBackend(AttentionBackend):
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return joined if plan.restore is None else joined.index_select(0, plan.restore)
 
+    def _paying_groups(self, step: PagedStep, starts: IntArray) -> IntArray:
+        """The step's groups whose prefix takes less time if it is attended once."""
+        needs, kind = self._needs, self._kind
+        plain = kind.window is None and kind.softcap is None
+        if not len(step.groups) or not plain or step.slots.device.type != "cpu":
+            return NO_GROUPS
+        rows, members, prefixes = step.groups.astype(np.int64).T
+        spared_keys = (members - 1) * prefixes * needs.num_kv_heads
+        merged_queries = (starts[rows + members] - starts[rows]) * needs.num_heads
+        gain = (spared_keys - merged_queries) * needs.head_dim
+        return step.groups[gain >= CPU_PREFIX_MIN_GAIN * torch.get_num_threads()]
+
+    def _plan_decodes(self, step: PagedStep, starts: IntArray, own: IntArray) -> list[DecodeBatch]:
+        """Batches of the rows of one query, whose contexts have `own` int32[R] tokens."""
+        device, window = step.tokens.device, self._kind.window
+        decode_rows = np.flatnonzero(step.query_lens == 1)
+        seen = own if window is None else np.minimum(own, np.int32(window))
+        grouped = padded_batches(seen[decode_rows], _MAX_DECODE_PADDING)
+        batches = [decode_rows[batch] for batch in grouped]
+        tokens: list[torch.Tensor] | list[None] = [None]
+        if len(batches) != 1 or len(batches[0]) < len(step.query_lens):
+            tokens = to_device([starts[rows].astype(np.int64) for rows in batches], device)
+        return [
+            DecodeBatch(
+                kv_indices=self._kv_indices(step, rows, seen[rows]),
+                mask=self._padding_mask(seen[rows], device),
+                tokens=own_tokens,
+            )
+            for rows, own_tokens in zip(batches, tokens, strict=True)
+        ]
+
+    def _plan_chunk(self, step: PagedStep, row: int, start: int, context: int) -> Chunk:
+        length, window = int(step.query_lens[row]), self._kind.window or context
+        tokens = slice(start, start + length)
+        if length == context <= window and self._kind.softcap is None:
+            return Chunk(tokens, None, None)
+        # The first query sees `window - 1` tokens before it.
+        seen = min(context, length + window - 1)
+        hidden = self._hidden(length, seen, step.tokens.device)
+        mask = hidden.triu(seen - length + 1)
+        if window < seen:
+            mask += hidden.tril_(seen - length - window)
+        own = np.array([row]), np.array([seen], np.int32)
+        return Chunk(tokens, None if length == context else self._kv_indices(step, *own), mask)
+
+    def _kv_indices(
+        self, step: PagedStep, rows: npt.NDArray[np.intp], seen: IntArray
+    ) -> torch.Tensor:
+        """KV indices of the last `seen` tokens of each context of `rows`, padded to the most.
+        `seen` is int32[rows], the result int32[rows * most]."""
+        size, last = self._needs.block_size, step.contexts[rows, None] - 1
+        positions = np.minimum(np.arange(int(seen.max())) + (last + 1 - seen[:, None]), last)
+        first, end = int(positions[:, 0].min()) // size, int(last.max()) // size + 1
+        arrays = [rows, positions - first * size, np.arange(size, dtype=np.int32)]
+        which, index, places = to_device(arrays, step.tokens.device)
+        blocks = step.block_tables[:, first:end].index_select(0, step.slots.index_select(0, which))
+        kv_indices = torch.add(places, blocks[:, :, None], alpha=size)
+        return kv_indices.flatten(1).gather(1, index).flatten()
+
+    def _hidden(self, rows: int, columns: int, device: torch.device) -> torch.Tensor:
+        """A mask of -inf."""
+        return torch.full((rows, columns), -torch.inf, dtype=self._needs.dtype, device=device)
+
+    def _padding_mask(self, lengths: IntArray, device: torch.device) -> torch.Tensor | None:
+        """An additive mask [rows, 1, 1, longest]: 0 for the tokens of each row, -inf for its
+        padding. None if no row is padded."""
+        longest = int(lengths.max())
+        if lengths.min() == longest:
+            return None
+        padding = np.arange(longest) >= lengths[:, None]
+        (mask,) = to_device([np.where(padding, np.float32(-np.inf), np.float32(0))], device)
+        return mask[:, None, None].to(self._needs.dtype)
+
+    def _mask(
+        self, lengths: IntArray, position_bias: torch.Tensor | None, device: torch.device
+    ) -> torch.Tensor | None:
+        """The mask of a batch of texts of these lengths."""
+        padding, longest, window = (
+            self._padding_mask(lengths, device),
+            int(lengths.max()),
+            self._kind.window,
+        )
+        masks = [] if padding is None else [padding]
+        if position_bias is not None:
+            zero = position_bias.shape[1] // 2
+            diagonals = position_bias[:, zero + 1 - longest : zero + longest].to(self._needs.dtype)
+            # Row i of the windows is that of query longest - 1 - i.
+            masks.append(diagonals.unfold(1, longest, 1).flip(1))
+        if window is not None and window < longest:
+            far = self._hidden(longest, longest, device)
+            masks.append(far.triu(window) + far.tril(-window))
+        return reduce(torch.add, masks) if masks else None
+
     def _attend_rows(self, qkv: QKV, cache: LayerCache, plan: DensePlan) -> _Results:
         """Attend what each query sees of its row's context, without a prefix attended once."""
         queries, with_lse = qkv.queries, bool(plan.prefixes)
@@ -215,12 +285,11 @@ class SdpaBackend(AttentionBackend):
             attended = self._attend_decodes(own, cache, batch, with_lse)
             for result, part in zip(results, attended, strict=True):
                 result.index_copy_(0, batch.tokens, part)
-        for chunk in plan.chunks:
-            tokens = slice(chunk.start, chunk.stop)
+        for tokens, kv_indices, mask in plan.chunks:
             own = QKV(*(part[tokens] for part in qkv))
-            if chunk.kv_indices is not None:
-                own = QKV(own.queries, *_gather(cache, chunk.kv_indices))
-            attended = self._attend_chunk(own, chunk.mask, with_lse)
+            if kv_indices is not None:
+                own = QKV(own.queries, *_gather(cache, kv_indices))
+            attended = self._attend_chunk(own, mask, with_lse)
             for result, part in zip(results, attended, strict=True):
                 result[tokens] = part
         return results
@@ -229,18 +298,17 @@ class SdpaBackend(AttentionBackend):
         self, queries: torch.Tensor, cache: LayerCache, batch: DecodeBatch, with_lse: bool
     ) -> _Results:
         """[rows, H, D] -> [rows, H, D]. Query heads that share a KV head act as its queries."""
-        kv_heads, head_dim = cache.keys.shape[2:]
-        shape = (batch.rows, batch.length, kv_heads, head_dim)
+        rows, (kv_heads, head_dim) = len(queries), cache.keys.shape[2:]
+        shape = (rows, -1, kv_heads, head_dim)
         seen = (part.view(shape).transpose(1, 2) for part in _gather(cache, batch.kv_indices))
-        dense = QKV(queries.view(batch.rows, kv_heads, -1, head_dim), *seen)
+        dense = QKV(queries.view(rows, kv_heads, -1, head_dim), *seen)
         attended = attend_dense(dense, self._kind, batch.mask, with_lse=with_lse)
         return tuple(part.flatten(1, 2) for part in attended)
 
     def _attend_chunk(self, qkv: QKV, mask: torch.Tensor | None, with_lse: bool) -> _Results:
         """[Q, H, D] over [L, Hkv, D] -> [Q, H, D]. Without a mask, L = Q and causal.
 
-        KV heads are SDPA's batch, and the query heads that share one its heads: keys and values are
-        expanded over them without a copy.
+        KV heads are SDPA's batch: keys and values are expanded over its heads without a copy.
         """
         length, heads, head_dim = qkv.queries.shape
         kv_heads = qkv.keys.shape[1]
@@ -253,20 +321,13 @@ class SdpaBackend(AttentionBackend):
         )
         return tuple(part.movedim(2, 0).flatten(1, 2) for part in attended)
 
-    def _add_prefix(
-        self,
-        queries: torch.Tensor,
-        cache: LayerCache,
-        prefix: Prefix,
-        out: torch.Tensor,
-        lse: torch.Tensor,
-    ) -> None:
-        """Fold a prefix into the output `out` [N, H, D] over its queries' own contexts.
+    def _add_prefix(self, qkv: QKV, out: torch.Tensor, lse: torch.Tensor) -> None:
+        """Fold a prefix's keys and values into the output `out` [N, H, D] over own contexts.
 
         `lse` [N, H] are log-sum-exps of that output. Query heads that share a KV head act as its
         queries.
         """
-        keys, values = _gather(cache, prefix.kv_indices)
+        queries, keys, values = qkv
         count, kv_heads = len(queries), keys.shape[1]
         packed = queries.view(count, kv_heads, -1, queries.shape[2]).transpose(0, 1).flatten(1, 2)
         dense = QKV(packed[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None])
@@ -288,9 +349,9 @@ def attend_dense(
 ) -> _Results:
     """Queries [B, H, Q, D] over keys and values [B, H, K, D] -> [B, H, Q, D].
 
-    An additive `mask` broadcasts to [B, H, Q, K]. `is_causal` takes its place where there is no
-    softcap. `with_lse`, on a CPU and without a softcap, adds the log-sum-exp of each query's
-    scores, float32[B, H, Q], which torch's public function does not return.
+    An additive `mask` broadcasts to [B, H, Q, K]; without a softcap `is_causal` may take its place.
+    `with_lse`, on a CPU and without a softcap, adds each query's log-sum-exp, float32[B, H, Q],
+    which torch's public function does not return.
     """
     if with_lse:
         attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
@@ -312,126 +373,16 @@ def _gather(cache: LayerCache, kv_indices: torch.Tensor) -> tuple[torch.Tensor, 
     """Keys and values at `kv_indices` [N]: [N, Hkv, D] each. The cache is viewed as a matrix,
     because index_select copies whole rows of a matrix at once."""
     kv_heads, head_dim = cache.keys.shape[2:]
-    matrix = (-1, kv_heads * head_dim)
-    keys = cache.keys.view(matrix).index_select(0, kv_indices)
-    values = cache.values.view(matrix).index_select(0, kv_indices)
-    return keys.view(-1, kv_heads, head_dim), values.view(-1, kv_heads, head_dim)
-
-
-def _paying_groups(step: PagedStep, needs: AttentionNeeds, starts: IntArray) -> IntArray:
-    """The step's groups whose prefix takes less time if it is attended once."""
-    plain = needs.kind.window is None and needs.kind.softcap is None
-    if not len(step.groups) or not plain or step.slots.device.type != "cpu":
-        return NO_GROUPS
-    rows, members, prefixes = step.groups.astype(np.int64).T
-    spared_keys = (members - 1) * prefixes * needs.num_kv_heads
-    merged_queries = (starts[rows + members] - starts[rows]) * needs.num_heads
-    gain = (spared_keys - merged_queries) * needs.head_dim
-    return step.groups[gain >= CPU_PREFIX_MIN_GAIN * torch.get_num_threads()]
-
-
-def _own_contexts(step: PagedStep, groups: IntArray) -> IntArray:
-    """int32[R]: how many tokens of each context are behind a prefix that is attended once."""
-    if not len(groups):
-        return step.contexts
-    own = step.contexts.copy()
-    for first, members, prefix in groups.tolist():
-        own[first : first + members] -= prefix
-    return own
-
-
-def _plan_prefixes(
-    step: PagedStep, groups: IntArray, starts: IntArray, block_size: int
-) -> list[Prefix]:
-    within = torch.arange(block_size, dtype=torch.int32)
-    prefixes: list[Prefix] = []
-    for first, members, tokens in groups.tolist():
-        blocks = step.block_tables[step.slots[first], : tokens // block_size]
-        kv_indices = torch.add(within, blocks[:, None], alpha=block_size).flatten()
-        start, stop = int(starts[first]), int(starts[first + members])
-        prefixes.append(Prefix(start, stop, kv_indices))
-    return prefixes
-
-
-def _plan_decodes(
-    step: PagedStep, rows: npt.NDArray[np.intp], seen: IntArray, needs: AttentionNeeds
-) -> DecodeBatch:
-    own = seen[rows]
-    return DecodeBatch(
-        kv_indices=_context_kv_indices(step, rows, own, needs.block_size),
-        rows=len(rows),
-        length=int(own.max()),
-        mask=padding_mask(own, needs.dtype, step.tokens.device),
-        tokens=None,
+    keys, values = (
+        part.view(-1, kv_heads * head_dim).index_select(0, kv_indices).view(-1, kv_heads, head_dim)
+        for part in (cache.keys, cache.values)
     )
-
-
-def _plan_chunk(
-    step: PagedStep, row: int, start: int, context: int, needs: AttentionNeeds
-) -> Chunk:
-    length = int(step.query_lens[row])
-    stop = start + length
-    window = needs.kind.window or context
-    if length == context <= window and needs.kind.softcap is None:
-        return Chunk(start, stop, None, None)
-    # The first query sees `window - 1` tokens before it.
-    seen = min(context, length + window - 1)
-    device = step.tokens.device
-    hidden = torch.full((length, seen), -torch.inf, dtype=needs.dtype, device=device)
-    mask = hidden.triu(seen - length + 1)
-    if window < seen:
-        mask += hidden.tril_(seen - length - window)
-    if length == context:
-        return Chunk(start, stop, None, mask)
-    own = np.array([row]), np.array([seen], np.int32)
-    kv_indices = _context_kv_indices(step, *own, needs.block_size)
-    return Chunk(start, stop, kv_indices, mask)
-
-
-def _context_kv_indices(
-    step: PagedStep, rows: npt.NDArray[np.intp], seen: IntArray, block_size: int
-) -> torch.Tensor:
-    """KV indices of the last `seen` tokens of each context of `rows`, padded to the most. `seen` is
-    int32[rows], the result int32[rows * most]."""
-    last = step.contexts[rows, None] - 1
-    positions = np.minimum(np.arange(int(seen.max())) + (last + 1 - seen[:, None]), last)
-    first, end = int(positions[:, 0].min()) // block_size, int(last.max()) // block_size + 1
-    within = np.arange(block_size, dtype=np.int32)
-    arrays = [rows, positions - first * block_size, within]
-    which, index, places = to_device(arrays, step.tokens.device)
-    blocks = step.block_tables[:, first:end].index_select(0, step.slots.index_select(0, which))
-    kv_indices = torch.add(places, blocks[:, :, None], alpha=block_size)
-    return kv_indices.flatten(1).gather(1, index).flatten()
-
-
-def _mask(
-    lengths: IntArray,
-    needs: AttentionNeeds,
-    position_bias: torch.Tensor | None,
-    device: torch.device,
-) -> torch.Tensor | None:
-    """The mask of a batch of rows of these lengths."""
-    mask = padding_mask(lengths, needs.dtype, device)
-    longest, window = int(lengths.max()), needs.kind.window
-    if position_bias is not None:
-        zero = position_bias.shape[1] // 2
-        diagonals = position_bias[:, zero + 1 - longest : zero + longest].to(needs.dtype)
-        # Row i of the windows is that of query longest - 1 - i.
-        bias = diagonals.unfold(1, longest, 1).flip(1)
-        mask = bias if mask is None else mask + bias
-    if window is not None and window < longest:
-        far = torch.full((longest, longest), -torch.inf, dtype=needs.dtype, device=device)
-        band = far.triu(window) + far.tril(-window)
-        mask = band if mask is None else mask + band
-    return mask
+    return keys, values
 
 
 def padded_batches(lengths: IntArray, max_padding: float) -> list[list[int]]:
-    """Group rows of the given lengths into batches, each padded to its longest row.
-
-    Greedy from the longest row down: a row joins the batch as long as padding is at most the
-    fraction `max_padding` of the batch's positions. Within a batch, rows keep their order.
-    """
+    """Group rows of the given lengths, from the longest down, into batches of little padding: at
+    most the fraction `max_padding` of the positions. Within a batch, rows keep their order."""
     batches: list[list[int]] = []
     batch: list[int] = []
     longest = used = 0
@@ -447,16 +398,3 @@ def padded_batches(lengths: IntArray, max_padding: float) -> list[list[int]]:
     if batch:
         batches.append(sorted(batch))
     return batches
-
-
-def padding_mask(
-    lengths: IntArray, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor | None:
-    """An additive mask [rows, 1, 1, longest]: 0 for the tokens of each row, -inf for its padding.
-    None if no row is padded."""
-    longest = int(lengths.max())
-    if lengths.min() == longest:
-        return None
-    padding = np.arange(longest) >= lengths[:, None]
-    (mask,) = to_device([np.where(padding, np.float32(-np.inf), np.float32(0))], device)
-    return mask[:, None, None].to(dtype)

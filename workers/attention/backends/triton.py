@@ -1,7 +1,5 @@
-"""Attention by the project's own Triton kernels, on CUDA.
-
-They serve GPUs and dtypes without FlashAttention, and few rows with long contexts, for which
-FlashAttention is slow.
+"""Attention by the project's own Triton kernels, on CUDA: for GPUs and dtypes without
+FlashAttention, and for few rows with long contexts, for which FlashAttention is slow.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +11,7 @@ import numpy as np
 import torch
 
 from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, Capabilities, LayerCache
-from workers.attention.prefix_tiles import PrefixTiler
+from workers.attention.prefix_tiles import PrefixTables, PrefixTiler
 from workers.device.transfer import to_device
 from workers.device.tuning import (
     SKEWED_MAX_SPLITS,
@@ -42,9 +40,7 @@ class StepPrefixes:
     contexts: IntArray
 
     def of_rows(self, rows: slice) -> PrefixParts:
-        """The part of the `rows`."""
-        starts, counts = self.parts.starts[rows], self.parts.counts[rows]
-        return self.parts._replace(starts=starts, counts=counts)
+        return self.parts._replace(starts=self.parts.starts[rows], counts=self.parts.counts[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +121,14 @@ class TritonBackend(AttentionBackend):
         return PagedPlan(step, decode_rows, splits, prefixes, others)
 
     def write_kv(self, qkv: QKV, cache: LayerCache, kv_indices: torch.Tensor) -> None:
-        target = self._kv_cache.KVTarget(kv_indices, cache.keys, cache.values)
+        target = kv_indices, cache.keys, cache.values
         self._kv_cache.write_kv(qkv.keys, qkv.values, target)
 
     def attend_paged(
         self, qkv: QKV, cache: LayerCache, plan: PagedPlan, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         queries, step, prefixes = qkv.queries, plan.step, plan.prefixes
-        if out is None:
-            out = empty_like(queries)
+        out = queries.new_empty(queries.shape) if out is None else out
         if prefixes:
             paged = cache.keys, cache.values, step.block_tables, step.slots
             self._attend_prefixes(queries, *paged, prefixes.tiles, prefixes.parts, self._kind)
@@ -151,7 +146,7 @@ class TritonBackend(AttentionBackend):
         return PackedPlan(step.query_starts, int(step.query_lens.max()), position_bias)
 
     def attend_packed(self, qkv: QKV, plan: PackedPlan) -> torch.Tensor:
-        out = empty_like(qkv.queries)
+        out = qkv.queries.new_empty(qkv.queries.shape)
         rows, bias = (plan.starts, plan.longest), plan.position_bias
         self._prefill.attend(*qkv, *rows, self._kind, out, position_bias=bias)
         return out
@@ -194,48 +189,40 @@ class TritonBackend(AttentionBackend):
         self, tiler: PrefixTiler, step: PagedStep, decode_rows: int
     ) -> StepPrefixes | None:
         """The prefixes worth it among the groups of rows that may share one. None without any."""
-        if step.prefixes is not None:
-            tokens = len(step.query_lens)
-            return self._prefix_memory(step.prefixes, tokens, step, step.contexts)
-        if not len(step.groups):
-            return None
         rows = None if self._all_rows_share else decode_rows
-        query_lens = step.query_lens[:rows]
-        count = len(query_lens)
-        groups = step.groups[step.groups[:, 0] < count]
-        # The last of these may have rows beyond.
-        groups[:, 1] = np.minimum(groups[:, 1], count - groups[:, 0])
-        tables = tiler.tables(groups, query_lens) if len(groups) else None
-        if tables is None:
-            return None
-        tiles, starts, counts = to_device(list(tables), step.slots.device)
-        tensors = PrefixTensors(tiles, starts, counts, int(tables.counts.max()))
-        # Decode rows come first: memory behind the last grouped token is not needed.
-        tokens = int((tables.tiles[:, 0] + tables.tiles[:, 1]).max())
-        own = step.contexts[:rows] - tables.starts
-        return self._prefix_memory(tensors, tokens, step, own)
-
-    def _prefix_memory(
-        self, tensors: PrefixTensors, tokens: int, step: PagedStep, contexts: IntArray
-    ) -> StepPrefixes:
-        """Prefixes with memory for the parts of `tokens` tokens."""
+        tokens, own, tensors = len(step.query_lens), step.contexts, step.prefixes
+        if tensors is None:
+            tables = self._prefix_tables(tiler, step, step.query_lens[:rows])
+            if tables is None:
+                return None
+            tiles, starts, counts = to_device([*tables], step.slots.device)
+            tensors = PrefixTensors(tiles, starts, counts, int(tables.counts.max()))
+            # Decode rows come first: memory behind the last grouped token is not needed.
+            tokens = int((tables.tiles[:, 0] + tables.tiles[:, 1]).max())
+            own = step.contexts[:rows] - tables.starts
         device, shape = step.slots.device, (tensors.most_parts, tokens, self._needs.num_heads)
         outputs = torch.empty((*shape, self._needs.head_dim), dtype=torch.float32, device=device)
         sums = torch.empty(shape, dtype=torch.float32, device=device)
         parts = PrefixParts(outputs, sums, tensors.starts, tensors.counts)
-        return StepPrefixes(tensors.tiles, parts, contexts)
+        return StepPrefixes(tensors.tiles, parts, own)
 
-
-def empty_like(queries: torch.Tensor) -> torch.Tensor:
-    """Contiguous memory of the same shape, even if `queries` are not."""
-    return torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+    @staticmethod
+    def _prefix_tables(
+        tiler: PrefixTiler, step: PagedStep, query_lens: IntArray
+    ) -> PrefixTables | None:
+        """For the first rows, of `query_lens` tokens. Groups of them may have rows beyond."""
+        if not len(step.groups):
+            return None
+        groups = step.groups[step.groups[:, 0] < len(query_lens)]
+        groups[:, 1] = np.minimum(groups[:, 1], len(query_lens) - groups[:, 0])
+        return tiler.tables(groups, query_lens) if len(groups) else None
 
 
 def concurrently(launches: Sequence[Callable[[], object]]) -> None:
-    """Call each of `launches` in order. None may read or overwrite another's results.
+    """Call each of `launches`, of which none may read or overwrite another's results.
 
-    In a CUDA graph that is being captured they become parallel branches. Outside a graph, parallel
-    streams would gain little: launching takes as long as the kernels.
+    In a CUDA graph that is being captured they become parallel branches. Elsewhere launching takes
+    as long as the kernels.
     """
     capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
     if len(launches) < 2 or not capturing:
@@ -256,8 +243,8 @@ def concurrently(launches: Sequence[Callable[[], object]]) -> None:
 def min_splits(contexts: IntArray, window: int | None = None) -> int:
     """The fewest splits into which a decode kernel divides each of the contexts int32[R].
 
-    One, unless one context is much longer than the others: read by one program, it would delay the
-    whole step. With a window, only that part of a context counts.
+    One, unless one context, up to the window, is so much longer than the others that one program
+    for it would delay the whole step.
     """
     if window is not None:
         contexts = np.minimum(contexts, np.int32(window))
@@ -266,8 +253,3 @@ def min_splits(contexts: IntArray, window: int | None = None) -> int:
     if len(contexts) <= SKEWED_MIN_ROWS or longest <= max(SKEWED_MIN_CONTEXT, fair_share):
         return 1
     return min(longest // SKEWED_SPLIT_TOKENS, SKEWED_MAX_SPLITS)
-
-
-def has_skewed_context(contexts: IntArray) -> bool:
-    """Whether one of the contexts int32[R] is so long that it must be split."""
-    return min_splits(contexts) > 1

@@ -2,27 +2,16 @@
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from workers.kernels.launch import pdl
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.layers.norm import QKNorm
 
-
-class KVTarget(NamedTuple):
-    """Where in the KV cache a step's keys and values go.
-
-    kv_indices   int64[T], block * page + offset
-    keys, values [blocks, page, Hkv, D], contiguous
-    """
-
-    kv_indices: torch.Tensor
-    keys: torch.Tensor
-    values: torch.Tensor
+KVTarget = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Where a step's keys and values go: KV indices int64[T], block * page + offset, and the cached
+keys and values [blocks, page, Hkv, D], contiguous."""
 
 
 def rotate_and_cache(
@@ -45,8 +34,8 @@ def rotate_and_cache(
     target       of T tokens; None without a KV cache: all T' are rotated
     qk_norm      RMSNorm of each head's query and key before the rotation, weights [D] of any dtype
 
-    Norm and rotation are computed in float32 and rounded once, at the end. Tokens from T on, a
-    step's padding, are left alone in `out`. Values that are not finite are cached as 0.
+    Norm and rotation are computed in float32 and rounded once. Tokens from T on are left alone in
+    `out`. Values that are not finite are cached as 0.
     """
     values = (qkv.shape[1] + num_heads) // 2
     new_keys, new_values = qkv[:, num_heads:values], qkv[:, values:]
@@ -68,12 +57,11 @@ def _launch(
     rotary_dim: int = 0,
     qk_norm: QKNorm | None = None,
 ) -> None:
-    """One program a token. Any tensor stands in for an operand of what is not asked for, which the
-    kernel does not touch."""
+    """One program a token. Any tensor stands in for an operand that the kernel does not touch."""
     kv_heads, head_dim = new_keys.shape[1:]
     qkv, table, positions, out = rotation
     query_norm, key_norm, eps = qk_norm or (table, table, 0.0)
-    _write[(len(positions if target is None else target.kv_indices),)](
+    _write[(len(positions if target is None else target[0]),)](
         qkv,
         new_keys,
         new_values,
@@ -109,9 +97,7 @@ def _write(
     NORM: tl.constexpr, CACHE: tl.constexpr, IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr,
     KV_HEAD_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     token = tl.program_id(0).to(tl.int64)
     pairs = tl.arange(0, HALF_BLOCK)[None, :]
     low_at, high_at = _dimensions(pairs, HEAD_DIM, ROTARY_DIM)
@@ -120,8 +106,8 @@ def _write(
     low_key, high_key = kv_heads * HEAD_DIM + low_at, kv_heads * HEAD_DIM + high_at
     new_keys += token * key_stride
     new_values += token * value_stride
-    # Everything is read before anything is written: loads do not pass stores that may overlap them,
-    # and in a small tile several threads hold the same element, which only one of them writes.
+    # Everything is read before anything is written: in a small tile several threads hold the same
+    # element, which only one of them writes.
     low, high = _load(new_keys, low_key, high_key, inside)
     low_value, high_value = _load(new_values, low_key, high_key, inside)
     if CACHE:
@@ -188,8 +174,8 @@ def _store(start, low_at, high_at, low, high, mask):
 
 @triton.jit
 def _finite(values):
-    """0 in place of values that are not finite. Kernels that load whole pages multiply what an
-    earlier request left behind a context by a weight of 0, and the product must be 0."""
+    """0 in place of values that are not finite: kernels that load whole pages multiply what is
+    behind a context by a weight of 0."""
     return tl.where(tl.abs(values.to(tl.float32)) < float("inf"), values, 0.0).to(values.dtype)
 
 
@@ -238,9 +224,7 @@ def copy_blocks(cache: torch.Tensor, copies: torch.Tensor) -> None:
 def _copy_blocks(
     cache, copies, blocks, NUMBERS: tl.constexpr, SIZE: tl.constexpr, PDL: tl.constexpr
 ):
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     copy, plane = copies + tl.program_id(1) * 2, tl.program_id(2).to(tl.int64) * blocks
     offsets = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     source, target = plane + tl.load(copy), plane + tl.load(copy + 1)

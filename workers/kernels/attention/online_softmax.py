@@ -16,9 +16,9 @@ def fold_tile(
     """Fold a tile into a running softmax (Milakov and Gimelshein 2018, arXiv:1805.02867).
 
     queries [M, D], keys and values [N, D]; `visible` [M, N] or [1, N] is read only if MASKED, and
-    `bias` [M, N] if BIASED. With SOFTCAP scores are bounded by `softcap`. With MAY_SEE_NONE a query
-    may have seen no key yet. The state is float32. peak [M] is the greatest score. total [M]
-    is the sum of 2 ** (score - peak), and attended [M, D] that of values with these weights.
+    `bias` [M, N] if BIASED. With MAY_SEE_NONE a query may have seen no key yet. The state is
+    float32: peak [M] the greatest score, total [M] the sum of 2 ** (score - peak), and attended
+    [M, D] that of values with these weights.
     """
     scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
     scores *= scale if SOFTCAP or BIASED else scale * LOG2_E
@@ -43,10 +43,8 @@ def fold_tile(
 
 @triton.jit
 def tile_kv_indices(table, start, end, PAGE: tl.constexpr, TILE: tl.constexpr):
-    """KV indices int64[TILE] of the tokens from `start` on, a multiple of TILE.
-
-    `table` points to the row's block ids, which are read for tokens before `end` only. Without
-    paging, a PAGE of 0, a token's index is its position.
+    """KV indices int64[TILE] of the tokens from `start` on, a multiple of TILE. `table` has the
+    row's block ids, read for tokens before `end` only. With a PAGE of 0 they are the positions.
     """
     tokens = start + tl.arange(0, TILE)
     if PAGE == 0:
@@ -65,10 +63,8 @@ def fold_parts(
     outputs, log_sum_exps, count, stride, offsets, dims, present, peak, total, attended,
     HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
-    """Fold `count` parts of a prefix into a running softmax (see `fold_tile`).
-
-    `offsets` int64[M] are the queries' indices among the T * H = `stride` of a part, read where
-    `present`.
+    """Fold `count` parts of a prefix into a running softmax. `offsets` int64[M] are the queries'
+    indices among the T * H = `stride` of a part, read where `present`.
     """
     for part in range(count):
         here = part * stride + offsets

@@ -2,12 +2,10 @@
 
 Query heads that share a KV head are the rows of one product, which reads keys and values once
 (grouped queries, Ainslie et al. 2023, arXiv:2305.13245). If rows times KV heads are too few
-programs to fill the GPU, several programs split each context. Log-sum-exps merge their results
-(Flash-Decoding, Dao et al. 2023). Programs read lengths on the device, and their number does not
-depend on these: a CUDA graph of a launch is right for any lengths.
-
-A row may leave out a prefix that it shares with others. Attention over it is computed once for all
-these rows (`shared_prefix`), and folded in at the end.
+programs to fill the GPU, several split each context, and log-sum-exps merge their results
+(Flash-Decoding, Dao et al. 2023). Lengths are read on the device and do not decide the number of
+programs: a CUDA graph of a launch is right for any. Attention over a prefix that rows share is
+computed before (`shared_prefix`), and folded in at the end.
 """
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -26,14 +24,17 @@ from workers.device.tuning import (
     DECODE_TILE_BYTES,
 )
 from workers.kernels.attention.online_softmax import LOG2_E, fold_parts, fold_tile, tile_kv_indices
-from workers.kernels.launch import pdl, processors
+from workers.kernels.dependent_launch import pdl, wait_for_previous
+from workers.kernels.launch import processors
 from workers.step.paged_step import PrefixParts
 
 MAX_SPLITS = 64
 
-_UNALIGNED = ["block_tables", "slots", "context_lens", "starts", "parts"]
-_UNALIGNED += ["table_stride", "part_stride"]
-"""Arguments that may be views at any offset, which must not cause another compilation."""
+_UNALIGNED = [
+    *("block_tables", "slots", "context_lens"),
+    *("starts", "parts", "table_stride", "part_stride"),
+]
+"""Views at any offset, which must not cause another compilation."""
 
 
 class Launch(NamedTuple):
@@ -86,11 +87,10 @@ def _launch(
     *,
     own_parts: bool = False,
 ) -> Launch:
-    """Choose by shapes, the most tokens that a row may see, and whether rows have `own_parts`,
-    behind a prefix. A captured launch is then right for any lengths."""
+    """Choose by shapes, the most tokens that a row may see, and whether these are `own_parts`."""
     kv_heads, head_dim = keys.shape[2:]
     row_bytes = (1 << (head_dim - 1).bit_length()) * keys.itemsize
-    # In float32, which tensor cores do not multiply, more would not fit in registers.
+    # In float32 more would not fit in registers.
     tile = 16 if keys.dtype == torch.float32 else min(max(DECODE_TILE_BYTES // row_bytes, 16), 128)
     tiles = -(-most_tokens // tile)
     # Without splits there are so many programs, which are enough if they fill the GPU.
@@ -238,10 +238,10 @@ def _fold_tokens(
 
 
 def merge(outputs: torch.Tensor, log_sum_exps: torch.Tensor, out: torch.Tensor) -> None:
-    """Softmax attention over the union of S <= MAX_SPLITS disjoint splits of a context.
+    """Softmax attention over the union of S <= MAX_SPLITS disjoint splits of a context (Dao 2023,
+    arXiv:2307.08691, section 3).
 
-    outputs       [S, R, H, D], contiguous, each split's own attention (Dao 2023, arXiv:2307.08691,
-                  section 3). It is not read where the log-sum-exp is -inf: a split without tokens.
+    outputs       [S, R, H, D], contiguous. Not read where the log-sum-exp is -inf.
     log_sum_exps  float32[S, R, H] of natural logarithms, contiguous
     out           [R, H, D]. A row without tokens in any split is not written.
     """
@@ -269,9 +269,7 @@ def _merge(
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, DIM_BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     here = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
     which = tl.arange(0, SPLITS)
     indices = which.to(tl.int64) * split_stride + here

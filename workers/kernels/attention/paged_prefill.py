@@ -1,7 +1,6 @@
 """Attention of several queries a sequence, in tiles (FlashAttention-2, Dao 2023, arXiv:2307.08691).
 
-Attention over a paged cache is causal, over a step's own tokens bidirectional. The query heads that
-share a KV head are packed into one tile, query by query, so that short chunks fill it.
+The query heads that share a KV head are packed into one tile, so that short chunks fill it.
 """
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -11,7 +10,6 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.contract.model_config import AttentionKind
 from workers.device.tuning import (
@@ -21,7 +19,7 @@ from workers.device.tuning import (
     PrefillTile,
 )
 from workers.kernels.attention.online_softmax import fold_parts, fold_tile, tile_kv_indices
-from workers.kernels.launch import pdl
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.step.paged_step import PrefixParts
 
 
@@ -50,10 +48,8 @@ def attend(
     position_bias: torch.Tensor | None = None,
     prefix: PrefixParts | None = None,
 ) -> None:
-    """Attention by the scale, window and softcap of `kind`, without a cache or over one.
-
-    With `paging` it is causal, and each row's queries are the last tokens of its context. Without,
-    every token sees all of its row.
+    """Attention by the scale, window and softcap of `kind`: with `paging` causal from the last
+    tokens of each context, without it from every token to all of its row.
 
     queries      [T, H, D], dense within a token; row r's are [query_starts[r], query_starts[r + 1])
     keys, values [blocks, page, Hkv, D], contiguous, or without a cache [T, Hkv, D], dense within a
@@ -129,17 +125,19 @@ def _attend_with(
 def _first_part(window: int | None, wide: int) -> int:
     """Which of a tile's three ranges of keys is the first: seen by some queries, by all, by some.
 
-    Without a window there is no first one. A window that is not `wide` leaves hardly a key that all
-    queries of a tile see: one loop over all keys is shorter.
+    A window that is not `wide` leaves hardly a key that all queries of a tile see: one loop over
+    all keys is shorter.
     """
     if window is None:
         return 1
     return 0 if window > wide else 2
 
 
-_UNALIGNED = ["query_starts", "block_tables", "slots", "context_lens", "prefix_starts", "parts"]
-_UNALIGNED += ["table_stride", "distances", "part_stride"]
-"""Arguments that may be views at any offset, which must not cause another compilation."""
+_UNALIGNED = [
+    *("query_starts", "block_tables", "slots", "context_lens"),
+    *("prefix_starts", "parts", "table_stride", "distances", "part_stride"),
+]
+"""Views at any offset, which must not cause another compilation."""
 
 
 @triton.jit(do_not_specialize=_UNALIGNED)
@@ -151,9 +149,7 @@ def _attend(
     FIRST_PART: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr,
     PREFIX: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     GROUP: tl.constexpr = HEADS // KV_HEADS
     kv_head, row = tl.program_id(0), tl.program_id(1)
     # The last queries of a causal row have the most to do: they start first.
@@ -208,10 +204,8 @@ def _fold_ranges(
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEY_TILE: tl.constexpr, FIRST_PART: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr, DIM_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys from `own_from` on that queries at `positions` see.
-
-    These run from `earliest` to `latest`. Each query sees the keys before `limit` that are less
-    than `after` behind it.
+    """Fold the keys from `own_from` on that queries at `positions`, `earliest` to `latest`, see:
+    those before `limit` that are less than `after` behind the query.
     """
     # Query i of a causal row sees keys [0, cached + i]: all see [0, common), some [common, end).
     seen = tl.minimum(positions + after, limit)

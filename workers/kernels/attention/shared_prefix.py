@@ -1,9 +1,8 @@
 """Attention over prefixes that several rows share: keys and values are read once for all of them.
 
-All tokens of a group see the whole prefix, so one product packs their query heads of a KV head.
-Programs read their work from a table on the device: a CUDA graph of a launch is right for any
-groups. Sources: ChunkAttention, Ye et al. 2024, arXiv:2402.15220; Hydragen, Juravsky et al. 2024,
-arXiv:2402.05099.
+One product packs a group's query heads of a KV head. Programs read their work from a table on the
+device: a CUDA graph of a launch is right for any groups. Sources: ChunkAttention, Ye et al. 2024,
+arXiv:2402.15220; Hydragen, Juravsky et al. 2024, arXiv:2402.05099.
 """
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -11,13 +10,12 @@ arXiv:2402.05099.
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.contract.model_config import AttentionKind
 from workers.device.tuning import SHARED_PREFIX_TILE
 from workers.kernels.attention.online_softmax import LOG2_E
 from workers.kernels.attention.paged_prefill import fold_tiles, tile_for
-from workers.kernels.launch import pdl
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.step.paged_step import PrefixParts
 
 
@@ -79,9 +77,7 @@ def _attend(
     QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr, SOFTCAP: tl.constexpr,
     DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     GROUP: tl.constexpr = HEADS // KV_HEADS
     # KV heads are neighbours in the grid, because they are in memory.
     kv_head, tile = tl.program_id(0), tiles + tl.program_id(1) * 6

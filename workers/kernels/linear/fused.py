@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 
 FusedActivation = Literal["silu", "gelu", "gelu_tanh"]
-"""The activation functions that kernels can compute. `gelu_tanh` is GELU's approximation."""
+"""`gelu_tanh` is GELU's approximation."""
 
 
 class Norm(NamedTuple):
@@ -16,7 +16,7 @@ class Norm(NamedTuple):
 
 
 class FusedKernels:
-    """Functions of rows [N, size], of one dtype. To make one imports Triton.
+    """Functions of rows [N, size], of one dtype, which import Triton.
 
     gated_product  may measure which implementation is fastest
     prefers        whether `skinny_linear` beats the library's product for a number of rows, with or
@@ -27,8 +27,7 @@ class FusedKernels:
         from workers.kernels.linear import gated_product, rowwise, skinny_linear  # noqa: PLC0415
 
         self.embedding = rowwise.embedding
-        self.rms_norm, self.add_rms_norm = rowwise.rms_norm, rowwise.add_rms_norm
-        self.layer_norm = rowwise.layer_norm
+        self.rms_norm, self.layer_norm = rowwise.rms_norm, rowwise.layer_norm
         self.gated_product = gated_product.GatedProduct
         self.prefers, self.skinny_linear = skinny_linear.prefers, skinny_linear.linear
 

@@ -1,13 +1,12 @@
 """The fastest of two ways to a gated layer's product: cuBLAS and the gate's kernel, or one kernel.
 
-cuBLAS is fast for some numbers of rows and slow for others close by, and so are the tiles of the
-own kernel. Each shape is measured once, at the numbers of rows in `GATED_MEASURED_ROWS`. A number
-in between takes the way of the next larger.
+cuBLAS is fast for some numbers of rows and slow for others close by, and so are the own kernel's
+tiles: each shape is measured once, at the numbers of rows in `GATED_MEASURED_ROWS`.
 
 The own kernel applies the gate inside the product and never writes the 2 F outputs a row. It is
 persistent: one program a processor goes from tile to tile, and the end of a tile overlaps the first
-loads of the next. Programs work through a band of neighbouring rows across all outputs, and find
-each other's data in the L2 cache.
+loads of the next. Programs work through a band of rows across all outputs, and find each other's
+data in the L2 cache.
 """
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -16,8 +15,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import groupby
-from operator import itemgetter
 
 import torch
 import torch.nn.functional as F
@@ -37,11 +34,10 @@ from workers.kernels.linear.fused import FusedActivation
 from workers.kernels.linear.rowwise import activated, activation_mul
 
 _ROUNDS, _PAUSE_SECONDS = 2, 2e-3
-"""Pauses keep the GPU from its power limit, where a lower clock slows some ways more than others.
-Steps of so few tokens mostly run far from that limit."""
+"""Pauses keep the GPU from its power limit, which steps of so few tokens mostly run far from."""
 
 _ALIGNMENT = 16
-"""Bytes. The copy engine requires it of a tensor's start and of the stride of its rows."""
+"""Bytes, of a tensor's start and of the stride of its rows, for the copy engine."""
 
 _logger = logging.getLogger(__name__)
 
@@ -53,12 +49,12 @@ class GatedProduct:
     def __init__(
         self, weight: torch.Tensor, bias: torch.Tensor | None, function: FusedActivation
     ) -> None:
-        """Measures for the first weight of a shape, about a second on its GPU, and logs it."""
+        """Measures for the first weight of a shape, about a second on its GPU."""
         self._weight, self._bias = weight, bias
         self._function: FusedActivation = function
-        has_choice = bias is None and can_multiply(weight)
         layer = weight.shape, weight.dtype, weight.device
-        self._tiles = _tiles(*layer, function, has_choice=has_choice)
+        has_choice = bias is None and can_multiply(weight)
+        self._tiles = _tiles(*layer, function) if has_choice else None
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         if (tile := self._tile(len(rows))) is None:
@@ -66,7 +62,8 @@ class GatedProduct:
         return gated_linear(rows, self._weight, self._function, tile)
 
     def _tile(self, rows: int) -> GatedTile | None:
-        """The own kernel's tile for this number of rows. None for cuBLAS."""
+        """The own kernel's tile for this number of rows, or the next larger that was measured. None
+        for cuBLAS."""
         measured = GATED_MEASURED_ROWS
         index = -(-(rows - measured.start) // measured.step)
         if self._tiles is None or index < 0:
@@ -80,37 +77,22 @@ def _tiles(
     dtype: torch.dtype,
     device: torch.device,
     function: FusedActivation,
-    *,
-    has_choice: bool,
-) -> Sequence[GatedTile | None] | None:
-    """The fastest way for each of `GATED_MEASURED_ROWS`. None without a choice. The numbers are
-    random: the bits that change decide a processor's power, and so its speed."""
-    product = f"gated product, {shape[1]} to {shape[0] // 2} features in {dtype}"
-    if not has_choice:
-        _logger.info("%s: library for any number of tokens", product)
-        return None
+) -> Sequence[GatedTile | None]:
+    """The fastest way for each of `GATED_MEASURED_ROWS`. The numbers are random: the bits that
+    change decide a processor's power, and so its speed."""
     started = time.monotonic()
     weight = torch.randn(shape, dtype=dtype, device=device)
     tiles = [
         _fastest(torch.randn(rows, shape[1], dtype=dtype, device=device), weight, function)
         for rows in GATED_MEASURED_ROWS
     ]
-    seconds = time.monotonic() - started
-    _logger.info("%s, by tokens: %s; measured in %.1f s", product, formatted_ways(tiles), seconds)
-    return tiles
-
-
-def formatted_ways(tiles: Sequence[GatedTile | None]) -> str:
-    """The measured `tiles` as text: each way with the most rows that it is taken for."""
-    measured = GATED_MEASURED_ROWS
-    ways = [None, *tiles, GATED_HIGH_TILE]
-    ends = [f"to {rows}" for rows in (measured.start - measured.step, *measured)]
-    by_way = groupby(zip(ways, [*ends, "beyond"], strict=True), key=itemgetter(0))
-    return ", ".join(
-        f"{'library' if way is None else f'own kernel (tiles of {way.rows} rows)'} "
-        f"{[end for _, end in run][-1]}"
-        for way, run in by_way
+    _logger.info(
+        "gated product, %d to %d features in %s: own kernel for %d of %d numbers of tokens; "
+        "measured in %.1f s",
+        *(shape[1], shape[0] // 2, dtype),
+        *(sum(tile is not None for tile in tiles), len(tiles), time.monotonic() - started),
     )
+    return tiles
 
 
 def _fastest(
@@ -146,10 +128,7 @@ def gated_linear(
     rows: torch.Tensor, weight: torch.Tensor, function: FusedActivation, tile: GatedTile
 ) -> torch.Tensor:
     """[N, in] -> function(gate) * up, [N, F], by a weight [2 F, in] whose first half is the gate's.
-
-    Both are contiguous; `in` and F are multiples of 16 bytes. The product is not rounded before the
-    gate is applied.
-    """
+    Both are contiguous; `in` and F are multiples of 16 bytes."""
     count, in_features = rows.shape
     out_features = weight.shape[0] // 2
     out = rows.new_empty(count, out_features)

@@ -5,16 +5,14 @@
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.device.tuning import ACTIVATION_MUL_BLOCK
-from workers.kernels.launch import pdl
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.kernels.linear.fused import FusedActivation
 
 
 def embedding(ids: torch.Tensor, weight: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """weight[ids] * scale: int64[N] within [0, count), [count, size] contiguous -> [N, size]. The
-    product is computed in float32 and rounded once."""
+    """weight[ids] * scale, rounded once: int64[N], [count, size] contiguous -> [N, size]."""
     count, size = len(ids), weight.shape[1]
     out = torch.empty((count, size), dtype=weight.dtype, device=weight.device)
     block = triton.next_power_of_2(size)
@@ -37,9 +35,7 @@ def _embed(
     ids, weight, out, scale,
     SCALED: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
@@ -49,27 +45,13 @@ def _embed(
     tl.store(out + row * SIZE + columns, values, mask=inside)
 
 
-def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / rms(x) * w (Zhang and Sennrich 2019, arXiv:1910.07467): [N, D] -> [N, D] in rows' dtype.
-    Computed in float32, rounded once."""
-    out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
-    _launch(rows, weight, eps, out, add=False)
-    return out
-
-
-def add_rms_norm(
-    residual: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor, eps: float
+def rms_norm(
+    rows: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Add `rms_norm(rows, weight, eps)` to `residual` [N, D], contiguous, in place, and return it.
-    The norm is not rounded before the sum."""
-    _launch(rows, weight, eps, residual, add=True)
-    return residual
-
-
-def _launch(
-    rows: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor, *, add: bool
-) -> None:
+    """x / rms(x) * w (Zhang and Sennrich 2019, arXiv:1910.07467): [N, D] -> [N, D] in rows' dtype.
+    Computed in float32, rounded once. A `residual`, contiguous, is returned with the sum."""
     count, size = rows.shape
+    out = rows.new_empty(rows.shape) if residual is None else residual
     block = triton.next_power_of_2(size)
     _rms_norm[(count,)](
         rows,
@@ -77,12 +59,13 @@ def _launch(
         out,
         rows.stride(0),
         eps,
-        ADD=add,
+        ADD=residual is not None,
         SIZE=size,
         BLOCK=block,
         num_warps=min(max(block // 512, 1), 16),
         **pdl(rows),
     )
+    return out
 
 
 @triton.jit
@@ -90,9 +73,7 @@ def _rms_norm(
     rows, weight, out, stride, eps, ADD: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
@@ -116,11 +97,8 @@ def layer_norm(
     *,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """LayerNorm (Ba et al. 2016, arXiv:1607.06450) of rows, or of residual + rows.
-
-    Both are [N, D], contiguous. Returns a new [N, D] in their dtype, computed in float32 and
-    rounded once.
-    """
+    """LayerNorm (Ba et al. 2016, arXiv:1607.06450) of rows, or of residual + rows: [N, D],
+    contiguous. Computed in float32, rounded once."""
     count, size = rows.shape
     out = torch.empty_like(rows)
     block = triton.next_power_of_2(size)
@@ -149,9 +127,7 @@ def _layer_norm(
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
     scales = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     own = tl.program_id(0).to(tl.int64) * SIZE + columns
     total = tl.load(rows + own, mask=inside, other=0.0).to(tl.float32)
     if ADD:
@@ -201,9 +177,7 @@ def _activation_mul(
     gate_up, out, stride, SIZE: tl.constexpr, FUNCTION: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < SIZE

@@ -1,9 +1,8 @@
 """Linear layers of a few rows, whose time is that of reading the weight.
 
 A program owns some of the outputs and streams their weights once, for all rows. The operations
-around the product are fused: the normalisation of its input, the bias, the gate, the residual.
-With programmatic dependent launch (`pdl`), programs read weights while the kernel before still
-runs. This closes a gap of some 3 us, a tenth of a small layer's time.
+around the product are fused. With programmatic dependent launch (`pdl`), programs read weights
+while the kernel before still runs: a gap of some 3 us, a tenth of a small layer's time.
 """
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -15,7 +14,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from workers.device import tuning
 from workers.device.tuning import SkinnyTile
-from workers.kernels.launch import pdl
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.kernels.linear.fused import FusedActivation
 from workers.kernels.linear.rowwise import activated, rms_norm
 
@@ -36,9 +35,8 @@ def linear(
     tile: SkinnyTile | None = None,
 ) -> torch.Tensor:
     """[N, in] -> [N, out]: `norm(rows) @ weight.T + bias`, plus `residual` [N, out], which is
-    overwritten with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon.
-
-    `gate`: the result is gate(first half) * second half of the outputs, [N, out / 2].
+    overwritten with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon. With
+    a `gate`: gate(first half) * second half of the outputs, [N, out / 2].
     """
     count, in_features = rows.shape
     out_features = weight.shape[0] if gate is None else weight.shape[0] // 2
@@ -118,9 +116,7 @@ def _one_row(
     up_tile = tl.load(second, mask=mask, other=0.0) if GATED else tile
     added = _loaded(bias + outputs, inside, BIAS)
     up_added = _loaded(bias + out_features + outputs, inside, BIAS and GATED)
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     total = tl.zeros((OUTPUTS, INPUTS), tl.float32)
     up_total = tl.zeros((OUTPUTS, INPUTS), tl.float32)
     squares = tl.zeros((INPUTS,), tl.float32)

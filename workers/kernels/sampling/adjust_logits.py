@@ -28,8 +28,8 @@ def adjusted_logits(
 ) -> torch.Tensor:
     """float32[A, V]: the rows' logits after mask, bias and penalties, in this order.
 
-    In float32 whatever the logits are: a penalty of 0.1 on a bfloat16 logit of 20 would be lost.
-    `rows`, `slots` and what `Adjustments` says of the others are on the device.
+    A penalty of 0.1 on a bfloat16 logit of 20 would be lost. `rows`, `slots` and what `Adjustments`
+    says of the others are on the device.
 
     penalties  float32[3, A]
     counts     int16[max_running, V]; None where no row has penalties

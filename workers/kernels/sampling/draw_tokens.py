@@ -2,12 +2,11 @@
 
 The token is where the uniform number falls in the row's cumulative distribution. Without filters
 tokens are in the order of ids: the number picks a group by the groups' shares, then a token in it.
-With filters they are in descending order of probability, equal ones by id. Searches find what a
-sort would show.
+With filters they are in descending order of probability, equal ones by id, which searches find.
 
-Masses are integers: probability relative to the highest, times 2^40. Their sums do not depend on
-the order of additions, so equal seeds and logits always draw equal tokens. All threads of a program
-agree, too: with different sums they would leave a search in different iterations, and hang.
+Masses are integers, probability relative to the highest times 2^40, whose sums do not depend on the
+order of additions: equal seeds and logits always draw equal tokens. Threads of a program with
+different sums would leave a search in different iterations, and hang.
 """
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -32,6 +31,7 @@ from workers.kernels.sampling.logit_rows import (
 )
 
 CAPACITY = 4096
+"""Candidates kept for a row."""
 
 CHUNK = 1024
 """Elements that one program weighs at a time."""
@@ -40,8 +40,8 @@ UNALIGNED = [
     *("adjusted_index", "sums"),
     *("inverse_temperature", "uniforms", "top_ps", "min_ps", "top_ks"),
 ]
-"""Arguments that are parts of one allocation: the number of rows decides their alignment. It must
-not lead to another compilation, which would hold up all requests."""
+"""Parts of one allocation, whose alignment the number of rows decides: it must not lead to another
+compilation, which would hold up all requests."""
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The lowest finite float32: a logit of -inf is never drawn."""
@@ -79,8 +79,8 @@ class DrawParameters(NamedTuple):
 class Candidates(NamedTuple):
     """The tokens of S rows that their filters may keep.
 
-    pivots       float32[S], a bound below which no filter keeps a logit. +inf for a row without
-                 filters and for one that is not finite.
+    pivots       float32[S], below which no filter keeps a logit. +inf without filters, and for a
+                 row that is not finite.
     found        int32[S], how many of the row's logits are not below it
     values, ids  float32 and int32[S, CAPACITY], the first CAPACITY of them found, in any order
     """
@@ -91,19 +91,14 @@ class Candidates(NamedTuple):
     ids: torch.Tensor
 
 
-def draw_tokens(
-    rows: LogitRows, parameters: DrawParameters, *, truncated: bool, capacity: int = CAPACITY
-) -> torch.Tensor:
+def draw_tokens(rows: LogitRows, parameters: DrawParameters, *, truncated: bool) -> torch.Tensor:
     """A token for each row, int32[S]. -1 where a row holds NaN or +inf or nothing but -inf.
 
     truncated  whether any row has a filter; two launches without, four with
-    capacity   candidates kept for a row
     """
     count, vocabulary = rows.logits.shape
     statistics = group_statistics(rows, parameters.inverse_temperature)
-    candidates = (
-        gather_candidates(rows, parameters, statistics, capacity) if truncated else (None,) * 4
-    )
+    candidates = gather_candidates(rows, parameters, statistics) if truncated else (None,) * 4
     tokens = torch.empty(count, dtype=torch.int32, device=rows.logits.device)
     groups = statistics.peaks.shape[1]
     _draw[(count,)](
@@ -115,7 +110,7 @@ def draw_tokens(
         GROUPS=groups,
         BLOCK=triton.next_power_of_2(groups),
         GROUP=GROUP,
-        LAYOUT=(vocabulary, capacity, CHUNK, key_shift(rows), rows.adjusted is not None),
+        LAYOUT=(vocabulary, CAPACITY, CHUNK, key_shift(rows), rows.adjusted is not None),
         TRUNCATED=truncated,
         num_warps=8,
     )
@@ -123,10 +118,7 @@ def draw_tokens(
 
 
 def gather_candidates(
-    rows: LogitRows,
-    parameters: DrawParameters,
-    statistics: GroupStatistics,
-    capacity: int = CAPACITY,
+    rows: LogitRows, parameters: DrawParameters, statistics: GroupStatistics
 ) -> Candidates:
     """Two launches: the pivots, then the tokens that are not below them."""
     count, vocabulary = rows.logits.shape
@@ -135,8 +127,8 @@ def gather_candidates(
     candidates = Candidates(
         pivots=torch.empty(count, dtype=torch.float32, device=device),
         found=torch.empty(count, dtype=torch.int32, device=device),
-        values=torch.empty((count, capacity), dtype=torch.float32, device=device),
-        ids=torch.empty((count, capacity), dtype=torch.int32, device=device),
+        values=torch.empty((count, CAPACITY), dtype=torch.float32, device=device),
+        ids=torch.empty((count, CAPACITY), dtype=torch.int32, device=device),
     )
     _find_pivots[(count,)](
         *statistics,
@@ -159,7 +151,7 @@ def gather_candidates(
         GROUPS=groups,
         GROUPS_IN_TILE=GROUPS_IN_TILE,
         GROUP=GROUP,
-        CAPACITY=capacity,
+        CAPACITY=CAPACITY,
         ADJUSTED=rows.adjusted is not None,
         num_warps=4,
     )
@@ -248,11 +240,8 @@ def _draw_truncated(source, pivot, shares, uniform, top_p, min_p, top_k, LAYOUT:
 
 @triton.jit
 def _kept_mass(source, low, high, total, top_p, min_p, top_k, LAYOUT: tl.constexpr):
-    """The mass of the tokens that top-k, top-p and min-p keep.
-
-    Each filter keeps a beginning of the descending order; together they keep the shortest. `total`
-    is the mass of the whole row, `low` the lowest key among the candidates.
-    """
+    """The mass of the tokens that top-k, top-p and min-p keep, each a beginning of the descending
+    order. `total` is the mass of the whole row, `low` the lowest key among the candidates."""
     SHIFT: tl.constexpr = LAYOUT[3]
     kept = weigh_one(source, low, MASSES, LAYOUT)
     if top_k > 0:
@@ -317,8 +306,8 @@ def _top_k_pivot(peak, top_k):
 def _top_p_pivot(peak, shares, highest, scale, top_p, GROUP: tl.constexpr):
     """A logit such that all tokens below it have less than 1 - top_p of the probability together.
 
-    A group whose peak is below the pivot has all its tokens below it. Any other group has at most
-    the mass of its tokens but the peak below it, and at most their number times the pivot's mass.
+    Below it are all of a group whose peak is, and of any other at most the mass of its tokens but
+    the peak, and their number times the pivot's mass.
     """
     spare = (total_mass(shares).to(tl.float64) * ((1.0 - top_p) * _SLACK)).to(tl.int64)
     others = tl.maximum(shares - tl.exp((peak - highest) * scale), 0.0)
@@ -455,11 +444,8 @@ def mass(values, highest, scale):
 
 @triton.jit
 def total_mass(shares):
-    """int64: the mass of float32 shares [N] together.
-
-    The same in all threads. A sum of floats need not be: some threads may fuse the product that
-    made a share with the addition.
-    """
+    """int64: the mass of float32 shares [N] together, the same in all threads. In a sum of floats
+    some might fuse the product that made a share with the addition."""
     return tl.sum((shares * ONE).to(tl.int64), axis=0)
 
 

@@ -5,9 +5,8 @@
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from workers.kernels.launch import pdl
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 
 _BLOCK = 128
 
@@ -42,9 +41,7 @@ def _keep(last_tokens, slots, tokens, count, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["slots", "tokens", "out", "count"])
 def _look_up(last_tokens, slots, tokens, out, count, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     here = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = here < count
     slot = tl.load(slots + here, mask=inside, other=0)

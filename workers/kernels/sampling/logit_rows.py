@@ -1,7 +1,4 @@
-"""Passes over rows of logits: the best token of each row (greedy sampling), statistics of groups.
-
-All sampling kernels read rows as here, and compare logits by integer keys in the same order.
-"""
+"""Passes over rows of logits: the best token of each row, statistics of groups, integer keys."""
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
@@ -10,9 +7,8 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from workers.kernels.launch import pdl
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 
 GROUP = 128
 """Logits a group. Small, so that pivots, which are found from the peaks, are tight."""
@@ -84,9 +80,7 @@ def _best_of_tiles(
     VOCABULARY: tl.constexpr, TILE: tl.constexpr, ADJUSTED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Each tile's best as one integer, the logit's key above the id, which is counted down."""
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     row = tl.program_id(0)
     tile = tl.program_id(1)
     ids = tile * TILE + tl.arange(0, TILE)
@@ -101,9 +95,7 @@ def _best_of_tiles(
 
 @triton.jit
 def _best_of_rows(partial, tokens, TILES: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait_for_previous(PDL)
     row = tl.program_id(0)
     tiles = tl.arange(0, BLOCK)
     # Lanes past the last tile read the first one again.
@@ -171,20 +163,20 @@ def load_logits(
 ):  # fmt: skip
     """float32 logits of `ids` in one row, -inf where not `inside`."""
     if ADJUSTED:
-        index = tl.load(adjusted_index + row).to(tl.int64)
+        index = tl.load(adjusted_index + row)
         if index >= 0:
-            values = tl.load(
-                adjusted + index * VOCABULARY + ids, mask=inside, other=float("-inf")
-            ).to(tl.float32)
+            values = _load_row(adjusted, index, ids, inside, VOCABULARY)
         else:
-            values = tl.load(
-                logits + row.to(tl.int64) * VOCABULARY + ids, mask=inside, other=float("-inf")
-            ).to(tl.float32)
+            values = _load_row(logits, row, ids, inside, VOCABULARY)
     else:
-        values = tl.load(
-            logits + row.to(tl.int64) * VOCABULARY + ids, mask=inside, other=float("-inf")
-        ).to(tl.float32)
+        values = _load_row(logits, row, ids, inside, VOCABULARY)
     return values
+
+
+@triton.jit
+def _load_row(rows, row, ids, inside, VOCABULARY: tl.constexpr):
+    here = rows + row.to(tl.int64) * VOCABULARY + ids
+    return tl.load(here, mask=inside, other=float("-inf")).to(tl.float32)
 
 
 def key_shift(rows: LogitRows) -> int:

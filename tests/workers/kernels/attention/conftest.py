@@ -7,7 +7,6 @@ from workers.attention import prefix_tiles
 
 @pytest.fixture
 def any_saving(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefixes of a test are short."""
     monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_SAVED", 1)
     monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_TOKENS", 1)
     monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_PART", 16)

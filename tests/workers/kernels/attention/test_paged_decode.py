@@ -71,7 +71,6 @@ def test_nothing_is_written_for_a_row_without_tokens(splits: int, device: torch.
 
 
 def test_rows_that_share_a_slot(device: torch.device) -> None:
-    """As those do that pad a captured graph."""
     problem = decoding([20] * 4, (2, 1, 64), torch.float32, device)
     problem.step.slots.fill_(int(problem.step.slots[0]))
     problem.row_keys, problem.row_values = problem.row_keys[:1] * 4, problem.row_values[:1] * 4
@@ -121,7 +120,6 @@ def attention(scores: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor,
 
 @pytest.mark.parametrize("lengths", [[5], [3, 9], [4, 0, 2], [1] * MAX_SPLITS])
 def test_merge(lengths: list[int], dtype: torch.dtype, device: torch.device) -> None:
-    """Parts of an attention, merged, against the whole."""
     scores = 20 * torch.randn(ROWS, HEADS, sum(lengths))
     values = torch.randn(ROWS, HEADS, sum(lengths), DIM)
     outputs = torch.full((len(lengths), ROWS, HEADS, DIM), torch.nan)

@@ -37,7 +37,6 @@ def needs(
 
 
 def computed(problem: Problem, most_parts: int, dtype: torch.dtype = torch.float32) -> PrefixParts:
-    """The rows' parts, attended."""
     step, cache = problem.step, problem.cache(filled=True)
     parts, tiles = unwritten_parts(problem, most_parts, dtype), prefix_tiles(problem, most_parts)
     paged = (cache.keys, cache.values, step.block_tables, step.slots)

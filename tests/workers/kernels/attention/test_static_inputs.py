@@ -59,7 +59,6 @@ def slot_table(problem: Problem, slots: int) -> SlotTable:
 
 
 def load(inputs: StaticInputs, rows: StepRows) -> None:
-    """Attention reads neither tokens nor KV indices."""
     nothing = np.zeros(rows.total, np.int32)
     inputs.load(nothing, nothing, rows)
 

@@ -42,7 +42,6 @@ AT_WINDOWS = {
 
 
 def needs(device: torch.device, heads: Heads = (4, 2, 64), **changes: Any) -> AttentionNeeds:
-    """Those of small models, in float16."""
     given: dict[str, Any] = {"dtype": torch.float16, "block_size": 16}
     return attention_needs(heads, **given | changes, device=device.type)
 

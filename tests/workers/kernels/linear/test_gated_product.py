@@ -8,15 +8,19 @@ import torch.nn.functional as F
 
 from tests.workers.kernels.cases import cases, drawn
 from workers.contract.model_config import ActivationName
-from workers.device.tuning import GATED_HIGH_TILE, GATED_LOW_TILE, GatedTile
+from workers.device.tuning import (
+    GATED_HIGH_TILE,
+    GATED_LOW_TILE,
+    GATED_MEASURED_ROWS,
+    GatedTile,
+)
 from workers.kernels.linear.fused import FusedActivation
 from workers.kernels.linear.gated_product import (
     GatedProduct,
     can_multiply,
-    formatted_ways,
     gated_linear,
 )
-from workers.layers.linear import Activation, activation
+from workers.layers.linear import ACTIVATIONS, Activation
 
 SMALL = GatedTile(32, 16, 32, 2, 4, 2)
 
@@ -58,7 +62,7 @@ def test_rows_outputs_and_inputs_that_tiles_do_not_divide(
     got = gated_linear(rows, weight, fused, SMALL)
     assert got.shape == (count, out_features)
     assert got.dtype == torch.float16
-    want = expected(rows, weight, function=activation(name))
+    want = expected(rows, weight, function=ACTIVATIONS[name])
     torch.testing.assert_close(got.double(), want, rtol=2e-3, atol=2e-3)
 
 
@@ -72,23 +76,11 @@ def test_great_gates_stay_finite(device: torch.device) -> None:
     torch.testing.assert_close(got[8:].float(), 16 * weight[8:16, 0].float())
 
 
-def test_the_chosen_ways_in_words() -> None:
-    tiles = [None] * 4 + [GATED_LOW_TILE] * 12 + [None] + [GATED_HIGH_TILE] * 23
-    assert formatted_ways(tiles) == (
-        "library to 448, own kernel (tiles of 64 rows) to 640, library to 656, "
-        "own kernel (tiles of 128 rows) beyond"
-    )
-    assert formatted_ways([None] * 40) == "library to 1024, own kernel (tiles of 128 rows) beyond"
-
-
-def test_without_a_choice_the_log_says_so_once(
-    device: torch.device, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    for _ in range(2):
-        GatedProduct(drawn(48, 40, dtype=torch.float32, device=device), None, "silu")
-    told = "gated product, 40 to 24 features in torch.float32: library for any number of tokens"
-    assert caplog.messages == [told]
+def test_without_a_choice_nothing_is_measured(device: torch.device) -> None:
+    weight = drawn(48, 40, dtype=torch.float32, device=device)
+    rows = drawn(3, 40, dtype=torch.float32, device=device)
+    got = GatedProduct(weight, None, "silu")(rows)
+    torch.testing.assert_close(got.double(), expected(rows, weight), rtol=1e-4, atol=1e-4)
 
 
 on_gpu = pytest.mark.skipif("not torch.cuda.is_available()", reason="measures on a GPU")
@@ -120,9 +112,9 @@ def test_what_was_measured_is_logged_once(
     product, _ = (GatedProduct(weight, None, "silu") for _ in range(2))
     (line,) = caplog.messages
     print(line)
-    assert line.startswith("gated product, 256 to 1360 features in torch.bfloat16, by tokens: ")
-    assert product._tiles is not None
-    assert f": {formatted_ways(product._tiles)}; measured in " in line
+    own = sum(tile is not None for tile in product._tiles or [])
+    measured = f"own kernel for {own} of {len(GATED_MEASURED_ROWS)} numbers of tokens; measured in "
+    assert f"gated product, 256 to 1360 features in torch.bfloat16: {measured}" in line
 
 
 @on_gpu
@@ -134,5 +126,5 @@ def test_any_number_of_rows_in_the_fastest_way(device: torch.device, biased: boo
     for count in (1, 384, 385, 400, 401, 1008, 1009, 1024, 1025, 2000):
         rows = drawn(count, 512, dtype=torch.bfloat16, device=device)
         rounded = 2 * torch.finfo(torch.bfloat16).eps
-        want = expected(rows, weight, bias, activation("gelu_pytorch_tanh"))
+        want = expected(rows, weight, bias, ACTIVATIONS["gelu_pytorch_tanh"])
         torch.testing.assert_close(product(rows).double(), want, rtol=rounded, atol=rounded)

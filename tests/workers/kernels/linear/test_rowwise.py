@@ -9,12 +9,11 @@ from workers.contract.model_config import ActivationName
 from workers.kernels.linear.fused import FusedActivation
 from workers.kernels.linear.rowwise import (
     activation_mul,
-    add_rms_norm,
     embedding,
     layer_norm,
     rms_norm,
 )
-from workers.layers.linear import activation
+from workers.layers.linear import ACTIVATIONS
 
 ROWS = pytest.mark.parametrize(("count", "size"), [(1, 64), (5, 80), (3, 1000)])
 
@@ -41,7 +40,7 @@ def test_rms_norm(
     torch.testing.assert_close(got.double(), exact, rtol=rounding, atol=1e-7)
     residual = 3 * drawn(count, size, dtype=dtype, device=device)
     exact += residual.double()
-    got = add_rms_norm(residual, rows, weight, 1e-5)
+    got = rms_norm(rows, weight, 1e-5, residual)
     assert got is residual
     torch.testing.assert_close(got.double(), exact, rtol=rounding, atol=4e-6)
 
@@ -96,7 +95,7 @@ def test_activation_mul(
     gate, up = gate_up.double().chunk(2, dim=1)
     got = activation_mul(gate_up, function)
     assert got.dtype == dtype
-    exact = activation(name)(gate) * up
+    exact = ACTIVATIONS[name](gate) * up
     torch.testing.assert_close(got.double(), exact, rtol=rounding, atol=3e-6)
 
 
