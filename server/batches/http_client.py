@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from server.event_loop import first_error
-
 _IDLE_SECONDS = 2.0
 """Connections idle for longer are not used again: servers close them (uvicorn: after 5 s)."""
 _MAX_WAIT_SECONDS = 600.0
@@ -161,14 +159,10 @@ class HTTPClient:
         self._idle: deque[_Connection] = deque()
 
     async def open(self, count: int) -> None:
-        """Connect `count` times, ahead of need. Raises OSError."""
-        with first_error(OSError):
-            async with asyncio.TaskGroup() as group:
-                for _ in range(count):
-                    group.create_task(self._open_one())
-
-    async def _open_one(self) -> None:
-        self._idle.append(await self._connect())
+        """Connect `count` times, ahead of need. What fails here fails again at a request."""
+        attempts = [self._connect() for _ in range(count)]
+        opened = await asyncio.gather(*attempts, return_exceptions=True)
+        self._idle.extend(each for each in opened if isinstance(each, _Connection))
 
     async def exchange(self, request: bytes) -> Answer:
         """Send a request and wait for the complete answer. Raises OSError, also as TimeoutError,

@@ -31,6 +31,7 @@ from server.daemon.run import (
     running_parts,
     until_ready,
 )
+from server.event_loop import all_of
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.settings import Limits, ServedModel, ServerConfig
 
@@ -161,11 +162,15 @@ class HTTPRunner:
             in_flight=case.count if rate else min(case.in_flight or case.count, case.count),
             departures=[number / rate for number in range(case.count)] if rate else [],
         )
-        async with (
-            connected_clients(load, self._clients) as clients,
-            Progress(case.name, "requests", len(load.requests), clients.done).shown(),
-        ):
-            results = await clients.run()
+        async with connected_clients(load, self._clients) as clients:
+            progress = Progress(
+                case.name,
+                "requests",
+                len(load.requests),
+                lambda: sum(client.done() for client in clients),
+            )
+            async with progress.shown():
+                results = await all_of((client.run() for client in clients), BenchError)
         if any(result.errors for result in results):
             raise BenchError(_errors_of(results, len(load.requests)))
         return figures_of(results)

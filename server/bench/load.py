@@ -1,15 +1,12 @@
 """A load over HTTP: requests are sent, then their answers are read and checked.
 
-Requests leave all at once, a number in flight, or each at its time. Several clients divide a load:
-the first is this process, each other one `python -P -m server.bench.load`, whose standard input is
-a socket to this one.
+Several clients divide a load. The first is this process, each other one
+`python -P -m server.bench.load`, whose standard input and output are a socket to this one.
 """
 
 import asyncio
 import gc
-import os
 import signal
-import socket
 import sys
 import time
 from asyncio import StreamReader, StreamWriter
@@ -25,8 +22,9 @@ import uvloop
 from server.batches.http_client import Address, Answer, HTTPClient
 from server.bench.measurement import BenchError, Figures, milliseconds
 from server.bench.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
-from server.event_loop import ChildProcess, first_error
+from server.event_loop import ChildProcess
 from server.settings.settings import child_environment
+from workers.contract.process import exit_with_parent
 
 _OK = 200
 _CHUNK_MARK = b'"text":'
@@ -37,7 +35,6 @@ _MOST_SPECIAL = 2
 _COMMAND = (sys.executable, "-P", "-m", "server.bench.load")
 _LONGEST_LINE = 1 << 30
 _SAY_SECONDS = 0.5
-_STDIN = 0
 
 _KindT = TypeVar("_KindT", bound=msgspec.Struct)
 
@@ -55,15 +52,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     sequences: int = 1
     prompt_tokens: int
     output_tokens: int = 0
-
-    @property
-    def time_per_token(self) -> float:
-        """Seconds for each token after the first piece of text."""
-        return (self.arrivals[-1] - self.arrivals[0]) / (self.output_tokens - 1)
-
-    def gaps(self) -> list[float]:
-        """Seconds between the pieces of a stream."""
-        return [later - earlier for earlier, later in pairwise(self.arrivals)]
 
 
 class _Usage(msgspec.Struct):
@@ -209,7 +197,7 @@ class Load:
         return len(self._answers) + self._errors.total()
 
     async def connect(self) -> None:
-        """Open the connections of all requests in flight, ahead of need. Raises OSError."""
+        """Open the connections of all requests in flight, ahead of need."""
         if not self._load.departures:
             await self._client.open(min(self._load.in_flight, len(self._load.requests)))
 
@@ -271,8 +259,8 @@ def _no_garbage_collection() -> Generator[None]:
 def figures_of(results: Sequence[ClientResult]) -> Figures:
     """Rates and times of the good answers to all clients, in ms from the request.
 
-    A piece of a stream may hold several tokens. `client_cpu_share` is the busiest client's share of
-    a core.
+    `tpot` is the time for each token after the first piece of text, `itl` that between two pieces,
+    which may hold several tokens. `client_cpu_share` is the busiest client's share of a core.
     """
     outcomes = [outcome for result in results for outcome in result.outcomes]
     seconds = max(each.ended for each in results) - min(each.started for each in results)
@@ -283,6 +271,12 @@ def figures_of(results: Sequence[ClientResult]) -> Figures:
         "output_tokens": sum(outcome.output_tokens for outcome in outcomes),
     }
     streams = [outcome for outcome in outcomes if outcome.arrivals]
+    per_token = [
+        (stream.arrivals[-1] - stream.arrivals[0]) / (stream.output_tokens - 1)
+        for stream in streams
+        if stream.output_tokens > 1
+    ]
+    gaps = [after - before for stream in streams for before, after in pairwise(stream.arrivals)]
     return {
         "seconds": seconds,
         "errors": sum(sum(result.errors.values()) for result in results),
@@ -292,8 +286,8 @@ def figures_of(results: Sequence[ClientResult]) -> Figures:
         "client_cpu_share": max(each.cpu_seconds / (each.ended - each.started) for each in results),
         **milliseconds("latency", [outcome.latency for outcome in outcomes]),
         **milliseconds("ttft", [stream.arrivals[0] for stream in streams]),
-        **milliseconds("tpot", [s.time_per_token for s in streams if s.output_tokens > 1]),
-        **milliseconds("itl", [gap for stream in streams for gap in stream.gaps()]),
+        **milliseconds("tpot", per_token),
+        **milliseconds("itl", gaps),
         **milliseconds("late", [late for result in results for late in result.late]),
     }
 
@@ -301,76 +295,48 @@ def figures_of(results: Sequence[ClientResult]) -> Figures:
 class ClientState(msgspec.Struct, frozen=True, kw_only=True):
     """A message from a client's process, a line of JSON.
 
-    The first says that it is connected, or why not. Then `done` follows twice a second, and at the
-    end the result. The process reads its load, and an empty line at which it begins.
+    The first says that it is connected. Then `done` follows twice a second, and at the end the
+    result. The process reads its load, and an empty line at which it begins.
     """
 
-    cannot_connect: str | None = None
     done: int = 0
     result: ClientResult | None = None
 
 
-_DECODER = msgspec.json.Decoder(ClientState)
-
-
-class Clients:
-    """All clients of one run, connected."""
-
-    def __init__(self, clients: Sequence["Load | _Process"]) -> None:
-        self._clients = clients
-
-    def done(self) -> int:
-        return sum(client.done() for client in self._clients)
-
-    async def run(self) -> list[ClientResult]:
-        """Begin at once and wait for all. Raises BenchError if a client's process ends."""
-        with first_error(BenchError):
-            async with asyncio.TaskGroup() as group:
-                running = [group.create_task(client.run()) for client in self._clients]
-        return [each.result() for each in running]
-
-
 @asynccontextmanager
-async def connected_clients(load: ClientLoad, count: int) -> AsyncGenerator[Clients]:
+async def connected_clients(
+    load: ClientLoad, count: int
+) -> AsyncGenerator[Sequence["Load | ClientProcess"]]:
     """Divide `load` among up to `count` clients, which stay connected until the block ends.
 
-    Raises BenchError if one of them cannot connect.
+    Raises BenchError if the process of one ends.
     """
     mine, *theirs = load.divided(count)
     own = Load(mine)
     async with AsyncExitStack() as running:
         running.callback(own.close)
         clients = [own, *[await running.enter_async_context(_process(each)) for each in theirs]]
-        try:
-            # All have ended when one has failed: what they have opened is closed with the block.
-            with first_error(OSError, BenchError):
-                async with asyncio.TaskGroup() as group:
-                    for client in clients:
-                        group.create_task(client.connect())
-        except OSError as error:
-            raise BenchError(f"cannot connect: {error}") from None
-        yield Clients(clients)
+        for client in clients:
+            await client.connect()
+        yield clients
 
 
 @asynccontextmanager
-async def _process(load: ClientLoad) -> AsyncGenerator["_Process"]:
-    """A client's process that has its load, until the block ends. Raises BenchError."""
-    try:
-        child = ChildProcess(_COMMAND, child_environment(), answers=True)
-    except OSError as error:
-        raise BenchError(f"a client's process cannot be started: {error.strerror}") from None
+async def _process(load: ClientLoad) -> AsyncGenerator["ClientProcess"]:
+    """A client's process that has its load, until the block ends."""
+    child = ChildProcess(_COMMAND, child_environment(), answers=True)
     reader, writer = await asyncio.open_connection(sock=child.socket, limit=_LONGEST_LINE)
     try:
         writer.write(msgspec.json.encode(load) + b"\n")
-        yield _Process(reader, writer)
+        yield ClientProcess(reader, writer)
     finally:
         child.signal(signal.SIGKILL)
         await child.exit
         writer.close()
 
 
-class _Process:
-    """Another process that is one of the clients."""
+class ClientProcess:
+    """Another process that is one of the clients. Methods raise BenchError if it ends early."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._done = 0
@@ -380,12 +346,11 @@ class _Process:
         return self._done
 
     async def connect(self) -> None:
-        """Wait until its connections are open. Raises OSError, or BenchError if it ends."""
-        if (reason := (await self._next()).cannot_connect) is not None:
-            raise OSError(reason)
+        """Wait until its connections are open."""
+        await self._next()
 
     async def run(self) -> ClientResult:
-        """Raises BenchError if it ends before its load does."""
+        """Have it begin, and wait for its end."""
         self._writer.write(b"\n")
         while (result := (state := await self._next()).result) is None:
             self._done = state.done
@@ -393,43 +358,29 @@ class _Process:
 
     async def _next(self) -> ClientState:
         try:
-            return _DECODER.decode(await self._reader.readuntil(b"\n"))
+            line = await self._reader.readuntil(b"\n")
         except (EOFError, ConnectionError):
             raise BenchError("a client's process has ended") from None
+        return msgspec.json.decode(line, type=ClientState)
 
 
-async def _serve() -> None:
-    """Read a load, connect, and run it once the other clients are connected too."""
-    parent = socket.socket(fileno=_STDIN)
-    reader, writer = await asyncio.open_connection(sock=parent, limit=_LONGEST_LINE)
-
-    def say(state: ClientState) -> None:
-        writer.write(msgspec.json.encode(state) + b"\n")
-
-    load = Load(msgspec.json.decode(await reader.readline(), type=ClientLoad))
-    try:
-        await load.connect()
-    except OSError as error:
-        say(ClientState(cannot_connect=str(error)))
-        await writer.drain()
-        return
-    say(ClientState())
-    await reader.readline()
-    # Whoever started this process ends before the load does: nobody wants the result.
-    watching = asyncio.create_task(_exit_at_end_of(reader))
+async def _serve(load: Load) -> None:
+    """Connect, and run the load once the other clients are connected too."""
+    await load.connect()
+    _say(ClientState())
+    sys.stdin.readline()
+    exit_with_parent()
     running = asyncio.create_task(load.run())
     while not (await asyncio.wait([running], timeout=_SAY_SECONDS))[0]:
-        say(ClientState(done=load.done()))
-    say(ClientState(result=running.result()))
-    await writer.drain()
-    await watching
+        _say(ClientState(done=load.done()))
+    _say(ClientState(result=running.result()))
 
 
-async def _exit_at_end_of(reader: StreamReader) -> None:
-    await reader.read()
-    os._exit(1)
+def _say(state: ClientState) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(state) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    uvloop.run(_serve())
+    uvloop.run(_serve(Load(msgspec.json.decode(sys.stdin.readline(), type=ClientLoad))))

@@ -73,21 +73,11 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The short commit, marked where the working tree differs from it."""
-    commit = _output_of("git", "-C", str(SOURCE), "rev-parse", "--short", "HEAD")
-    if not commit:
-        return "unknown"
-    changed = _output_of("git", "-C", str(SOURCE), "status", "--porcelain")
-    return commit + (" with changes" if changed else "")
-
-
-def _output_of(command: str, *arguments: str) -> str:
-    """A command's output, or an empty text if it is not installed or fails."""
-    program = shutil.which(command)
-    if program is None:
-        return ""
-    run = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
-    return "" if run.returncode else run.stdout.strip()
+    """The short commit, marked if files that git knows differ from it."""
+    described = ("describe", "--always", "--exclude=*", "--dirty= with changes")
+    git = [shutil.which("git") or "false", "-C", str(SOURCE), *described]
+    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
 
 
 def _cpu() -> str:

@@ -1,6 +1,5 @@
 """Runs cases without HTTP, through the engine client: from the first submit to the last output."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from server.batches.progress import Progress
 from server.bench.measurement import BenchError, Figures, counted, milliseconds, next_beat
 from server.bench.workloads import GenerationCase, OfflineCase, offline_prompts, output_lengths
 from server.daemon.run import RunningEngine, running_engine
-from server.event_loop import first_error
+from server.event_loop import all_of
 from server.models.model_setup import EngineOptions
 from server.settings.settings import ServedModel
 
@@ -27,6 +26,7 @@ _WARM_UP_OUTPUTS = 16
 _PROMPTS_A_JOB, _SEQUENCES_A_JOB = 64, 1024
 _ID_BYTES = 4
 _STOP_TOKEN = 1
+_FAILURES = (BenchError, RefusalError)
 _CERTAIN = 1e4  # a bias that leaves no other token a chance
 
 
@@ -201,7 +201,7 @@ class OfflineRunner:
         count = max(1, _WARM_UP_TOKENS // case.prompt_tokens)
         few = msgspec.structs.replace(case, count=min(case.count, count))
         prompts = offline_prompts(few, _WARM_UP_SEED)[:count]
-        await _run(self._work(case, prompts, _WARM_UP_OUTPUTS))
+        await all_of(self._work(case, prompts, _WARM_UP_OUTPUTS).jobs(), *_FAILURES)
 
     async def measure(self, case: OfflineCase, run: int) -> Figures:
         """Every run is the same: a generator's prefix cache is emptied before.
@@ -247,15 +247,7 @@ async def timed(name: str, work: Work) -> Figures:
     Raises BenchError or RefusalError."""
     async with Progress(name, work.unit, work.total, work.done).shown():
         cpu, started = time.process_time(), time.perf_counter()
-        await _run(work)
+        await all_of(work.jobs(), *_FAILURES)
         seconds = time.perf_counter() - started
         client_share = (time.process_time() - cpu) / seconds
     return work.figures(started, seconds) | {"seconds": seconds, "client_cpu_share": client_share}
-
-
-async def _run(work: Work) -> None:
-    """Submit all jobs at once, in order. The first BenchError or RefusalError ends the others."""
-    with first_error(BenchError, RefusalError):
-        async with asyncio.TaskGroup() as group:
-            for job in work.jobs():
-                group.create_task(job)

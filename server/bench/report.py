@@ -180,17 +180,21 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}"
 
 
-def table(cases: Sequence[CaseReport], vllm_version: str | None) -> str:
-    """Lines for headlines, ours beside targets (none without a `vllm_version`), stages and notes.
+_PADDED = (str.ljust, str.rjust, str.ljust, str.rjust, str.rjust, str.rjust, str.ljust, str.ljust)
+"""Numbers are on the right of their columns, words on the left."""
 
-    Errors stand among the notes.
-    """
-    targets = () if vllm_version is None else (f"vLLM {vllm_version}", "floor", "goal", "")
-    lines = [("case", "ours", "unit", *targets, "runs")]
-    for case in cases:
-        lines += [_cells(case, row, with_target=bool(targets)) for row in case.rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = [_line(line, widths) for line in lines]
+
+def table(cases: Sequence[CaseReport], vllm_version: str | None) -> str:
+    """Lines for headlines, ours beside targets, then for stages, notes and errors. A column without
+    an entry is left out."""
+    heads = ("case", "ours", "unit", f"vLLM {vllm_version}", "floor", "goal", "", "runs")
+    lines = [heads, *[_cells(case, row) for case in cases for row in case.rows]]
+    columns = [
+        [padded(cell, max(map(len, column))) for cell in column]
+        for padded, column in zip(_PADDED, zip(*lines, strict=True), strict=True)
+        if any(column[1:])
+    ]
+    text = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
     for case in cases:
         text += [f"{case.case}: {line}" for line in stage_lines(case.figures)]
     for case in cases:
@@ -201,30 +205,18 @@ def table(cases: Sequence[CaseReport], vllm_version: str | None) -> str:
     return "\n".join(text) + "\n"
 
 
-def _cells(case: CaseReport, row: Row, *, with_target: bool) -> tuple[str, ...]:
+def _cells(case: CaseReport, row: Row) -> tuple[str, ...]:
     values = [run[row.figure] for run in case.runs]
     spread = f"{_exact(min(values))} to {_exact(max(values))}" if len(values) > 1 else ""
+    bound = "≥ " if row.at_least else "≤ "
+    goal = bound + _exact(row.goal) if row.goal is not None else ""
     ours = (row.label, _exact(row.ours), row.unit)
-    if not with_target:
-        return (*ours, spread)
-    goal = f"{'≥' if row.at_least else '≤'} {_exact(row.goal)}" if row.goal is not None else ""
-    others = [_exact(value) if value is not None else "" for value in (row.vllm, row.floor)]
-    return (*ours, *others, goal, row.verdict, spread)
+    return (*ours, _exact(row.vllm), _exact(row.floor), goal, row.verdict, spread)
 
 
-def _exact(value: float) -> str:
+def _exact(value: float | None) -> str:
     """With digits enough to see on which side of a goal it is."""
-    return number(value, digits=4)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Numbers to the right (ours, vLLM's, floor, goal), words to the left."""
-    words = {0, 2, len(cells) - 2, len(cells) - 1}
-    padded = [
-        cell.ljust(width) if index in words else cell.rjust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return "  ".join(padded).rstrip()
+    return "" if value is None else number(value, digits=4)
 
 
 def details(case: CaseReport) -> str:
@@ -240,13 +232,11 @@ def details(case: CaseReport) -> str:
 
 
 def drawing_library() -> Any:
-    """matplotlib, for files only. Raises BenchError if it is not installed."""
+    """The figures of matplotlib. Raises BenchError if it is not installed."""
     try:
-        matplotlib: Any = importlib.import_module("matplotlib")
+        return importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError:
         raise BenchError("--plot needs matplotlib: pip install 'penstock[bench]'") from None
-    matplotlib.use("agg")
-    return importlib.import_module("matplotlib.pyplot")
 
 
 def plot(report: Report, file: Path) -> None:
@@ -258,26 +248,20 @@ def plot(report: Report, file: Path) -> None:
     judged = [row for case in report.cases for row in case.rows if row.goal is not None]
     if not judged:
         return
-    pyplot = drawing_library()
-    figure, axes = pyplot.subplots(
-        figsize=(_INCHES_WIDE, 1.5 + _INCHES_A_ROW * len(judged)), layout="constrained"
-    )
+    size = (_INCHES_WIDE, 1.5 + _INCHES_A_ROW * len(judged))
+    figure = drawing_library().Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
     _draw(axes, judged, f"vLLM {report.vllm_version}")
     axes.set_title(f"penstock {report.machine.commit}, {report.machine.date}", fontsize=9)
     figure.savefig(file, format="png", dpi=150)
-    pyplot.close(figure)
 
 
 def _draw(axes: Any, judged: Sequence[Row], vllm: str) -> None:
     heights = range(len(judged))
     axes.barh(heights, [_share(row, row.ours) for row in judged], height=0.5, label="ours")
-    others = {"color": "black", "zorder": 3, "s": 80}
-    axes.scatter(
-        [_share(row, row.vllm) for row in judged], heights, marker="o", label=vllm, **others
-    )
-    axes.scatter(
-        [_share(row, row.floor) for row in judged], heights, marker="|", label="floor", **others
-    )
+    for marker, label, name in (("o", vllm, "vllm"), ("|", "floor", "floor")):
+        shares = [_share(row, getattr(row, name)) for row in judged]
+        axes.scatter(shares, heights, marker=marker, label=label, color="black", zorder=3, s=80)
     axes.axvline(1.0, color="tab:green", label="goal")
     axes.set_yticks(heights, [f"{row.label}\n{number(row.ours)} {row.unit}" for row in judged])
     axes.invert_yaxis()

@@ -43,8 +43,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
-        """The workload in words."""
-        raise AssertionError("a case is one of the kinds below")
+        """The numbers of the workload by the names of its fields, such as `count=256 own=128`."""
+        values = ((field, getattr(self, field.name)) for field in msgspec.structs.fields(self))
+        return " ".join(
+            f"{field.name}={value}"
+            for field, value in values
+            if isinstance(value, int | float) and value != field.default
+        )
 
     def scaled(self, scale: float) -> Self:
         """A copy with that fraction of the count, at least 1."""
@@ -92,32 +97,11 @@ class GenerationCase(OfflineCase, frozen=True, kw_only=True):
     headlines: tuple[str, ...] = ("requests_per_s",)
     shape: Shape = "llama8b"
 
-    @property
-    def what(self) -> str:
-        if self.long_every:
-            prompts = f"{self.own} in, every {self.long_every}th {self.long_own}"
-            return f"{self.count} x ({prompts}, {self.outputs} out)"
-        if not self.prefix:
-            return f"{self.count} x ({self.own} in, {self.outputs} out)"
-        order = "shuffled" if self.shuffled else "group after group"
-        groups = f"{self.count} groups x {self.members}"
-        if self.document:
-            groups = f"{self.count} groups x {self.documents} of {self.document} x {self.members}"
-        own = f"{self.own} to {self.most_own}" if self.most_own else f"{self.own}"
-        outputs = f"1 to {self.most_outputs}" if self.most_outputs else f"{self.outputs}"
-        return f"{groups}: {self.prefix} shared + {own} own in, {outputs} out, {order}"
-
 
 class EncodeCase(OfflineCase, frozen=True, kw_only=True):
     """Offline prefill: each prompt becomes a vector or a score."""
 
     headlines: tuple[str, ...] = ("sequences_per_s",)
-
-    @property
-    def what(self) -> str:
-        if not self.prefix:
-            return f"{self.count} x {self.own} tokens"
-        return f"{self.count} groups x {self.members}: {self.prefix} shared + {self.own} own tokens"
 
 
 class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
@@ -134,15 +118,6 @@ class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
     headlines: tuple[str, ...] = ("requests_per_s",)
     shape: Shape = "llama8b"
 
-    @property
-    def what(self) -> str:
-        load = f"{self.count} x ({self.prompt_tokens} in, {self.outputs} out)"
-        if self.rate is not None:
-            return f"{load}, {self.rate:g} a second"
-        return f"{load}, " + (
-            "all at once" if not self.in_flight else f"{self.in_flight} in flight"
-        )
-
 
 class HTTPEmbeddingCase(Case, frozen=True, kw_only=True, tag=True):
     """Embeddings: `count` requests of `texts` texts of `tokens`, `in_flight` at once.
@@ -152,16 +127,10 @@ class HTTPEmbeddingCase(Case, frozen=True, kw_only=True, tag=True):
 
     texts: int
     tokens: int
-    in_flight: int = 256
+    in_flight: int
     base64: bool = False
     headlines: tuple[str, ...] = ("requests_per_s",)
     shape: Shape = "bge-base"
-
-    @property
-    def what(self) -> str:
-        form = "base64" if self.base64 else "JSON numbers"
-        each = f"{self.count} x ({self.texts} x {self.tokens} tokens)"
-        return f"{each}, {self.in_flight} in flight, {form}"
 
 
 HTTPCase = HTTPGenerationCase | HTTPEmbeddingCase
@@ -260,8 +229,8 @@ HTTP: tuple[HTTPCase, ...] = (
     HTTPGenerationCase(
         name="http-gen-32x32", count=3000, prompt_tokens=32, outputs=32, in_flight=256
     ),
-    HTTPEmbeddingCase(name="http-emb-1x32", count=20_000, texts=1, tokens=32),
-    HTTPEmbeddingCase(name="http-emb-1x256", count=16_000, texts=1, tokens=256),
+    HTTPEmbeddingCase(name="http-emb-1x32", count=20_000, texts=1, tokens=32, in_flight=256),
+    HTTPEmbeddingCase(name="http-emb-1x256", count=16_000, texts=1, tokens=256, in_flight=256),
     _lists_of_texts("http-emb-32x128", count=2000, tokens=128),
     _lists_of_texts("http-emb-32x510", count=640, tokens=510),
 )

@@ -82,9 +82,9 @@ def test_every_64th_prompt_of_skew_is_long() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("b16s", "400 groups x 16: 2000 shared + 200 own in, 100 out, group after group"),
-        ("b400", "16 groups x 400: 2000 shared + 200 own in, 100 out, shuffled"),
-        ("skew", "1024 x (256 in, every 64th 16000, 128 out)"),
+        ("b16s", "count=400 members=16 prefix=2000 own=200 outputs=100"),
+        ("skew", "count=1024 own=256 long_every=64 long_own=16000 outputs=128"),
+        ("emb32", "count=16384 own=32"),
     ],
 )
 def test_a_case_in_words(name: str, words: str) -> None:

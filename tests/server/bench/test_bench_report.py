@@ -187,6 +187,6 @@ def test_a_picture(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(BenchError, match=r"pip install 'penstock\[bench\]'"):
         drawing_library()
