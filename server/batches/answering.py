@@ -44,10 +44,11 @@ class Room:
 
 
 MAX_ANSWER_BYTES = 256 << 20
-"""The longest answer that is taken."""
+"""The longest answer that is kept."""
 NOT_OURS = "internal_error"
 """The code of an answer that is no error of this API."""
 
+_TOO_LONG = f"an answer has at most {MAX_ANSWER_BYTES:,} bytes in a batch"
 _OPEN_BYTES = 256 << 20
 _TOO_MANY = 429
 _WAIT = frozenset({"overloaded", "not_ready"})
@@ -87,7 +88,7 @@ Put = Callable[[Line, Answer], None]
 """Takes the answer to a line. Raises JobStoppedError where no other line would get a result."""
 
 Exchange = Callable[[str, bytes], Awaitable[Answer]]
-"""Posts JSON to a path. `too_long` takes the place of an answer beyond MAX_ANSWER_BYTES."""
+"""Posts JSON to a path."""
 
 
 class Backend:
@@ -123,6 +124,12 @@ async def answered(exchange: Exchange, line: Line) -> Answer:
     again. Raises JobStoppedError for an error that every other line would get."""
     while True:
         answer = await exchange(line.url, line.body)
+        if (size := len(answer.body)) > MAX_ANSWER_BYTES:
+            message = (
+                f"{_TOO_LONG}, and this has {size:,}: ask for fewer choices or log-probabilities"
+            )
+            body = error_body(RefusalError("too_large", message))
+            return Answer(ERRORS["too_large"].status, answer.request_id, body)
         if answer.is_good:
             return answer
         error = error_of(answer)
@@ -141,13 +148,3 @@ def error_of(answer: Answer) -> ErrorDetail:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         text = answer.body[:200].decode(errors="replace")
         return ErrorDetail(f"status {answer.status}: {text}", "", None, NOT_OURS)
-
-
-def too_long(size: int, request_id: str) -> Answer:
-    """An error in place of an answer of `size` bytes."""
-    message = (
-        f"the answer has {size} bytes, of which a batch takes at most {MAX_ANSWER_BYTES}: ask for "
-        "fewer choices of a prompt, or fewer log-probabilities"
-    )
-    error = RefusalError("too_large", message)
-    return Answer(ERRORS[error.code].status, request_id, error_body(error))

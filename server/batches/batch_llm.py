@@ -9,8 +9,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from itertools import groupby, islice
 from operator import attrgetter
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 import msgspec
@@ -23,9 +23,10 @@ from engine_core.refusal import RefusalError
 from server.batches.answering import NOT_OURS, Answer, Backend, Line, error_of
 from server.batches.daemon_backend import daemon_backend
 from server.batches.engine_backend import engine_backend
-from server.batches.progress import Progress
+from server.batches.progress import progress_shown
 from server.batches.results import Generated, GenerateResult, JobStoppedError, RequestError, Summary
 from server.daemon.run import running_engine
+from server.errors import fault_of
 from server.http.body import Body
 from server.models.model_setup import EngineOptions
 from server.models.model_source import model_folder
@@ -103,8 +104,9 @@ class Job(ABC, Generic[ResultT]):
         JobStoppedError, with the results so far."""
         summary, started = self.summary, time.perf_counter()
         summary.sharing = backend.sharing
-        progress = Progress(self._title, "requests", summary.requests, lambda: summary.done)
-        async with progress.shown() if shown else nullcontext():
+        total = summary.requests
+        progress = progress_shown(self._title, "requests", total, lambda: summary.done)
+        async with progress if shown else nullcontext():
             try:
                 for lines in self.rounds():
                     await backend.answer(lines, self.take)
@@ -145,7 +147,7 @@ class Completions(Job[Generated]):
             options = {**of_all, **own}
             try:
                 if own:  # the common ones have been checked
-                    _check(_COMPLETIONS, options)
+                    check_options(_COMPLETIONS, options)
                 fields = {**named, "prompt": plain("prompt", prompt), **options}
                 fields["return_token_ids"] = True
                 self.lines.append(line_of(index, _COMPLETIONS, fields))
@@ -175,11 +177,10 @@ class Embeddings(Job[FloatArray]):
         self._texts = texts
         self._fields = {**named, **check_options(_EMBEDDINGS, options), "encoding_format": "base64"}
         self._numbers: list[list[int]] = []
-        self._alone: list[int] = []
 
     def rounds(self) -> Iterator[Iterable[Line]]:
-        yield self._lines(self._neighbours())
-        yield self._lines([number] for number in self._alone)
+        yield self._lines(_TEXTS_A_LINE)
+        yield self._lines(1)
 
     def read(self, line: Line, body: bytes) -> None:
         vectors = msgspec.json.decode(body, type=EmbeddingList).data
@@ -189,33 +190,24 @@ class Embeddings(Job[FloatArray]):
 
     def refuse(self, line: Line, error: RequestError) -> None:
         numbers = self._numbers[line.index]
-        if len(numbers) == 1:
+        if len(numbers) == 1:  # the others are left for the next round
             self.put(numbers[0], error)
-        else:
-            self._alone += numbers
 
-    def _lines(self, chunks: Iterable[list[int]]) -> Iterator[Line]:
-        for numbers in chunks:
-            self._numbers.append(numbers)
-            items = [plain("input", self._texts[number]) for number in numbers]
-            yield line_of(len(self._numbers) - 1, _EMBEDDINGS, {**self._fields, "input": items})
+    def _lines(self, most: int) -> Iterator[Line]:
+        """Lines of up to `most` neighbours that have no result, all texts or all token ids."""
+        for _, alike in groupby(self._left(), lambda left: isinstance(left[1], str)):
+            while chunk := list(islice(alike, most)):
+                self._numbers.append([number for number, _ in chunk])
+                fields = {**self._fields, "input": [item for _, item in chunk]}
+                yield line_of(len(self._numbers) - 1, _EMBEDDINGS, fields)
 
-    def _neighbours(self) -> Iterator[list[int]]:
-        """Yield the numbers of neighbours that are all texts, or all token ids."""
-        chunk: list[int] = []
+    def _left(self) -> Iterator[tuple[int, str | list[int]]]:
         for number, text in enumerate(self._texts):
-            try:
-                plain("input", text)
-            except RequestError as error:
-                self.put(number, error)
-                continue
-            alike = not chunk or isinstance(text, str) == isinstance(self._texts[chunk[0]], str)
-            if len(chunk) == _TEXTS_A_LINE or not alike:
-                yield chunk
-                chunk = []
-            chunk.append(number)
-        if chunk:
-            yield chunk
+            if self.results[number] is None:
+                try:
+                    yield number, plain("input", text)
+                except RequestError as error:
+                    self.put(number, error)
 
 
 class Rerankings(Job[list[RerankResult]]):
@@ -258,6 +250,8 @@ class BatchLLM:
 
     summary: Summary
     errors: Mapping[int, RequestError]
+    _backend: Backend
+    """Set by `__enter__`."""
 
     def __init__(
         self,
@@ -284,7 +278,6 @@ class BatchLLM:
         self._progress = progress
         self._stack = AsyncExitStack()
         self._loop: LoopThread | None = None
-        self._backend: Backend | None = None
 
     def __enter__(self) -> Self:
         """Wait until the engine is ready. Raises one of `server.daemon.daemon.START_ERRORS`, and
@@ -298,18 +291,13 @@ class BatchLLM:
         self._loop = loop
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        loop, self._loop, self._backend = self._loop, None, None
-        if loop is not None:
-            try:
-                loop.run(self._stack.aclose())
-            finally:
-                loop.close()
+    def __exit__(self, *_: object) -> None:
+        loop, self._loop = self._loop, None
+        assert loop is not None, "entered before"
+        try:
+            loop.run(self._stack.aclose())
+        finally:
+            loop.close()
 
     def generate(
         self,
@@ -371,7 +359,7 @@ class BatchLLM:
                 yield own
 
     def _run(self, job: Job[ResultT]) -> list[ResultT | RequestError]:
-        if self._loop is None or self._backend is None:
+        if self._loop is None:
             raise RuntimeError("BatchLLM works inside its block: with BatchLLM(...) as llm")
         results = self._loop.run(job.run(self._backend, shown=self._progress))
         self.summary = job.summary
@@ -388,18 +376,8 @@ def _check_any(name: str, given: Sequence[object]) -> None:
 
 
 def check_options(url: str, options: Options) -> Options:
-    """Check the options of a job for `url`. Raises ValueError for one that is unknown, no JSON, or
-    wrong for completions."""
-    try:
-        _check(url, options)
-    except RequestError as error:
-        raise ValueError(error.message) from None
-    return options
-
-
-def _check(url: str, options: Options) -> None:
-    """Raises RequestError as `check_options` raises ValueError. The prompt is checked where the
-    line is answered."""
+    """Check the options of a job for `url`. Raises RequestError for one that is unknown, no JSON,
+    or wrong for completions, whose prompt is checked where the line is answered."""
     known = _OPTIONS[url]
     if unknown := sorted(options.keys() - known):
         names = ", ".join(sorted(known))
@@ -411,6 +389,7 @@ def _check(url: str, options: Options) -> None:
             _body.decode(line.body, strictly=True)
         except RefusalError as error:
             raise RequestError(error.code, error.message, error.param) from None
+    return options
 
 
 def line_of(index: int, url: str, fields: Options) -> Line:
@@ -457,8 +436,8 @@ def engine_options(settings: Mapping[str, object]) -> EngineOptions:
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"{_SIZE}: {error}") from None
     except msgspec.ValidationError as error:
-        reason, _, where = str(error).partition(" - at `$.")
-        raise ValueError(f"{where.rstrip('`')}: {reason}") from None
+        fault = fault_of(error)
+        raise ValueError(f"{fault.path}: {fault.reason}") from None
 
 
 class LoopThread:
@@ -481,11 +460,9 @@ class LoopThread:
             tasks.append(task)
 
         def cancel() -> None:
-            if tasks:
-                tasks[0].cancel()
-            else:  # Ctrl-C came before it could begin
-                work.close()
-                ended.set()
+            if not tasks:  # Ctrl-C came before it could begin
+                begin()
+            tasks[0].cancel()
 
         try:
             self._loop.call_soon_threadsafe(begin)

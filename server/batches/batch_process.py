@@ -23,7 +23,7 @@ from engine_core.refusal import RefusalError
 from server.batches.answering import Backend
 from server.batches.engine_backend import engine_backend
 from server.batches.file_job import BESIDE_BODY, FileJob, LineError, LineRules
-from server.batches.result_log import JobFileError, NoRoomError
+from server.batches.result_log import InputError, JobFileError, NoRoomError
 from server.batches.results import JobStoppedError
 from server.batches.state.database import StateFolderError
 from server.batches.state.state_folder import StateFolder
@@ -53,9 +53,9 @@ _SHARE = 0.5
 class BatchHealth:
     """Whether batches run or wait, at first the latter. The log has the reason for waiting."""
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self, file: Path) -> None:
         """`file` is `BatchState`'s. Raises OSError."""
-        self._state = None if file is None else BatchState(file)
+        self._state = BatchState(file)
         self._reason = ""
         self.runs = False
 
@@ -75,8 +75,7 @@ class BatchHealth:
 
     def _set(self, *, runs: bool) -> None:
         self.runs = runs
-        if self._state is not None:
-            self._state.set(runs=runs)
+        self._state.set(runs=runs)
 
 
 async def run_batches(config: ServerConfig) -> None:
@@ -85,8 +84,9 @@ async def run_batches(config: ServerConfig) -> None:
     assert running is not None, "a task runs this"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     assert config.state.folder is not None, "only then is there a batch process"
+    assert config.batch_file is not None, "the same"
     beating = lasting_task(keep_beating(), "heartbeat")
-    health = BatchHealth(Path(config.batch_file) if config.batch_file is not None else None)
+    health = BatchHealth(Path(config.batch_file))
     state = await _opened(Path(config.state.folder), config.state.token, health)
     # Uploads have been authorized. Lines need no key, and are in no metrics, logs or traces.
     try:
@@ -96,8 +96,8 @@ async def run_batches(config: ServerConfig) -> None:
                 state,
                 backend,
                 config.max_body_size,
-                on_owner=lambda owner: backend.act_for(keys.of_owner(owner)),
-                health=health,
+                health,
+                lambda owner: backend.act_for(keys.of_owner(owner)),
             ).run()
     except (RefusalError, JobStoppedError):
         await asyncio.get_running_loop().create_future()  # the supervisor says what is lost
@@ -124,15 +124,15 @@ class BatchRunner:
         state: StateFolder,
         backend: Backend,
         max_body_size: int,
-        on_owner: Callable[[str], None] = lambda _: None,
-        health: BatchHealth | None = None,
+        health: BatchHealth,
+        on_owner: Callable[[str], None],
     ) -> None:
         """`on_owner` is called with the owner of each batch before it runs."""
         self._state, self._on_owner = state, on_owner
         self._backend = backend
         self._max_line_bytes = max_body_size + BESIDE_BODY
         self._expiry_due = 0.0
-        self._health = health or BatchHealth()
+        self._health = health
         self._needed = 0
 
     async def run(self) -> None:
@@ -189,14 +189,9 @@ class _BatchRun:
         wait, and CancelledError: it goes on at the next start."""
         try:
             await self._job.open(resume=True)
-        except NoRoomError as error:
-            await self._wait_for_room(error)
-            return
-        except JobFileError as error:
-            await self._fail("input_unreadable", "the input file is gone, or cannot be read", error)
-            return
-        try:
             await self._answer(backend)
+        except InputError as error:
+            await self._fail("input_unreadable", "the input file is gone, or cannot be read", error)
         except (NoRoomError, sqlite3.OperationalError) as error:
             await self._wait_for_room(error)
         except JobFileError as error:
@@ -231,10 +226,12 @@ class _BatchRun:
 
     async def _watch(self, work: asyncio.Task[None]) -> Status:
         """Store the progress until the batch is done, cancelled or late: its next status."""
-        batches, batch = self._state.batches, self._batch
+        batches, batch, done = self._state.batches, self._batch, self._job.summary
         while True:
             await asyncio.wait([work], timeout=_POLL_S)
-            await asyncio.to_thread(self._count)
+            await asyncio.to_thread(
+                batches.count, batch.id, done.requests, done.completed, done.failed
+            )
             await self._often()
             if work.done():
                 work.result()
@@ -243,15 +240,6 @@ class _BatchRun:
                 return "cancelled"
             if time.time() >= batch.expires_at:
                 return "expired"
-
-    def _count(self) -> None:
-        done = self._job.summary
-        self._state.batches.count(
-            self._batch.id,
-            total=done.requests,
-            completed=done.completed,
-            failed=done.failed,
-        )
 
     def _finish(self, status: Status) -> None:
         """Give the client the results. Raises JobFileError."""

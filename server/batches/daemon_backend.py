@@ -6,8 +6,8 @@ from functools import partial
 
 import msgspec
 
-from server.batches.answering import MAX_ANSWER_BYTES, Answer, Backend, error_of, too_long
-from server.batches.http_client import Address, AnswerTooLongError, HTTPClient
+from server.batches.answering import Answer, Backend, error_of
+from server.batches.http_client import Address, HTTPClient
 from server.batches.results import JobStoppedError
 from server.errors import ErrorBody
 
@@ -20,7 +20,7 @@ async def daemon_backend(url: str, api_key: str | None) -> AsyncGenerator[Backen
     """Answer lines by the daemon at `url`, to which they are online requests: its prefix cache
     shares whole blocks. Raises ValueError for a wrong address."""
     try:
-        client = HTTPClient(Address.of(url, api_key), MAX_ANSWER_BYTES)
+        client = HTTPClient(Address.of(url, api_key))
     except ValueError as error:
         raise ValueError(f"url: {error}") from None
     try:
@@ -34,8 +34,6 @@ async def _exchange(client: HTTPClient, path: str, data: bytes) -> Answer:
     address = client.address
     try:
         given = await client.exchange(address.request("POST", path, msgspec.Raw(data)))
-    except AnswerTooLongError as error:
-        return too_long(error.size, error.request_id)
     except OSError as error:
         where = f"http://{address.host}:{address.port}"
         raise JobStoppedError(f"{where} does not answer: {error!r}") from None

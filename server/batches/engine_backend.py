@@ -15,7 +15,7 @@ from engine_core.client.pending_jobs import EncodeCall, GenerateStream
 from engine_core.config import EngineConfig
 from engine_core.loop.admission import job_size
 from engine_core.messages import Accepted, EncodeJob, GenerateJob
-from server.batches.answering import MAX_ANSWER_BYTES, Answer, Backend, Room, too_long
+from server.batches.answering import Answer, Backend, Room
 from server.daemon.application import all_endpoints, create_app
 from server.service.service import Registry, Service
 from server.settings.api_keys import ClientKey
@@ -42,8 +42,6 @@ async def exchange(app: ASGIApp, path: str, data: bytes) -> Answer:
     request_id = headers[b"x-request-id"].decode()
     wait = headers.get(b"retry-after")
     body = b"".join(part.get("body", b"") for part in parts)
-    if len(body) > MAX_ANSWER_BYTES:
-        return too_long(len(body), request_id)
     return Answer(start["status"], request_id, body, None if wait is None else float(wait))
 
 
@@ -54,14 +52,10 @@ def _scope(path: str, size: int) -> dict[str, object]:
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": "POST",
-        "scheme": "http",
         "path": path,
         "raw_path": path.encode(),
-        "root_path": "",
         "query_string": b"",
         "headers": headers,
-        "client": None,
-        "server": None,
     }
 
 

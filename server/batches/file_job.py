@@ -7,7 +7,8 @@ import zlib
 from array import array
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal
 
@@ -17,10 +18,11 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from server.batches.answering import Answer, Backend, Line
-from server.batches.result_log import JobFileError, JobIdentity, ResultLog, explained
+from server.batches.result_log import InputError, JobIdentity, ResultLog, explained
 from server.batches.results import Summary
 from server.batches.state.disk import draft_of, sync_folder
 from server.errors import fault_of, quoted
+from server.event_loop import first_error
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank")
 """The endpoints of lines."""
@@ -98,14 +100,6 @@ class _Output(msgspec.Struct, frozen=True):
     error: LineError | None = None
 
 
-_given = msgspec.json.Decoder(_Given)
-_body = msgspec.json.Decoder(_Body)
-_named = msgspec.json.Decoder(_Named)
-_prompts = msgspec.json.Decoder(_Prompts)
-_output = msgspec.json.Decoder(_Output)
-_encode = msgspec.json.Encoder().encode
-
-
 class FileJob:
     """One job. Lines are read twice: once to find those that begin alike, then in that order.
 
@@ -120,6 +114,7 @@ class FileJob:
         requests in `source`, such as the model: a job goes on only with equal ones."""
         self._source, self._log_path = source, log
         self._rules, self._options = rules, dict(options)
+        self._opened = ExitStack()
         self.summary = Summary()
         self.model: str | None = None
 
@@ -134,7 +129,7 @@ class FileJob:
                 self._file = opened.enter_context(self._source.open("rb"))
                 self._index = index = LineIndex(self._file, self._rules)
             except OSError as error:
-                raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
+                raise InputError(f"{self._source} cannot be read: {error.strerror}") from None
             self._order, self.model = index.order(), index.model
             self.summary.requests = len(index)
             identity = JobIdentity(
@@ -143,10 +138,13 @@ class FileJob:
                 lines=len(index),
                 options=self._options,
             )
-            resumed = self._recount if resume else None
-            self._log = ResultLog(self._log_path, identity, resumed)
+            log = ResultLog(self._log_path, identity, resume=resume)
+            self._log = opened.enter_context(closing(log))
+            for _, output in log.results():
+                if output is not None:
+                    self._count(read_output(output))
             self.summary.earlier = self.summary.done
-            opened.pop_all()
+            self._opened = opened.pop_all()
 
     async def run(self, backend: Backend) -> None:
         """Answer every line without a result. Results are on the disk at the end, also if it is
@@ -154,15 +152,15 @@ class FileJob:
 
         Raises JobStoppedError if `backend` is lost, JobFileError if the log cannot be written.
         """
-        syncing = asyncio.create_task(self._keep_synced())
-        answering = asyncio.create_task(backend.answer(self._lines(), self._put))
         try:
-            await asyncio.wait((syncing, answering), return_when=asyncio.FIRST_COMPLETED)
-            (syncing if syncing.done() else answering).result()
+            with first_error(Exception):
+                async with asyncio.TaskGroup() as group:
+                    syncing = group.create_task(self._keep_synced())
+                    await backend.answer(
+                        self._lines(), lambda line, got: self._add(line.index, line.custom_id, got)
+                    )
+                    syncing.cancel()
         finally:
-            for task in (syncing, answering):
-                task.cancel()
-            await asyncio.wait((syncing, answering))
             self._log.sync()
 
     def assemble(
@@ -181,7 +179,7 @@ class FileJob:
                 for index, logged in self._log.results():
                     result = logged
                     if result is None and unfinished is not None:
-                        result = self._output(index, self._custom_id(index), unfinished)
+                        result = self._output(index, custom_id_of(self._text(index)), unfinished)
                     if result is not None:
                         is_output = errors is None or read_output(result).is_good
                         files[0 if is_output else 1].write(result + b"\n")
@@ -197,13 +195,12 @@ class FileJob:
 
     def remove(self) -> None:
         """Close the job and delete the log."""
-        self._file.close()
-        self._log.remove()
+        self.close()
+        self._log_path.unlink()
 
     def close(self) -> None:
-        """Close the job and keep the log."""
-        self._file.close()
-        self._log.close()
+        """Close the job, if it is open, and keep the log."""
+        self._opened.close()
 
     async def _keep_synced(self) -> None:
         while True:
@@ -224,7 +221,7 @@ class FileJob:
             if isinstance(line, Line):
                 yield line
             else:
-                self._add(index, self._custom_id(index), line)
+                self._add(index, custom_id_of(self._text(index)), line)
 
     def _read(self, index: int) -> Line | LineError:
         number, size = int(self._index.numbers[index]), int(self._index.sizes[index])
@@ -244,21 +241,12 @@ class FileJob:
         size = min(int(self._index.sizes[index]), self._rules.max_line_bytes)
         return os.pread(self._file.fileno(), size, int(self._index.offsets[index]))
 
-    def _custom_id(self, index: int) -> str | None:
-        return custom_id_of(self._text(index))
-
-    def _put(self, line: Line, answer: Answer) -> None:
-        self._add(line.index, line.custom_id, answer)
-
     def _add(self, index: int, custom_id: str | None, outcome: Answer | LineError) -> None:
         self._log.add(index, self._output(index, custom_id, outcome))
         self._count(outcome)
 
     def _output(self, index: int, custom_id: str | None, outcome: Answer | LineError) -> bytes:
         return output_line(f"batch_req_{self._index.digest[:16]}{index:08x}", custom_id, outcome)
-
-    def _recount(self, _: int, output: bytes) -> None:
-        self._count(read_output(output))
 
     def _count(self, outcome: Answer | LineError) -> None:
         self.summary.count(failed=not outcome.is_good)
@@ -298,11 +286,11 @@ class LineIndex:
             self.offsets.append(offset)
             self.sizes.append(size)
             request = read_line(0, number, text, rules)
-            hashes: list[int] = []
+            id_hash, hashes = 0, list[int]()
             if isinstance(request, Line):
                 self.model = self.model or request.model
-                hashes = _hashes(request)
-            ids.append(_hash_of(request.custom_id) if isinstance(request, Line) else 0)
+                id_hash, hashes = _hash_of(request.custom_id), _hashes(request)
+            ids.append(id_hash)
             self._hashes.extend(hashes + [0] * (_DEPTHS - len(hashes)))
         self.digest = hashed.hexdigest()
         self.num_bytes = file.tell()
@@ -316,8 +304,7 @@ class LineIndex:
         hashes."""
         hashes = np.frombuffer(self._hashes, np.uint32).reshape(-1, _DEPTHS)
         self._hashes = array("I")
-        used = hashes[:, hashes.any(axis=0)]
-        return np.lexsort(used.T[::-1]) if used.size else np.arange(len(hashes))
+        return np.lexsort(hashes.T[::-1])
 
 
 def _hash_of(custom_id: str) -> int:
@@ -328,7 +315,7 @@ def _hash_of(custom_id: str) -> int:
 
 def prompt_of(request: Line) -> bytes:
     """The text of a line's prompt, in JSON: the key by which lines are sorted."""
-    given = _prompts.decode(request.body)
+    given = msgspec.json.decode(request.body, type=_Prompts)
     return bytes(given.messages or given.prompt or given.query)
 
 
@@ -337,13 +324,11 @@ def _hashes(request: Line) -> list[int]:
     prompt = memoryview(prompt_of(request))
     hashed = zlib.crc32(request.url.encode())
     hashes: list[int] = []
-    start = 0
-    for end in DEPTHS:
+    for start, end in pairwise((0, *DEPTHS)):
         if end > len(prompt):
             break
         hashed = zlib.crc32(prompt[start:end], hashed)
         hashes.append(hashed)
-        start = end
     return hashes
 
 
@@ -377,8 +362,8 @@ def read_line(index: int, number: int, text: bytes, rules: LineRules) -> Line | 
     """The request in line `number` of a file, or why there is none."""
     try:
         # msgspec checks the strings that it keeps; a line is UTF-8 as a whole or not at all.
-        given = _given.decode(text.decode())
-        body = _body.decode(given.body)
+        given = msgspec.json.decode(text.decode(), type=_Given)
+        body = msgspec.json.decode(given.body, type=_Body)
     except msgspec.ValidationError as error:
         fault = fault_of(error)
         subject = f"{fault.path}: " if fault.path else "a line and its body are objects: "
@@ -401,7 +386,7 @@ def read_line(index: int, number: int, text: bytes, rules: LineRules) -> Line | 
 def custom_id_of(text: bytes) -> str | None:
     """The `custom_id` of a line, None if it cannot be read."""
     try:
-        return _named.decode(text).custom_id
+        return msgspec.json.decode(text, type=_Named).custom_id
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
@@ -409,14 +394,14 @@ def custom_id_of(text: bytes) -> str | None:
 def output_line(batch_id: str, custom_id: str | None, outcome: Answer | LineError) -> bytes:
     """A line of the output, without its end."""
     if isinstance(outcome, LineError):
-        return _encode(_Output(batch_id, custom_id, None, outcome))
+        return msgspec.json.encode(_Output(batch_id, custom_id, None, outcome))
     response = _Response(outcome.status, outcome.request_id, Raw(outcome.body))
-    return _encode(_Output(batch_id, custom_id, response))
+    return msgspec.json.encode(_Output(batch_id, custom_id, response))
 
 
 def read_output(line: bytes) -> Answer | LineError:
     """The outcome in a line that `output_line` has made."""
-    output = _output.decode(line)
+    output = msgspec.json.decode(line, type=_Output)
     if output.error is not None:
         return output.error
     assert output.response is not None, "an output line has a response or an error"

@@ -4,7 +4,6 @@ httptools (llhttp) parses; an answer's pieces are kept with their times and look
 """
 
 import asyncio
-import math
 import time
 from collections import deque
 from typing import cast
@@ -33,14 +32,6 @@ class Answer(msgspec.Struct):
     def body(self) -> bytes:
         """The whole body."""
         return b"".join([data for _, data in self.pieces])
-
-
-class AnswerTooLongError(Exception):
-    """The answer has more bytes than the client takes. The connection has been closed."""
-
-    def __init__(self, size: int, request_id: str) -> None:
-        super().__init__(f"an answer of {size} bytes")
-        self.size, self.request_id = size, request_id
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -79,19 +70,18 @@ class _Connection(asyncio.Protocol):
     _transport: asyncio.Transport
     """Set by `connection_made`, before anything else is called."""
 
-    def __init__(self, max_answer_bytes: float) -> None:
+    def __init__(self) -> None:
         self.idle_since = time.perf_counter()
         self.reusable = True
         self._answer = Answer(0.0)
         self._complete: asyncio.Future[Answer] | None = None
-        self._max_answer_bytes, self._length = max_answer_bytes, 0
         self._parser = httptools.HttpResponseParser(self)
         self._now = 0.0
 
     async def exchange(self, request: bytes) -> Answer:
-        """Raises AnswerTooLongError, and OSError if the connection is lost before the end."""
+        """Raises OSError if the connection is lost before the end."""
         self._complete = asyncio.get_running_loop().create_future()
-        self._answer, self._length = Answer(time.perf_counter()), 0
+        self._answer = Answer(time.perf_counter())
         self._transport.write(request)
         try:
             async with asyncio.timeout(_MAX_WAIT_SECONDS):
@@ -117,7 +107,10 @@ class _Connection(asyncio.Protocol):
             self.connection_lost(ConnectionError(f"not HTTP: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(exc if isinstance(exc, OSError) else ConnectionError("the server hung up"))
+        self.close()
+        if self._complete is not None and not self._complete.done():
+            hung_up = ConnectionError("the server hung up")
+            self._complete.set_exception(exc if isinstance(exc, OSError) else hung_up)
 
     # httptools calls these while it parses.
 
@@ -126,13 +119,9 @@ class _Connection(asyncio.Protocol):
             self._answer.retry_after = float(value)
         elif name.lower() == b"x-request-id":
             self._answer.request_id = value.decode("latin-1")
-        elif name.lower() == b"content-length":
-            self._length = int(value)
 
     def on_headers_complete(self) -> None:
         self._answer.status = self._parser.get_status_code()
-        if self._length > self._max_answer_bytes:
-            self._fail(AnswerTooLongError(self._length, self._answer.request_id))
 
     def on_body(self, body: bytes) -> None:
         self._answer.pieces.append((self._now, body))
@@ -143,19 +132,12 @@ class _Connection(asyncio.Protocol):
             self._answer.ended = self._now
             self._complete.set_result(self._answer)
 
-    def _fail(self, error: Exception) -> None:
-        self.close()
-        if self._complete is not None and not self._complete.done():
-            self._complete.set_exception(error)
-
 
 class HTTPClient:
     """Connections to one server, kept and used again."""
 
-    def __init__(self, address: Address, max_answer_bytes: float = math.inf) -> None:
-        """Longer answers are not taken."""
+    def __init__(self, address: Address) -> None:
         self.address = address
-        self._max_answer_bytes = max_answer_bytes
         self._idle: deque[_Connection] = deque()
 
     async def open(self, count: int) -> None:
@@ -165,8 +147,7 @@ class HTTPClient:
         self._idle.extend(each for each in opened if isinstance(each, _Connection))
 
     async def exchange(self, request: bytes) -> Answer:
-        """Send a request and wait for the complete answer. Raises OSError, also as TimeoutError,
-        and AnswerTooLongError."""
+        """Send a request and wait for the complete answer. Raises OSError, also as TimeoutError."""
         connection = await self._take()
         try:
             answer = await connection.exchange(request)
@@ -193,9 +174,6 @@ class HTTPClient:
         return await self._connect()
 
     async def _connect(self) -> _Connection:
-        loop = asyncio.get_running_loop()
-        address = self.address
-        _, connection = await loop.create_connection(
-            lambda: _Connection(self._max_answer_bytes), address.host, address.port
-        )
+        loop, address = asyncio.get_running_loop(), self.address
+        _, connection = await loop.create_connection(_Connection, address.host, address.port)
         return connection

@@ -1,6 +1,7 @@
 """A result or an error for each request of a job, and the job's summary."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -13,17 +14,16 @@ Sharing = Literal["by token", "by whole blocks"]
 """How prompts that begin alike share what is computed of their prefix."""
 
 
-class RequestError(Exception):
+@dataclass(eq=False)
+class RequestError(ValueError):
     """One request of a job was refused or failed. The error stands in place of its result."""
 
-    def __init__(self, code: ErrorCode | str, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.param = param
+    code: ErrorCode | str
+    message: str
+    param: str | None = None
 
-    def __repr__(self) -> str:
-        return f"RequestError({self.code!r}, {self.message!r}, {self.param!r})"
+    def __str__(self) -> str:
+        return self.message
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,9 +86,6 @@ class _Answered(msgspec.Struct):
     usage: _Usage | None = None
 
 
-_answered = msgspec.json.Decoder(_Answered)
-
-
 class Summary(msgspec.Struct, kw_only=True):
     """One job in numbers, kept up to date while it runs.
 
@@ -134,7 +131,7 @@ class Summary(msgspec.Struct, kw_only=True):
     def add_usage(self, body: bytes) -> None:
         """Add the tokens that a good answer reports, if it does."""
         try:
-            usage = _answered.decode(body).usage
+            usage = msgspec.json.decode(body, type=_Answered).usage
         except msgspec.ValidationError:
             return
         if usage is not None:

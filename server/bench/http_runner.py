@@ -11,7 +11,7 @@ import msgspec
 from engine_core.client.engine_client import EngineClient
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.batches.http_client import Address, HTTPClient
-from server.batches.progress import Progress
+from server.batches.progress import progress_shown
 from server.bench.dummy_models import tokenizer_for, write_model
 from server.bench.load import ClientLoad, ClientResult, connected_clients, figures_of
 from server.bench.measurement import BenchError, Figures, counted, next_beat
@@ -162,15 +162,16 @@ class HTTPRunner:
             in_flight=case.count if rate else min(case.in_flight or case.count, case.count),
             departures=[number / rate for number in range(case.count)] if rate else [],
         )
-        async with connected_clients(load, self._clients) as clients:
-            progress = Progress(
+        async with (
+            connected_clients(load, self._clients) as clients,
+            progress_shown(
                 case.name,
                 "requests",
                 len(load.requests),
                 lambda: sum(client.done() for client in clients),
-            )
-            async with progress.shown():
-                results = await all_of((client.run() for client in clients), BenchError)
+            ),
+        ):
+            results = await all_of((client.run() for client in clients), BenchError)
         if any(result.errors for result in results):
             raise BenchError(_errors_of(results, len(load.requests)))
         return figures_of(results)
@@ -194,7 +195,4 @@ def _errors_of(results: Sequence[ClientResult], requests: int) -> str:
     errors = sum((Counter(result.errors) for result in results), Counter[str]())
     kinds = errors.most_common(_SHOWN_ERRORS)
     shown = "; ".join(f"{count} x {message}" for message, count in kinds)
-    more = len(errors) - len(kinds)
-    return f"{errors.total()} of {requests} requests failed: {shown}" + (
-        f"; and {more} other errors" if more > 0 else ""
-    )
+    return f"{errors.total()} of {requests} requests failed: {shown}"

@@ -11,8 +11,8 @@ import sys
 import time
 from asyncio import StreamReader, StreamWriter
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise, zip_longest
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ import msgspec
 import uvloop
 
 from server.batches.http_client import Address, Answer, HTTPClient
-from server.bench.measurement import BenchError, Figures, milliseconds
+from server.bench.measurement import BenchError, Figures, milliseconds, rates
 from server.bench.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
 from server.event_loop import ChildProcess
 from server.settings.settings import child_environment
@@ -37,10 +37,6 @@ _LONGEST_LINE = 1 << 30
 _SAY_SECONDS = 0.5
 
 _KindT = TypeVar("_KindT", bound=msgspec.Struct)
-
-
-class WrongAnswerError(Exception):
-    """An answer is not the requested one. The message is one line."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,14 +67,17 @@ class _Vectors(msgspec.Struct):
 
 
 def outcome_of(answer: Answer, case: HTTPCase) -> Outcome:
-    """Read and check an answer of `case`. Raises WrongAnswerError."""
+    """Read and check an answer of `case`. Raises BenchError."""
+    if answer.status != _OK:
+        text = answer.body[:_SHOWN].decode("utf-8", "replace")
+        raise BenchError(f"status {answer.status}: {text}")
     return _vectors(answer, case) if isinstance(case, HTTPEmbeddingCase) else _stream(answer, case)
 
 
 def _vectors(answer: Answer, case: HTTPEmbeddingCase) -> Outcome:
-    vectors = _decoded(_body(answer), _Vectors)
+    vectors = _decoded(answer.body, _Vectors)
     if len(vectors.data) != case.texts:
-        raise WrongAnswerError(f"{len(vectors.data)} vectors for {case.texts} texts")
+        raise BenchError(f"{len(vectors.data)} vectors for {case.texts} texts")
     _check_prompt(vectors.usage.prompt_tokens, case.texts, case.tokens)
     return Outcome(
         latency=answer.ended - answer.sent,
@@ -89,18 +88,18 @@ def _vectors(answer: Answer, case: HTTPEmbeddingCase) -> Outcome:
 
 def _stream(answer: Answer, case: HTTPGenerationCase) -> Outcome:
     usage = None
-    for chunk in _chunks(_body(answer)):
+    for chunk in _chunks(answer.body):
         if chunk.error is not None:
-            raise WrongAnswerError(f"an error within the stream: {bytes(chunk.error).decode()}")
+            raise BenchError(f"an error within the stream: {bytes(chunk.error).decode()}")
         usage = chunk.usage or usage
     if usage is None:
-        raise WrongAnswerError("a stream without usage")
+        raise BenchError("a stream without usage")
     if usage.completion_tokens != case.outputs:
-        raise WrongAnswerError(f"{usage.completion_tokens} tokens instead of {case.outputs}")
+        raise BenchError(f"{usage.completion_tokens} tokens instead of {case.outputs}")
     _check_prompt(usage.prompt_tokens, 1, case.prompt_tokens)
     arrivals = [at - answer.sent for at, data in answer.pieces if _CHUNK_MARK in data]
     if not arrivals:
-        raise WrongAnswerError("a stream without text")
+        raise BenchError("a stream without text")
     return Outcome(
         latency=arrivals[-1],
         arrivals=arrivals,
@@ -111,23 +110,16 @@ def _stream(answer: Answer, case: HTTPGenerationCase) -> Outcome:
 
 def _check_prompt(counted: int, texts: int, tokens: int) -> None:
     if not texts * tokens <= counted <= texts * (tokens + _MOST_SPECIAL):
-        raise WrongAnswerError(
+        raise BenchError(
             f"the server counts {counted} tokens in {texts} x {tokens}: --tokenizer must be its own"
         )
 
 
-def _body(answer: Answer) -> bytes:
-    if answer.status != _OK:
-        text = answer.body[:_SHOWN].decode("utf-8", "replace")
-        raise WrongAnswerError(f"status {answer.status}: {text}")
-    return answer.body
-
-
 def _chunks(body: bytes) -> Iterator[_Chunk]:
-    """The events of a stream. Raises WrongAnswerError if it is cut short."""
+    """The events of a stream. Raises BenchError if it is cut short."""
     *events, rest = body.split(b"\n\n")
     if rest or not events or events[-1] != _DONE:
-        raise WrongAnswerError("the stream ends without data: [DONE]")
+        raise BenchError("the stream ends without data: [DONE]")
     for event in events[:-1]:
         yield _decoded(event.removeprefix(_DATA), _Chunk)
 
@@ -137,7 +129,7 @@ def _decoded(data: bytes, kind: type[_KindT]) -> _KindT:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
         shown = data[:_SHOWN].decode("utf-8", "replace")
-        raise WrongAnswerError(f"an answer that cannot be read ({error}): {shown}") from None
+        raise BenchError(f"an answer that cannot be read ({error}): {shown}") from None
 
 
 class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +191,7 @@ class Load:
     async def connect(self) -> None:
         """Open the connections of all requests in flight, ahead of need."""
         if not self._load.departures:
-            await self._client.open(min(self._load.in_flight, len(self._load.requests)))
+            await self._client.open(self._load.in_flight)
 
     def close(self) -> None:
         self._client.close()
@@ -214,12 +206,20 @@ class Load:
                 if departure is not None:
                     await asyncio.sleep(started + departure - time.perf_counter())
                     self._late.append(time.perf_counter() - started - departure)
-                await self._exchange(request)
+                try:
+                    self._answers.append(await self._client.exchange(request))
+                except OSError as error:
+                    self._errors[str(error) or type(error).__name__] += 1
 
-        with _no_garbage_collection():
+        # The collector would stop the clock, and a load has no cycles.
+        gc.collect()
+        gc.disable()
+        try:
             cpu, started = time.process_time(), time.perf_counter()
             await asyncio.gather(*[one_after_another() for _ in range(self._load.in_flight)])
             ended, cpu = time.perf_counter(), time.process_time() - cpu
+        finally:
+            gc.enable()
         return ClientResult(
             started=started,
             ended=ended,
@@ -229,31 +229,14 @@ class Load:
             late=self._late,
         )
 
-    async def _exchange(self, request: bytes) -> None:
-        try:
-            self._answers.append(await self._client.exchange(request))
-        except OSError as error:
-            self._errors[str(error) or type(error).__name__] += 1
-
     def _outcomes(self) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for answer in self._answers:
             try:
                 outcomes.append(outcome_of(answer, self._load.case))
-            except WrongAnswerError as error:
+            except BenchError as error:
                 self._errors[str(error)] += 1
         return outcomes
-
-
-@contextmanager
-def _no_garbage_collection() -> Generator[None]:
-    """Disable the collector in the block: it would stop the clock, and a load has no cycles."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def figures_of(results: Sequence[ClientResult]) -> Figures:
@@ -280,8 +263,7 @@ def figures_of(results: Sequence[ClientResult]) -> Figures:
     return {
         "seconds": seconds,
         "errors": sum(sum(result.errors.values()) for result in results),
-        **counts,
-        **{f"{name}_per_s": count / seconds for name, count in counts.items()},
+        **rates(counts, seconds),
         "clients": len(results),
         "client_cpu_share": max(each.cpu_seconds / (each.ended - each.started) for each in results),
         **milliseconds("latency", [outcome.latency for outcome in outcomes]),
@@ -290,17 +272,6 @@ def figures_of(results: Sequence[ClientResult]) -> Figures:
         **milliseconds("itl", gaps),
         **milliseconds("late", [late for result in results for late in result.late]),
     }
-
-
-class ClientState(msgspec.Struct, frozen=True, kw_only=True):
-    """A message from a client's process, a line of JSON.
-
-    The first says that it is connected. Then `done` follows twice a second, and at the end the
-    result. The process reads its load, and an empty line at which it begins.
-    """
-
-    done: int = 0
-    result: ClientResult | None = None
 
 
 @asynccontextmanager
@@ -336,7 +307,11 @@ async def _process(load: ClientLoad) -> AsyncGenerator["ClientProcess"]:
 
 
 class ClientProcess:
-    """Another process that is one of the clients. Methods raise BenchError if it ends early."""
+    """Another process that is one of the clients. Methods raise BenchError if it ends early.
+
+    The process reads its load, and an empty line at which it begins. Its messages are lines of
+    JSON: 0 once it is connected, then twice a second how many requests are done, and its result.
+    """
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._done = 0
@@ -352,33 +327,32 @@ class ClientProcess:
     async def run(self) -> ClientResult:
         """Have it begin, and wait for its end."""
         self._writer.write(b"\n")
-        while (result := (state := await self._next()).result) is None:
-            self._done = state.done
-        return result
+        while isinstance(message := await self._next(), int):
+            self._done = message
+        return message
 
-    async def _next(self) -> ClientState:
+    async def _next(self) -> int | ClientResult:
         try:
             line = await self._reader.readuntil(b"\n")
         except (EOFError, ConnectionError):
             raise BenchError("a client's process has ended") from None
-        return msgspec.json.decode(line, type=ClientState)
+        return msgspec.json.decode(line, type=int | ClientResult)
 
 
 async def _serve(load: Load) -> None:
     """Connect, and run the load once the other clients are connected too."""
     await load.connect()
-    _say(ClientState())
+    _say(0)
     sys.stdin.readline()
     exit_with_parent()
     running = asyncio.create_task(load.run())
     while not (await asyncio.wait([running], timeout=_SAY_SECONDS))[0]:
-        _say(ClientState(done=load.done()))
-    _say(ClientState(result=running.result()))
+        _say(load.done())
+    _say(running.result())
 
 
-def _say(state: ClientState) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(state) + b"\n")
-    sys.stdout.buffer.flush()
+def _say(message: int | ClientResult) -> None:
+    print(msgspec.json.encode(message).decode(), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -65,10 +67,8 @@ def this_machine() -> Machine:
 def _versions() -> dict[str, str]:
     found = {"Python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -81,7 +81,5 @@ def _commit() -> str:
 
 
 def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+    named = re.search("model name.*: (.*)", Path("/proc/cpuinfo").read_text())
+    return named[1] if named else platform.machine()

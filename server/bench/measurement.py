@@ -7,7 +7,7 @@ from the start of its first step to the end of its last. That of a pipeline is i
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 import numpy as np
@@ -40,6 +40,11 @@ def unit_of(figure: str) -> str:
 def is_rate(figure: str) -> bool:
     """Whether more is better: true of rates, false of times."""
     return figure.endswith("_per_s")
+
+
+def rates(counts: Mapping[str, float], seconds: float) -> Figures:
+    """The counts, and each of them a second as NAME_per_s."""
+    return {**counts, **{f"{name}_per_s": count / seconds for name, count in counts.items()}}
 
 
 def milliseconds(name: str, seconds: npt.ArrayLike) -> Figures:

@@ -12,8 +12,8 @@ import numpy as np
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import JobOptions, RowOutput, SamplingParams
 from engine_core.refusal import RefusalError
-from server.batches.progress import Progress
-from server.bench.measurement import BenchError, Figures, counted, milliseconds, next_beat
+from server.batches.progress import progress_shown
+from server.bench.measurement import BenchError, Figures, counted, milliseconds, next_beat, rates
 from server.bench.workloads import GenerationCase, OfflineCase, offline_prompts, output_lengths
 from server.daemon.run import RunningEngine, running_engine
 from server.event_loop import all_of
@@ -112,18 +112,15 @@ class Continuations:
 
     def figures(self, started: float, seconds: float) -> Figures:
         """Rates, times to the first token (from `started`, queueing included) and per token."""
-        requests = len(self._prompts)
-        rates = {
-            "requests": requests,
+        counts = {
+            "requests": len(self._prompts),
             "prompt_tokens": sum(map(len, self._prompts)) // _ID_BYTES,
             "output_tokens": self.total,
-            "requests_per_s": requests / seconds,
-            "output_tokens_per_s": self.total / seconds,
         }
-        rates |= milliseconds("ttft", self._first - started)
         several = self._outputs > 1
-        decoding = (self._last - self._first)[several]
-        return rates | milliseconds("tpot", decoding / (self._outputs[several] - 1))
+        decoding = (self._last - self._first)[several] / (self._outputs[several] - 1)
+        first = milliseconds("ttft", self._first - started)
+        return rates(counts, seconds) | first | milliseconds("tpot", decoding)
 
 
 class Sequences:
@@ -162,12 +159,7 @@ class Sequences:
 
     def figures(self, started: float, seconds: float) -> Figures:
         tokens = sum(map(len, self._sequences)) // _ID_BYTES
-        return {
-            "sequences": self.total,
-            "prompt_tokens": tokens,
-            "sequences_per_s": self.total / seconds,
-            "prompt_tokens_per_s": tokens / seconds,
-        }
+        return rates({"sequences": self.total, "prompt_tokens": tokens}, seconds)
 
 
 Work = Continuations | Sequences
@@ -245,7 +237,7 @@ async def timed(name: str, work: Work) -> Figures:
     """The figures of `work`, from its first submit to its last output, with a line of progress.
 
     Raises BenchError or RefusalError."""
-    async with Progress(name, work.unit, work.total, work.done).shown():
+    async with progress_shown(name, work.unit, work.total, work.done):
         cpu, started = time.process_time(), time.perf_counter()
         await all_of(work.jobs(), *_FAILURES)
         seconds = time.perf_counter() - started

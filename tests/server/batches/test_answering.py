@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+import server.batches.answering
 from engine_core.refusal import ErrorCode, RefusalError
 from server.batches.answering import (
     NOT_OURS,
@@ -66,6 +67,15 @@ async def test_an_error_is_an_answer(code: ErrorCode) -> None:
 async def test_what_all_lines_would_get_stops_the_job(answer: Answer) -> None:
     with pytest.raises(JobStoppedError):
         await answered(answering(answer), LINE)
+
+
+async def test_an_answer_that_is_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.batches.answering, "MAX_ANSWER_BYTES", 9)
+    whole, long = Answer(200, "r", b"x" * 9), Answer(200, "r", b"x" * 10)
+    assert await answered(answering(whole), LINE) == whole
+    answer = await answered(answering(long), LINE)
+    assert (answer.status, answer.request_id) == (400, "r")
+    assert (error_of(answer).code, " 10: " in error_of(answer).message) == ("too_large", True)
 
 
 @pytest.mark.parametrize("code", ["context_length_exceeded", "row_failed", "too_large"])

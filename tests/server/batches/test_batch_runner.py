@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from server.batches.batch_process import BatchRunner
+from server.batches.answering import Backend
+from server.batches.batch_process import BatchHealth, BatchRunner
 from server.batches.results import JobStoppedError
 from server.batches.state.state_folder import StateFolder
 from server.batches.state.stored_batches import StoredBatch
@@ -57,9 +58,14 @@ def got(state: StateFolder, batch_id: str) -> StoredBatch:
     return batch
 
 
+def runner(state: StateFolder, backend: Backend) -> BatchRunner:
+    health = BatchHealth(state.jobs.with_name("health"))
+    return BatchRunner(state, backend, 1 << 16, health, lambda _: None)
+
+
 @asynccontextmanager
-async def running(state: StateFolder, backend: Any) -> AsyncIterator[None]:
-    task = asyncio.create_task(BatchRunner(state, backend, 1 << 16).run())
+async def running(state: StateFolder, backend: Backend) -> AsyncIterator[None]:
+    task = asyncio.create_task(runner(state, backend).run())
     try:
         yield
     finally:
@@ -251,7 +257,7 @@ async def test_a_lost_engine_leaves_the_batch_for_another_time(state: StateFolde
 
     batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(9)]))
     with pytest.raises(JobStoppedError):
-        await BatchRunner(state, Echo(lost), 1 << 16).run()
+        await runner(state, Echo(lost)).run()
     assert got(state, batch_id).status == "in_progress"
     async with running(state, Echo()):
         assert (await over(state, batch_id)).completed == 9

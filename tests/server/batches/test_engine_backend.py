@@ -15,10 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from engine_core.messages import Failed
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.batches.answering import MAX_ANSWER_BYTES, Answer, Line
+from server.batches.answering import Answer, Line
 from server.batches.engine_backend import EngineBackend, engine_backend, exchange
 from server.batches.results import JobStoppedError
-from server.errors import ErrorBody
 from server.settings.settings import ServerConfig
 from tests.patience import PATIENCE
 from tests.server.conftest import DeploymentBuilder
@@ -225,11 +224,3 @@ def in_parts(*parts: bytes) -> StreamingResponse:
 async def test_an_answer_is_taken_whole(response: Response) -> None:
     reply = await exchange(Application(response), "/v1/completions", b"{}")
     assert reply == Answer(200, ID, b'"aaaaaaaaaa"')
-
-
-async def test_an_answer_that_is_too_long_is_not_written() -> None:
-    part = b"a" * (MAX_ANSWER_BYTES >> 8)
-    reply = await exchange(Application(in_parts(*[part] * 257)), "/", b"{}")
-    error = msgspec.json.decode(reply.body, type=ErrorBody).error
-    assert (reply.status, reply.request_id, error.code) == (400, ID, "too_large")
-    assert f"has {257 * len(part)} bytes" in error.message

@@ -110,7 +110,7 @@ async def test_another_input_or_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match="model is two, and was one"):
         await job_of(source, model="two").open(resume=True)
     write(tmp_path, line("a"), line("b"))
-    with pytest.raises(JobFileError, match="the input has changed: it has 2 lines"):
+    with pytest.raises(JobFileError, match="the input has changed"):
         await job_of(source, model="one").open(resume=True)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from engine_core.messages import StageTime
 from server import cli
-from server.batches.progress import Progress
+from server.batches.progress import progress_shown
 from server.bench.machine import this_machine
 from server.bench.measurement import BenchError, Figures, milliseconds, stage_figures
 from server.bench.report import (
@@ -151,22 +152,21 @@ def test_milliseconds() -> None:
     assert milliseconds("x", []) == {}
 
 
-def test_progress_shows_rate_and_time_to_go() -> None:
-    progress = Progress("dec", "tokens", 1000, lambda: 250)
-    assert progress.line(5.0) == "dec: 250 of 1,000 tokens, 50.0/s, 5 s, 15 s to go"
-    assert Progress("dec", "tokens", 9, lambda: 0).line(5.0).endswith("no estimate yet")
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
 
-async def test_progress_on_a_terminal_is_one_line_that_goes_away() -> None:
+async def test_progress_on_a_terminal_is_one_line_that_goes_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     screen = Terminal()
-    async with Progress("dec", "tokens", 4, lambda: 2).shown(screen):
+    monkeypatch.setattr(sys, "stderr", screen)
+    async with progress_shown("dec", "tokens", 4, lambda: 2, lambda: "a note"):
         await asyncio.sleep(1.2)
-        assert "\rdec: 2 of 4 tokens" in screen.getvalue()
+        line = screen.getvalue()
+    assert line.startswith("\rdec:  50%|")
+    assert re.search(r"\| 2/4 \[00:01<00:01, .* tokens/s, a note\]", line)
     assert screen.getvalue().endswith("\r\x1b[K")
     assert "\n" not in screen.getvalue()
 
