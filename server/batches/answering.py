@@ -21,8 +21,8 @@ class Room:
         self._changed = asyncio.Event()
 
     async def take(self, first: int, second: int) -> Callable[[int, int], None]:
-        """Wait in turn for this much, or for the whole room where that is less. Returns a function
-        to call with how much is kept from then on, and with zeros at the end."""
+        """Wait in turn for this much, or for the whole room if that is less. Returns a function to
+        call with how much is kept from then on, and with zeros at the end."""
         taken = [min(pair) for pair in zip((first, second), self._most, strict=True)]
         async with self._turn:
             while any(own > left for own, left in zip(taken, self._left, strict=True)):
@@ -44,7 +44,7 @@ class Room:
 
 
 MAX_ANSWER_BYTES = 256 << 20
-"""The longest answer that is kept."""
+"""The size of the longest answer that is kept."""
 NOT_OURS = "internal_error"
 """The code of an answer that is no error of this API."""
 
@@ -59,8 +59,7 @@ _OK = 200
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A request: its index in the job, its endpoint, its body as JSON. `custom_id` and `model` are
-    those that a line of a file names."""
+    """A request of a job. The body is JSON; a line of a file names `custom_id` and `model`."""
 
     index: int
     custom_id: str
@@ -70,8 +69,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An endpoint's answer, with a body of JSON in one line. A full server names `retry_after`, in
-    seconds."""
+    """An endpoint's answer, a body of JSON in one line. `retry_after` is in seconds."""
 
     status: int
     request_id: str
@@ -80,7 +78,6 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def is_good(self) -> bool:
-        """True for a result, False for an error."""
         return self.status == _OK
 
 

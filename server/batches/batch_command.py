@@ -40,7 +40,7 @@ _SIGNAL_EXIT = 128
 _OF_RESULTS = ("names", "task", "max_model_len", "dtype", "load_format", "rerank")
 _WEIGHTS = ("*.safetensors", "*.bin")
 _GPU, _FLOPS = "H200", 650e12
-"""The measured rate of large bf16 products, on GPUs of this name. Others are not known."""
+"""The measured rate of large bf16 products, on GPUs of this name."""
 
 
 class BatchOptions(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ async def _run(options: BatchOptions, job: FileJob) -> int:
 
 
 def _cancelled_by_signals() -> list[int]:
-    """Have SIGINT and SIGTERM cancel the running task. Returns a list that gets their numbers."""
+    """Have SIGINT and SIGTERM cancel this task. Returns a list that gets their numbers."""
     stopped: list[int] = []
     main = asyncio.current_task()
     assert main is not None, "a task runs the command"
@@ -119,8 +119,8 @@ def _cancelled_by_signals() -> list[int]:
 
 
 async def _answer(options: BatchOptions, job: FileJob) -> str:
-    """Answer the lines that are left and show the progress. Returns the end of the summary: which
-    part of the time the matrix products alone would take, where that is known."""
+    """Answer the lines that are left. Returns the end of the summary: which part of the time the
+    matrix products alone would take, where that is known."""
     summary, before = job.summary, msgspec.structs.replace(job.summary)
     progress = progress_shown(
         options.source.name,
@@ -162,8 +162,7 @@ def _keep(options: BatchOptions, job: FileJob) -> None:
 
 @asynccontextmanager
 async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
-    """Run an engine for each model of `command` within the block. Raises one of
-    `server.daemon.daemon.START_ERRORS`."""
+    """Run an engine for each model of `command` within the block. Raises one of START_ERRORS."""
     # All work is submitted at once, and expected to wait.
     settings = msgspec.structs.replace(command.settings, max_queue_seconds=0, log_level="warning")
     with private_folder() as (folder, announcement):
@@ -177,7 +176,7 @@ async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
 
 
 def result_options(command: ServeCommand) -> dict[str, str]:
-    """The models and their settings that change results. Models of the hub are downloaded. Raises
+    """Name the models, which are downloaded, and their settings that change results. Raises
     ModelSourceError."""
     options: dict[str, str] = {}
     for index, model in enumerate(command.settings.models):
@@ -201,10 +200,8 @@ def _contents(model: ModelSettings) -> str:
 
 
 def floor_seconds(models: Sequence[ServedModel], computed: int, sampled: int) -> float | None:
-    """The seconds that the matrix products of these tokens alone take on the engine's GPUs.
-
-    Known for a single generator in 16 bits on measured GPUs, otherwise None.
-    """
+    """The seconds that the matrix products of these tokens alone take on the engine's GPUs. None
+    but for a single generator in 16 bits on measured GPUs."""
     execution, gpus = models[0].execution, gpu_names()
     if len(models) > 1 or execution.task != "generate" or execution.dtype == "float32":
         return None
@@ -214,8 +211,7 @@ def floor_seconds(models: Sequence[ServedModel], computed: int, sampled: int) ->
 
 
 def products(model: ModelConfig, computed: int, sampled: int) -> float:
-    """Multiplications: those of the layers for each computed token, of the LM head for each sampled
-    one."""
+    """Multiplications in the layers, and in the LM head for each sampled token."""
     heads = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
     layers = model.num_layers * model.hidden_size * (heads + 3 * model.intermediate_size)
     return layers * computed + model.vocab_size * model.hidden_size * sampled

@@ -7,8 +7,8 @@ import json
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, nullcontext
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Generic, Self, TypeVar
@@ -83,7 +83,6 @@ class Job(ABC, Generic[ResultT]):
         """Put the result of a good answer. Raises JobStoppedError if no line can get one."""
 
     def refuse(self, line: Line, error: RequestError) -> None:
-        """Put the error of a line that was refused."""
         self.put(line.index, error)
 
     def take(self, line: Line, answer: Answer) -> None:
@@ -95,13 +94,11 @@ class Job(ABC, Generic[ResultT]):
             self.refuse(line, refusal(answer))
 
     def put(self, index: int, result: ResultT | RequestError) -> None:
-        """Put the result of request number `index`."""
         self.results[index] = result
         self.summary.count(failed=isinstance(result, RequestError))
 
     async def run(self, backend: Backend, *, shown: bool) -> list[ResultT | RequestError]:
-        """Get all results in order, with the progress on standard error if it is `shown`. Raises
-        JobStoppedError, with the results so far."""
+        """Get all results in order. Raises JobStoppedError, with the results so far."""
         summary, started = self.summary, time.perf_counter()
         summary.sharing = backend.sharing
         total = summary.requests
@@ -128,10 +125,9 @@ class Completions(Job[Generated]):
         sampling: Options | Sequence[Options],
         common: Options,
     ) -> None:
-        """Make a line of each prompt, with the fields of `named`, `common` and `sampling`.
+        """Make a line of each prompt. `sampling` is one for all prompts, or one for each.
 
-        `sampling` is one for all prompts, or one for each. Raises ValueError for options that are
-        wrong for all.
+        Raises ValueError for options that are wrong for all.
         """
         super().__init__("generate", len(prompts))
         if isinstance(sampling, Mapping):
@@ -168,8 +164,8 @@ class Completions(Job[Generated]):
 
 
 class Embeddings(Job[FloatArray]):
-    """A vector for each text, float32[D]. Neighbouring texts share a line. If that is refused, each
-    of its texts is asked for alone."""
+    """A vector for each text, float32[D]. Texts of a shared line that is refused are asked for
+    alone."""
 
     def __init__(self, named: Options, texts: Sequence[Prompt], options: Options) -> None:
         """Raises ValueError."""
@@ -194,7 +190,7 @@ class Embeddings(Job[FloatArray]):
             self.put(numbers[0], error)
 
     def _lines(self, most: int) -> Iterator[Line]:
-        """Lines of up to `most` neighbours that have no result, all texts or all token ids."""
+        """Make lines of up to `most` neighbours without a result, all texts or all token ids."""
         for _, alike in groupby(self._left(), lambda left: isinstance(left[1], str)):
             while chunk := list(islice(alike, most)):
                 self._numbers.append([number for number, _ in chunk])
@@ -243,9 +239,9 @@ class BatchLLM:
             results = llm.generate(prompts, max_tokens=64)
             print(llm.summary)
 
-    Results are in the order of the requests. A refused request stops no other: `errors` has it by
-    its number. `errors` and `summary` are those of the last job that ran to its end. Use it from
-    one thread. Ctrl-C ends the job, leaving the block the engine.
+    Results are in the order of the requests. `errors`, by the number of a refused request, and
+    `summary` are those of the last job that ran to its end. Use it from one thread. Ctrl-C ends the
+    job, leaving the block the engine.
     """
 
     summary: Summary
@@ -262,11 +258,8 @@ class BatchLLM:
         progress: bool = True,
         **settings: object,
     ) -> None:
-        """Open an own engine, or with `url` a client of that daemon. Raises ValueError.
-
-        `model` is a folder or a hub id, and `settings` are a model's in `penstock.yaml`. With `url`
-        it is the name of a model there. `progress` shows a job's on standard error.
-        """
+        """Take a folder or a hub id with `settings` as in `penstock.yaml`, or the `url` of a daemon
+        and perhaps the name of a model there. Raises ValueError."""
         if url is None and model is None:
             raise ValueError("model: name a folder or a hub id, or the url of a daemon")
         if url is not None and settings:
@@ -282,13 +275,12 @@ class BatchLLM:
     def __enter__(self) -> Self:
         """Wait until the engine is ready. Raises one of `server.daemon.daemon.START_ERRORS`, and
         ValueError for a bad `url`."""
-        loop = LoopThread()
+        self._loop = LoopThread()
         try:
-            self._backend = loop.run(self._stack.enter_async_context(self._opened()))
+            self._backend = self._loop.run(self._open())
         except BaseException:
-            loop.close()
+            self.__exit__()
             raise
-        self._loop = loop
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -305,8 +297,7 @@ class BatchLLM:
         sampling: Options | Sequence[Options] = _NONE,
         **options: object,
     ) -> list[GenerateResult]:
-        """Continue each prompt, a text or its token ids. Results are in order; a refused prompt has
-        a RequestError.
+        """Continue each prompt, a text or its token ids. A refused one has a RequestError.
 
         `options` are fields of `/v1/completions`, `sampling` more of them, for all prompts or one
         for each. Raises ValueError for options that are wrong for all, or without prompts, and
@@ -338,25 +329,20 @@ class BatchLLM:
     def rerank_each(
         self, queries: Sequence[str], documents: Sequence[Sequence[str]], **options: object
     ) -> list[list[RerankResult] | RequestError]:
-        """Rerank each query's documents. A refused query has a RequestError. Raises like
-        `generate`."""
+        """Rerank each query's documents. A refused query has an error. Raises like `generate`."""
         _check_any("queries", queries)
         if len(queries) != len(documents):
             raise ValueError(f"documents: {len(documents)} lists for {len(queries)} queries")
         pairs = list(zip(queries, documents, strict=True))
         return self._run(Rerankings(self._named, pairs, options))
 
-    @asynccontextmanager
-    async def _opened(self) -> AsyncGenerator[Backend]:
+    async def _open(self) -> Backend:
+        enter = self._stack.enter_async_context
         if self._url is not None:
-            async with daemon_backend(self._url, self._api_key) as daemon:
-                yield daemon
-            return
+            return await enter(daemon_backend(self._url, self._api_key))
         folder = model_folder(str(self._model), self._options.load_format)
-        async with running_engine(folder, self._options) as engine:
-            config = ServerConfig(models=(engine.model,))
-            async with engine_backend(config) as own:
-                yield own
+        engine = await enter(running_engine(folder, self._options))
+        return await enter(engine_backend(ServerConfig(models=(engine.model,))))
 
     def _run(self, job: Job[ResultT]) -> list[ResultT | RequestError]:
         if self._loop is None:
@@ -368,7 +354,7 @@ class BatchLLM:
 
 
 def _check_any(name: str, given: Sequence[object]) -> None:
-    """Raises ValueError for an empty job, and for a text in place of a list."""
+    """Raises ValueError for an empty list, and for a text in place of one."""
     if isinstance(given, str):
         raise ValueError(f"{name}: a list, not one text")
     if not len(given):
@@ -441,8 +427,7 @@ def engine_options(settings: Mapping[str, object]) -> EngineOptions:
 
 
 class LoopThread:
-    """Runs coroutines for threads that wait for them. It lives until `close`: child processes end
-    with the thread that started them."""
+    """Runs coroutines for threads that wait. Child processes end with this thread."""
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
@@ -474,7 +459,6 @@ class LoopThread:
         return tasks[0].result()
 
     def close(self) -> None:
-        """End the loop and the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

@@ -41,33 +41,31 @@ _POLL_S = 0.2
 _EXPIRY_S = 60.0
 _EXPIRED = LineError("batch_expired", "the batch's time was over before this line was answered")
 _MOST_ROOM = 16 << 20
-"""Bytes that a batch waits for at most: what there is room for is done, and kept."""
+"""The most bytes that a batch waits for."""
 RETRY_S = 5.0
 
 STORAGE_FAULTS = (StateFolderError, sqlite3.OperationalError, NoRoomError, OSError)
-"""Faults that make batches wait: a full or failing disk, a database that is gone or replaced."""
+"""A full or failing disk, a database that is gone or replaced: batches wait."""
 _SHARE = 0.5
 """The part of an engine's room that batches may take, beside online requests."""
 
 
 class BatchHealth:
-    """Whether batches run or wait, at first the latter. The log has the reason for waiting."""
+    """Whether batches run or wait, at first the latter. The first reason for that is logged."""
 
     def __init__(self, file: Path) -> None:
-        """`file` is `BatchState`'s. Raises OSError."""
+        """Raises OSError."""
         self._state = BatchState(file)
         self._reason = ""
         self.runs = False
 
     def wait(self, reason: object) -> None:
-        """Note that batches wait. The first reason is logged."""
         if not self._reason:
             self._reason = str(reason)
             _log.warning("files and batches wait (--state-dir): %s", reason)
         self._set(runs=False)
 
     def run(self) -> None:
-        """Note that batches run."""
         if self._reason:
             self._reason = ""
             _log.info("files and batches go on")
@@ -116,8 +114,7 @@ async def _opened(folder: Path, token: int, health: BatchHealth) -> StateFolder:
 
 
 class BatchRunner:
-    """Runs stored batches, the oldest first. One that a killed process has begun goes on with the
-    results that are on the disk."""
+    """Runs stored batches, the oldest first, each from the results that are on the disk."""
 
     def __init__(
         self,
@@ -147,8 +144,8 @@ class BatchRunner:
                 await asyncio.sleep(RETRY_S)
 
     async def _turn(self) -> None:
-        """Run the next batch, if there is one and the disk can be written. A batch that is to end
-        runs all the same: its end may free room. Raises as `run`, and one of STORAGE_FAULTS."""
+        """Run the next batch, if there is one and the disk can be written, or if it is to end: that
+        may free room. Raises as `run`, and one of STORAGE_FAULTS."""
         await self._drop_expired()
         batch = await asyncio.to_thread(self._state.batches.next_open)
         if not self._health.runs and not (batch is not None and is_to_end(batch)):
@@ -162,7 +159,7 @@ class BatchRunner:
             await _BatchRun(self._state, batch, rules, self._drop_expired).run(self._backend)
 
     async def _drop_expired(self) -> None:
-        """Delete files that have expired, once a minute. Raises one of STORAGE_FAULTS."""
+        """Delete expired files, once a minute. Raises one of STORAGE_FAULTS."""
         if time.monotonic() >= self._expiry_due:
             self._expiry_due = time.monotonic() + _EXPIRY_S
             await asyncio.to_thread(self._state.files.drop_expired)
@@ -185,8 +182,7 @@ class _BatchRun:
         self._job = FileJob(source, self._log, rules=rules, options={})
 
     async def run(self, backend: Backend) -> None:
-        """Run the batch to its end. Raises as `BatchRunner.run`, one of STORAGE_FAULTS if it is to
-        wait, and CancelledError: it goes on at the next start."""
+        """Run the batch to its end. Raises as `BatchRunner.run`, or one of STORAGE_FAULTS."""
         try:
             await self._job.open(resume=True)
             await self._answer(backend)
@@ -265,7 +261,7 @@ class _BatchRun:
         self._job.remove()
 
     def _made(self, file_id: str, what: str) -> StoredFile | None:
-        """Make a file of the client's from results. An empty one is removed."""
+        """Make a stored file of results. An empty one is removed."""
         batch, path = self._batch, self._state.files.path(file_id)
         size = path.stat().st_size
         if not size:

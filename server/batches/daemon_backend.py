@@ -1,7 +1,7 @@
 """Lines answered by a running daemon, over HTTP."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 
 import msgspec
@@ -19,14 +19,8 @@ _NO_ANSWER = 500
 async def daemon_backend(url: str, api_key: str | None) -> AsyncGenerator[Backend]:
     """Answer lines by the daemon at `url`, to which they are online requests: its prefix cache
     shares whole blocks. Raises ValueError for a wrong address."""
-    try:
-        client = HTTPClient(Address.of(url, api_key))
-    except ValueError as error:
-        raise ValueError(f"url: {error}") from None
-    try:
+    with closing(HTTPClient(Address.of(url, api_key))) as client:
         yield Backend(partial(_exchange, client), at_once=_AT_ONCE, sharing="by whole blocks")
-    finally:
-        client.close()
 
 
 async def _exchange(client: HTTPClient, path: str, data: bytes) -> Answer:

@@ -25,17 +25,14 @@ from server.errors import fault_of, quoted
 from server.event_loop import first_error
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank")
-"""The endpoints of lines."""
-
 BESIDE_BODY = 1 << 16
-"""Bytes of a line around its body, at most."""
+"""The most bytes of a line around its body."""
 
 _ONLINE_FIELDS = ("stream", "timeout", "priority")
 
 _FIRST_DEPTH, _DEPTHS, _GROWTH = 64, 40, 1.2
 DEPTHS = tuple(round(_FIRST_DEPTH * _GROWTH**i) for i in range(_DEPTHS))
-"""Lengths of the hashed prefixes of a prompt, in bytes of its JSON. Each is a fifth longer than the
-one before; the last is 78,000."""
+"""Lengths of the hashed prefixes of a prompt, in bytes of its JSON, up to 78,000."""
 
 _SKIPPED_AT_ONCE = 1 << 20
 SYNC_SECONDS = 1.0
@@ -44,8 +41,7 @@ _LINES, _BYTES = 1024, 32 << 20
 _BUFFER = 1 << 20
 
 _RawLine = tuple[int, int, int, bytes]
-"""A line of the file: number from 1, offset and size in bytes, text. The text of
-a line that is too long is only its beginning."""
+"""A line's number from 1, offset and size in bytes, and its text, cut if it is too long."""
 
 
 class LineError(msgspec.Struct, frozen=True):
@@ -103,15 +99,14 @@ class _Output(msgspec.Struct, frozen=True):
 class FileJob:
     """One job. Lines are read twice: once to find those that begin alike, then in that order.
 
-    `open` and `run` it, then `assemble` the output and `remove` the log; or `close` it, to go on
-    later. `summary` is kept up to date; `model` is the first request's.
+    `open` and `run` it, `assemble` the output, then `remove` the log, or `close` it to go on later.
     """
 
     def __init__(
         self, source: Path, log: Path, *, rules: LineRules, options: Mapping[str, str]
     ) -> None:
-        """`log` takes the results as they come. `options` name what results depend on besides the
-        requests in `source`, such as the model: a job goes on only with equal ones."""
+        """`log` takes the results as they come. `options` name what results depend on besides
+        `source`, such as the model: a job goes on only with equal ones."""
         self._source, self._log_path = source, log
         self._rules, self._options = rules, dict(options)
         self._opened = ExitStack()
@@ -119,8 +114,7 @@ class FileJob:
         self.model: str | None = None
 
     async def open(self, *, resume: bool) -> None:
-        """Read the source and begin the log, or with `resume` go on with an old one. Raises
-        JobFileError."""
+        """Read the source, and begin or `resume` the log. Raises JobFileError."""
         await asyncio.to_thread(self._open, resume)
 
     def _open(self, resume: bool) -> None:
@@ -147,8 +141,7 @@ class FileJob:
             self._opened = opened.pop_all()
 
     async def run(self, backend: Backend) -> None:
-        """Answer every line without a result. Results are on the disk at the end, also if it is
-        cancelled.
+        """Answer every line without a result. At the end, results are on the disk in any case.
 
         Raises JobStoppedError if `backend` is lost, JobFileError if the log cannot be written.
         """
@@ -166,7 +159,7 @@ class FileJob:
     def assemble(
         self, output: Path, errors: Path | None = None, unfinished: LineError | None = None
     ) -> None:
-        """Write the results in the order of the lines. With `errors`, failures go to that file.
+        """Write the results in the order of the lines, failures to `errors`, if that is given.
 
         Lines without a result get `unfinished`, or are left out. Each file is written as a whole or
         not at all. Raises JobFileError.
@@ -212,8 +205,7 @@ class FileJob:
             yield from sorted(window, key=prompt_of)
 
     def _unanswered(self) -> Iterator[Line]:
-        """Yield the requests without a result, those that begin alike near each other. Lines that
-        are no request get an error."""
+        """Yield the requests without a result, in order. Other lines get an error."""
         for index in self._order.tolist():
             if self._log.has(index):
                 continue
@@ -237,7 +229,6 @@ class FileJob:
         return read_line(index, number, text, self._rules)
 
     def _text(self, index: int) -> bytes:
-        """The line, or the beginning of one that is too long."""
         size = min(int(self._index.sizes[index]), self._rules.max_line_bytes)
         return os.pread(self._file.fileno(), size, int(self._index.offsets[index]))
 
@@ -270,13 +261,11 @@ class LineIndex:
     """All lines of a file but the blank ones, at 188 bytes each.
 
     `numbers` (from 1), `offsets` and `sizes` (in bytes) are int64[L]. `repeated`, bool[L], marks a
-    `custom_id` that an earlier request has. `model` is that of the first request that names one;
-    `digest` and `num_bytes` are of the whole file.
+    `custom_id` that an earlier request has. `model` is the first that a request names.
     """
 
     def __init__(self, file: BinaryIO, rules: LineRules) -> None:
-        """Reads `file` line by line. The `custom_id` of a line that is no request does not count.
-        Raises OSError."""
+        """Read `file`. Only requests count for `repeated`. Raises OSError."""
         hashed = hashlib.blake2b(digest_size=16)
         self.numbers, self.offsets, self.sizes = array("q"), array("q"), array("q")
         self.model: str | None = None
@@ -300,21 +289,20 @@ class LineIndex:
         return len(self.offsets)
 
     def order(self) -> npt.NDArray[np.int64]:
-        """The indices of all lines, int64[L], grouped by how they begin. Call it once: it drops the
-        hashes."""
+        """Take the indices of all lines, int64[L], grouped by how they begin. Call it once."""
         hashes = np.frombuffer(self._hashes, np.uint32).reshape(-1, _DEPTHS)
         self._hashes = array("I")
         return np.lexsort(hashes.T[::-1])
 
 
 def _hash_of(custom_id: str) -> int:
-    """A hash other than 0, which stands for no id."""
+    """A hash, never 0: that stands for no id."""
     digest = hashlib.blake2b(custom_id.encode(), digest_size=8).digest()
     return int.from_bytes(digest) or 1
 
 
 def prompt_of(request: Line) -> bytes:
-    """The text of a line's prompt, in JSON: the key by which lines are sorted."""
+    """The JSON of a line's prompt, by which lines are sorted."""
     given = msgspec.json.decode(request.body, type=_Prompts)
     return bytes(given.messages or given.prompt or given.query)
 

@@ -1,7 +1,4 @@
-"""A lean HTTP/1.1 client: the load generator must cost less than the server that it measures.
-
-httptools (llhttp) parses; an answer's pieces are kept with their times and looked at afterwards.
-"""
+"""A lean HTTP/1.1 client: the load generator must cost less than the server that it measures."""
 
 import asyncio
 import time
@@ -18,8 +15,7 @@ _MAX_WAIT_SECONDS = 600.0
 
 
 class Answer(msgspec.Struct):
-    """A complete answer. `pieces` are the parts of its body with their times of arrival; times and
-    `retry_after` are in seconds."""
+    """A complete answer. `pieces` of its body have their times of arrival, in seconds."""
 
     sent: float
     status: int = 0
@@ -30,7 +26,6 @@ class Answer(msgspec.Struct):
 
     @property
     def body(self) -> bytes:
-        """The whole body."""
         return b"".join([data for _, data in self.pieces])
 
 
@@ -91,7 +86,6 @@ class _Connection(asyncio.Protocol):
             self.idle_since = time.perf_counter()
 
     def close(self) -> None:
-        """For good."""
         self.reusable = False
         self._transport.close()
 
@@ -159,7 +153,6 @@ class HTTPClient:
         return answer
 
     def close(self) -> None:
-        """Close the open connections."""
         while self._idle:
             self._idle.pop().close()
 

@@ -27,7 +27,7 @@ class InputError(JobFileError):
 
 
 class NoRoomError(JobFileError):
-    """There is no room for the `num_bytes`, about, that a file of the job still needs."""
+    """There is no room for about `num_bytes` that a file of the job still needs."""
 
     def __init__(self, message: str, num_bytes: int) -> None:
         super().__init__(message)
@@ -60,10 +60,10 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class ResultLog:
-    """A line with the job's identity, then a record for each result: its index and a digest.
+    """A line with the job's identity, then a record for each result, with its index and a digest.
 
-    The digest covers the identity, too. Records stay in memory until `sync`: a killed job loses
-    those since the last one. Reading back ends at a torn record.
+    The digest covers the identity, too. A killed job loses what came since the last `sync`. Reading
+    back ends at a torn record.
     """
 
     def __init__(self, path: Path, identity: JobIdentity, *, resume: bool) -> None:
@@ -100,7 +100,6 @@ class ResultLog:
         self._end += len(record)
 
     def has(self, index: int) -> bool:
-        """True if the request has a result."""
         return bool(self._offsets[index] != _NONE)
 
     def sync(self) -> None:
@@ -131,16 +130,13 @@ class ResultLog:
                 yield index, os.pread(descriptor, int(size), int(offset))
 
     def close(self) -> None:
-        """Close the file and keep it."""
         self._file.close()
 
     @property
     def num_bytes(self) -> int:
-        """The size of the results so far."""
         return int(self._sizes.sum())
 
     def _note(self, index: int, prefix: int, result: bytes | Raw) -> None:
-        """Note where the result will be: `prefix` bytes behind the present end."""
         self._offsets[index], self._sizes[index] = self._end + prefix, len(memoryview(result))
 
     def _digest(self, index: int, result: bytes | Raw) -> bytes:

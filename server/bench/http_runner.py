@@ -49,11 +49,8 @@ async def started_server(
     shape: Path,
     case: HTTPCase,
 ) -> AsyncGenerator["HTTPRunner"]:
-    """A daemon of our own, on a free port, with a model of `shape`.
-
-    Raises StartError if it does not become ready, and what `tokenizer_for` and `set_up_model`
-    raise.
-    """
+    """A daemon of our own, on a free port, with a model of `shape`. Raises StartError, and what
+    `tokenizer_for` and `set_up_model` raise."""
     tokenizer = tokenizer_for(case, tokenizer_file)
     with (
         private_folder() as (directory, announcement),
@@ -94,10 +91,8 @@ async def running_server(
     _: Path,
     case: HTTPCase,
 ) -> AsyncGenerator["HTTPRunner"]:
-    """A server that runs already, and its model `name` (None: the first that it lists).
-
-    Raises BenchError if the list cannot be requested, and what `tokenizer_for` raises.
-    """
+    """A server that runs already, and its model `name` (None: the first that it lists). Raises
+    BenchError, and what `tokenizer_for` raises."""
     tokenizer = tokenizer_for(case, tokenizer_file)
     if name is None:
         client = HTTPClient(address)
@@ -113,10 +108,9 @@ async def running_server(
 
 
 class HTTPRunner:
-    """Runs cases on one model of one server, with so many `clients`.
+    """Runs cases on one model of one server, with texts of exact lengths by its `tokenizer`.
 
-    The model's `tokenizer` makes texts of exact lengths. Where the server was started here, its
-    `model` and a client of its `engine` add the engine's counters to the figures.
+    The `engine` of a server that was started here adds its counters to the figures.
     """
 
     def __init__(
@@ -135,18 +129,13 @@ class HTTPRunner:
         self._words = single_token_words(tokenizer)
 
     async def warm_up(self, case: HTTPCase) -> None:
-        """Send as many requests as will be in flight, of the same lengths and with other contents.
-
-        Raises BenchError if one fails.
-        """
+        """Send as many requests as will be in flight, with other contents. Raises BenchError."""
         few = min(case.count, case.in_flight or _WARM_UP_REQUESTS)
         await self._run(msgspec.structs.replace(case, count=few), "warm-up")
 
     async def measure(self, case: HTTPCase, run: int) -> Figures:
-        """The case once. Each `run` of each case sends other texts: no prefix is in a cache.
-
-        Raises BenchError if any request fails.
-        """
+        """Run the case. Each `run` sends other texts: no prefix is in a cache. Raises BenchError if
+        any request fails."""
         if self._engine is None:
             return await self._run(case, str(run))
         before = await next_beat(self._engine)
@@ -168,7 +157,7 @@ class HTTPRunner:
                 case.name,
                 "requests",
                 len(load.requests),
-                lambda: sum(client.done() for client in clients),
+                lambda: sum(client.done for client in clients),
             ),
         ):
             results = await all_of((client.run() for client in clients), BenchError)

@@ -11,7 +11,7 @@ import sys
 import time
 from asyncio import StreamReader, StreamWriter
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise, zip_longest
 from typing import TypeVar
@@ -40,8 +40,7 @@ _KindT = TypeVar("_KindT", bound=msgspec.Struct)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A good answer. Times in seconds from the request; `arrivals` has one for each piece of a
-    stream's text."""
+    """A good answer. Times are in seconds from the request; a stream's pieces have `arrivals`."""
 
     latency: float
     arrivals: list[float] = []
@@ -88,7 +87,11 @@ def _vectors(answer: Answer, case: HTTPEmbeddingCase) -> Outcome:
 
 def _stream(answer: Answer, case: HTTPGenerationCase) -> Outcome:
     usage = None
-    for chunk in _chunks(answer.body):
+    *events, rest = answer.body.split(b"\n\n")
+    if rest or not events or events[-1] != _DONE:
+        raise BenchError("the stream ends without data: [DONE]")
+    for event in events[:-1]:
+        chunk = _decoded(event.removeprefix(_DATA), _Chunk)
         if chunk.error is not None:
             raise BenchError(f"an error within the stream: {bytes(chunk.error).decode()}")
         usage = chunk.usage or usage
@@ -115,15 +118,6 @@ def _check_prompt(counted: int, texts: int, tokens: int) -> None:
         )
 
 
-def _chunks(body: bytes) -> Iterator[_Chunk]:
-    """The events of a stream. Raises BenchError if it is cut short."""
-    *events, rest = body.split(b"\n\n")
-    if rest or not events or events[-1] != _DONE:
-        raise BenchError("the stream ends without data: [DONE]")
-    for event in events[:-1]:
-        yield _decoded(event.removeprefix(_DATA), _Chunk)
-
-
 def _decoded(data: bytes, kind: type[_KindT]) -> _KindT:
     try:
         return msgspec.json.decode(data, type=kind)
@@ -135,8 +129,8 @@ def _decoded(data: bytes, kind: type[_KindT]) -> _KindT:
 class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
     """One client's requests of a run of `case`, of which `in_flight` are unanswered at any time.
 
-    With `departures`, each request leaves at its own time instead, in seconds from the start,
-    whether or not earlier ones are answered. `in_flight` is then the number of requests.
+    With `departures`, each leaves at its own time, in seconds from the start, and all may be in
+    flight.
     """
 
     address: Address
@@ -146,7 +140,7 @@ class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
     departures: list[float] = []
 
     def divided(self, clients: int) -> list["ClientLoad"]:
-        """Deal the requests out to so many clients, at most one for each request in flight."""
+        """Deal the requests out to clients, at most one for each in flight."""
         clients = min(clients, self.in_flight)
         return [
             msgspec.structs.replace(
@@ -160,11 +154,8 @@ class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The good answers to one client, and how often each error occurred.
-
-    `started` and `ended` are seconds of the clock that all processes share. `late` says how many
-    seconds after its departure each request left.
-    """
+    """The good answers to one client, and how often each error occurred. Times are in seconds;
+    `late` is how much after its departure each request left."""
 
     started: float
     ended: float
@@ -179,22 +170,18 @@ class Load:
 
     def __init__(self, load: ClientLoad) -> None:
         self._load = load
-        self._client = HTTPClient(load.address)
+        self.client = HTTPClient(load.address)
         self._answers: list[Answer] = []
         self._errors: Counter[str] = Counter()
         self._late: list[float] = []
 
+    @property
     def done(self) -> int:
-        """Requests answered so far, well or not."""
         return len(self._answers) + self._errors.total()
 
     async def connect(self) -> None:
-        """Open the connections of all requests in flight, ahead of need."""
         if not self._load.departures:
-            await self._client.open(self._load.in_flight)
-
-    def close(self) -> None:
-        self._client.close()
+            await self.client.open(self._load.in_flight)
 
     async def run(self) -> ClientResult:
         """Send all requests, then read the answers: reading earlier would delay later ones."""
@@ -207,7 +194,7 @@ class Load:
                     await asyncio.sleep(started + departure - time.perf_counter())
                     self._late.append(time.perf_counter() - started - departure)
                 try:
-                    self._answers.append(await self._client.exchange(request))
+                    self._answers.append(await self.client.exchange(request))
                 except OSError as error:
                     self._errors[str(error) or type(error).__name__] += 1
 
@@ -240,10 +227,10 @@ class Load:
 
 
 def figures_of(results: Sequence[ClientResult]) -> Figures:
-    """Rates and times of the good answers to all clients, in ms from the request.
+    """Rates of the good answers to all clients, and times in ms from the request.
 
-    `tpot` is the time for each token after the first piece of text, `itl` that between two pieces,
-    which may hold several tokens. `client_cpu_share` is the busiest client's share of a core.
+    `tpot` is the time for each token after the first piece of text, `itl` that between two pieces.
+    `client_cpu_share` is the busiest client's share of a core.
     """
     outcomes = [outcome for result in results for outcome in result.outcomes]
     seconds = max(each.ended for each in results) - min(each.started for each in results)
@@ -278,14 +265,12 @@ def figures_of(results: Sequence[ClientResult]) -> Figures:
 async def connected_clients(
     load: ClientLoad, count: int
 ) -> AsyncGenerator[Sequence["Load | ClientProcess"]]:
-    """Divide `load` among up to `count` clients, which stay connected until the block ends.
-
-    Raises BenchError if the process of one ends.
-    """
+    """Divide `load` among up to `count` clients, connected until the block ends. Raises BenchError
+    if the process of one ends."""
     mine, *theirs = load.divided(count)
     own = Load(mine)
     async with AsyncExitStack() as running:
-        running.callback(own.close)
+        running.callback(own.client.close)
         clients = [own, *[await running.enter_async_context(_process(each)) for each in theirs]]
         for client in clients:
             await client.connect()
@@ -314,21 +299,16 @@ class ClientProcess:
     """
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
-        self._done = 0
+        self.done = 0
         self._reader, self._writer = reader, writer
 
-    def done(self) -> int:
-        return self._done
-
     async def connect(self) -> None:
-        """Wait until its connections are open."""
         await self._next()
 
     async def run(self) -> ClientResult:
-        """Have it begin, and wait for its end."""
         self._writer.write(b"\n")
         while isinstance(message := await self._next(), int):
-            self._done = message
+            self.done = message
         return message
 
     async def _next(self) -> int | ClientResult:
@@ -347,7 +327,7 @@ async def _serve(load: Load) -> None:
     exit_with_parent()
     running = asyncio.create_task(load.run())
     while not (await asyncio.wait([running], timeout=_SAY_SECONDS))[0]:
-        _say(load.done())
+        _say(load.done)
     _say(running.result())
 
 

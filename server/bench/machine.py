@@ -15,7 +15,7 @@ import msgspec
 from server.models.devices import available_cores, gpu_names
 
 SOURCE = Path(__file__).parents[2]
-"""The source checkout, or where the wheel is installed."""
+"""The source checkout, or the folder of the installed wheel."""
 
 _PACKAGES = (
     *("torch", "triton", "flash-attn-4", "flash-attn", "flashinfer-python"),
@@ -24,8 +24,8 @@ _PACKAGES = (
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Date, commit, hardware and versions. `load` is the load average of the last minute, before
-    anything was started: on a quiet machine it is near zero. `gpus` are names with drivers."""
+    """Date, commit, hardware and versions. `load` is the average of the minute before anything was
+    started; `gpus` are names with drivers."""
 
     date: str
     commit: str
@@ -38,7 +38,6 @@ class Machine(msgspec.Struct, frozen=True):
     versions: dict[str, str]
 
     def header(self) -> str:
-        """Two lines for people."""
         noisy = " (noisy: something else was running)" if self.load > 0.5 else ""
         versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         gpus = "".join(f"{gpu}, " for gpu in self.gpus)
@@ -49,7 +48,6 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def this_machine() -> Machine:
-    """Read the machine's state now."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -1,8 +1,7 @@
 """The figures beside their targets: as a table, as JSON, and as a picture.
 
-Targets are our goals, vLLM's figures and the hardware's floors. They stand in
-`benchmarks/targets.toml` of the source checkout. An installed wheel has no such file; its reports
-show our own figures only.
+Targets are our goals, vLLM's figures and the hardware's floors, in `benchmarks/targets.toml` of the
+source checkout. Reports of an installed wheel show our own figures only.
 """
 
 import importlib
@@ -27,8 +26,8 @@ Values = tuple[float, ...]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The values that one figure of a workload is compared with. `stage_layers_goal` is the goal
-    of a pipeline whose partition was chosen for the case, by --stage-layers."""
+    """The values that one figure is compared with. `stage_layers_goal` is for a partition that was
+    chosen for the case, by --stage-layers."""
 
     goal: Values = ()
     stage_layers_goal: Values = ()
@@ -36,25 +35,22 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     floor: Values = ()
 
     def goal_of(self, stages: int, stage_layers: Sequence[int]) -> float | None:
-        """The goal of `stages` GPUs, one a stage, with given `stage_layers` or the engine's own."""
         chosen = for_gpus(self.stage_layers_goal, stages) if stage_layers else None
         return for_gpus(self.goal, stages) if chosen is None else chosen
 
 
 class Targets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The targets of all cases: case -> figure -> target. `vllm_version` is None where there are
-    none."""
+    """The targets: case -> figure -> target. `vllm_version` is None if there are none."""
 
     vllm_version: str | None = None
     cases: dict[str, dict[str, Target]] = {}
 
     def of(self, case: str, figure: str) -> Target:
-        """The target of one figure, without values where it has none."""
         return self.cases.get(case, {}).get(figure, Target())
 
 
 def read_targets(file: Path = _FILE) -> Targets:
-    """Read the targets: none where the file is absent. Raises msgspec.ValidationError."""
+    """Read the targets, none if there is no file. Raises msgspec.ValidationError."""
     if not file.exists():
         return Targets()
     return msgspec.convert(tomllib.loads(file.read_text()), Targets)
@@ -72,8 +68,8 @@ _INCHES_WIDE, _INCHES_A_ROW = 9.0, 0.6
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of a case beside its target. `verdict` is `pass`, `miss`, or empty where there is
-    no goal or the run is not the workload of that name."""
+    """One figure of a case beside its target. `verdict` is `pass`, `miss`, or empty without a goal
+    or with notes."""
 
     label: str
     figure: str
@@ -89,8 +85,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
     """A case: what was run, the figures of each run, their medians, or why there are none.
 
-    `notes` list how the run differs from the workload of that name; with notes there is no verdict.
-    `engine` holds the settings that it ran with, where they are known.
+    `notes` list how the run differs from the workload of that name. `engine` has its settings, as
+    far as they are known.
     """
 
     case: str
@@ -105,7 +101,7 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The content of `--json`. `vllm_version` is None where there are no targets."""
+    """The content of `--json`."""
 
     command: str
     machine: Machine
@@ -121,8 +117,7 @@ def measured(
     notes: Sequence[str],
     engine: Mapping[str, Any],
 ) -> CaseReport:
-    """The report of a case with one entry of `runs` for each run. `engine` are its settings, none
-    where they are not known: a pipeline has a GPU for each stage."""
+    """The report of a case with these `runs`. A pipeline has a GPU for each stage."""
     stages, stage_layers = len(engine.get("devices", ("",))), engine.get("stage_layers", ())
     figures = {name: median(run[name] for run in runs) for name in runs[0]}
     report = CaseReport(
@@ -220,7 +215,7 @@ def _exact(value: float | None) -> str:
 
 
 def details(case: CaseReport) -> str:
-    """Every figure of one case, or its error, in a line, and a line for each pipeline stage."""
+    """Every figure of one case, or its error, and a line for each stage."""
     if case.error is not None:
         return f"{case.case} ({case.what}): FAILED: {case.error}"
     figures = ", ".join(
@@ -240,11 +235,8 @@ def drawing_library() -> Any:
 
 
 def plot(report: Report, file: Path) -> None:
-    """Write a PNG of every figure with a goal, if there is any: longer bars are better.
-
-    Ours, vLLM's and the floor are shown as shares of the goal. Raises BenchError without
-    matplotlib.
-    """
+    """Write a PNG of every figure with a goal, if there is any, as a share of that: longer bars are
+    better. Raises BenchError without matplotlib."""
     judged = [row for case in report.cases for row in case.rows if row.goal is not None]
     if not judged:
         return

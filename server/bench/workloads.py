@@ -31,10 +31,7 @@ _SPACE_MARKS = "Ġ▁"
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A workload: `count` requests, groups or sequences, on a model of `shape`.
-
-    Reports show its `headlines`, and the goals of these.
-    """
+    """A workload: `count` requests, groups or sequences. Reports show its `headlines`."""
 
     name: str
     count: int
@@ -107,8 +104,8 @@ class EncodeCase(OfflineCase, frozen=True, kw_only=True):
 class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
     """Streaming completions: `count` texts of `prompt_tokens`, each continued by `outputs`.
 
-    With a `rate`, that many requests leave a second, at even intervals. Otherwise `in_flight`
-    (None: all) are unanswered at any time.
+    With a `rate`, so many leave a second. Otherwise `in_flight` (None: all) are unanswered at any
+    time.
     """
 
     prompt_tokens: int
@@ -120,10 +117,8 @@ class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
 
 
 class HTTPEmbeddingCase(Case, frozen=True, kw_only=True, tag=True):
-    """Embeddings: `count` requests of `texts` texts of `tokens`, `in_flight` at once.
-
-    Special tokens come on top. Vectors come back in base64 or as JSON numbers.
-    """
+    """Embeddings: `count` requests of `texts` texts of `tokens` (special ones on top), `in_flight`
+    at once. Vectors come back in `base64` or as JSON numbers."""
 
     texts: int
     tokens: int
@@ -246,8 +241,8 @@ def offline_prompts(case: OfflineCase, seed: int = SEED) -> list[bytes]:
 
 
 def output_lengths(case: GenerationCase, count: int) -> list[int]:
-    """How many tokens each of `count` prompts is continued by. Where these differ, they are
-    exponential, rounded up and cut to `most_outputs`."""
+    """The tokens by which each of `count` prompts is continued. Where these differ, they are
+    exponential, cut to `most_outputs`."""
     if not case.most_outputs:
         return [case.outputs] * count
     drawn = random.Random(SEED)  # noqa: S311
@@ -276,10 +271,7 @@ def _ids(drawn: random.Random, count: int) -> bytes:
 
 
 def single_token_words(tokenizer: Tokenizer) -> list[str]:
-    """The lower-case words that are one token each behind a space, sorted.
-
-    Raises BenchError if the vocabulary has none.
-    """
+    """The lower-case words that are one token each behind a space, sorted. Raises BenchError."""
     vocabulary = tokenizer.raw.get_vocab(with_added_tokens=False)
     pieces = {token.lstrip(_SPACE_MARKS) for token in vocabulary}
     words = sorted(word for word in pieces if _WORD.fullmatch(word))
@@ -295,9 +287,7 @@ def texts_of(
     tokenizer: Tokenizer, words: Sequence[str], count: int, tokens: int, seed: int | str = SEED
 ) -> list[str]:
     """`count` texts of random `words`, each exactly `tokens` tokens long (special ones on top).
-
-    Raises BenchError where words that follow each other do not stay one token each.
-    """
+    Raises BenchError if words that follow each other are not one token each."""
     drawn = random.Random(seed)  # noqa: S311
     texts = ["".join(f" {word}" for word in drawn.choices(words, k=tokens)) for _ in range(count)]
     for start in range(0, count, _CHECKED_AT_ONCE):

@@ -221,8 +221,8 @@ async def test_arrivals_are_spread_and_do_not_wait_for_answers() -> None:
             )
         )
         result = await load.run()
-        load.close()
-    assert load.done() == 40
+        load.client.close()
+    assert load.done == 40
     assert not result.errors
     # The last arrives after 40 / 80 s, and takes 0.3 s; one after another would take 12 s.
     assert 0.75 < result.ended - result.started < 6.0
