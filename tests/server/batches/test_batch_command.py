@@ -1,6 +1,7 @@
 """`penstock batch` without an engine: what cannot work fails before any work; the floor."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -79,23 +80,29 @@ def test_products_are_those_of_what_was_computed(tmp_path: Path) -> None:
     assert products(shape, *DONE) == shape.num_layers * weights * 500 + head * 100
 
 
-def test_it_is_known_for_a_generator_on_known_gpus(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(batch_command, "gpu_names", lambda: ["NVIDIA H200", "NVIDIA H200"])
+H200S = ["NVIDIA H200", "NVIDIA H200"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "models"),
+    [
+        (H200S, [{}, {}]),
+        (H200S, [{"task": "embed"}]),
+        (H200S, [{"devices": ("cpu",)}]),
+        (H200S, [{"dtype": "float32"}]),
+        ([], [{}]),
+        (["NVIDIA B200"], [{}]),
+        (["NVIDIA H200", "NVIDIA L4"], [{}]),
+    ],
+)
+def test_it_is_known_for_a_generator_on_known_gpus_alone(
+    tmp_path: Path, monkeypatch, gpus: list[str], models: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setattr(batch_command, "gpu_names", lambda: H200S)
     one = floor_seconds([model(tmp_path)], *DONE)
     assert one == 2 * products(model(tmp_path).execution.model, *DONE) / 650e12
-    for unknown in (
-        [model(tmp_path), model(tmp_path)],
-        [model(tmp_path, task="embed")],
-        [model(tmp_path, devices=("cpu",))],
-        [model(tmp_path, dtype="float32")],
-    ):
-        assert floor_seconds(unknown, *DONE) is None
-
-
-@pytest.mark.parametrize("gpus", [[], ["NVIDIA B200"], ["NVIDIA H200", "NVIDIA L4"]])
-def test_it_is_not_guessed(tmp_path: Path, monkeypatch, gpus: list[str]) -> None:
     monkeypatch.setattr(batch_command, "gpu_names", lambda: gpus)
-    assert floor_seconds([model(tmp_path)], *DONE) is None
+    assert floor_seconds([model(tmp_path, **changes) for changes in models], *DONE) is None
 
 
 def test_the_floor_is_of_what_was_computed() -> None:

@@ -16,7 +16,7 @@ from server.batches.results import JobStoppedError
 from server.batches.state.state_folder import StateFolder
 from server.batches.state.stored_batches import StoredBatch
 from server.batches.state.stored_files import StoredFile, new_id
-from tests.server.batches.requests_file import Echo, line
+from tests.server.batches.requests_file import Echo, line, numbered
 from tests.server.batches.state.opened import opened
 
 ME = "me"
@@ -184,7 +184,7 @@ async def test_a_batch_that_cannot_be_read_fails(state: StateFolder) -> None:
 
 
 async def test_a_batch_goes_on_where_it_was(state: StateFolder) -> None:
-    lines = [line(str(number)) for number in range(60)]
+    lines = numbered(60)
     batch_id = begun(state, uploaded(state, *lines))
     first = Echo(pause=0.02)
     async with running(state, first):
@@ -203,7 +203,7 @@ async def test_files_expire_while_a_batch_runs(
     state: StateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.batches.batch_process._EXPIRY_S", 0.1)
-    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(1000)]))
+    batch_id = begun(state, uploaded(state, *numbered(1000)))
     backend = Echo(pause=0.02)
     async with running(state, backend):
         await asked(backend, 1)
@@ -217,7 +217,7 @@ async def test_files_expire_while_a_batch_runs(
 
 
 async def test_a_cancelled_batch_has_what_was_done(state: StateFolder) -> None:
-    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(1000)]))
+    batch_id = begun(state, uploaded(state, *numbered(1000)))
     next_id = begun(state, uploaded(state, line("a")))
     backend = Echo(pause=0.01)
     async with running(state, backend):
@@ -231,7 +231,7 @@ async def test_a_cancelled_batch_has_what_was_done(state: StateFolder) -> None:
 
 
 async def test_a_batch_that_was_cancelled_before_its_turn_asks_nothing(state: StateFolder) -> None:
-    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(50)]))
+    batch_id = begun(state, uploaded(state, *numbered(50)))
     state.batches.cancel(batch_id, ME)
     backend = Echo(pause=1)
     async with running(state, backend):
@@ -240,7 +240,7 @@ async def test_a_batch_that_was_cancelled_before_its_turn_asks_nothing(state: St
 
 
 async def test_what_is_not_done_in_time_is_an_error(state: StateFolder) -> None:
-    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(1000)]), 2)
+    batch_id = begun(state, uploaded(state, *numbered(1000)), 2)
     async with running(state, Echo(pause=0.02)):
         batch = await over(state, batch_id)
     assert batch.status == "expired"
@@ -255,7 +255,7 @@ async def test_a_lost_engine_leaves_the_batch_for_another_time(state: StateFolde
         if count == 3:
             raise JobStoppedError("the engine stopped (engine_dead)")
 
-    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(9)]))
+    batch_id = begun(state, uploaded(state, *numbered(9)))
     with pytest.raises(JobStoppedError):
         await runner(state, Echo(lost)).run()
     assert got(state, batch_id).status == "in_progress"

@@ -28,15 +28,6 @@ def test_a_server_that_hangs_up_stops_the_job_with_what_is_done() -> None:
     assert isinstance(refused, RequestError)
 
 
-def test_a_wrong_key_stops_the_job() -> None:
-    with (
-        CannedServer([refusal("invalid_api_key", "401 Unauthorized")]) as server,
-        BatchLLM(url=server.url, api_key="wrong", progress=False) as llm,
-        pytest.raises(JobStoppedError, match="invalid_api_key"),
-    ):
-        llm.embed(["a"])
-
-
 def test_a_refused_text_is_told_from_its_neighbours() -> None:
     with (
         CannedServer([refusal("context_length_exceeded")]) as server,

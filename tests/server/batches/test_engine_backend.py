@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from engine_core.messages import Failed
@@ -37,12 +37,10 @@ class Rig:
         lines = [
             Line(index, "", url, json.dumps(body).encode()) for index, body in enumerate(bodies)
         ]
-        await asyncio.wait_for(
-            self.backend.answer(lines, lambda line, answer: self.put(line.index, answer)), PATIENCE
-        )
-
-    def put(self, index: int, answer: Answer) -> None:
-        self.answers[index] = answer
+        async with asyncio.timeout(PATIENCE):
+            await self.backend.answer(
+                lines, lambda line, answer: self.answers.__setitem__(line.index, answer)
+            )
 
     def statuses(self) -> list[int]:
         return [self.answers[index].status for index in sorted(self.answers)]
@@ -74,7 +72,6 @@ Open = Callable[..., AbstractAsyncContextManager[Rig]]
 
 @pytest.fixture
 def opened(folder: Path, tokenizer: Tokenizer) -> Open:
-    """`rig`, which takes bounds alone."""
     return partial(rig, folder, tokenizer)
 
 
@@ -195,32 +192,16 @@ async def test_who_leaves_takes_nothing_along(opened: Open) -> None:
         assert here.statuses() == [200] * 20
 
 
-ID = "request-7"
-
-
-class Application:
-    """Answers everything with `response`."""
-
-    def __init__(self, response: Response) -> None:
-        self.response = response
-        response.headers["x-request-id"] = ID
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert (await receive())["body"] == b"{}"
-        await self.response(scope, receive, send)
-
-
-def in_parts(*parts: bytes) -> StreamingResponse:
+@pytest.mark.parametrize("parts", [(b'"aaa"',), (b'"', b"a", b"aa", b'"')])
+async def test_an_answer_is_taken_whole(parts: tuple[bytes, ...]) -> None:
     async def one_by_one() -> AsyncGenerator[bytes]:
         for part in parts:
             yield part
 
-    return StreamingResponse(one_by_one(), media_type="application/json")
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["body"] == b"{}"
+        headers = {"x-request-id": "r-7", "retry-after": "3"}
+        await StreamingResponse(one_by_one(), headers=headers)(scope, receive, send)
 
-
-@pytest.mark.parametrize(
-    "response", [JSONResponse("a" * 10), in_parts(b'"', *[b"a"] * 10, b'"')], ids=["one", "parts"]
-)
-async def test_an_answer_is_taken_whole(response: Response) -> None:
-    reply = await exchange(Application(response), "/v1/completions", b"{}")
-    assert reply == Answer(200, ID, b'"aaaaaaaaaa"')
+    answer = await exchange(application, "/v1/completions", b"{}")
+    assert answer == Answer(200, "r-7", b'"aaa"', 3.0)

@@ -18,7 +18,7 @@ from server.batches.file_job import (
     read_output,
 )
 from server.batches.result_log import JobFileError
-from tests.server.batches.requests_file import RULES, Echo, line, outputs, write
+from tests.server.batches.requests_file import RULES, Echo, line, numbered, outputs, write
 
 
 def job_of(source: Path, rules: LineRules = RULES, **options: str) -> FileJob:
@@ -72,7 +72,7 @@ async def test_bad_lines_have_their_errors_in_their_places(tmp_path: Path) -> No
 
 
 async def test_a_cancelled_job_goes_on(tmp_path: Path) -> None:
-    source = write(tmp_path, *[line(str(number)) for number in range(40)])
+    source = write(tmp_path, *numbered(40))
     job = job_of(source)
     await job.open(resume=False)
     running = asyncio.create_task(job.run(Echo(lambda done: stop.set() if done == 9 else None)))

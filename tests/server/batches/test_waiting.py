@@ -15,11 +15,11 @@ import pytest_asyncio
 from server.batches import result_log
 from server.batches.batch_process import BatchRunner
 from server.observe.processes import batches_run
-from tests.server.batches.requests_file import Echo, line
+from tests.server.batches.requests_file import Echo, numbered
 from tests.server.batches.state.opened import opened
 from tests.server.batches.test_batch_runner import ME, asked, begun, got, over, runner, uploaded
 
-LINES = [line(str(number), "x" * 200) for number in range(400)]
+LINES = numbered(400, "x" * 200)
 RETRIES = 5
 
 

@@ -113,12 +113,6 @@ def test_a_model_that_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "not measured: one, dec" in said.err
 
 
-def test_a_setting_that_does_not_suit_the_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench("--case", "one", "--stage-layers", "9,9", "--pipeline-stages", "2") == 1
-    said = capsys.readouterr().out
-    assert "one: FAILED: --stage-layers: 9,9 are 18 layers, and model has 32" in said
-
-
 def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

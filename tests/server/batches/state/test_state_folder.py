@@ -42,6 +42,7 @@ def test_lists_come_in_pages(tmp_path: Path) -> None:
     assert state.files.list("me", Page(9, by_age[1].id)) == [by_age[0]]
     assert state.files.list("me", Page(9, by_age[1].id, newest_first=False)) == [by_age[2]]
     assert state.files.list("me", Page(9), "batch_output") == []
+    assert state.files.list("me", Page(9, by_age[1].id), "batch_output") == []
 
 
 def test_what_has_expired_is_gone(tmp_path: Path) -> None:
