@@ -57,7 +57,7 @@ class _Usage(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[msgspec.Raw] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: object = None
 
 
 class _Vectors(msgspec.Struct):
@@ -93,7 +93,7 @@ def _stream(answer: Answer, case: HTTPGenerationCase) -> Outcome:
     for event in events[:-1]:
         chunk = _decoded(event.removeprefix(_DATA), _Chunk)
         if chunk.error is not None:
-            raise BenchError(f"an error within the stream: {bytes(chunk.error).decode()}")
+            raise BenchError(f"an error within the stream: {chunk.error}")
         usage = chunk.usage or usage
     if usage is None:
         raise BenchError("a stream without usage")
