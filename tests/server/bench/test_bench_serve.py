@@ -97,11 +97,8 @@ def test_a_daemon_of_its_own(
     assert (report["figures"]["requests"], report["figures"]["clients"]) == (requests, 2)
     assert report["engine"]["devices"] == ["cpu", "cpu"]
     assert 0 < report["figures"]["bubble_share"] < 1
-    assert report["notes"][1:] == [
-        "on shape tiny instead of " + report["shape"],
-        "on a CPU",
-        "in float32",
-    ]
+    shape = f"on shape tiny instead of {report['shape']}"
+    assert report["notes"][1:] == [shape, "on a CPU", "in float32"]
 
 
 def test_one_of_url_and_start(capsys: pytest.CaptureFixture[str]) -> None:
