@@ -12,6 +12,7 @@ from server.batches.batch_command import floor_seconds, products
 from server.batches.results import Summary
 from server.settings.settings import ServedModel
 from tests.server.batches.requests_file import line, write
+from tests.server.batches.state.full_disk import no_file_grows
 from tests.server.support import served_model
 
 
@@ -43,6 +44,16 @@ def test_a_job_that_cannot_work_says_why(
     said, complained = capsys.readouterr()
     assert (said, complained.count("\n")) == ("", 1)
     assert says in complained
+
+
+def test_without_room_it_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["-i", str(write(tmp_path, line("a"))), "-o", str(tmp_path / "out")]
+    with no_file_grows(1):
+        assert cli.main(["batch", *files, "--url", "http://127.0.0.1:9"]) == 1
+    said = capsys.readouterr().err
+    assert "more bytes are needed; what is done is kept, and --resume goes on" in said
 
 
 def test_a_daemon_that_is_gone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
