@@ -45,16 +45,6 @@ def test_shared_prefixes_are_computed_once_to_the_token(generator: BatchLLM) -> 
     assert generator.summary.saved_share > 0.8
 
 
-def test_results_are_in_order_and_like_those_of_single_jobs(generator: BatchLLM) -> None:
-    prompts = [*PROMPTS, "a", [10, 20, 30], "The dam", PROMPTS[3]]
-    together = generator.generate(prompts, max_tokens=6, temperature=0)
-    for prompt, result in zip(prompts, together, strict=True):
-        (alone,) = generator.generate([prompt], max_tokens=6, temperature=0)
-        assert good(result).token_ids == good(alone).token_ids
-        assert good(result).text == good(alone).text
-        assert 1 <= len(good(result).token_ids) <= 6
-
-
 def test_a_bad_prompt_has_its_error_in_its_place(generator: BatchLLM) -> None:
     prompts = ["one", TOO_LONG, [], [10**7], "\ud800", "two"]
     results = generator.generate(prompts, max_tokens=2, ignore_eos=True)

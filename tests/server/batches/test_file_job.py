@@ -144,14 +144,6 @@ def test_what_is_no_request_is_explained(text: bytes, code: str, says: str) -> N
     assert says in error.message
 
 
-def test_a_batch_may_be_for_one_endpoint() -> None:
-    rules = LineRules(max_line_bytes=100, endpoint="/v1/completions")
-    assert isinstance(read_line(0, 1, line("a", model="m", stream=False), rules), Line)
-    other = read_line(0, 1, line("a").replace(b"/v1/completions", b"/v1/rerank"), rules)
-    assert isinstance(other, LineError)
-    assert other.code == "invalid_url"
-
-
 def test_output_lines_are_openais() -> None:
     answer = Answer(200, "req-1", b'{"choices":[]}')
     text = output_line("batch_req_1", "a", answer)
