@@ -76,7 +76,7 @@ def test_all_sequences_of_the_largest_case_are_let_in_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench("--case", "emb32", "--shape", write_shape(tmp_path / "tiny", BERT)) == 0
-    assert "emb32 (16384 x 32 tokens): sequences 16,384," in capsys.readouterr().out
+    assert "emb32 (count=16384 own=32): sequences 16,384," in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
