@@ -5,10 +5,13 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from workers.contract.process import BEAT_SECONDS, Heartbeat, end_process
+
+_ResultT = TypeVar("_ResultT")
 
 
 def lasting_task(work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
@@ -43,6 +46,17 @@ def first_error(*kinds: type[Exception]) -> Generator[None]:
         if matching is None or others is not None:
             raise
         raise _first_of(matching) from None
+
+
+async def all_of(
+    work: Iterable[Coroutine[object, object, _ResultT]], *kinds: type[Exception]
+) -> list[_ResultT]:
+    """Run all of `work` at once, begun in order. The first error ends the rest, and is raised alone
+    if all are of these `kinds`."""
+    with first_error(*kinds):
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(each) for each in work]
+    return [each.result() for each in running]
 
 
 def _first_of(group: BaseExceptionGroup[Exception]) -> Exception:

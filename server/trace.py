@@ -10,15 +10,18 @@ import argparse
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
+from msgspec import Meta
 
 from engine_core.client.trace_client import NoAnswerError, trace_engines
 from engine_core.messages import MAX_TRACE_SECONDS, TracedStep
 from server.daemon.run import RunningDaemon, running_daemons
 from server.errors import CommandError
+from server.settings.setting_types import Written, parse
 from server.settings.settings import ServedModel
 from workers.contract.messages import StepTimes
 
@@ -33,6 +36,11 @@ _COLOURS = {
 """By the name of a slice: chrome://tracing names its colours. Perfetto ignores them, and gives each
 name of a slice a colour of its own."""
 
+_Seconds = Annotated[
+    float,
+    Meta(gt=0, le=MAX_TRACE_SECONDS),
+    Written(r"[0-9]*\.?[0-9]+", float, f"not above 0 and at most {MAX_TRACE_SECONDS:g}"),
+]
 _ARGUMENTS = ("step", "rows", "tokens", "prompt_tokens", "context_tokens")
 
 
@@ -55,7 +63,7 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run, parser=parser)
     parser.add_argument(
         "--seconds",
-        type=_seconds,
+        type=partial(parse, _Seconds),
         default=5.0,
         metavar="N",
         help=f"for how long, at most {MAX_TRACE_SECONDS:g} (default: 5)",
@@ -82,16 +90,6 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text}: not a number of seconds") from None
-    if not 0 < seconds <= MAX_TRACE_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text}: above 0 and at most {MAX_TRACE_SECONDS:g}")
-    return seconds
-
-
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     del parser
     models = _models(_daemon(options.pid), options.model)
@@ -114,12 +112,8 @@ def _daemon(pid: int | None) -> RunningDaemon:
     found = [daemon for daemon in daemons if pid in (None, daemon.pid)]
     if len(found) == 1:
         return found[0]
-    pids = ", ".join(str(daemon.pid) for daemon in daemons)
-    if found:
-        raise CommandError(f"several daemons run here; name one with --pid: {pids}")
-    if daemons:
-        raise CommandError(f"--pid {pid}: no daemon of yours; those that run here: {pids}")
-    raise CommandError("no daemon of yours runs here (TMPDIR must be as the daemon has it)")
+    pids = ", ".join(str(daemon.pid) for daemon in daemons) or "none, with this TMPDIR"
+    raise CommandError(f"name one daemon of yours with --pid; those that run here: {pids}")
 
 
 def _models(daemon: RunningDaemon, names: Sequence[str]) -> list[ServedModel]:

@@ -20,7 +20,7 @@ from benchmarks.batches.engine import add_engine_flags, case_of, measured_engine
 from engine_core.messages import ResetCache
 from server.batches.engine_backend import engine_backend
 from server.batches.file_job import FileJob, LineRules
-from server.batches.progress import Progress
+from server.batches.progress import progress_shown
 from server.bench.measurement import Figures
 from server.bench.offline import Continuations, timed
 from server.bench.workloads import GenerationCase, offline_prompts
@@ -63,8 +63,7 @@ async def file_figures(
     async with engine_backend(ServerConfig(models=(engine.model,))) as backend:
         rules = LineRules(max_line_bytes=1 << 20)
         job = FileJob(source, folder / "out.part", rules=rules, options={})
-        progress = Progress("file", "requests", len(prompts), lambda: job.summary.done)
-        async with progress.shown():
+        async with progress_shown("file", "requests", len(prompts), lambda: job.summary.done):
             started = time.perf_counter()
             await job.open(resume=False)
             opened = time.perf_counter()

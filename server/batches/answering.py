@@ -21,8 +21,8 @@ class Room:
         self._changed = asyncio.Event()
 
     async def take(self, first: int, second: int) -> Callable[[int, int], None]:
-        """Wait in turn for this much, or for the whole room where that is less. Returns a function
-        to call with how much is kept from then on, and with zeros at the end."""
+        """Wait in turn for this much, or for the whole room if that is less. Returns a function to
+        call with how much is kept from then on, and with zeros at the end."""
         taken = [min(pair) for pair in zip((first, second), self._most, strict=True)]
         async with self._turn:
             while any(own > left for own, left in zip(taken, self._left, strict=True)):
@@ -44,10 +44,11 @@ class Room:
 
 
 MAX_ANSWER_BYTES = 256 << 20
-"""The longest answer that is taken."""
+"""The size of the longest answer that is kept."""
 NOT_OURS = "internal_error"
 """The code of an answer that is no error of this API."""
 
+_TOO_LONG = f"an answer has at most {MAX_ANSWER_BYTES:,} bytes in a batch"
 _OPEN_BYTES = 256 << 20
 _TOO_MANY = 429
 _WAIT = frozenset({"overloaded", "not_ready"})
@@ -58,8 +59,7 @@ _OK = 200
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A request: its index in the job, its endpoint, its body as JSON. `custom_id` and `model` are
-    those that a line of a file names."""
+    """A request of a job. The body is JSON; a line of a file names `custom_id` and `model`."""
 
     index: int
     custom_id: str
@@ -69,8 +69,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An endpoint's answer, with a body of JSON in one line. A full server names `retry_after`, in
-    seconds."""
+    """An endpoint's answer, a body of JSON in one line. `retry_after` is in seconds."""
 
     status: int
     request_id: str
@@ -79,7 +78,6 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def is_good(self) -> bool:
-        """True for a result, False for an error."""
         return self.status == _OK
 
 
@@ -87,7 +85,7 @@ Put = Callable[[Line, Answer], None]
 """Takes the answer to a line. Raises JobStoppedError where no other line would get a result."""
 
 Exchange = Callable[[str, bytes], Awaitable[Answer]]
-"""Posts JSON to a path. `too_long` takes the place of an answer beyond MAX_ANSWER_BYTES."""
+"""Posts JSON to a path."""
 
 
 class Backend:
@@ -123,6 +121,12 @@ async def answered(exchange: Exchange, line: Line) -> Answer:
     again. Raises JobStoppedError for an error that every other line would get."""
     while True:
         answer = await exchange(line.url, line.body)
+        if (size := len(answer.body)) > MAX_ANSWER_BYTES:
+            message = (
+                f"{_TOO_LONG}, and this has {size:,}: ask for fewer choices or log-probabilities"
+            )
+            body = error_body(RefusalError("too_large", message))
+            return Answer(ERRORS["too_large"].status, answer.request_id, body)
         if answer.is_good:
             return answer
         error = error_of(answer)
@@ -141,13 +145,3 @@ def error_of(answer: Answer) -> ErrorDetail:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         text = answer.body[:200].decode(errors="replace")
         return ErrorDetail(f"status {answer.status}: {text}", "", None, NOT_OURS)
-
-
-def too_long(size: int, request_id: str) -> Answer:
-    """An error in place of an answer of `size` bytes."""
-    message = (
-        f"the answer has {size} bytes, of which a batch takes at most {MAX_ANSWER_BYTES}: ask for "
-        "fewer choices of a prompt, or fewer log-probabilities"
-    )
-    error = RefusalError("too_large", message)
-    return Answer(ERRORS[error.code].status, request_id, error_body(error))

@@ -15,11 +15,12 @@ import uvloop
 from server.batches.daemon_backend import daemon_backend
 from server.batches.engine_backend import EngineBackend, engine_backend
 from server.batches.file_job import BESIDE_BODY, FileJob, LineRules
-from server.batches.progress import Progress
+from server.batches.progress import progress_shown
 from server.batches.result_log import JobFileError, NoRoomError
 from server.batches.results import JobStoppedError
 from server.daemon.parts import engine_parts
 from server.daemon.run import START_SECONDS, announce, private_folder, running_parts
+from server.errors import CommandError
 from server.models.devices import gpu_names
 from server.models.model_source import model_folder
 from server.models.served_models import build_served_models
@@ -38,34 +39,32 @@ from workers.contract.model_config import ModelConfig
 _SIGNAL_EXIT = 128
 _OF_RESULTS = ("names", "task", "max_model_len", "dtype", "load_format", "rerank")
 _WEIGHTS = ("*.safetensors", "*.bin")
-_FLOPS = {"H200": 650e12}
-"""Measured rates of large bf16 products, by what a GPU's name contains. Others are not known."""
+_GPU, _FLOPS = "H200", 650e12
+"""The measured rate of large bf16 products, on GPUs of this name."""
 
 
-class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The parsed flags. `command` names the models; it is None with a daemon at `url`."""
+class BatchOptions(msgspec.Struct, frozen=True):
+    """The parsed flags. `answerer` names the models to run, or the URL of a daemon."""
 
     source: Path
     output: Path
     resume: bool
-    url: str | None
-    command: ServeCommand | None
+    answerer: ServeCommand | str
 
 
 def run_batch(options: BatchOptions) -> int:
-    """Run the command. Returns its exit code; raises one of `server.daemon.daemon.START_ERRORS`."""
+    """Run the command. Returns its exit code; raises CommandError, or one of
+    `server.daemon.daemon.START_ERRORS`."""
     try:
         return uvloop.run(_run(options, _job_of(options)))
-    except (JobFileError, JobStoppedError) as error:
-        kept = isinstance(error, NoRoomError)
-        advice = "; what is done is kept, and --resume goes on from there" if kept else ""
-        print(f"penstock: error: {error}{advice}", file=sys.stderr)
-        return 1
+    except NoRoomError as error:
+        message = f"{error}; what is done is kept, and --resume goes on from there"
+        raise CommandError(message) from None
 
 
 def _job_of(options: BatchOptions) -> FileJob:
     """Make the job. Raises JobFileError for faults that would otherwise show at the end."""
-    output, command = options.output, options.command
+    output, answerer = options.output, options.answerer
     log = output.with_name(f"{output.name}.part")
     if output.is_dir():
         raise JobFileError(f"{output} is a folder")
@@ -73,17 +72,18 @@ def _job_of(options: BatchOptions) -> FileJob:
         raise JobFileError(f"{output} is the input")
     if options.resume and output.exists() and not log.exists():
         raise JobFileError(f"{output} is complete: there is no {log}")
-    limits = Limits() if command is None else command.settings
+    is_remote = isinstance(answerer, str)
+    limits = Limits() if is_remote else answerer.settings
     return FileJob(
         options.source,
         log,
         rules=LineRules(max_line_bytes=limits.max_body_size + BESIDE_BODY),
-        options={"the model": "a daemon's"} if command is None else result_options(command),
+        options={"the model": "a daemon's"} if is_remote else result_options(answerer),
     )
 
 
 async def _run(options: BatchOptions, job: FileJob) -> int:
-    """The exit code. Raises JobFileError, JobStoppedError, or one of START_ERRORS."""
+    """The exit code. Raises CommandError, or one of START_ERRORS."""
     stopped = _cancelled_by_signals()
     floor, started = "", time.perf_counter()
     await job.open(resume=options.resume)
@@ -95,7 +95,7 @@ async def _run(options: BatchOptions, job: FileJob) -> int:
         return _SIGNAL_EXIT + stopped[0]
     except JobStoppedError as error:
         _keep(options, job)
-        raise JobStoppedError(f"{error}; --resume goes on from here") from None
+        raise CommandError(f"{error}; --resume goes on from here") from None
     job.assemble(options.output)
     job.remove()
     job.summary.seconds = time.perf_counter() - started
@@ -104,7 +104,7 @@ async def _run(options: BatchOptions, job: FileJob) -> int:
 
 
 def _cancelled_by_signals() -> list[int]:
-    """Have SIGINT and SIGTERM cancel the running task. Returns a list that gets their numbers."""
+    """Have SIGINT and SIGTERM cancel this task. Returns a list that gets their numbers."""
     stopped: list[int] = []
     main = asyncio.current_task()
     assert main is not None, "a task runs the command"
@@ -119,23 +119,23 @@ def _cancelled_by_signals() -> list[int]:
 
 
 async def _answer(options: BatchOptions, job: FileJob) -> str:
-    """Answer the lines that are left and show the progress. Returns the end of the summary: which
-    part of the time the matrix products alone would take, where that is known."""
+    """Answer the lines that are left. Returns the end of the summary: which part of the time the
+    matrix products alone would take, where that is known."""
     summary, before = job.summary, msgspec.structs.replace(job.summary)
-    progress = Progress(
+    progress = progress_shown(
         options.source.name,
         "requests",
         summary.requests - summary.earlier,
         lambda: summary.done - summary.earlier,
-        lambda: f"{summary.saved_share:.1%} of prompt tokens saved" if summary.completed else "",
+        lambda: f"{summary.saved_share:.1%} of prompt tokens saved",
     )
-    if options.command is not None:
-        opened = own_engines(options.command)
+    if isinstance(options.answerer, str):
+        opened = daemon_backend(options.answerer, api_key_from())
     else:
-        opened = daemon_backend(str(options.url), api_key_from())
+        opened = own_engines(options.answerer)
     async with opened as backend:
         summary.sharing = backend.sharing
-        async with progress.shown():
+        async with progress:
             started = time.perf_counter()
             await job.run(backend)
             seconds = time.perf_counter() - started
@@ -162,8 +162,7 @@ def _keep(options: BatchOptions, job: FileJob) -> None:
 
 @asynccontextmanager
 async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
-    """Run an engine for each model of `command` within the block. Raises one of
-    `server.daemon.daemon.START_ERRORS`."""
+    """Run an engine for each model of `command` within the block. Raises one of START_ERRORS."""
     # All work is submitted at once, and expected to wait.
     settings = msgspec.structs.replace(command.settings, max_queue_seconds=0, log_level="warning")
     with private_folder() as (folder, announcement):
@@ -177,7 +176,7 @@ async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
 
 
 def result_options(command: ServeCommand) -> dict[str, str]:
-    """The models and their settings that change results. Models of the hub are downloaded. Raises
+    """Name the models, which are downloaded, and their settings that change results. Raises
     ModelSourceError."""
     options: dict[str, str] = {}
     for index, model in enumerate(command.settings.models):
@@ -201,26 +200,18 @@ def _contents(model: ModelSettings) -> str:
 
 
 def floor_seconds(models: Sequence[ServedModel], computed: int, sampled: int) -> float | None:
-    """The seconds that the matrix products of these tokens alone take on the engine's GPUs.
-
-    Known for a single generator in 16 bits on measured GPUs, otherwise None.
-    """
-    if len(models) != 1:
+    """The seconds that the matrix products of these tokens alone take on the engine's GPUs. None
+    but for a single generator in 16 bits on measured GPUs."""
+    execution, gpus = models[0].execution, gpu_names()
+    if len(models) > 1 or execution.task != "generate" or execution.dtype == "float32":
         return None
-    execution = models[0].execution
-    known = execution.task == "generate" and execution.device_type == "cuda"
-    if not known or execution.dtype == "float32":
+    if execution.device_type != "cuda" or not gpus or not all(_GPU in gpu for gpu in gpus):
         return None
-    gpus = gpu_names()
-    rates = [rate for name, rate in _FLOPS.items() if all(name in gpu for gpu in gpus)]
-    if not rates or not gpus:
-        return None
-    return 2 * products(execution.model, computed, sampled) / (rates[0] * execution.num_stages)
+    return 2 * products(execution.model, computed, sampled) / (_FLOPS * execution.num_stages)
 
 
 def products(model: ModelConfig, computed: int, sampled: int) -> float:
-    """Multiplications: those of the layers for each computed token, of the LM head for each sampled
-    one."""
+    """Multiplications in the layers, and in the LM head for each sampled token."""
     heads = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
     layers = model.num_layers * model.hidden_size * (heads + 3 * model.intermediate_size)
     return layers * computed + model.vocab_size * model.hidden_size * sampled

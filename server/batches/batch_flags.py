@@ -58,17 +58,7 @@ def _run(
 ) -> int:
     from server.batches.batch_command import BatchOptions, run_batch  # noqa: PLC0415
 
-    command = None
-    if options.url is None:
-        command = make_command(options)
-    elif options.models or options.config is not None:
+    if options.url is not None and (options.models or options.config is not None):
         parser.error("--url: a daemon has models of its own")
-    return run_batch(
-        BatchOptions(
-            source=options.input,
-            output=options.output,
-            resume=options.resume,
-            url=options.url,
-            command=command,
-        )
-    )
+    answerer = make_command(options) if options.url is None else str(options.url)
+    return run_batch(BatchOptions(options.input, options.output, options.resume, answerer))

@@ -7,10 +7,10 @@ import json
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, nullcontext
+from itertools import groupby, islice
 from operator import attrgetter
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 import msgspec
@@ -23,9 +23,10 @@ from engine_core.refusal import RefusalError
 from server.batches.answering import NOT_OURS, Answer, Backend, Line, error_of
 from server.batches.daemon_backend import daemon_backend
 from server.batches.engine_backend import engine_backend
-from server.batches.progress import Progress
+from server.batches.progress import progress_shown
 from server.batches.results import Generated, GenerateResult, JobStoppedError, RequestError, Summary
 from server.daemon.run import running_engine
+from server.errors import fault_of
 from server.http.body import Body
 from server.models.model_setup import EngineOptions
 from server.models.model_source import model_folder
@@ -82,7 +83,6 @@ class Job(ABC, Generic[ResultT]):
         """Put the result of a good answer. Raises JobStoppedError if no line can get one."""
 
     def refuse(self, line: Line, error: RequestError) -> None:
-        """Put the error of a line that was refused."""
         self.put(line.index, error)
 
     def take(self, line: Line, answer: Answer) -> None:
@@ -94,17 +94,16 @@ class Job(ABC, Generic[ResultT]):
             self.refuse(line, refusal(answer))
 
     def put(self, index: int, result: ResultT | RequestError) -> None:
-        """Put the result of request number `index`."""
         self.results[index] = result
         self.summary.count(failed=isinstance(result, RequestError))
 
     async def run(self, backend: Backend, *, shown: bool) -> list[ResultT | RequestError]:
-        """Get all results in order, with the progress on standard error if it is `shown`. Raises
-        JobStoppedError, with the results so far."""
+        """Get all results in order. Raises JobStoppedError, with the results so far."""
         summary, started = self.summary, time.perf_counter()
         summary.sharing = backend.sharing
-        progress = Progress(self._title, "requests", summary.requests, lambda: summary.done)
-        async with progress.shown() if shown else nullcontext():
+        total = summary.requests
+        progress = progress_shown(self._title, "requests", total, lambda: summary.done)
+        async with progress if shown else nullcontext():
             try:
                 for lines in self.rounds():
                     await backend.answer(lines, self.take)
@@ -126,10 +125,9 @@ class Completions(Job[Generated]):
         sampling: Options | Sequence[Options],
         common: Options,
     ) -> None:
-        """Make a line of each prompt, with the fields of `named`, `common` and `sampling`.
+        """Make a line of each prompt. `sampling` is one for all prompts, or one for each.
 
-        `sampling` is one for all prompts, or one for each. Raises ValueError for options that are
-        wrong for all.
+        Raises ValueError for options that are wrong for all.
         """
         super().__init__("generate", len(prompts))
         if isinstance(sampling, Mapping):
@@ -145,7 +143,7 @@ class Completions(Job[Generated]):
             options = {**of_all, **own}
             try:
                 if own:  # the common ones have been checked
-                    _check(_COMPLETIONS, options)
+                    check_options(_COMPLETIONS, options)
                 fields = {**named, "prompt": plain("prompt", prompt), **options}
                 fields["return_token_ids"] = True
                 self.lines.append(line_of(index, _COMPLETIONS, fields))
@@ -166,8 +164,8 @@ class Completions(Job[Generated]):
 
 
 class Embeddings(Job[FloatArray]):
-    """A vector for each text, float32[D]. Neighbouring texts share a line. If that is refused, each
-    of its texts is asked for alone."""
+    """A vector for each text, float32[D]. Texts of a shared line that is refused are asked for
+    alone."""
 
     def __init__(self, named: Options, texts: Sequence[Prompt], options: Options) -> None:
         """Raises ValueError."""
@@ -175,11 +173,10 @@ class Embeddings(Job[FloatArray]):
         self._texts = texts
         self._fields = {**named, **check_options(_EMBEDDINGS, options), "encoding_format": "base64"}
         self._numbers: list[list[int]] = []
-        self._alone: list[int] = []
 
     def rounds(self) -> Iterator[Iterable[Line]]:
-        yield self._lines(self._neighbours())
-        yield self._lines([number] for number in self._alone)
+        yield self._lines(_TEXTS_A_LINE)
+        yield self._lines(1)
 
     def read(self, line: Line, body: bytes) -> None:
         vectors = msgspec.json.decode(body, type=EmbeddingList).data
@@ -189,33 +186,24 @@ class Embeddings(Job[FloatArray]):
 
     def refuse(self, line: Line, error: RequestError) -> None:
         numbers = self._numbers[line.index]
-        if len(numbers) == 1:
+        if len(numbers) == 1:  # the others are left for the next round
             self.put(numbers[0], error)
-        else:
-            self._alone += numbers
 
-    def _lines(self, chunks: Iterable[list[int]]) -> Iterator[Line]:
-        for numbers in chunks:
-            self._numbers.append(numbers)
-            items = [plain("input", self._texts[number]) for number in numbers]
-            yield line_of(len(self._numbers) - 1, _EMBEDDINGS, {**self._fields, "input": items})
+    def _lines(self, most: int) -> Iterator[Line]:
+        """Make lines of up to `most` neighbours without a result, all texts or all token ids."""
+        for _, alike in groupby(self._left(), lambda left: isinstance(left[1], str)):
+            while chunk := list(islice(alike, most)):
+                self._numbers.append([number for number, _ in chunk])
+                fields = {**self._fields, "input": [item for _, item in chunk]}
+                yield line_of(len(self._numbers) - 1, _EMBEDDINGS, fields)
 
-    def _neighbours(self) -> Iterator[list[int]]:
-        """Yield the numbers of neighbours that are all texts, or all token ids."""
-        chunk: list[int] = []
+    def _left(self) -> Iterator[tuple[int, str | list[int]]]:
         for number, text in enumerate(self._texts):
-            try:
-                plain("input", text)
-            except RequestError as error:
-                self.put(number, error)
-                continue
-            alike = not chunk or isinstance(text, str) == isinstance(self._texts[chunk[0]], str)
-            if len(chunk) == _TEXTS_A_LINE or not alike:
-                yield chunk
-                chunk = []
-            chunk.append(number)
-        if chunk:
-            yield chunk
+            if self.results[number] is None:
+                try:
+                    yield number, plain("input", text)
+                except RequestError as error:
+                    self.put(number, error)
 
 
 class Rerankings(Job[list[RerankResult]]):
@@ -251,13 +239,15 @@ class BatchLLM:
             results = llm.generate(prompts, max_tokens=64)
             print(llm.summary)
 
-    Results are in the order of the requests. A refused request stops no other: `errors` has it by
-    its number. `errors` and `summary` are those of the last job that ran to its end. Use it from
-    one thread. Ctrl-C ends the job, leaving the block the engine.
+    Results are in the order of the requests. `errors`, by the number of a refused request, and
+    `summary` are those of the last job that ran to its end. Use it from one thread. Ctrl-C ends the
+    job, leaving the block the engine.
     """
 
     summary: Summary
     errors: Mapping[int, RequestError]
+    _backend: Backend
+    """Set by `__enter__`."""
 
     def __init__(
         self,
@@ -268,11 +258,8 @@ class BatchLLM:
         progress: bool = True,
         **settings: object,
     ) -> None:
-        """Open an own engine, or with `url` a client of that daemon. Raises ValueError.
-
-        `model` is a folder or a hub id, and `settings` are a model's in `penstock.yaml`. With `url`
-        it is the name of a model there. `progress` shows a job's on standard error.
-        """
+        """Take a folder or a hub id with `settings` as in `penstock.yaml`, or the `url` of a daemon
+        and perhaps the name of a model there. Raises ValueError."""
         if url is None and model is None:
             raise ValueError("model: name a folder or a hub id, or the url of a daemon")
         if url is not None and settings:
@@ -284,32 +271,25 @@ class BatchLLM:
         self._progress = progress
         self._stack = AsyncExitStack()
         self._loop: LoopThread | None = None
-        self._backend: Backend | None = None
 
     def __enter__(self) -> Self:
         """Wait until the engine is ready. Raises one of `server.daemon.daemon.START_ERRORS`, and
         ValueError for a bad `url`."""
-        loop = LoopThread()
+        self._loop = LoopThread()
         try:
-            self._backend = loop.run(self._stack.enter_async_context(self._opened()))
+            self._backend = self._loop.run(self._open())
         except BaseException:
-            loop.close()
+            self.__exit__()
             raise
-        self._loop = loop
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        loop, self._loop, self._backend = self._loop, None, None
-        if loop is not None:
-            try:
-                loop.run(self._stack.aclose())
-            finally:
-                loop.close()
+    def __exit__(self, *_: object) -> None:
+        loop, self._loop = self._loop, None
+        assert loop is not None, "entered before"
+        try:
+            loop.run(self._stack.aclose())
+        finally:
+            loop.close()
 
     def generate(
         self,
@@ -317,8 +297,7 @@ class BatchLLM:
         sampling: Options | Sequence[Options] = _NONE,
         **options: object,
     ) -> list[GenerateResult]:
-        """Continue each prompt, a text or its token ids. Results are in order; a refused prompt has
-        a RequestError.
+        """Continue each prompt, a text or its token ids. A refused one has a RequestError.
 
         `options` are fields of `/v1/completions`, `sampling` more of them, for all prompts or one
         for each. Raises ValueError for options that are wrong for all, or without prompts, and
@@ -350,28 +329,23 @@ class BatchLLM:
     def rerank_each(
         self, queries: Sequence[str], documents: Sequence[Sequence[str]], **options: object
     ) -> list[list[RerankResult] | RequestError]:
-        """Rerank each query's documents. A refused query has a RequestError. Raises like
-        `generate`."""
+        """Rerank each query's documents. A refused query has an error. Raises like `generate`."""
         _check_any("queries", queries)
         if len(queries) != len(documents):
             raise ValueError(f"documents: {len(documents)} lists for {len(queries)} queries")
         pairs = list(zip(queries, documents, strict=True))
         return self._run(Rerankings(self._named, pairs, options))
 
-    @asynccontextmanager
-    async def _opened(self) -> AsyncGenerator[Backend]:
+    async def _open(self) -> Backend:
+        enter = self._stack.enter_async_context
         if self._url is not None:
-            async with daemon_backend(self._url, self._api_key) as daemon:
-                yield daemon
-            return
+            return await enter(daemon_backend(self._url, self._api_key))
         folder = model_folder(str(self._model), self._options.load_format)
-        async with running_engine(folder, self._options) as engine:
-            config = ServerConfig(models=(engine.model,))
-            async with engine_backend(config) as own:
-                yield own
+        engine = await enter(running_engine(folder, self._options))
+        return await enter(engine_backend(ServerConfig(models=(engine.model,))))
 
     def _run(self, job: Job[ResultT]) -> list[ResultT | RequestError]:
-        if self._loop is None or self._backend is None:
+        if self._loop is None:
             raise RuntimeError("BatchLLM works inside its block: with BatchLLM(...) as llm")
         results = self._loop.run(job.run(self._backend, shown=self._progress))
         self.summary = job.summary
@@ -380,7 +354,7 @@ class BatchLLM:
 
 
 def _check_any(name: str, given: Sequence[object]) -> None:
-    """Raises ValueError for an empty job, and for a text in place of a list."""
+    """Raises ValueError for an empty list, and for a text in place of one."""
     if isinstance(given, str):
         raise ValueError(f"{name}: a list, not one text")
     if not len(given):
@@ -388,18 +362,8 @@ def _check_any(name: str, given: Sequence[object]) -> None:
 
 
 def check_options(url: str, options: Options) -> Options:
-    """Check the options of a job for `url`. Raises ValueError for one that is unknown, no JSON, or
-    wrong for completions."""
-    try:
-        _check(url, options)
-    except RequestError as error:
-        raise ValueError(error.message) from None
-    return options
-
-
-def _check(url: str, options: Options) -> None:
-    """Raises RequestError as `check_options` raises ValueError. The prompt is checked where the
-    line is answered."""
+    """Check the options of a job for `url`. Raises RequestError for one that is unknown, no JSON,
+    or wrong for completions, whose prompt is checked where the line is answered."""
     known = _OPTIONS[url]
     if unknown := sorted(options.keys() - known):
         names = ", ".join(sorted(known))
@@ -411,6 +375,7 @@ def _check(url: str, options: Options) -> None:
             _body.decode(line.body, strictly=True)
         except RefusalError as error:
             raise RequestError(error.code, error.message, error.param) from None
+    return options
 
 
 def line_of(index: int, url: str, fields: Options) -> Line:
@@ -457,13 +422,12 @@ def engine_options(settings: Mapping[str, object]) -> EngineOptions:
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"{_SIZE}: {error}") from None
     except msgspec.ValidationError as error:
-        reason, _, where = str(error).partition(" - at `$.")
-        raise ValueError(f"{where.rstrip('`')}: {reason}") from None
+        fault = fault_of(error)
+        raise ValueError(f"{fault.path}: {fault.reason}") from None
 
 
 class LoopThread:
-    """Runs coroutines for threads that wait for them. It lives until `close`: child processes end
-    with the thread that started them."""
+    """Runs coroutines for threads that wait. Child processes end with this thread."""
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
@@ -481,11 +445,9 @@ class LoopThread:
             tasks.append(task)
 
         def cancel() -> None:
-            if tasks:
-                tasks[0].cancel()
-            else:  # Ctrl-C came before it could begin
-                work.close()
-                ended.set()
+            if not tasks:  # Ctrl-C came before it could begin
+                begin()
+            tasks[0].cancel()
 
         try:
             self._loop.call_soon_threadsafe(begin)
@@ -497,7 +459,6 @@ class LoopThread:
         return tasks[0].result()
 
     def close(self) -> None:
-        """End the loop and the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

@@ -23,7 +23,7 @@ from engine_core.refusal import RefusalError
 from server.batches.answering import Backend
 from server.batches.engine_backend import engine_backend
 from server.batches.file_job import BESIDE_BODY, FileJob, LineError, LineRules
-from server.batches.result_log import JobFileError, NoRoomError
+from server.batches.result_log import InputError, JobFileError, NoRoomError
 from server.batches.results import JobStoppedError
 from server.batches.state.database import StateFolderError
 from server.batches.state.state_folder import StateFolder
@@ -41,33 +41,31 @@ _POLL_S = 0.2
 _EXPIRY_S = 60.0
 _EXPIRED = LineError("batch_expired", "the batch's time was over before this line was answered")
 _MOST_ROOM = 16 << 20
-"""Bytes that a batch waits for at most: what there is room for is done, and kept."""
+"""The most bytes that a batch waits for."""
 RETRY_S = 5.0
 
 STORAGE_FAULTS = (StateFolderError, sqlite3.OperationalError, NoRoomError, OSError)
-"""Faults that make batches wait: a full or failing disk, a database that is gone or replaced."""
+"""A full or failing disk, a database that is gone or replaced: batches wait."""
 _SHARE = 0.5
 """The part of an engine's room that batches may take, beside online requests."""
 
 
 class BatchHealth:
-    """Whether batches run or wait, at first the latter. The log has the reason for waiting."""
+    """Whether batches run or wait, at first the latter. The first reason for that is logged."""
 
-    def __init__(self, file: Path | None = None) -> None:
-        """`file` is `BatchState`'s. Raises OSError."""
-        self._state = None if file is None else BatchState(file)
+    def __init__(self, file: Path) -> None:
+        """Raises OSError."""
+        self._state = BatchState(file)
         self._reason = ""
         self.runs = False
 
     def wait(self, reason: object) -> None:
-        """Note that batches wait. The first reason is logged."""
         if not self._reason:
             self._reason = str(reason)
             _log.warning("files and batches wait (--state-dir): %s", reason)
         self._set(runs=False)
 
     def run(self) -> None:
-        """Note that batches run."""
         if self._reason:
             self._reason = ""
             _log.info("files and batches go on")
@@ -75,8 +73,7 @@ class BatchHealth:
 
     def _set(self, *, runs: bool) -> None:
         self.runs = runs
-        if self._state is not None:
-            self._state.set(runs=runs)
+        self._state.set(runs=runs)
 
 
 async def run_batches(config: ServerConfig) -> None:
@@ -85,8 +82,9 @@ async def run_batches(config: ServerConfig) -> None:
     assert running is not None, "a task runs this"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     assert config.state.folder is not None, "only then is there a batch process"
+    assert config.batch_file is not None, "the same"
     beating = lasting_task(keep_beating(), "heartbeat")
-    health = BatchHealth(Path(config.batch_file) if config.batch_file is not None else None)
+    health = BatchHealth(Path(config.batch_file))
     state = await _opened(Path(config.state.folder), config.state.token, health)
     # Uploads have been authorized. Lines need no key, and are in no metrics, logs or traces.
     try:
@@ -96,8 +94,8 @@ async def run_batches(config: ServerConfig) -> None:
                 state,
                 backend,
                 config.max_body_size,
-                on_owner=lambda owner: backend.act_for(keys.of_owner(owner)),
-                health=health,
+                health,
+                lambda owner: backend.act_for(keys.of_owner(owner)),
             ).run()
     except (RefusalError, JobStoppedError):
         await asyncio.get_running_loop().create_future()  # the supervisor says what is lost
@@ -116,23 +114,22 @@ async def _opened(folder: Path, token: int, health: BatchHealth) -> StateFolder:
 
 
 class BatchRunner:
-    """Runs stored batches, the oldest first. One that a killed process has begun goes on with the
-    results that are on the disk."""
+    """Runs stored batches, the oldest first, each from the results that are on the disk."""
 
     def __init__(
         self,
         state: StateFolder,
         backend: Backend,
         max_body_size: int,
-        on_owner: Callable[[str], None] = lambda _: None,
-        health: BatchHealth | None = None,
+        health: BatchHealth,
+        on_owner: Callable[[str], None],
     ) -> None:
         """`on_owner` is called with the owner of each batch before it runs."""
         self._state, self._on_owner = state, on_owner
         self._backend = backend
         self._max_line_bytes = max_body_size + BESIDE_BODY
         self._expiry_due = 0.0
-        self._health = health or BatchHealth()
+        self._health = health
         self._needed = 0
 
     async def run(self) -> None:
@@ -147,8 +144,8 @@ class BatchRunner:
                 await asyncio.sleep(RETRY_S)
 
     async def _turn(self) -> None:
-        """Run the next batch, if there is one and the disk can be written. A batch that is to end
-        runs all the same: its end may free room. Raises as `run`, and one of STORAGE_FAULTS."""
+        """Run the next batch, if there is one and the disk can be written, or if it is to end: that
+        may free room. Raises as `run`, and one of STORAGE_FAULTS."""
         await self._drop_expired()
         batch = await asyncio.to_thread(self._state.batches.next_open)
         if not self._health.runs and not (batch is not None and is_to_end(batch)):
@@ -162,7 +159,7 @@ class BatchRunner:
             await _BatchRun(self._state, batch, rules, self._drop_expired).run(self._backend)
 
     async def _drop_expired(self) -> None:
-        """Delete files that have expired, once a minute. Raises one of STORAGE_FAULTS."""
+        """Delete expired files, once a minute. Raises one of STORAGE_FAULTS."""
         if time.monotonic() >= self._expiry_due:
             self._expiry_due = time.monotonic() + _EXPIRY_S
             await asyncio.to_thread(self._state.files.drop_expired)
@@ -185,18 +182,12 @@ class _BatchRun:
         self._job = FileJob(source, self._log, rules=rules, options={})
 
     async def run(self, backend: Backend) -> None:
-        """Run the batch to its end. Raises as `BatchRunner.run`, one of STORAGE_FAULTS if it is to
-        wait, and CancelledError: it goes on at the next start."""
+        """Run the batch to its end. Raises as `BatchRunner.run`, or one of STORAGE_FAULTS."""
         try:
             await self._job.open(resume=True)
-        except NoRoomError as error:
-            await self._wait_for_room(error)
-            return
-        except JobFileError as error:
-            await self._fail("input_unreadable", "the input file is gone, or cannot be read", error)
-            return
-        try:
             await self._answer(backend)
+        except InputError as error:
+            await self._fail("input_unreadable", "the input file is gone, or cannot be read", error)
         except (NoRoomError, sqlite3.OperationalError) as error:
             await self._wait_for_room(error)
         except JobFileError as error:
@@ -231,10 +222,12 @@ class _BatchRun:
 
     async def _watch(self, work: asyncio.Task[None]) -> Status:
         """Store the progress until the batch is done, cancelled or late: its next status."""
-        batches, batch = self._state.batches, self._batch
+        batches, batch, done = self._state.batches, self._batch, self._job.summary
         while True:
             await asyncio.wait([work], timeout=_POLL_S)
-            await asyncio.to_thread(self._count)
+            await asyncio.to_thread(
+                batches.count, batch.id, done.requests, done.completed, done.failed
+            )
             await self._often()
             if work.done():
                 work.result()
@@ -243,15 +236,6 @@ class _BatchRun:
                 return "cancelled"
             if time.time() >= batch.expires_at:
                 return "expired"
-
-    def _count(self) -> None:
-        done = self._job.summary
-        self._state.batches.count(
-            self._batch.id,
-            total=done.requests,
-            completed=done.completed,
-            failed=done.failed,
-        )
 
     def _finish(self, status: Status) -> None:
         """Give the client the results. Raises JobFileError."""
@@ -277,7 +261,7 @@ class _BatchRun:
         self._job.remove()
 
     def _made(self, file_id: str, what: str) -> StoredFile | None:
-        """Make a file of the client's from results. An empty one is removed."""
+        """Make a stored file of results. An empty one is removed."""
         batch, path = self._batch, self._state.files.path(file_id)
         size = path.stat().st_size
         if not size:

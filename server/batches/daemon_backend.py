@@ -1,13 +1,13 @@
 """Lines answered by a running daemon, over HTTP."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 
 import msgspec
 
-from server.batches.answering import MAX_ANSWER_BYTES, Answer, Backend, error_of, too_long
-from server.batches.http_client import Address, AnswerTooLongError, HTTPClient
+from server.batches.answering import Answer, Backend, error_of
+from server.batches.http_client import Address, HTTPClient
 from server.batches.results import JobStoppedError
 from server.errors import ErrorBody
 
@@ -19,14 +19,8 @@ _NO_ANSWER = 500
 async def daemon_backend(url: str, api_key: str | None) -> AsyncGenerator[Backend]:
     """Answer lines by the daemon at `url`, to which they are online requests: its prefix cache
     shares whole blocks. Raises ValueError for a wrong address."""
-    try:
-        client = HTTPClient(Address.of(url, api_key), MAX_ANSWER_BYTES)
-    except ValueError as error:
-        raise ValueError(f"url: {error}") from None
-    try:
+    with closing(HTTPClient(Address.of(url, api_key))) as client:
         yield Backend(partial(_exchange, client), at_once=_AT_ONCE, sharing="by whole blocks")
-    finally:
-        client.close()
 
 
 async def _exchange(client: HTTPClient, path: str, data: bytes) -> Answer:
@@ -34,8 +28,6 @@ async def _exchange(client: HTTPClient, path: str, data: bytes) -> Answer:
     address = client.address
     try:
         given = await client.exchange(address.request("POST", path, msgspec.Raw(data)))
-    except AnswerTooLongError as error:
-        return too_long(error.size, error.request_id)
     except OSError as error:
         where = f"http://{address.host}:{address.port}"
         raise JobStoppedError(f"{where} does not answer: {error!r}") from None

@@ -15,7 +15,7 @@ from engine_core.client.pending_jobs import EncodeCall, GenerateStream
 from engine_core.config import EngineConfig
 from engine_core.loop.admission import job_size
 from engine_core.messages import EncodeJob, GenerateJob
-from server.batches.answering import MAX_ANSWER_BYTES, Answer, Backend, Room, too_long
+from server.batches.answering import Answer, Backend, Room
 from server.daemon.application import all_endpoints, create_app
 from server.service.service import Registry, Service
 from server.settings.api_keys import ClientKey
@@ -36,40 +36,30 @@ async def exchange(app: ASGIApp, path: str, data: bytes) -> Answer:
     async def send(message: Message) -> None:
         answer.append(message)
 
-    await app(_scope(path, len(data)), receive, send)
+    size = str(len(data)).encode()
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json"), (b"content-length", size)],
+    }
+    await app(scope, receive, send)
     start, *parts = answer
     headers = dict(start["headers"])
     request_id = headers[b"x-request-id"].decode()
     wait = headers.get(b"retry-after")
     body = b"".join(part.get("body", b"") for part in parts)
-    if len(body) > MAX_ANSWER_BYTES:
-        return too_long(len(body), request_id)
     return Answer(start["status"], request_id, body, None if wait is None else float(wait))
-
-
-def _scope(path: str, size: int) -> dict[str, object]:
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(size).encode())]
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": b"",
-        "headers": headers,
-        "client": None,
-        "server": None,
-    }
 
 
 class BatchClient(EngineClient):
     """Sends a line's first job once there is room. The line holds that room until its end."""
 
     def __init__(self, engine: EngineConfig, share: float) -> None:
-        """Takes at most `share` of the engine's room, a fraction."""
         super().__init__(engine.client_endpoint)
         self.batch = True
         self._room = Room(
@@ -115,10 +105,9 @@ class EngineBackend(Backend):
 
 @asynccontextmanager
 async def engine_backend(config: ServerConfig, share: float = 1.0) -> AsyncGenerator[EngineBackend]:
-    """Answer lines with the engines of `config`, which run or start, until the block ends.
+    """Answer lines with the engines of `config`, which run or start, in `share` of their room.
 
-    Lines take at most `share` of an engine's room. Raises RefusalError if an engine dies before it
-    is ready.
+    Raises RefusalError if an engine dies before it is ready.
     """
     registry = Registry.load(
         config.models, all_endpoints(), lambda engine: BatchClient(engine, share)

@@ -7,7 +7,8 @@ import zlib
 from array import array
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Literal
 
@@ -17,23 +18,21 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from server.batches.answering import Answer, Backend, Line
-from server.batches.result_log import JobFileError, JobIdentity, ResultLog, explained
+from server.batches.result_log import InputError, JobIdentity, ResultLog, explained
 from server.batches.results import Summary
 from server.batches.state.disk import draft_of, sync_folder
 from server.errors import fault_of, quoted
+from server.event_loop import first_error
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank")
-"""The endpoints of lines."""
-
 BESIDE_BODY = 1 << 16
-"""Bytes of a line around its body, at most."""
+"""The most bytes of a line around its body."""
 
 _ONLINE_FIELDS = ("stream", "timeout", "priority")
 
 _FIRST_DEPTH, _DEPTHS, _GROWTH = 64, 40, 1.2
 DEPTHS = tuple(round(_FIRST_DEPTH * _GROWTH**i) for i in range(_DEPTHS))
-"""Lengths of the hashed prefixes of a prompt, in bytes of its JSON. Each is a fifth longer than the
-one before; the last is 78,000."""
+"""Lengths of the hashed prefixes of a prompt, in bytes of its JSON, up to 78,000."""
 
 _SKIPPED_AT_ONCE = 1 << 20
 SYNC_SECONDS = 1.0
@@ -42,8 +41,7 @@ _LINES, _BYTES = 1024, 32 << 20
 _BUFFER = 1 << 20
 
 _RawLine = tuple[int, int, int, bytes]
-"""A line of the file: number from 1, offset and size in bytes, text. The text of
-a line that is too long is only its beginning."""
+"""A line's number from 1, offset and size in bytes, and its text, cut if it is too long."""
 
 
 class LineError(msgspec.Struct, frozen=True):
@@ -98,34 +96,25 @@ class _Output(msgspec.Struct, frozen=True):
     error: LineError | None = None
 
 
-_given = msgspec.json.Decoder(_Given)
-_body = msgspec.json.Decoder(_Body)
-_named = msgspec.json.Decoder(_Named)
-_prompts = msgspec.json.Decoder(_Prompts)
-_output = msgspec.json.Decoder(_Output)
-_encode = msgspec.json.Encoder().encode
-
-
 class FileJob:
     """One job. Lines are read twice: once to find those that begin alike, then in that order.
 
-    `open` and `run` it, then `assemble` the output and `remove` the log; or `close` it, to go on
-    later. `summary` is kept up to date; `model` is the first request's.
+    `open` and `run` it, `assemble` the output, then `remove` the log, or `close` it to go on later.
     """
 
     def __init__(
         self, source: Path, log: Path, *, rules: LineRules, options: Mapping[str, str]
     ) -> None:
-        """`log` takes the results as they come. `options` name what results depend on besides the
-        requests in `source`, such as the model: a job goes on only with equal ones."""
+        """`log` takes the results as they come. `options` name what results depend on besides
+        `source`, such as the model: a job goes on only with equal ones."""
         self._source, self._log_path = source, log
         self._rules, self._options = rules, dict(options)
+        self._opened = ExitStack()
         self.summary = Summary()
         self.model: str | None = None
 
     async def open(self, *, resume: bool) -> None:
-        """Read the source and begin the log, or with `resume` go on with an old one. Raises
-        JobFileError."""
+        """Read the source, and begin or `resume` the log. Raises JobFileError."""
         await asyncio.to_thread(self._open, resume)
 
     def _open(self, resume: bool) -> None:
@@ -134,7 +123,7 @@ class FileJob:
                 self._file = opened.enter_context(self._source.open("rb"))
                 self._index = index = LineIndex(self._file, self._rules)
             except OSError as error:
-                raise JobFileError(f"{self._source} cannot be read: {error.strerror}") from None
+                raise InputError(f"{self._source} cannot be read: {error.strerror}") from None
             self._order, self.model = index.order(), index.model
             self.summary.requests = len(index)
             identity = JobIdentity(
@@ -143,32 +132,34 @@ class FileJob:
                 lines=len(index),
                 options=self._options,
             )
-            resumed = self._recount if resume else None
-            self._log = ResultLog(self._log_path, identity, resumed)
+            log = ResultLog(self._log_path, identity, resume=resume)
+            self._log = opened.enter_context(closing(log))
+            for _, output in log.results():
+                if output is not None:
+                    self._count(read_output(output))
             self.summary.earlier = self.summary.done
-            opened.pop_all()
+            self._opened = opened.pop_all()
 
     async def run(self, backend: Backend) -> None:
-        """Answer every line without a result. Results are on the disk at the end, also if it is
-        cancelled.
+        """Answer every line without a result. At the end, results are on the disk in any case.
 
         Raises JobStoppedError if `backend` is lost, JobFileError if the log cannot be written.
         """
-        syncing = asyncio.create_task(self._keep_synced())
-        answering = asyncio.create_task(backend.answer(self._lines(), self._put))
         try:
-            await asyncio.wait((syncing, answering), return_when=asyncio.FIRST_COMPLETED)
-            (syncing if syncing.done() else answering).result()
+            with first_error(Exception):
+                async with asyncio.TaskGroup() as group:
+                    syncing = group.create_task(self._keep_synced())
+                    await backend.answer(
+                        self._lines(), lambda line, got: self._add(line.index, line.custom_id, got)
+                    )
+                    syncing.cancel()
         finally:
-            for task in (syncing, answering):
-                task.cancel()
-            await asyncio.wait((syncing, answering))
             self._log.sync()
 
     def assemble(
         self, output: Path, errors: Path | None = None, unfinished: LineError | None = None
     ) -> None:
-        """Write the results in the order of the lines. With `errors`, failures go to that file.
+        """Write the results in the order of the lines, failures to `errors`, if that is given.
 
         Lines without a result get `unfinished`, or are left out. Each file is written as a whole or
         not at all. Raises JobFileError.
@@ -181,7 +172,7 @@ class FileJob:
                 for index, logged in self._log.results():
                     result = logged
                     if result is None and unfinished is not None:
-                        result = self._output(index, self._custom_id(index), unfinished)
+                        result = self._output(index, custom_id_of(self._text(index)), unfinished)
                     if result is not None:
                         is_output = errors is None or read_output(result).is_good
                         files[0 if is_output else 1].write(result + b"\n")
@@ -197,13 +188,12 @@ class FileJob:
 
     def remove(self) -> None:
         """Close the job and delete the log."""
-        self._file.close()
-        self._log.remove()
+        self.close()
+        self._log_path.unlink()
 
     def close(self) -> None:
-        """Close the job and keep the log."""
-        self._file.close()
-        self._log.close()
+        """Close the job, if it is open, and keep the log."""
+        self._opened.close()
 
     async def _keep_synced(self) -> None:
         while True:
@@ -215,8 +205,7 @@ class FileJob:
             yield from sorted(window, key=prompt_of)
 
     def _unanswered(self) -> Iterator[Line]:
-        """Yield the requests without a result, those that begin alike near each other. Lines that
-        are no request get an error."""
+        """Yield the requests without a result, in order. Other lines get an error."""
         for index in self._order.tolist():
             if self._log.has(index):
                 continue
@@ -224,7 +213,7 @@ class FileJob:
             if isinstance(line, Line):
                 yield line
             else:
-                self._add(index, self._custom_id(index), line)
+                self._add(index, custom_id_of(self._text(index)), line)
 
     def _read(self, index: int) -> Line | LineError:
         number, size = int(self._index.numbers[index]), int(self._index.sizes[index])
@@ -240,15 +229,8 @@ class FileJob:
         return read_line(index, number, text, self._rules)
 
     def _text(self, index: int) -> bytes:
-        """The line, or the beginning of one that is too long."""
         size = min(int(self._index.sizes[index]), self._rules.max_line_bytes)
         return os.pread(self._file.fileno(), size, int(self._index.offsets[index]))
-
-    def _custom_id(self, index: int) -> str | None:
-        return custom_id_of(self._text(index))
-
-    def _put(self, line: Line, answer: Answer) -> None:
-        self._add(line.index, line.custom_id, answer)
 
     def _add(self, index: int, custom_id: str | None, outcome: Answer | LineError) -> None:
         self._log.add(index, self._output(index, custom_id, outcome))
@@ -256,9 +238,6 @@ class FileJob:
 
     def _output(self, index: int, custom_id: str | None, outcome: Answer | LineError) -> bytes:
         return output_line(f"batch_req_{self._index.digest[:16]}{index:08x}", custom_id, outcome)
-
-    def _recount(self, _: int, output: bytes) -> None:
-        self._count(read_output(output))
 
     def _count(self, outcome: Answer | LineError) -> None:
         self.summary.count(failed=not outcome.is_good)
@@ -282,13 +261,11 @@ class LineIndex:
     """All lines of a file but the blank ones, at 188 bytes each.
 
     `numbers` (from 1), `offsets` and `sizes` (in bytes) are int64[L]. `repeated`, bool[L], marks a
-    `custom_id` that an earlier request has. `model` is that of the first request that names one;
-    `digest` and `num_bytes` are of the whole file.
+    `custom_id` that an earlier request has. `model` is the first that a request names.
     """
 
     def __init__(self, file: BinaryIO, rules: LineRules) -> None:
-        """Reads `file` line by line. The `custom_id` of a line that is no request does not count.
-        Raises OSError."""
+        """Read `file`. Only requests count for `repeated`. Raises OSError."""
         hashed = hashlib.blake2b(digest_size=16)
         self.numbers, self.offsets, self.sizes = array("q"), array("q"), array("q")
         self.model: str | None = None
@@ -298,11 +275,11 @@ class LineIndex:
             self.offsets.append(offset)
             self.sizes.append(size)
             request = read_line(0, number, text, rules)
-            hashes: list[int] = []
+            id_hash, hashes = 0, list[int]()
             if isinstance(request, Line):
                 self.model = self.model or request.model
-                hashes = _hashes(request)
-            ids.append(_hash_of(request.custom_id) if isinstance(request, Line) else 0)
+                id_hash, hashes = _hash_of(request.custom_id), _hashes(request)
+            ids.append(id_hash)
             self._hashes.extend(hashes + [0] * (_DEPTHS - len(hashes)))
         self.digest = hashed.hexdigest()
         self.num_bytes = file.tell()
@@ -312,23 +289,21 @@ class LineIndex:
         return len(self.offsets)
 
     def order(self) -> npt.NDArray[np.int64]:
-        """The indices of all lines, int64[L], grouped by how they begin. Call it once: it drops the
-        hashes."""
+        """Take the indices of all lines, int64[L], grouped by how they begin. Call it once."""
         hashes = np.frombuffer(self._hashes, np.uint32).reshape(-1, _DEPTHS)
         self._hashes = array("I")
-        used = hashes[:, hashes.any(axis=0)]
-        return np.lexsort(used.T[::-1]) if used.size else np.arange(len(hashes))
+        return np.lexsort(hashes.T[::-1])
 
 
 def _hash_of(custom_id: str) -> int:
-    """A hash other than 0, which stands for no id."""
+    """A hash, never 0: that stands for no id."""
     digest = hashlib.blake2b(custom_id.encode(), digest_size=8).digest()
     return int.from_bytes(digest) or 1
 
 
 def prompt_of(request: Line) -> bytes:
-    """The text of a line's prompt, in JSON: the key by which lines are sorted."""
-    given = _prompts.decode(request.body)
+    """The JSON of a line's prompt, by which lines are sorted."""
+    given = msgspec.json.decode(request.body, type=_Prompts)
     return bytes(given.messages or given.prompt or given.query)
 
 
@@ -337,13 +312,11 @@ def _hashes(request: Line) -> list[int]:
     prompt = memoryview(prompt_of(request))
     hashed = zlib.crc32(request.url.encode())
     hashes: list[int] = []
-    start = 0
-    for end in DEPTHS:
+    for start, end in pairwise((0, *DEPTHS)):
         if end > len(prompt):
             break
         hashed = zlib.crc32(prompt[start:end], hashed)
         hashes.append(hashed)
-        start = end
     return hashes
 
 
@@ -377,8 +350,8 @@ def read_line(index: int, number: int, text: bytes, rules: LineRules) -> Line | 
     """The request in line `number` of a file, or why there is none."""
     try:
         # msgspec checks the strings that it keeps; a line is UTF-8 as a whole or not at all.
-        given = _given.decode(text.decode())
-        body = _body.decode(given.body)
+        given = msgspec.json.decode(text.decode(), type=_Given)
+        body = msgspec.json.decode(given.body, type=_Body)
     except msgspec.ValidationError as error:
         fault = fault_of(error)
         subject = f"{fault.path}: " if fault.path else "a line and its body are objects: "
@@ -401,7 +374,7 @@ def read_line(index: int, number: int, text: bytes, rules: LineRules) -> Line | 
 def custom_id_of(text: bytes) -> str | None:
     """The `custom_id` of a line, None if it cannot be read."""
     try:
-        return _named.decode(text).custom_id
+        return msgspec.json.decode(text, type=_Named).custom_id
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
@@ -409,14 +382,14 @@ def custom_id_of(text: bytes) -> str | None:
 def output_line(batch_id: str, custom_id: str | None, outcome: Answer | LineError) -> bytes:
     """A line of the output, without its end."""
     if isinstance(outcome, LineError):
-        return _encode(_Output(batch_id, custom_id, None, outcome))
+        return msgspec.json.encode(_Output(batch_id, custom_id, None, outcome))
     response = _Response(outcome.status, outcome.request_id, Raw(outcome.body))
-    return _encode(_Output(batch_id, custom_id, response))
+    return msgspec.json.encode(_Output(batch_id, custom_id, response))
 
 
 def read_output(line: bytes) -> Answer | LineError:
     """The outcome in a line that `output_line` has made."""
-    output = _output.decode(line)
+    output = msgspec.json.decode(line, type=_Output)
     if output.error is not None:
         return output.error
     assert output.response is not None, "an output line has a response or an error"

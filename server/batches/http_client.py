@@ -1,10 +1,6 @@
-"""A lean HTTP/1.1 client: the load generator must cost less than the server that it measures.
-
-httptools (llhttp) parses; an answer's pieces are kept with their times and looked at afterwards.
-"""
+"""A lean HTTP/1.1 client: the load generator must cost less than the server that it measures."""
 
 import asyncio
-import math
 import time
 from collections import deque
 from typing import cast
@@ -13,16 +9,13 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from server.event_loop import first_error
-
 _IDLE_SECONDS = 2.0
 """Connections idle for longer are not used again: servers close them (uvicorn: after 5 s)."""
 _MAX_WAIT_SECONDS = 600.0
 
 
 class Answer(msgspec.Struct):
-    """A complete answer. `pieces` are the parts of its body with their times of arrival; times and
-    `retry_after` are in seconds."""
+    """A complete answer. `pieces` of its body have their times of arrival, in seconds."""
 
     sent: float
     status: int = 0
@@ -33,16 +26,7 @@ class Answer(msgspec.Struct):
 
     @property
     def body(self) -> bytes:
-        """The whole body."""
         return b"".join([data for _, data in self.pieces])
-
-
-class AnswerTooLongError(Exception):
-    """The answer has more bytes than the client takes. The connection has been closed."""
-
-    def __init__(self, size: int, request_id: str) -> None:
-        super().__init__(f"an answer of {size} bytes")
-        self.size, self.request_id = size, request_id
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -81,19 +65,18 @@ class _Connection(asyncio.Protocol):
     _transport: asyncio.Transport
     """Set by `connection_made`, before anything else is called."""
 
-    def __init__(self, max_answer_bytes: float) -> None:
+    def __init__(self) -> None:
         self.idle_since = time.perf_counter()
         self.reusable = True
         self._answer = Answer(0.0)
         self._complete: asyncio.Future[Answer] | None = None
-        self._max_answer_bytes, self._length = max_answer_bytes, 0
         self._parser = httptools.HttpResponseParser(self)
         self._now = 0.0
 
     async def exchange(self, request: bytes) -> Answer:
-        """Raises AnswerTooLongError, and OSError if the connection is lost before the end."""
+        """Raises OSError if the connection is lost before the end."""
         self._complete = asyncio.get_running_loop().create_future()
-        self._answer, self._length = Answer(time.perf_counter()), 0
+        self._answer = Answer(time.perf_counter())
         self._transport.write(request)
         try:
             async with asyncio.timeout(_MAX_WAIT_SECONDS):
@@ -103,7 +86,6 @@ class _Connection(asyncio.Protocol):
             self.idle_since = time.perf_counter()
 
     def close(self) -> None:
-        """For good."""
         self.reusable = False
         self._transport.close()
 
@@ -119,7 +101,10 @@ class _Connection(asyncio.Protocol):
             self.connection_lost(ConnectionError(f"not HTTP: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(exc if isinstance(exc, OSError) else ConnectionError("the server hung up"))
+        self.close()
+        if self._complete is not None and not self._complete.done():
+            hung_up = ConnectionError("the server hung up")
+            self._complete.set_exception(exc if isinstance(exc, OSError) else hung_up)
 
     # httptools calls these while it parses.
 
@@ -128,13 +113,9 @@ class _Connection(asyncio.Protocol):
             self._answer.retry_after = float(value)
         elif name.lower() == b"x-request-id":
             self._answer.request_id = value.decode("latin-1")
-        elif name.lower() == b"content-length":
-            self._length = int(value)
 
     def on_headers_complete(self) -> None:
         self._answer.status = self._parser.get_status_code()
-        if self._length > self._max_answer_bytes:
-            self._fail(AnswerTooLongError(self._length, self._answer.request_id))
 
     def on_body(self, body: bytes) -> None:
         self._answer.pieces.append((self._now, body))
@@ -145,34 +126,22 @@ class _Connection(asyncio.Protocol):
             self._answer.ended = self._now
             self._complete.set_result(self._answer)
 
-    def _fail(self, error: Exception) -> None:
-        self.close()
-        if self._complete is not None and not self._complete.done():
-            self._complete.set_exception(error)
-
 
 class HTTPClient:
     """Connections to one server, kept and used again."""
 
-    def __init__(self, address: Address, max_answer_bytes: float = math.inf) -> None:
-        """Longer answers are not taken."""
+    def __init__(self, address: Address) -> None:
         self.address = address
-        self._max_answer_bytes = max_answer_bytes
         self._idle: deque[_Connection] = deque()
 
     async def open(self, count: int) -> None:
-        """Connect `count` times, ahead of need. Raises OSError."""
-        with first_error(OSError):
-            async with asyncio.TaskGroup() as group:
-                for _ in range(count):
-                    group.create_task(self._open_one())
-
-    async def _open_one(self) -> None:
-        self._idle.append(await self._connect())
+        """Connect `count` times, ahead of need. What fails here fails again at a request."""
+        attempts = [self._connect() for _ in range(count)]
+        opened = await asyncio.gather(*attempts, return_exceptions=True)
+        self._idle.extend(each for each in opened if isinstance(each, _Connection))
 
     async def exchange(self, request: bytes) -> Answer:
-        """Send a request and wait for the complete answer. Raises OSError, also as TimeoutError,
-        and AnswerTooLongError."""
+        """Send a request and wait for the complete answer. Raises OSError, also as TimeoutError."""
         connection = await self._take()
         try:
             answer = await connection.exchange(request)
@@ -184,7 +153,6 @@ class HTTPClient:
         return answer
 
     def close(self) -> None:
-        """Close the open connections."""
         while self._idle:
             self._idle.pop().close()
 
@@ -199,9 +167,6 @@ class HTTPClient:
         return await self._connect()
 
     async def _connect(self) -> _Connection:
-        loop = asyncio.get_running_loop()
-        address = self.address
-        _, connection = await loop.create_connection(
-            lambda: _Connection(self._max_answer_bytes), address.host, address.port
-        )
+        loop, address = asyncio.get_running_loop(), self.address
+        _, connection = await loop.create_connection(_Connection, address.host, address.port)
         return connection

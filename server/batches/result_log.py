@@ -3,7 +3,7 @@
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -13,16 +13,21 @@ import numpy as np
 from msgspec import Raw
 
 from server.batches.state.disk import NO_ROOM, sync_folder
+from server.errors import CommandError
 
 _NONE = -1
 
 
-class JobFileError(Exception):
+class JobFileError(CommandError):
     """A file of the job cannot be used. The message is one line with the reason."""
 
 
+class InputError(JobFileError):
+    """The file of requests cannot be read."""
+
+
 class NoRoomError(JobFileError):
-    """There is no room for the `num_bytes`, about, that a file of the job still needs."""
+    """There is no room for about `num_bytes` that a file of the job still needs."""
 
     def __init__(self, message: str, num_bytes: int) -> None:
         super().__init__(message)
@@ -40,10 +45,7 @@ class JobIdentity(msgspec.Struct, frozen=True, kw_only=True):
     def difference(self, other: "JobIdentity") -> str | None:
         """How the earlier job `other` differs from this one, None if it does not."""
         if self.input_digest != other.input_digest:
-            return (
-                f"the input has changed: it has {self.lines:,} lines ({self.input_bytes:,} bytes), "
-                f"and had {other.lines:,} ({other.input_bytes:,} bytes)"
-            )
+            return "the input has changed"
         for name in sorted(self.options.keys() | other.options.keys()):
             own, theirs = self.options.get(name, "not given"), other.options.get(name, "not given")
             if own != theirs:
@@ -57,36 +59,25 @@ class _Record(msgspec.Struct, frozen=True):
     result: Raw
 
 
-_encode = msgspec.json.Encoder().encode
-_identity = msgspec.json.Decoder(JobIdentity)
-_record = msgspec.json.Decoder(_Record)
-
-
 class ResultLog:
-    """A line with the job's identity, then a record for each result: its index and a digest.
+    """A line with the job's identity, then a record for each result, with its index and a digest.
 
-    The digest covers the identity, too. Records stay in memory until `sync`: a killed job loses
-    those since the last one. Reading back ends at a torn record.
+    The digest covers the identity, too. A killed job loses what came since the last `sync`. Reading
+    back ends at a torn record.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        identity: JobIdentity,
-        resumed: Callable[[int, bytes], None] | None = None,
-    ) -> None:
-        """Begin a file. With `resumed`, go on with one that exists: it gets the index and the
-        result of every record.
+    def __init__(self, path: Path, identity: JobIdentity, *, resume: bool) -> None:
+        """Begin a file, or with `resume` go on with one that exists.
 
         Raises JobFileError if the file cannot be written, is another job's, or exists without
-        `resumed`. Without room, this and all other writes raise NoRoomError.
+        `resume`. Without room, this and all other writes raise NoRoomError.
         """
-        if resumed is None and path.exists():
+        if path.exists() and not resume:
             raise JobFileError(
                 f"{path} has results of an earlier run: --resume goes on from there, or delete it"
             )
         self.path, self.identity = path, identity
-        self._seed = hashlib.blake2b(_encode(identity), digest_size=8)
+        self._seed = hashlib.blake2b(msgspec.json.encode(identity), digest_size=8)
         self._offsets = np.full(identity.lines, _NONE, np.int64)  # of each result, in the file
         self._sizes = np.zeros(identity.lines, np.int64)
         self._unsynced: list[bytes] = []
@@ -95,7 +86,7 @@ class ResultLog:
         with explained(path, identity.input_bytes):
             self._file = FileIO(path, "r+" if path.exists() else "x+")
         try:
-            self._read_back(resumed)
+            self._read_back()
         except BaseException:
             self._file.close()
             raise
@@ -109,7 +100,6 @@ class ResultLog:
         self._end += len(record)
 
     def has(self, index: int) -> bool:
-        """True if the request has a result."""
         return bool(self._offsets[index] != _NONE)
 
     def sync(self) -> None:
@@ -117,7 +107,9 @@ class ResultLog:
         with self._syncing:
             count = len(self._unsynced)
             data = b"".join(self._unsynced[:count])
-            with explained(self.path, len(data) + self._expected_bytes()):
+            done = max(1, int(np.count_nonzero(self._sizes)))
+            missing = self.num_bytes // done * (len(self._sizes) - done)
+            with explained(self.path, len(data) + missing):
                 try:
                     _write(self._file, data)
                     os.fsync(self._file.fileno())
@@ -137,28 +129,14 @@ class ResultLog:
             else:
                 yield index, os.pread(descriptor, int(size), int(offset))
 
-    def remove(self) -> None:
-        """Close and delete the file."""
-        self.close()
-        self.path.unlink()
-
     def close(self) -> None:
-        """Close the file and keep it."""
         self._file.close()
 
     @property
     def num_bytes(self) -> int:
-        """The size of the results so far."""
         return int(self._sizes.sum())
 
-    def _expected_bytes(self) -> int:
-        """The expected size of the missing results: the mean size of the others, each."""
-        done = int(np.count_nonzero(self._sizes))
-        left = len(self._sizes) - done
-        return self.num_bytes // done * left if done else 0
-
     def _note(self, index: int, prefix: int, result: bytes | Raw) -> None:
-        """Note where the result will be: `prefix` bytes behind the present end."""
         self._offsets[index], self._sizes[index] = self._end + prefix, len(memoryview(result))
 
     def _digest(self, index: int, result: bytes | Raw) -> bytes:
@@ -167,37 +145,35 @@ class ResultLog:
         digest.update(result)
         return digest.hexdigest().encode()
 
-    def _read_back(self, resumed: Callable[[int, bytes], None] | None) -> None:
+    def _read_back(self) -> None:
         with self.path.open("rb") as reading:
             head = reading.readline()
             if head.endswith(b"\n"):
                 self._check(head)
                 self._end = len(head)
-                for record in self._records(reading):
-                    if resumed is not None:
-                        resumed(record.index, bytes(record.result))
+                self._read_records(reading)
         self._synced = self._end
         self._file.truncate(self._end)
         self._file.seek(self._end)
         if not self._end:  # new, or killed before its first sync
-            self._unsynced.append(_encode(self.identity) + b"\n")
+            self._unsynced.append(msgspec.json.encode(self.identity) + b"\n")
             self._end = len(self._unsynced[0])
             self.sync()
             sync_folder(self.path.parent)
 
     def _check(self, head: bytes) -> None:
         try:
-            difference = self.identity.difference(_identity.decode(head))
+            difference = self.identity.difference(msgspec.json.decode(head, type=JobIdentity))
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise JobFileError(f"{self.path} is no file of results of a batch") from None
         if difference is not None:
             raise JobFileError(f"{self.path} is of another job: {difference}")
 
-    def _records(self, reading: Iterable[bytes]) -> Iterator[_Record]:
-        """Yield the first record of each request, up to one that is torn."""
+    def _read_records(self, reading: Iterable[bytes]) -> None:
+        """Note the first record of each request, up to one that is torn."""
         for text in reading:
             try:
-                record = _record.decode(text)
+                record = msgspec.json.decode(text, type=_Record)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 return
             known = record.digest.encode() == self._digest(record.index, record.result)
@@ -206,7 +182,6 @@ class ResultLog:
             if not self.has(record.index):
                 prefix = len(text) - 2 - len(memoryview(record.result))
                 self._note(record.index, prefix, record.result)
-                yield record
             self._end += len(text)
 
 

@@ -1,6 +1,8 @@
 """A result or an error for each request of a job, and the job's summary."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -13,22 +15,20 @@ Sharing = Literal["by token", "by whole blocks"]
 """How prompts that begin alike share what is computed of their prefix."""
 
 
-class RequestError(Exception):
+@dataclass(eq=False)
+class RequestError(ValueError):
     """One request of a job was refused or failed. The error stands in place of its result."""
 
-    def __init__(self, code: ErrorCode | str, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.param = param
+    code: ErrorCode | str
+    message: str
+    param: str | None = None
 
-    def __repr__(self) -> str:
-        return f"RequestError({self.code!r}, {self.message!r}, {self.param!r})"
+    def __str__(self) -> str:
+        return self.message
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt's `n` choices as `/v1/completions` returns them, with their token ids. The
-    properties are the first choice's."""
+    """A prompt's choices as `/v1/completions` returns them. The properties are the first one's."""
 
     choices: list[CompletionChoice]
     usage: CompletionUsage
@@ -46,7 +46,6 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """The reason for its end."""
         return self.choices[0].finish_reason
 
     @property
@@ -65,7 +64,7 @@ GenerateResult = Generated | RequestError
 
 class JobStoppedError(RuntimeError):
     """The engine or the daemon of a job is gone, or refuses everything. `results` has the results
-    so far in the order of the requests, None where there is none."""
+    so far, None for a request without one."""
 
     def __init__(self, message: str, results: Sequence[object] = ()) -> None:
         super().__init__(message)
@@ -86,14 +85,11 @@ class _Answered(msgspec.Struct):
     usage: _Usage | None = None
 
 
-_answered = msgspec.json.Decoder(_Answered)
-
-
 class Summary(msgspec.Struct, kw_only=True):
     """One job in numbers, kept up to date while it runs.
 
-    `done` requests have a result, or an error (`failed`); `earlier` of them are of other runs.
-    `saved_tokens` of the `prompt_tokens` were not computed again.
+    `done` counts `failed` requests, and `earlier` ones of other runs. `saved_tokens` of the
+    `prompt_tokens` were not computed again.
     """
 
     requests: int = 0
@@ -108,7 +104,6 @@ class Summary(msgspec.Struct, kw_only=True):
 
     @property
     def completed(self) -> int:
-        """Requests with a result."""
         return self.done - self.failed
 
     @property
@@ -118,7 +113,6 @@ class Summary(msgspec.Struct, kw_only=True):
 
     @property
     def saved_share(self) -> float:
-        """The part of the prompts' tokens that was saved, a fraction."""
         return self.saved_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
@@ -127,21 +121,16 @@ class Summary(msgspec.Struct, kw_only=True):
         return (self.done - self.earlier) / self.seconds
 
     def count(self, *, failed: bool = False) -> None:
-        """Count one more request as done."""
         self.done += 1
         self.failed += failed
 
     def add_usage(self, body: bytes) -> None:
         """Add the tokens that a good answer reports, if it does."""
-        try:
-            usage = _answered.decode(body).usage
-        except msgspec.ValidationError:
-            return
-        if usage is not None:
+        with suppress(msgspec.ValidationError):
+            usage = msgspec.json.decode(body, type=_Answered).usage or _Usage()
             self.prompt_tokens += usage.prompt_tokens
             self.output_tokens += usage.completion_tokens
-            if usage.prompt_tokens_details is not None:
-                self.saved_tokens += usage.prompt_tokens_details.cached_tokens
+            self.saved_tokens += (usage.prompt_tokens_details or _Details()).cached_tokens
 
     def __str__(self) -> str:
         earlier = f", {self.earlier:,} of them earlier" if self.earlier else ""

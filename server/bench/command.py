@@ -50,9 +50,9 @@ _HTTP_GROUPS = {
 
 _OFFLINE = """\
 Measure engines without HTTP: weights are dummies, prompts are random token ids, decoding is greedy
-(but not in batchllm), and every output has exactly the case's length. Time is measured from the
-first submit to the last output, without start-up and warm-up; the prefix cache is emptied before
-each case.
+(but not in batchllm), and every output has exactly the case's length. A case has `count` prompts,
+or groups of `members` with a common `prefix`, of so many tokens of their `own`. Time is measured
+from the first submit to the last output; the prefix cache is emptied before each case.
 """
 _SERVE = """\
 Measure a server over HTTP, from the first request to the last answer, after a warm-up: a daemon
@@ -202,8 +202,7 @@ def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 def _engine_options(options: argparse.Namespace) -> EngineOptions:
     """The flags of an engine, as far as these were given."""
-    known = set(EngineOptions.__struct_fields__)
-    return EngineOptions(**{name: each for name, each in vars(options).items() if name in known})
+    return msgspec.convert(vars(options), EngineOptions)
 
 
 class _Bench:

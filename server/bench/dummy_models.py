@@ -27,21 +27,18 @@ def shape_folder(shape: Shape) -> Path:
 
 
 def shape_names() -> list[str]:
-    """The shapes that come with the benchmarks: those of the cases, and those of other models."""
+    """The shapes that come with the benchmarks."""
     return sorted(folder.name for folder in _SHAPES.iterdir() if folder.is_dir())
 
 
 def parse_shape(text: str) -> Path:
-    """The folder of a shape that comes with the benchmarks, by its name, or any other folder."""
+    """The folder of a shape, by its name, or any other folder."""
     return _SHAPES / text if text in shape_names() else Path(text)
 
 
 def tokenizer_for(case: HTTPCase, file: Path | None) -> Tokenizer:
-    """The tokenizer in `file`, or the default one for the kind of case.
-
-    For a generator that is a byte-level BPE of 32,768 entries, for an embedder the demo embedder's
-    (BERT's word pieces). Raises TokenizerError or DemoModelMissingError.
-    """
+    """The tokenizer in `file`, or the default one: `byte_level_bpe` for a generator, the demo
+    embedder's for an embedder. Raises TokenizerError or DemoModelMissingError."""
     if file is not None:
         if file.name != _TOKENIZER_FILE:
             raise TokenizerError(f"{file} is not called {_TOKENIZER_FILE}")
@@ -52,10 +49,8 @@ def tokenizer_for(case: HTTPCase, file: Path | None) -> Tokenizer:
 
 
 def write_model(folder: Path, shape: Path, tokenizer: Tokenizer) -> None:
-    """A model of `shape` (a folder) with the vocabulary of `tokenizer`, in a new `folder`.
-
-    Raises ModelConfigError if the shape has no readable `config.json`.
-    """
+    """Make a model of `shape` with the vocabulary of `tokenizer` in a new `folder`. Raises
+    ModelConfigError."""
     config = read_json(shape, "config.json")
     config["vocab_size"] = tokenizer.raw.get_vocab_size()
     if "bos_token_id" in config:
@@ -66,10 +61,8 @@ def write_model(folder: Path, shape: Path, tokenizer: Tokenizer) -> None:
 
 
 def byte_level_bpe() -> RawTokenizer:
-    """Train a byte-level BPE of exactly 32,768 entries on Python's own library (13 MB, 2 s).
-
-    The same Python gives the same tokenizer everywhere. It adds no special tokens.
-    """
+    """Train a byte-level BPE of exactly 32,768 entries on Python's own library (13 MB, 2 s): the
+    same everywhere for one Python. It adds no special tokens."""
     tokenizer = RawTokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(  # pyright: ignore[reportAttributeAccessIssue]
         add_prefix_space=False

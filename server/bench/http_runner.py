@@ -11,7 +11,7 @@ import msgspec
 from engine_core.client.engine_client import EngineClient
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.batches.http_client import Address, HTTPClient
-from server.batches.progress import Progress
+from server.batches.progress import progress_shown
 from server.bench.dummy_models import tokenizer_for, write_model
 from server.bench.load import ClientLoad, ClientResult, connected_clients, figures_of
 from server.bench.measurement import BenchError, Figures, counted, next_beat
@@ -31,6 +31,7 @@ from server.daemon.run import (
     running_parts,
     until_ready,
 )
+from server.event_loop import all_of
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.settings import Limits, ServedModel, ServerConfig
 
@@ -48,11 +49,8 @@ async def started_server(
     shape: Path,
     case: HTTPCase,
 ) -> AsyncGenerator["HTTPRunner"]:
-    """A daemon of our own, on a free port, with a model of `shape`.
-
-    Raises StartError if it does not become ready, and what `tokenizer_for` and `set_up_model`
-    raise.
-    """
+    """A daemon of our own, on a free port, with a model of `shape`. Raises StartError, and what
+    `tokenizer_for` and `set_up_model` raise."""
     tokenizer = tokenizer_for(case, tokenizer_file)
     with (
         private_folder() as (directory, announcement),
@@ -93,10 +91,8 @@ async def running_server(
     _: Path,
     case: HTTPCase,
 ) -> AsyncGenerator["HTTPRunner"]:
-    """A server that runs already, and its model `name` (None: the first that it lists).
-
-    Raises BenchError if the list cannot be requested, and what `tokenizer_for` raises.
-    """
+    """A server that runs already, and its model `name` (None: the first that it lists). Raises
+    BenchError, and what `tokenizer_for` raises."""
     tokenizer = tokenizer_for(case, tokenizer_file)
     if name is None:
         client = HTTPClient(address)
@@ -112,10 +108,9 @@ async def running_server(
 
 
 class HTTPRunner:
-    """Runs cases on one model of one server, with so many `clients`.
+    """Runs cases on one model of one server, with texts of exact lengths by its `tokenizer`.
 
-    The model's `tokenizer` makes texts of exact lengths. Where the server was started here, its
-    `model` and a client of its `engine` add the engine's counters to the figures.
+    The `engine` of a server that was started here adds its counters to the figures.
     """
 
     def __init__(
@@ -134,18 +129,13 @@ class HTTPRunner:
         self._words = single_token_words(tokenizer)
 
     async def warm_up(self, case: HTTPCase) -> None:
-        """Send as many requests as will be in flight, of the same lengths and with other contents.
-
-        Raises BenchError if one fails.
-        """
+        """Send as many requests as will be in flight, with other contents. Raises BenchError."""
         few = min(case.count, case.in_flight or _WARM_UP_REQUESTS)
         await self._run(msgspec.structs.replace(case, count=few), "warm-up")
 
     async def measure(self, case: HTTPCase, run: int) -> Figures:
-        """The case once. Each `run` of each case sends other texts: no prefix is in a cache.
-
-        Raises BenchError if any request fails.
-        """
+        """Run the case. Each `run` sends other texts: no prefix is in a cache. Raises BenchError if
+        any request fails."""
         if self._engine is None:
             return await self._run(case, str(run))
         before = await next_beat(self._engine)
@@ -163,9 +153,14 @@ class HTTPRunner:
         )
         async with (
             connected_clients(load, self._clients) as clients,
-            Progress(case.name, "requests", len(load.requests), clients.done).shown(),
+            progress_shown(
+                case.name,
+                "requests",
+                len(load.requests),
+                lambda: sum(client.done for client in clients),
+            ),
         ):
-            results = await clients.run()
+            results = await all_of((client.run() for client in clients), BenchError)
         if any(result.errors for result in results):
             raise BenchError(_errors_of(results, len(load.requests)))
         return figures_of(results)
@@ -189,7 +184,4 @@ def _errors_of(results: Sequence[ClientResult], requests: int) -> str:
     errors = sum((Counter(result.errors) for result in results), Counter[str]())
     kinds = errors.most_common(_SHOWN_ERRORS)
     shown = "; ".join(f"{count} x {message}" for message, count in kinds)
-    more = len(errors) - len(kinds)
-    return f"{errors.total()} of {requests} requests failed: {shown}" + (
-        f"; and {more} other errors" if more > 0 else ""
-    )
+    return f"{errors.total()} of {requests} requests failed: {shown}"

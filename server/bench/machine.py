@@ -2,8 +2,10 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,7 +15,7 @@ import msgspec
 from server.models.devices import available_cores, gpu_names
 
 SOURCE = Path(__file__).parents[2]
-"""The source checkout, or where the wheel is installed."""
+"""The source checkout, or the folder of the installed wheel."""
 
 _PACKAGES = (
     *("torch", "triton", "flash-attn-4", "flash-attn", "flashinfer-python"),
@@ -22,8 +24,8 @@ _PACKAGES = (
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Date, commit, hardware and versions. `load` is the load average of the last minute, before
-    anything was started: on a quiet machine it is near zero. `gpus` are names with drivers."""
+    """Date, commit, hardware and versions. `load` is the average of the minute before anything was
+    started; `gpus` are names with drivers."""
 
     date: str
     commit: str
@@ -36,7 +38,6 @@ class Machine(msgspec.Struct, frozen=True):
     versions: dict[str, str]
 
     def header(self) -> str:
-        """Two lines for people."""
         noisy = " (noisy: something else was running)" if self.load > 0.5 else ""
         versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         gpus = "".join(f"{gpu}, " for gpu in self.gpus)
@@ -47,7 +48,6 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def this_machine() -> Machine:
-    """Read the machine's state now."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -65,33 +65,19 @@ def this_machine() -> Machine:
 def _versions() -> dict[str, str]:
     found = {"Python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 
 def _commit() -> str:
-    """The short commit, marked where the working tree differs from it."""
-    commit = _output_of("git", "-C", str(SOURCE), "rev-parse", "--short", "HEAD")
-    if not commit:
-        return "unknown"
-    changed = _output_of("git", "-C", str(SOURCE), "status", "--porcelain")
-    return commit + (" with changes" if changed else "")
-
-
-def _output_of(command: str, *arguments: str) -> str:
-    """A command's output, or an empty text if it is not installed or fails."""
-    program = shutil.which(command)
-    if program is None:
-        return ""
-    run = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
-    return "" if run.returncode else run.stdout.strip()
+    """The short commit, marked if files that git knows differ from it."""
+    described = ("describe", "--always", "--exclude=*", "--dirty= with changes")
+    git = [shutil.which("git") or "false", "-C", str(SOURCE), *described]
+    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
 
 
 def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+    named = re.search("model name.*: (.*)", Path("/proc/cpuinfo").read_text())
+    return named[1] if named else platform.machine()

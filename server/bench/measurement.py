@@ -1,13 +1,13 @@
 """One measurement: its figures, or why there is none.
 
-An engine's heartbeats say what it counted during a run, and how long each stage of its pipeline
-computed, waited, sent on or idled. The *bubble* of a stage is its share of time without computing,
-from the start of its first step to the end of its last. That of a pipeline is its worst stage's.
+An engine's heartbeats say what it counted during a run, and how its stages spent their time. The
+*bubble* of a stage is its share of time without computing, from the start of its first step to the
+end of its last. That of a pipeline is its worst stage's.
 """
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 import numpy as np
@@ -18,7 +18,7 @@ from engine_core.messages import Beat, StageTime
 from server.errors import CommandError
 
 Figures = dict[str, float]
-"""By name, such as `ttft_p50_ms`. The name ends with the unit."""
+"""By names such as `ttft_p50_ms`, which end with the unit."""
 
 _UNITS = {
     "tokens_per_s": "tok/s",
@@ -30,7 +30,7 @@ _UNITS = {
 
 
 class BenchError(CommandError):
-    """A workload cannot be measured, or an output is not the requested one. One line says why."""
+    """A workload cannot be measured, or an answer is not the requested one. One line says why."""
 
 
 def unit_of(figure: str) -> str:
@@ -38,15 +38,17 @@ def unit_of(figure: str) -> str:
 
 
 def is_rate(figure: str) -> bool:
-    """Whether more is better: true of rates, false of times."""
+    """True if more is better."""
     return figure.endswith("_per_s")
 
 
-def milliseconds(name: str, seconds: npt.ArrayLike) -> Figures:
-    """Mean, median and 99th percentile of `seconds`, in ms, as NAME_mean_ms and so on.
+def rates(counts: Mapping[str, float], seconds: float) -> Figures:
+    """The counts, and each of them a second as NAME_per_s."""
+    return {**counts, **{f"{name}_per_s": count / seconds for name, count in counts.items()}}
 
-    Empty if `seconds` is.
-    """
+
+def milliseconds(name: str, seconds: npt.ArrayLike) -> Figures:
+    """Mean, median and 99th percentile of `seconds`, if any, as NAME_mean_ms and so on."""
     times = np.asarray(seconds) * 1e3
     if not times.size:
         return {}
@@ -64,10 +66,7 @@ _MISSED_BEATS_SECONDS = 30.0
 
 
 async def next_beat(client: EngineClient) -> Beat:
-    """The engine's next heartbeat: the counters after everything that has been received so far.
-
-    Raises BenchError if none comes.
-    """
+    """Wait for the engine's next heartbeat, with all that it has counted. Raises BenchError."""
     last, deadline = client.beat, time.monotonic() + _MISSED_BEATS_SECONDS
     while client.beat is last or client.beat is None:
         if client.dead or time.monotonic() > deadline:
@@ -91,10 +90,8 @@ def counted(before: Beat, after: Beat, seconds: float) -> Figures:
 
 
 def stage_figures(before: Sequence[StageTime], after: Sequence[StageTime]) -> Figures:
-    """How each stage spent its time between two heartbeats at which no step was in flight.
-
-    Shares, and the seconds that they are shares of. Empty for one stage, or without a step.
-    """
+    """The shares of each stage's time between two heartbeats at which no step was in flight, and
+    the seconds that they are shares of. Empty for one stage, or without a step."""
     figures: Figures = {}
     bubbles = [0.0]
     for stage, (first, last) in enumerate(zip(before, after, strict=True)):

@@ -1,6 +1,5 @@
 """Runs cases without HTTP, through the engine client: from the first submit to the last output."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,13 +10,13 @@ import msgspec
 import numpy as np
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.messages import JobOptions, ResetCache, RowOutput, SamplingParams
+from engine_core.messages import JobOptions, ResetCache, SamplingParams
 from engine_core.refusal import RefusalError
-from server.batches.progress import Progress
-from server.bench.measurement import BenchError, Figures, counted, milliseconds, next_beat
+from server.batches.progress import progress_shown
+from server.bench.measurement import BenchError, Figures, counted, milliseconds, next_beat, rates
 from server.bench.workloads import GenerationCase, OfflineCase, offline_prompts, output_lengths
 from server.daemon.run import RunningEngine, running_engine
-from server.event_loop import first_error
+from server.event_loop import all_of
 from server.models.model_setup import EngineOptions
 from server.settings.settings import ServedModel
 
@@ -27,15 +26,13 @@ _WARM_UP_OUTPUTS = 16
 _PROMPTS_A_JOB, _SEQUENCES_A_JOB = 64, 1024
 _ID_BYTES = 4
 _STOP_TOKEN = 1
+_FAILURES = (BenchError, RefusalError)
 _CERTAIN = 1e4  # a bias that leaves no other token a chance
 
 
 def sampling_params(case: GenerationCase, outputs: int) -> SamplingParams:
-    """The parameters that continue a prompt by exactly `outputs` tokens.
-
-    With `case.most_outputs` a stop token ends the row: it is certain once it is allowed, and the
-    engine does not know the length beforehand.
-    """
+    """The parameters that continue a prompt by exactly `outputs` tokens. With `case.most_outputs` a
+    stop token ends the row, certain once it is allowed: the engine does not know the length."""
     if not case.most_outputs:
         return SamplingParams(sampling=case.sampling, max_tokens=outputs, ignore_eos=True)
     return SamplingParams(
@@ -62,8 +59,8 @@ class Continuations:
         most_outputs: int | None = None,
         salted: bool = False,
     ) -> None:
-        """Each prompt is followed by at most `most_outputs` tokens, if that is given. If `salted`,
-        each is a job with a cache salt of its own: none finds what another has computed."""
+        """Take at most `most_outputs` for each prompt, if that is given. If `salted`, each is a job
+        with a cache salt of its own: none finds what another has computed."""
         self._client, self._case, self._prompts = client, case, prompts
         self._most_prompts, self._salted = 1 if salted else _PROMPTS_A_JOB, salted
         lengths = output_lengths(case, len(prompts))
@@ -84,13 +81,13 @@ class Continuations:
                 yield self._job(numbers[start : start + self._most_prompts], outputs)
 
     async def _job(self, numbers: Sequence[int], outputs: int) -> None:
-        """Continue the prompts of these numbers, and count what comes for them."""
         stream = await self._client.generate(
             sampling_params(self._case, outputs),
             ids=[self._prompts[number] for number in numbers],
             options=JobOptions(cache_salt=f"{numbers[0]}" if self._salted else ""),
         )
         counts = [0] * len(numbers)
+        expected = "stop" if self._case.most_outputs else "length"
         with stream:
             while updates := await stream.next():
                 now = time.perf_counter()
@@ -101,29 +98,24 @@ class Continuations:
                         if counts[output.row] == 1:
                             self._first[number] = now
                     if output.finish is not None:
-                        self._check(output, counts[output.row], outputs)
                         self._last[number] = now
+                        if (output.finish, counts[output.row]) != (expected, outputs):
+                            raise BenchError(
+                                f"a row ended ({output.finish}) after {counts[output.row]} of "
+                                f"{outputs} tokens"
+                            )
                 self._tokens += len(updates)
 
-    def _check(self, output: RowOutput, count: int, outputs: int) -> None:
-        expected = "stop" if self._case.most_outputs else "length"
-        if output.finish != expected or count != outputs:
-            raise BenchError(f"a row ended ({output.finish}) after {count} of {outputs} tokens")
-
     def figures(self, started: float, seconds: float) -> Figures:
-        """Rates, times to the first token (from `started`, queueing included) and per token."""
-        requests = len(self._prompts)
-        rates = {
-            "requests": requests,
+        counts = {
+            "requests": len(self._prompts),
             "prompt_tokens": sum(map(len, self._prompts)) // _ID_BYTES,
             "output_tokens": self.total,
-            "requests_per_s": requests / seconds,
-            "output_tokens_per_s": self.total / seconds,
         }
-        rates |= milliseconds("ttft", self._first - started)
         several = self._outputs > 1
-        decoding = (self._last - self._first)[several]
-        return rates | milliseconds("tpot", decoding / (self._outputs[several] - 1))
+        decoding = (self._last - self._first)[several] / (self._outputs[several] - 1)
+        first = milliseconds("ttft", self._first - started)
+        return rates(counts, seconds) | first | milliseconds("tpot", decoding)
 
 
 class Sequences:
@@ -139,13 +131,12 @@ class Sequences:
         rows_a_job: int,
         salted: bool,
     ) -> None:
-        """If `salted`, each is a job with a cache salt of its own."""
         self._rows_a_job, self._salted = 1 if salted else rows_a_job, salted
         self.total = len(sequences)
         self._client, self._sequences = client, sequences
 
     def done(self) -> int:
-        """Sequences that have ended by the engine's last heartbeat, of which one comes a second."""
+        """Sequences that have ended by the engine's last heartbeat."""
         beat = self._client.beat
         left = beat.usage.waiting + beat.usage.running if beat is not None else 0
         return self.total - left if left else 0
@@ -162,12 +153,7 @@ class Sequences:
 
     def figures(self, started: float, seconds: float) -> Figures:
         tokens = sum(map(len, self._sequences)) // _ID_BYTES
-        return {
-            "sequences": self.total,
-            "prompt_tokens": tokens,
-            "sequences_per_s": self.total / seconds,
-            "prompt_tokens_per_s": tokens / seconds,
-        }
+        return rates({"sequences": self.total, "prompt_tokens": tokens}, seconds)
 
 
 Work = Continuations | Sequences
@@ -186,29 +172,21 @@ class OfflineRunner:
     """Runs cases on one engine, one after another."""
 
     def __init__(self, engine: RunningEngine, *, prefix_caching: bool) -> None:
-        """Without `prefix_caching`, no prompt of a case of shared prefixes finds what another has
-        computed."""
         self._prefix_caching = prefix_caching
         self.model: ServedModel | None = engine.model
         self.engine = engine
 
     async def warm_up(self, case: OfflineCase) -> None:
-        """Compile and load everything that starting did not, by prompts with other contents.
-
-        They have the case's lengths, 131,072 tokens together at most, and 16 outputs each. Raises
-        BenchError, RefusalError.
-        """
+        """Compile and load what starting did not, by up to 131,072 tokens of other prompts of these
+        lengths, and 16 outputs each. Raises BenchError, RefusalError."""
         count = max(1, _WARM_UP_TOKENS // case.prompt_tokens)
         few = msgspec.structs.replace(case, count=min(case.count, count))
         prompts = offline_prompts(few, _WARM_UP_SEED)[:count]
-        await _run(self._work(case, prompts, _WARM_UP_OUTPUTS))
+        await all_of(self._work(case, prompts, _WARM_UP_OUTPUTS).jobs(), *_FAILURES)
 
     async def measure(self, case: OfflineCase, run: int) -> Figures:
-        """Every run is the same: a generator's prefix cache is emptied before.
-
-        Raises BenchError if a row has another number of tokens than requested, RefusalError if the
-        engine refuses it or fails.
-        """
+        """Run the case once, always in the same way. Raises BenchError if a row has another number
+        of tokens than requested, RefusalError if the engine refuses it or fails."""
         work = self._work(case, offline_prompts(case))
         self.engine.client.send(ResetCache())
         before = await next_beat(self.engine.client)
@@ -224,7 +202,6 @@ class OfflineRunner:
     def _work(
         self, case: OfflineCase, prompts: Sequence[bytes], most_outputs: int | None = None
     ) -> Work:
-        """All of `prompts`, with at most so many outputs each."""
         self.engine.client.batch = bool(case.prefix)
         if case.prefix:
             prompts = sorted(prompts)  # as whoever sends many prompts does
@@ -242,20 +219,11 @@ class OfflineRunner:
 
 
 async def timed(name: str, work: Work) -> Figures:
-    """The figures of `work`, from its first submit to its last output, with a line of progress.
-
-    Raises BenchError or RefusalError."""
-    async with Progress(name, work.unit, work.total, work.done).shown():
+    """The figures of `work`, from its first submit to its last output. Raises BenchError or
+    RefusalError."""
+    async with progress_shown(name, work.unit, work.total, work.done):
         cpu, started = time.process_time(), time.perf_counter()
-        await _run(work)
+        await all_of(work.jobs(), *_FAILURES)
         seconds = time.perf_counter() - started
         client_share = (time.process_time() - cpu) / seconds
     return work.figures(started, seconds) | {"seconds": seconds, "client_cpu_share": client_share}
-
-
-async def _run(work: Work) -> None:
-    """Submit all jobs at once, in order. The first BenchError or RefusalError ends the others."""
-    with first_error(BenchError, RefusalError):
-        async with asyncio.TaskGroup() as group:
-            for job in work.jobs():
-                group.create_task(job)

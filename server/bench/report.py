@@ -1,8 +1,7 @@
 """The figures beside their targets: as a table, as JSON, and as a picture.
 
-Targets are our goals, vLLM's figures and the hardware's floors. They stand in
-`benchmarks/targets.toml` of the source checkout. An installed wheel has no such file; its reports
-show our own figures only.
+Targets are our goals, vLLM's figures and the hardware's floors, in `benchmarks/targets.toml` of the
+source checkout. Reports of an installed wheel show our own figures only.
 """
 
 import importlib
@@ -27,8 +26,8 @@ Values = tuple[float, ...]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The values that one figure of a workload is compared with. `stage_layers_goal` is the goal
-    of a pipeline whose partition was chosen for the case, by --stage-layers."""
+    """The values that one figure is compared with. `stage_layers_goal` is for a partition that was
+    chosen for the case, by --stage-layers."""
 
     goal: Values = ()
     stage_layers_goal: Values = ()
@@ -36,25 +35,22 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     floor: Values = ()
 
     def goal_of(self, stages: int, stage_layers: Sequence[int]) -> float | None:
-        """The goal of `stages` GPUs, one a stage, with given `stage_layers` or the engine's own."""
         chosen = for_gpus(self.stage_layers_goal, stages) if stage_layers else None
         return for_gpus(self.goal, stages) if chosen is None else chosen
 
 
 class Targets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The targets of all cases: case -> figure -> target. `vllm_version` is None where there are
-    none."""
+    """The targets: case -> figure -> target. `vllm_version` is None if there are none."""
 
     vllm_version: str | None = None
     cases: dict[str, dict[str, Target]] = {}
 
     def of(self, case: str, figure: str) -> Target:
-        """The target of one figure, without values where it has none."""
         return self.cases.get(case, {}).get(figure, Target())
 
 
 def read_targets(file: Path = _FILE) -> Targets:
-    """Read the targets: none where the file is absent. Raises msgspec.ValidationError."""
+    """Read the targets, none if there is no file. Raises msgspec.ValidationError."""
     if not file.exists():
         return Targets()
     return msgspec.convert(tomllib.loads(file.read_text()), Targets)
@@ -72,8 +68,8 @@ _INCHES_WIDE, _INCHES_A_ROW = 9.0, 0.6
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of a case beside its target. `verdict` is `pass`, `miss`, or empty where there is
-    no goal or the run is not the workload of that name."""
+    """One figure of a case beside its target. `verdict` is `pass`, `miss`, or empty without a goal
+    or with notes."""
 
     label: str
     figure: str
@@ -89,8 +85,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
     """A case: what was run, the figures of each run, their medians, or why there are none.
 
-    `notes` list how the run differs from the workload of that name; with notes there is no verdict.
-    `engine` holds the settings that it ran with, where they are known.
+    `notes` list how the run differs from the workload of that name. `engine` has its settings, as
+    far as they are known.
     """
 
     case: str
@@ -105,7 +101,7 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The content of `--json`. `vllm_version` is None where there are no targets."""
+    """The content of `--json`."""
 
     command: str
     machine: Machine
@@ -121,8 +117,7 @@ def measured(
     notes: Sequence[str],
     engine: Mapping[str, Any],
 ) -> CaseReport:
-    """The report of a case with one entry of `runs` for each run. `engine` are its settings, none
-    where they are not known: a pipeline has a GPU for each stage."""
+    """The report of a case with these `runs`. A pipeline has a GPU for each stage."""
     stages, stage_layers = len(engine.get("devices", ("",))), engine.get("stage_layers", ())
     figures = {name: median(run[name] for run in runs) for name in runs[0]}
     report = CaseReport(
@@ -180,17 +175,21 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}"
 
 
-def table(cases: Sequence[CaseReport], vllm_version: str | None) -> str:
-    """Lines for headlines, ours beside targets (none without a `vllm_version`), stages and notes.
+_PADDED = (str.ljust, str.rjust, str.ljust, str.rjust, str.rjust, str.rjust, str.ljust, str.ljust)
+"""Numbers are on the right of their columns, words on the left."""
 
-    Errors stand among the notes.
-    """
-    targets = () if vllm_version is None else (f"vLLM {vllm_version}", "floor", "goal", "")
-    lines = [("case", "ours", "unit", *targets, "runs")]
-    for case in cases:
-        lines += [_cells(case, row, with_target=bool(targets)) for row in case.rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = [_line(line, widths) for line in lines]
+
+def table(cases: Sequence[CaseReport], vllm_version: str | None) -> str:
+    """Lines for headlines, ours beside targets, then for stages, notes and errors. A column without
+    an entry is left out."""
+    heads = ("case", "ours", "unit", f"vLLM {vllm_version}", "floor", "goal", "", "runs")
+    lines = [heads, *[_cells(case, row) for case in cases for row in case.rows]]
+    columns = [
+        [padded(cell, max(map(len, column))) for cell in column]
+        for padded, column in zip(_PADDED, zip(*lines, strict=True), strict=True)
+        if any(column[1:])
+    ]
+    text = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
     for case in cases:
         text += [f"{case.case}: {line}" for line in stage_lines(case.figures)]
     for case in cases:
@@ -201,34 +200,22 @@ def table(cases: Sequence[CaseReport], vllm_version: str | None) -> str:
     return "\n".join(text) + "\n"
 
 
-def _cells(case: CaseReport, row: Row, *, with_target: bool) -> tuple[str, ...]:
+def _cells(case: CaseReport, row: Row) -> tuple[str, ...]:
     values = [run[row.figure] for run in case.runs]
     spread = f"{_exact(min(values))} to {_exact(max(values))}" if len(values) > 1 else ""
+    bound = "≥ " if row.at_least else "≤ "
+    goal = bound + _exact(row.goal) if row.goal is not None else ""
     ours = (row.label, _exact(row.ours), row.unit)
-    if not with_target:
-        return (*ours, spread)
-    goal = f"{'≥' if row.at_least else '≤'} {_exact(row.goal)}" if row.goal is not None else ""
-    others = [_exact(value) if value is not None else "" for value in (row.vllm, row.floor)]
-    return (*ours, *others, goal, row.verdict, spread)
+    return (*ours, _exact(row.vllm), _exact(row.floor), goal, row.verdict, spread)
 
 
-def _exact(value: float) -> str:
+def _exact(value: float | None) -> str:
     """With digits enough to see on which side of a goal it is."""
-    return number(value, digits=4)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Numbers to the right (ours, vLLM's, floor, goal), words to the left."""
-    words = {0, 2, len(cells) - 2, len(cells) - 1}
-    padded = [
-        cell.ljust(width) if index in words else cell.rjust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return "  ".join(padded).rstrip()
+    return "" if value is None else number(value, digits=4)
 
 
 def details(case: CaseReport) -> str:
-    """Every figure of one case, or its error, in a line, and a line for each pipeline stage."""
+    """Every figure of one case, or its error, and a line for each stage."""
     if case.error is not None:
         return f"{case.case} ({case.what}): FAILED: {case.error}"
     figures = ", ".join(
@@ -240,44 +227,33 @@ def details(case: CaseReport) -> str:
 
 
 def drawing_library() -> Any:
-    """matplotlib, for files only. Raises BenchError if it is not installed."""
+    """The figures of matplotlib. Raises BenchError if it is not installed."""
     try:
-        matplotlib: Any = importlib.import_module("matplotlib")
+        return importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError:
         raise BenchError("--plot needs matplotlib: pip install 'penstock[bench]'") from None
-    matplotlib.use("agg")
-    return importlib.import_module("matplotlib.pyplot")
 
 
 def plot(report: Report, file: Path) -> None:
-    """Write a PNG of every figure with a goal, if there is any: longer bars are better.
-
-    Ours, vLLM's and the floor are shown as shares of the goal. Raises BenchError without
-    matplotlib.
-    """
+    """Write a PNG of every figure with a goal, if there is any, as a share of that: longer bars are
+    better. Raises BenchError without matplotlib."""
     judged = [row for case in report.cases for row in case.rows if row.goal is not None]
     if not judged:
         return
-    pyplot = drawing_library()
-    figure, axes = pyplot.subplots(
-        figsize=(_INCHES_WIDE, 1.5 + _INCHES_A_ROW * len(judged)), layout="constrained"
-    )
+    size = (_INCHES_WIDE, 1.5 + _INCHES_A_ROW * len(judged))
+    figure = drawing_library().Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
     _draw(axes, judged, f"vLLM {report.vllm_version}")
     axes.set_title(f"penstock {report.machine.commit}, {report.machine.date}", fontsize=9)
     figure.savefig(file, format="png", dpi=150)
-    pyplot.close(figure)
 
 
 def _draw(axes: Any, judged: Sequence[Row], vllm: str) -> None:
     heights = range(len(judged))
     axes.barh(heights, [_share(row, row.ours) for row in judged], height=0.5, label="ours")
-    others = {"color": "black", "zorder": 3, "s": 80}
-    axes.scatter(
-        [_share(row, row.vllm) for row in judged], heights, marker="o", label=vllm, **others
-    )
-    axes.scatter(
-        [_share(row, row.floor) for row in judged], heights, marker="|", label="floor", **others
-    )
+    for marker, label, name in (("o", vllm, "vllm"), ("|", "floor", "floor")):
+        shares = [_share(row, getattr(row, name)) for row in judged]
+        axes.scatter(shares, heights, marker=marker, label=label, color="black", zorder=3, s=80)
     axes.axvline(1.0, color="tab:green", label="goal")
     axes.set_yticks(heights, [f"{row.label}\n{number(row.ours)} {row.unit}" for row in judged])
     axes.invert_yaxis()

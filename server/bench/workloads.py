@@ -31,10 +31,7 @@ _SPACE_MARKS = "Ġ▁"
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A workload: `count` requests, groups or sequences, on a model of `shape`.
-
-    Reports show its `headlines`, and the goals of these.
-    """
+    """A workload: `count` requests, groups or sequences. Reports show its `headlines`."""
 
     name: str
     count: int
@@ -43,8 +40,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
-        """The workload in words."""
-        raise AssertionError("a case is one of the kinds below")
+        """The numbers of the workload by the names of its fields, such as `count=256 own=128`."""
+        values = ((field, getattr(self, field.name)) for field in msgspec.structs.fields(self))
+        return " ".join(
+            f"{field.name}={value}"
+            for field, value in values
+            if isinstance(value, int | float) and value != field.default
+        )
 
     def scaled(self, scale: float) -> Self:
         """A copy with that fraction of the count, at least 1."""
@@ -92,39 +94,18 @@ class GenerationCase(OfflineCase, frozen=True, kw_only=True):
     headlines: tuple[str, ...] = ("requests_per_s",)
     shape: Shape = "llama8b"
 
-    @property
-    def what(self) -> str:
-        if self.long_every:
-            prompts = f"{self.own} in, every {self.long_every}th {self.long_own}"
-            return f"{self.count} x ({prompts}, {self.outputs} out)"
-        if not self.prefix:
-            return f"{self.count} x ({self.own} in, {self.outputs} out)"
-        order = "shuffled" if self.shuffled else "group after group"
-        groups = f"{self.count} groups x {self.members}"
-        if self.document:
-            groups = f"{self.count} groups x {self.documents} of {self.document} x {self.members}"
-        own = f"{self.own} to {self.most_own}" if self.most_own else f"{self.own}"
-        outputs = f"1 to {self.most_outputs}" if self.most_outputs else f"{self.outputs}"
-        return f"{groups}: {self.prefix} shared + {own} own in, {outputs} out, {order}"
-
 
 class EncodeCase(OfflineCase, frozen=True, kw_only=True):
     """Offline prefill: each prompt becomes a vector or a score."""
 
     headlines: tuple[str, ...] = ("sequences_per_s",)
 
-    @property
-    def what(self) -> str:
-        if not self.prefix:
-            return f"{self.count} x {self.own} tokens"
-        return f"{self.count} groups x {self.members}: {self.prefix} shared + {self.own} own tokens"
-
 
 class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
     """Streaming completions: `count` texts of `prompt_tokens`, each continued by `outputs`.
 
-    With a `rate`, that many requests leave a second, at even intervals. Otherwise `in_flight`
-    (None: all) are unanswered at any time.
+    With a `rate`, so many leave a second. Otherwise `in_flight` (None: all) are unanswered at any
+    time.
     """
 
     prompt_tokens: int
@@ -134,34 +115,17 @@ class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
     headlines: tuple[str, ...] = ("requests_per_s",)
     shape: Shape = "llama8b"
 
-    @property
-    def what(self) -> str:
-        load = f"{self.count} x ({self.prompt_tokens} in, {self.outputs} out)"
-        if self.rate is not None:
-            return f"{load}, {self.rate:g} a second"
-        return f"{load}, " + (
-            "all at once" if not self.in_flight else f"{self.in_flight} in flight"
-        )
-
 
 class HTTPEmbeddingCase(Case, frozen=True, kw_only=True, tag=True):
-    """Embeddings: `count` requests of `texts` texts of `tokens`, `in_flight` at once.
-
-    Special tokens come on top. Vectors come back in base64 or as JSON numbers.
-    """
+    """Embeddings: `count` requests of `texts` texts of `tokens` (special ones on top), `in_flight`
+    at once. Vectors come back in `base64` or as JSON numbers."""
 
     texts: int
     tokens: int
-    in_flight: int = 256
+    in_flight: int
     base64: bool = False
     headlines: tuple[str, ...] = ("requests_per_s",)
     shape: Shape = "bge-base"
-
-    @property
-    def what(self) -> str:
-        form = "base64" if self.base64 else "JSON numbers"
-        each = f"{self.count} x ({self.texts} x {self.tokens} tokens)"
-        return f"{each}, {self.in_flight} in flight, {form}"
 
 
 HTTPCase = HTTPGenerationCase | HTTPEmbeddingCase
@@ -260,8 +224,8 @@ HTTP: tuple[HTTPCase, ...] = (
     HTTPGenerationCase(
         name="http-gen-32x32", count=3000, prompt_tokens=32, outputs=32, in_flight=256
     ),
-    HTTPEmbeddingCase(name="http-emb-1x32", count=20_000, texts=1, tokens=32),
-    HTTPEmbeddingCase(name="http-emb-1x256", count=16_000, texts=1, tokens=256),
+    HTTPEmbeddingCase(name="http-emb-1x32", count=20_000, texts=1, tokens=32, in_flight=256),
+    HTTPEmbeddingCase(name="http-emb-1x256", count=16_000, texts=1, tokens=256, in_flight=256),
     _lists_of_texts("http-emb-32x128", count=2000, tokens=128),
     _lists_of_texts("http-emb-32x510", count=640, tokens=510),
 )
@@ -277,8 +241,8 @@ def offline_prompts(case: OfflineCase, seed: int = SEED) -> list[bytes]:
 
 
 def output_lengths(case: GenerationCase, count: int) -> list[int]:
-    """How many tokens each of `count` prompts is continued by. Where these differ, they are
-    exponential, rounded up and cut to `most_outputs`."""
+    """The tokens by which each of `count` prompts is continued. Where these differ, they are
+    exponential, cut to `most_outputs`."""
     if not case.most_outputs:
         return [case.outputs] * count
     drawn = random.Random(SEED)  # noqa: S311
@@ -307,10 +271,7 @@ def _ids(drawn: random.Random, count: int) -> bytes:
 
 
 def single_token_words(tokenizer: Tokenizer) -> list[str]:
-    """The lower-case words that are one token each behind a space, sorted.
-
-    Raises BenchError if the vocabulary has none.
-    """
+    """The lower-case words that are one token each behind a space, sorted. Raises BenchError."""
     vocabulary = tokenizer.raw.get_vocab(with_added_tokens=False)
     pieces = {token.lstrip(_SPACE_MARKS) for token in vocabulary}
     words = sorted(word for word in pieces if _WORD.fullmatch(word))
@@ -326,9 +287,7 @@ def texts_of(
     tokenizer: Tokenizer, words: Sequence[str], count: int, tokens: int, seed: int | str = SEED
 ) -> list[str]:
     """`count` texts of random `words`, each exactly `tokens` tokens long (special ones on top).
-
-    Raises BenchError where words that follow each other do not stay one token each.
-    """
+    Raises BenchError if words that follow each other are not one token each."""
     drawn = random.Random(seed)  # noqa: S311
     texts = ["".join(f" {word}" for word in drawn.choices(words, k=tokens)) for _ in range(count)]
     for start in range(0, count, _CHECKED_AT_ONCE):

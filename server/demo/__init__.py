@@ -18,14 +18,11 @@ def demo_models() -> dict[str, Path]:
     The embedder's package is located without being imported: it would bring in transformers.
     Raises DemoModelMissingError.
     """
-    return {GENERATOR_NAME: Path(__file__).parent / "generator", EMBEDDER_NAME: _embedder()}
-
-
-def _embedder() -> Path:
     spec = find_spec(_EMBEDDER_PACKAGE)
     if spec is None or spec.origin is None:
         raise DemoModelMissingError(
             f"the demo embedder {EMBEDDER_NAME} is not installed: "
             "pip install 'penstock[demo]', or name a model to serve"
         )
-    return Path(spec.origin).parent / "model"
+    embedder = Path(spec.origin).parent / "model"
+    return {GENERATOR_NAME: Path(__file__).parent / "generator", EMBEDDER_NAME: embedder}

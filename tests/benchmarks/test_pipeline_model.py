@@ -61,11 +61,5 @@ def test_what_cannot_be_is_refused_in_one_line(monkeypatch, options, named) -> N
 
 def test_tables_are_read_between_their_entries() -> None:
     table = [(2, 10.0), (4, 30.0)]
-    assert [interpolated(table, n) for n in (0, 1, 2, 3, 4, 8)] == [
-        0.0,
-        10.0,
-        10.0,
-        20.0,
-        30.0,
-        60.0,
-    ]
+    values = [interpolated(table, number) for number in (0, 1, 2, 3, 4, 8)]
+    assert values == [0.0, 10.0, 10.0, 20.0, 30.0, 60.0]

@@ -107,12 +107,6 @@ def steps_of(file: Path) -> dict[str, list[int]]:
     }
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert cli.main(["trace", *arguments]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
-
-
 def test_all_models_of_the_only_daemon(machine: Machine, capsys) -> None:
     machine.start(11)
     assert cli.main(["trace"]) == 0
@@ -131,21 +125,27 @@ def test_one_model_by_any_of_its_names_of_one_daemon_of_two(machine: Machine) ->
     assert asked == {"11.writer": [], "11.ranker": [], "12.writer": [0.5], "12.ranker": []}
 
 
-def test_which_daemon_is_meant(machine: Machine, capsys) -> None:
-    assert "no daemon of yours runs here" in error_of(capsys)
-    machine.start(11)
-    machine.start(12)
-    assert "name one with --pid: 11, 12" in error_of(capsys)
-    assert "--pid 13: no daemon of yours; those that run here: 11, 12" in error_of(
-        capsys, "--pid", "13"
-    )
+@pytest.mark.parametrize(
+    ("pids", "arguments", "says"),
+    [
+        ((), "", ""),
+        ((11, 12), "", "--pid; those that run here: 11, 12"),
+        ((11, 12), "--pid 13", "--pid; those that run here: 11, 12"),
+        ((11,), "--model chat --model other", "other: the daemon serves writer, chat, ranker"),
+        ((11,), "-o folder", "cannot write folder: Is a directory"),
+        ((11,), "-o no/t.json", "cannot write no/t.json: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_is_known_before_the_trace(
+    machine: Machine, capsys, pids: tuple[int, ...], arguments: str, says: str
+) -> None:
+    for pid in pids:
+        machine.start(pid)
+    Path("folder").mkdir()
+    assert cli.main(["trace", *arguments.split()]) == 1
+    assert capsys.readouterr().err.endswith(f"{says}\n" if pids else ", with this TMPDIR\n")
+    assert all(engine.asked == [] for engine in machine.engines.values())
     assert not Path("trace.json").exists()
-
-
-def test_an_unknown_model(machine: Machine, capsys) -> None:
-    machine.start(11)
-    line = error_of(capsys, "--model", "chat", "--model", "other")
-    assert line.endswith("--model other: the daemon serves writer, chat, ranker")
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "60.5", "nan", "soon"])
@@ -153,17 +153,7 @@ def test_seconds_out_of_range(seconds: str, capsys) -> None:
     with pytest.raises(SystemExit) as exit_:
         cli.main(["trace", "--seconds", seconds])
     assert exit_.value.code == 2
-    assert f"argument --seconds: {seconds}: " in capsys.readouterr().err
-
-
-def test_a_file_that_cannot_be_written_is_known_before_the_trace(machine: Machine, capsys) -> None:
-    machine.start(11)
-    Path("folder").mkdir()
-    assert "cannot write folder: Is a directory" in error_of(capsys, "-o", "folder")
-    assert "cannot write no/t.json: No such file or directory" in error_of(
-        capsys, "-o", "no/t.json"
-    )
-    assert all(engine.asked == [] for engine in machine.engines.values())
+    assert f"argument --seconds: {seconds!r} is not above 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("before", [None, "an older trace"])
@@ -175,7 +165,8 @@ def test_an_engine_that_does_not_answer_leaves_the_file_as_it_was(
     machine.engines["11.ranker"].silent = True
     if before is not None:
         Path("trace.json").write_text(before)
-    assert "the engine of ranker does not answer" in error_of(capsys)
+    assert cli.main(["trace"]) == 1
+    assert "the engine of ranker does not answer" in capsys.readouterr().err
     assert (Path("trace.json").read_text() if Path("trace.json").exists() else None) == before
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from server.batches.state.disk import Reserve
+from server.batches.state.disk import RESERVE, Reserve
 
 _BUSY_SECONDS = 30.0
 _VERSION = 1
@@ -60,7 +60,7 @@ def prepare(file: Path, *, is_new: bool) -> int:
     tables.
     """
     token = 1 + secrets.randbelow(0x7FFF_FFFF)
-    _reserve_of(file).release()
+    Reserve(file.with_name(RESERVE)).release()
     try:
         with closing(_connected(file)) as connection:
             ((found,),) = connection.execute("PRAGMA quick_check(1)")
@@ -92,7 +92,7 @@ class Database:
 
     def __init__(self, file: Path, token: int) -> None:
         """Open a file that `prepare` has marked with `token`. Raises StateFolderError."""
-        self.reserve = _reserve_of(file)
+        self.reserve = Reserve(file.with_name(RESERVE))
         self._turn = threading.Lock()
         self._path, self._token, self._size = file, token, 0
         try:
@@ -194,10 +194,6 @@ def _connected(file: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _reserve_of(database: Path) -> Reserve:
-    return Reserve(database.with_name("reserve"))
 
 
 def _fill(connection: sqlite3.Connection, *, is_new: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a write beyond the room of a disk, a quota or the limit on a file's size."""
 
-_BYTES = 1 << 20
+RESERVE, _BYTES = "reserve", 1 << 20
 
 
 class Reserve:

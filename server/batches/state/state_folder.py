@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from server.batches.state.database import Change, Database, StateFolderError, prepare
+from server.batches.state.disk import RESERVE
 from server.batches.state.stored_batches import OVER, StoredBatches
 from server.batches.state.stored_files import StoredFiles
 
@@ -107,7 +108,7 @@ def _make_private(folder: Path) -> None:
         each.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
     if folder.stat().st_mode & stat.S_ISVTX:
         raise StateFolderError(f"{folder} is for all users: name one for the daemon alone")
-    ours = (*folder.glob(f"{DATABASE}*"), *folder.glob("lock"), *folder.glob("reserve"))
+    ours = (*folder.glob(f"{DATABASE}*"), *folder.glob("lock"), *folder.glob(RESERVE))
     # What another user made, such as a volume of a container, stays as it is.
     with suppress(PermissionError):
         for file in (*ours, *folders[1].iterdir(), *folders[2].iterdir()):

@@ -1,7 +1,7 @@
 """Stored batches, their status and their progress."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -102,44 +102,44 @@ class StoredBatches:
 
     def cancel(self, batch_id: str, owner: str) -> StoredBatch | None:
         """Have the batch process end this owner's batch, if it is not over. Returns the batch."""
-        statement = (
-            "UPDATE batches SET status = 'cancelling', cancelling_at = ? WHERE id = ? "
-            "AND owner = ? AND status IN ('validating', 'in_progress')"
-        )
-        self._database.free(Change(statement, (int(time.time()), batch_id, owner)))
+        if self.get(batch_id, owner) is not None:
+            before = ("validating", "in_progress")
+            self._database.free(_update(batch_id, _entered("cancelling"), before))
         return self.get(batch_id, owner)
 
-    def count(self, batch_id: str, *, total: int, completed: int, failed: int) -> None:
+    def count(self, batch_id: str, total: int, completed: int, failed: int) -> None:
         """Set the progress, in lines."""
-        self._set(batch_id, total=total, completed=completed, failed=failed)
+        counts = {"total": total, "completed": completed, "failed": failed}
+        self._database.change(_update(batch_id, counts))
 
     def enter(self, batch_id: str, status: Status, *before: Status, **fields: object) -> bool:
         """Set the status and other fields if the status is one of `before`. Returns if it was."""
-        fields = {"status": status, f"{status}_at": int(time.time()), **fields}
-        return self._set(batch_id, *before, **fields)
+        update = _update(batch_id, _entered(status) | fields, before)
+        return bool(self._database.change(update))
 
     def end(
         self, batch_id: str, status: Status, files: Sequence[StoredFile], **fields: object
     ) -> None:
         """End the batch with this status, and give `files` to its owner, in one transaction. Its
         results in `jobs` may be deleted then."""
-        fields = {"status": status, f"{status}_at": int(time.time()), **fields}
-        update = f"UPDATE batches SET {_assigned(fields)} WHERE id = ?"  # noqa: S608
-        end = Change(update, (*fields.values(), batch_id))
+        end = _update(batch_id, _entered(status) | fields)
         self._database.free(*(insertion("files", file) for file in files), end)
-
-    def _set(self, batch_id: str, *before: Status, **fields: object) -> bool:
-        where = f" AND status IN ({', '.join('?' * len(before))})" if before else ""
-        update = f"UPDATE batches SET {_assigned(fields)} WHERE id = ?{where} RETURNING id"  # noqa: S608
-        return bool(self._database.change(Change(update, (*fields.values(), batch_id, *before))))
 
     def _found(self, where: str, *values: object) -> StoredBatch | None:
         rows = self._database.rows(f"SELECT * FROM batches WHERE {where}", *values)  # noqa: S608
         return _batch(rows[0]) if rows else None
 
 
-def _assigned(fields: dict[str, object]) -> str:
-    return ", ".join(f"{name} = ?" for name in fields)
+def _entered(status: Status) -> dict[str, object]:
+    return {"status": status, f"{status}_at": int(time.time())}
+
+
+def _update(batch_id: str, fields: Mapping[str, object], before: Sequence[Status] = ()) -> Change:
+    """The change of `fields`, if the status is one of `before` (empty: whatever it is)."""
+    assigned = ", ".join(f"{name} = ?" for name in fields)
+    where = f" AND status IN ({', '.join('?' * len(before))})" if before else ""
+    update = f"UPDATE batches SET {assigned} WHERE id = ?{where} RETURNING id"  # noqa: S608
+    return Change(update, (*fields.values(), batch_id, *before))
 
 
 def _batch(row: Any) -> StoredBatch:

@@ -1,6 +1,5 @@
 """A daemon with the demo generator and a state folder, and its batches."""
 
-import json
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,6 +9,7 @@ import openai
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, running
 from tests.patience import PATIENCE, wait_until
+from tests.server.batches.requests_file import line
 
 
 def storing(folder: Path, *arguments: str) -> AbstractContextManager[Daemon]:
@@ -19,18 +19,8 @@ def storing(folder: Path, *arguments: str) -> AbstractContextManager[Daemon]:
 
 
 def lines(count: int, tokens: int = 8) -> bytes:
-    return b"".join(
-        json.dumps(
-            {
-                "custom_id": str(number),
-                "method": "POST",
-                "url": "/v1/completions",
-                "body": {"prompt": f"The dam number {number}", "max_tokens": tokens},
-            }
-        ).encode()
-        + b"\n"
-        for number in range(count)
-    )
+    texts = ((str(number), f"The dam number {number}") for number in range(count))
+    return b"".join(line(custom_id, text, max_tokens=tokens) for custom_id, text in texts)
 
 
 def client_of(daemon: Daemon, key: str = "none") -> openai.OpenAI:

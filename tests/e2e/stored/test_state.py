@@ -7,7 +7,6 @@ import httpx
 import openai
 import pytest
 
-from server.batches.state.state_folder import StateLock
 from tests.e2e.daemon import Daemon, metric
 from tests.e2e.stored.generator import begin, client_of, ended, lines, storing
 from tests.patience import wait_until
@@ -49,15 +48,6 @@ def test_a_start_without_the_database_keeps_every_file(tmp_path: Path) -> None:
     assert state.files.get(file.id, "me") == file
     assert state.files.path(file.id).read_bytes() == b"abc"
     state.close()
-
-
-@pytest.mark.long
-def test_a_second_daemon_on_a_folder_has_none(tmp_path: Path) -> None:
-    lock = StateLock(tmp_path)
-    with storing(tmp_path) as second:
-        assert statuses(second) == {501}
-        assert any("another daemon's" in line for line in second.log)
-    lock.release()
 
 
 def test_a_database_that_is_replaced_is_noticed(tmp_path: Path) -> None:

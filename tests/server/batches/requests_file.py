@@ -18,6 +18,10 @@ def line(custom_id: str, prompt: str = "a", **others: object) -> bytes:
     return json.dumps(given).encode() + b"\n"
 
 
+def numbered(count: int, prompt: str = "a") -> list[bytes]:
+    return [line(str(number), prompt) for number in range(count)]
+
+
 def write(folder: Path, *lines: bytes) -> Path:
     file = folder / "in.jsonl"
     file.write_bytes(b"".join(lines))

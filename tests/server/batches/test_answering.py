@@ -1,11 +1,13 @@
 """Lines to answers: what is asked again, what stops a job, how many are under way."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
 
+import server.batches.answering
 from engine_core.refusal import ErrorCode, RefusalError
 from server.batches.answering import (
     NOT_OURS,
@@ -13,6 +15,7 @@ from server.batches.answering import (
     Backend,
     Exchange,
     Line,
+    Put,
     Room,
     answered,
     error_of,
@@ -68,16 +71,29 @@ async def test_what_all_lines_would_get_stops_the_job(answer: Answer) -> None:
         await answered(answering(answer), LINE)
 
 
-@pytest.mark.parametrize("code", ["context_length_exceeded", "row_failed", "too_large"])
-def test_what_is_wrong_with_one_request_is_its_own(code: ErrorCode) -> None:
-    error = refusal(refused(code))
-    assert (error.code, error.message, error.param) == (code, "no", "prompt")
+async def test_an_answer_that_is_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.batches.answering, "MAX_ANSWER_BYTES", 9)
+    whole, long = Answer(200, "r", b"x" * 9), Answer(200, "r", b"x" * 10)
+    assert await answered(answering(whole), LINE) == whole
+    answer = await answered(answering(long), LINE)
+    assert (answer.status, answer.request_id) == (400, "r")
+    assert (error_of(answer).code, " 10: " in error_of(answer).message) == ("too_large", True)
 
 
-@pytest.mark.parametrize("code", ["model_not_found", "wrong_endpoint", "model_required"])
-def test_what_is_wrong_with_the_model_stops_a_job_of_one_model(code: ErrorCode) -> None:
-    with pytest.raises(JobStoppedError, match=code):
-        refusal(refused(code))
+def test_an_error_of_one_request_is_its_own_and_that_of_a_model_stops_the_job() -> None:
+    error = refusal(refused("row_failed"))
+    assert (error.code, error.message, error.param) == ("row_failed", "no", "prompt")
+    for code in ("model_not_found", "wrong_endpoint", "model_required"):
+        with pytest.raises(JobStoppedError, match=code):
+            refusal(refused(code))
+
+
+async def together(exchange: Exchange, lines: Iterable[Line], at_once: int, put: Put) -> None:
+    await Backend(exchange, at_once=at_once, sharing="by token").answer(lines, put)
+
+
+def numbered(count: int) -> list[Line]:
+    return [Line(number, "", "/x", b"%d" % number) for number in range(count)]
 
 
 async def test_the_first_failure_ends_the_rest() -> None:
@@ -89,11 +105,8 @@ async def test_the_first_failure_ends_the_rest() -> None:
         await asyncio.sleep(0.05)
         return Answer(200, "", data)
 
-    lines = [Line(number, "", "/x", b"%d" % number) for number in range(5)]
     with pytest.raises(JobStoppedError, match="gone"):
-        await Backend(exchange, at_once=2, sharing="by token").answer(
-            lines, lambda line, _: done.append(line.index)
-        )
+        await together(exchange, numbered(5), 2, lambda line, _: done.append(line.index))
     assert not done
 
 
@@ -109,10 +122,9 @@ async def test_so_many_are_under_way_at_once_begun_in_order() -> None:
         under_way -= 1
         return Answer(200, "", data)
 
-    lines = [Line(number, "", "/x", b"%d" % number) for number in range(40)]
     answers: dict[int, bytes] = {}
-    backend = Backend(exchange, at_once=12, sharing="by token")
-    await backend.answer(lines, lambda line, answer: answers.__setitem__(line.index, answer.body))
+    put: Put = lambda line, answer: answers.__setitem__(line.index, answer.body)  # noqa: E731
+    await together(exchange, numbered(40), 12, put)
     assert begun == list(range(40))
     assert most == 12
     assert answers == {number: b"%d" % number for number in range(40)}
@@ -123,16 +135,15 @@ async def test_the_first_line_is_asked_for_before_all_are_read() -> None:
     read_before: list[int] = []
 
     def lines() -> Iterator[Line]:
-        for number in range(100):
-            read.append(number)
-            yield Line(number, "", "/x", b"")
+        for line in numbered(100):
+            read.append(line.index)
+            yield line
 
     async def exchange(path: str, data: bytes) -> Answer:
         read_before.append(len(read))
         return Answer(200, "", data)
 
-    backend = Backend(exchange, at_once=1000, sharing="by token")
-    await backend.answer(lines(), lambda *_: None)
+    await together(exchange, lines(), 1000, lambda *_: None)
     assert read_before[0] < 5
 
 
@@ -141,9 +152,8 @@ async def test_a_result_that_nobody_can_use_stops_the_job() -> None:
         raise JobStoppedError("no penstock")
 
     exchange = answering(*[Answer(200, "", b"")] * 2)
-    backend = Backend(exchange, at_once=2, sharing="by token")
     with pytest.raises(JobStoppedError, match="no penstock"):
-        await backend.answer([LINE, LINE], put)
+        await together(exchange, [LINE, LINE], 2, put)
 
 
 @pytest.mark.parametrize(
@@ -167,16 +177,24 @@ def test_whatever_a_gateway_answers_is_one_line_of_json(
     assert found.is_good or error_of(found).code == NOT_OURS
 
 
+async def waiting_for(room: Room, first: int, second: int) -> asyncio.Task[Any]:
+    """A task that waits for room, and has not got it yet."""
+    waiting = asyncio.create_task(asyncio.wait_for(room.take(first, second), PATIENCE))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    return waiting
+
+
 async def test_a_room_waits_until_there_is_enough_of_both() -> None:
     room = Room(4, 100)
     give = await room.take(1, 81)
     give_more = await room.take(1, 9)
-    waiting = asyncio.create_task(room.take(2, 20))
+    waiting = await waiting_for(room, 2, 20)
     give_more(0, 0)
     await asyncio.sleep(0.01)
     assert not waiting.done(), "one token short"
     give(0, 0)
-    await asyncio.wait_for(waiting, PATIENCE)
+    await waiting
 
 
 async def test_who_waits_is_served_in_turn() -> None:
@@ -199,19 +217,16 @@ async def test_who_waits_is_served_in_turn() -> None:
 async def test_what_is_larger_than_the_room_takes_all_of_it_and_gives_it_back() -> None:
     room = Room(4, 100)
     give = await room.take(5, 1000)
-    waiting = asyncio.create_task(room.take(1, 1))
-    await asyncio.sleep(0.01)
-    assert not waiting.done()
+    waiting = await waiting_for(room, 1, 1)
     give(0, 0)
-    (await asyncio.wait_for(waiting, PATIENCE))(0, 0)
+    (await waiting)(0, 0)
     await asyncio.wait_for(room.take(4, 100), PATIENCE)
 
 
 async def test_who_leaves_takes_nothing() -> None:
     room = Room(1, 1)
     give = await room.take(1, 1)
-    waiting = asyncio.create_task(room.take(1, 1))
-    await asyncio.sleep(0)
+    waiting = await waiting_for(room, 1, 1)
     waiting.cancel()
     await asyncio.wait([waiting])
     give(0, 0)
@@ -224,9 +239,9 @@ async def test_a_part_may_be_given_back_early() -> None:
     keep(1, 4)
     keep(1, 9)  # never more than there was
     give = await asyncio.wait_for(room.take(1, 6), PATIENCE)
-    waiting = asyncio.create_task(room.take(2, 10))
+    waiting = await waiting_for(room, 2, 10)
     give(0, 0)
     await asyncio.sleep(0.01)
     assert not waiting.done()
     keep(0, 0)
-    await asyncio.wait_for(waiting, PATIENCE)
+    await waiting

@@ -1,6 +1,7 @@
 """`penstock batch` without an engine: what cannot work fails before any work; the floor."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from server.batches.batch_command import floor_seconds, products
 from server.batches.results import Summary
 from server.settings.settings import ServedModel
 from tests.server.batches.requests_file import line, write
+from tests.server.batches.state.full_disk import no_file_grows
 from tests.server.support import served_model
 
 
@@ -42,6 +44,16 @@ def test_a_job_that_cannot_work_says_why(
     said, complained = capsys.readouterr()
     assert (said, complained.count("\n")) == ("", 1)
     assert says in complained
+
+
+def test_without_room_it_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["-i", str(write(tmp_path, line("a"))), "-o", str(tmp_path / "out")]
+    with no_file_grows(1):
+        assert cli.main(["batch", *files, "--url", "http://127.0.0.1:9"]) == 1
+    said = capsys.readouterr().err
+    assert "more bytes are needed; what is done is kept, and --resume goes on" in said
 
 
 def test_a_daemon_that_is_gone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,23 +91,29 @@ def test_products_are_those_of_what_was_computed(tmp_path: Path) -> None:
     assert products(shape, *DONE) == shape.num_layers * weights * 500 + head * 100
 
 
-def test_it_is_known_for_a_generator_on_known_gpus(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(batch_command, "gpu_names", lambda: ["NVIDIA H200", "NVIDIA H200"])
+H200S = ["NVIDIA H200", "NVIDIA H200"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "models"),
+    [
+        (H200S, [{}, {}]),
+        (H200S, [{"task": "embed"}]),
+        (H200S, [{"devices": ("cpu",)}]),
+        (H200S, [{"dtype": "float32"}]),
+        ([], [{}]),
+        (["NVIDIA B200"], [{}]),
+        (["NVIDIA H200", "NVIDIA L4"], [{}]),
+    ],
+)
+def test_it_is_known_for_a_generator_on_known_gpus_alone(
+    tmp_path: Path, monkeypatch, gpus: list[str], models: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setattr(batch_command, "gpu_names", lambda: H200S)
     one = floor_seconds([model(tmp_path)], *DONE)
     assert one == 2 * products(model(tmp_path).execution.model, *DONE) / 650e12
-    for unknown in (
-        [model(tmp_path), model(tmp_path)],
-        [model(tmp_path, task="embed")],
-        [model(tmp_path, devices=("cpu",))],
-        [model(tmp_path, dtype="float32")],
-    ):
-        assert floor_seconds(unknown, *DONE) is None
-
-
-@pytest.mark.parametrize("gpus", [[], ["NVIDIA B200"], ["NVIDIA H200", "NVIDIA L4"]])
-def test_it_is_not_guessed(tmp_path: Path, monkeypatch, gpus: list[str]) -> None:
     monkeypatch.setattr(batch_command, "gpu_names", lambda: gpus)
-    assert floor_seconds([model(tmp_path)], *DONE) is None
+    assert floor_seconds([model(tmp_path, **changes) for changes in models], *DONE) is None
 
 
 def test_the_floor_is_of_what_was_computed() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,10 @@ from server.batches.batch_llm import (
     Options,
     Prompt,
     Rerankings,
-    check_options,
     engine_options,
 )
 from server.batches.results import Generated, JobStoppedError, RequestError, Sharing
 from server.errors import ERRORS, error_body
-from server.generation.plan import grammar_of
-from server.http.body import Body
-from server.schemas.completions import CompletionRequest
 
 USAGE = {
     "prompt_tokens": 7,
@@ -146,19 +142,10 @@ async def test_each_query_has_its_ranking_or_its_error() -> None:
     def reply(body: dict[str, Any]) -> object:
         if not body["query"]:
             return RefusalError("invalid_request", "no", "query")
+        meta = {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}}
+        answer = {"id": "", "model": "m", "data": [], "usage": USAGE}
         scores = [{"index": 0, "relevance_score": 0.5}]
-        return {
-            "id": "",
-            "model": "m",
-            "results": scores,
-            "data": [],
-            "meta": {
-                "api_version": {"version": "1"},
-                "billed_units": {"search_units": 1},
-                "tokens": {"input_tokens": 7},
-            },
-            "usage": USAGE,
-        }
+        return {**answer, "results": scores, "meta": {**meta, "tokens": {"input_tokens": 7}}}
 
     odd: Any = object()
     pairs = [("q", ["a"]), ("", ["b"]), ("q", [odd])]
@@ -170,74 +157,21 @@ async def test_each_query_has_its_ranking_or_its_error() -> None:
     assert (job.summary.requests, job.summary.failed) == (3, 2)
 
 
-def completion_lines(
-    named: Options,
-    prompts: Sequence[Prompt],
-    sampling: Options | Sequence[Options],
-    common: Options,
-) -> list[Line | RequestError]:
-    """The line of each prompt, or why there is none."""
-    job = Completions(named, prompts, sampling, common)
-    lines = {line.index: line for line in job.lines}
-    refused = [each for each in job.results if isinstance(each, RequestError)]
-    assert len(lines) + len(refused) == len(prompts)
-    return [lines[i] if i in lines else refused.pop(0) for i in range(len(prompts))]
-
-
-def body(line: Line | RequestError) -> dict[str, Any]:
-    assert isinstance(line, Line)
-    assert line.url == "/v1/completions"
-    return json.loads(line.body)
+def bodies(job: Completions) -> list[dict[str, Any]]:
+    assert {line.url for line in job.lines} == {"/v1/completions"}
+    return [json.loads(line.body) for line in job.lines]
 
 
 def test_options_are_for_all_or_one_each() -> None:
     each: list[Options] = [{"seed": 1}, {"max_tokens": 5}]
-    one, other = completion_lines({}, ["a", [1, 2]], each, {"max_tokens": 3})
-    assert body(one) == {"prompt": "a", "max_tokens": 3, "seed": 1, "return_token_ids": True}
-    assert body(other) == {"prompt": [1, 2], "max_tokens": 5, "return_token_ids": True}
+    one, other = bodies(Completions({}, ["a", [1, 2]], each, {"max_tokens": 3}))
+    assert one == {"prompt": "a", "max_tokens": 3, "seed": 1, "return_token_ids": True}
+    assert other == {"prompt": [1, 2], "max_tokens": 5, "return_token_ids": True}
 
 
 def test_bodies_name_the_model_and_go_on_with_the_prompt() -> None:
-    lines = completion_lines({"model": "m"}, ["b", "a c", "a b"], {}, {"max_tokens": 3})
-    assert list(body(lines[0])) == ["model", "prompt", "max_tokens", "return_token_ids"]
-    in_order = sorted(lines, key=lambda line: line.body if isinstance(line, Line) else b"")
-    assert [body(line)["prompt"] for line in in_order] == ["a b", "a c", "b"]
-
-
-def test_ids_may_come_in_an_array() -> None:
-    ids: Prompt = np.array([3, 4], np.int32)  # pyright: ignore[reportAssignmentType]
-    (line,) = completion_lines({}, [ids], {}, {})
-    assert body(line)["prompt"] == [3, 4]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"json_schema": {"type": "object"}},
-        {"guided_json": '{"type": "object"}'},
-        {"structured_outputs": {"json": {"type": "object"}}},
-        {
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "a", "schema": {"type": "object"}},
-            }
-        },
-    ],
-)
-def test_a_schema_is_given_as_in_a_body(options: dict[str, object]) -> None:
-    (line,) = completion_lines({}, ["a"], options, {})
-    assert isinstance(line, Line)
-    grammar = grammar_of(Body(CompletionRequest).decode(line.body))
-    assert grammar is not None
-    assert "object" in grammar.source
-
-
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), object()])
-def test_what_is_no_json_is_refused(number: object) -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        completion_lines({}, ["a"], {"top_p": number}, {})
-    with pytest.raises(ValueError, match="JSON"):
-        check_options("/v1/embeddings", {"dimensions": number})
+    (body,) = bodies(Completions({"model": "m"}, ["b"], {}, {"max_tokens": 3}))
+    assert list(body) == ["model", "prompt", "max_tokens", "return_token_ids"]
 
 
 @pytest.mark.parametrize(
@@ -249,37 +183,35 @@ def test_what_is_no_json_is_refused(number: object) -> None:
         ({"temprature": 1}, "temprature: there is no such option"),
         ({"stream": True}, "stream: there is no such option"),
         ({"model": "x"}, "model: there is no such option"),
+        *[({"top_p": number}, "JSON") for number in (float("nan"), float("inf"), object())],
     ],
 )
 def test_options_that_are_wrong_for_all_end_the_job_at_once(
     options: dict[str, object], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
-        completion_lines({}, ["a"], options, {})
+        Completions({}, ["a"], options, {})
 
 
 @pytest.mark.parametrize("option", ["model", "input", "encoding_format", "user", "top_n"])
 def test_an_option_of_a_job_is_named(option: str) -> None:
     with pytest.raises(ValueError, match=f"{option}: there is no such option here; there are add"):
-        check_options("/v1/embeddings", {option: 1})
+        Embeddings({}, ["a"], {option: 1})
 
 
 def test_what_is_wrong_for_one_prompt_is_in_its_place() -> None:
     odd: Prompt = [{"role": "user"}]  # pyright: ignore[reportAssignmentType]
     each: list[Options] = [{}, {}, {"max_tokens": -1}, {"a": 1}]
-    first, *others = completion_lines({}, ["a", odd, "c", "d"], each, {})
-    assert isinstance(first, Line)
-    params: list[str | None] = []
-    for request in others:
-        assert isinstance(request, RequestError)
-        assert request.code == "invalid_request"
-        params.append(request.param)
-    assert params == ["prompt", "max_tokens", "a"]
+    job = Completions({}, ["a", odd, "c", "d"], each, {})
+    assert [line.index for line in job.lines] == [0]
+    errors = [each for each in job.results if isinstance(each, RequestError)]
+    assert {error.code for error in errors} == {"invalid_request"}
+    assert [error.param for error in errors] == ["prompt", "max_tokens", "a"]
 
 
 def test_as_many_options_as_prompts() -> None:
     with pytest.raises(ValueError, match="sampling: 1 for 2 prompts"):
-        completion_lines({}, ["a", "b"], [{}], {})
+        Completions({}, ["a", "b"], [{}], {})
 
 
 def test_settings_are_those_of_a_model() -> None:
@@ -307,7 +239,7 @@ def test_a_model_or_a_url() -> None:
         BatchLLM()
     with pytest.raises(ValueError, match="threads: a daemon at a url"):
         BatchLLM(url="http://localhost:8000", threads=1)
-    with pytest.raises(ValueError, match="url: "), BatchLLM(url="localhost"):
+    with pytest.raises(ValueError, match="not an address"), BatchLLM(url="localhost"):
         pass
     with pytest.raises(RuntimeError, match="inside its block"):
         BatchLLM(url="http://localhost:8000").generate(["a"])

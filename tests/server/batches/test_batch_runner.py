@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from server.batches.batch_process import BatchRunner
+from server.batches.answering import Backend
+from server.batches.batch_process import BatchHealth, BatchRunner
 from server.batches.results import JobStoppedError
 from server.batches.state.state_folder import StateFolder
 from server.batches.state.stored_batches import StoredBatch
 from server.batches.state.stored_files import StoredFile, new_id
-from tests.server.batches.requests_file import Echo, line
+from tests.server.batches.requests_file import Echo, line, numbered
 from tests.server.batches.state.opened import opened
 
 ME = "me"
@@ -57,9 +58,14 @@ def got(state: StateFolder, batch_id: str) -> StoredBatch:
     return batch
 
 
+def runner(state: StateFolder, backend: Backend) -> BatchRunner:
+    health = BatchHealth(state.jobs.with_name("health"))
+    return BatchRunner(state, backend, 1 << 16, health, lambda _: None)
+
+
 @asynccontextmanager
-async def running(state: StateFolder, backend: Any) -> AsyncIterator[None]:
-    task = asyncio.create_task(BatchRunner(state, backend, 1 << 16).run())
+async def running(state: StateFolder, backend: Backend) -> AsyncIterator[None]:
+    task = asyncio.create_task(runner(state, backend).run())
     try:
         yield
     finally:
@@ -178,7 +184,7 @@ async def test_a_batch_that_cannot_be_read_fails(state: StateFolder) -> None:
 
 
 async def test_a_batch_goes_on_where_it_was(state: StateFolder) -> None:
-    lines = [line(str(number)) for number in range(60)]
+    lines = numbered(60)
     batch_id = begun(state, uploaded(state, *lines))
     first = Echo(pause=0.02)
     async with running(state, first):
@@ -197,7 +203,7 @@ async def test_files_expire_while_a_batch_runs(
     state: StateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.batches.batch_process._EXPIRY_S", 0.1)
-    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(1000)]))
+    batch_id = begun(state, uploaded(state, *numbered(1000)))
     backend = Echo(pause=0.02)
     async with running(state, backend):
         await asked(backend, 1)
@@ -211,7 +217,7 @@ async def test_files_expire_while_a_batch_runs(
 
 
 async def test_a_cancelled_batch_has_what_was_done(state: StateFolder) -> None:
-    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(1000)]))
+    batch_id = begun(state, uploaded(state, *numbered(1000)))
     next_id = begun(state, uploaded(state, line("a")))
     backend = Echo(pause=0.01)
     async with running(state, backend):
@@ -225,7 +231,7 @@ async def test_a_cancelled_batch_has_what_was_done(state: StateFolder) -> None:
 
 
 async def test_a_batch_that_was_cancelled_before_its_turn_asks_nothing(state: StateFolder) -> None:
-    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(50)]))
+    batch_id = begun(state, uploaded(state, *numbered(50)))
     state.batches.cancel(batch_id, ME)
     backend = Echo(pause=1)
     async with running(state, backend):
@@ -234,7 +240,7 @@ async def test_a_batch_that_was_cancelled_before_its_turn_asks_nothing(state: St
 
 
 async def test_what_is_not_done_in_time_is_an_error(state: StateFolder) -> None:
-    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(1000)]), 2)
+    batch_id = begun(state, uploaded(state, *numbered(1000)), 2)
     async with running(state, Echo(pause=0.02)):
         batch = await over(state, batch_id)
     assert batch.status == "expired"
@@ -249,9 +255,9 @@ async def test_a_lost_engine_leaves_the_batch_for_another_time(state: StateFolde
         if count == 3:
             raise JobStoppedError("the engine stopped (engine_dead)")
 
-    batch_id = begun(state, uploaded(state, *[line(str(number)) for number in range(9)]))
+    batch_id = begun(state, uploaded(state, *numbered(9)))
     with pytest.raises(JobStoppedError):
-        await BatchRunner(state, Echo(lost), 1 << 16).run()
+        await runner(state, Echo(lost)).run()
     assert got(state, batch_id).status == "in_progress"
     async with running(state, Echo()):
         assert (await over(state, batch_id)).completed == 9

@@ -2,7 +2,6 @@ import msgspec
 import pytest
 
 from engine_core.refusal import ErrorCode, RefusalError
-from server.batches.answering import MAX_ANSWER_BYTES
 from server.batches.batch_llm import BatchLLM
 from server.batches.results import JobStoppedError, RequestError
 from server.errors import error_body
@@ -27,27 +26,6 @@ def test_a_server_that_hangs_up_stops_the_job_with_what_is_done() -> None:
     *lost, refused = raised.value.results
     assert lost == [None, None]
     assert isinstance(refused, RequestError)
-
-
-def test_an_answer_that_is_too_long_is_not_taken() -> None:
-    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nx-request-id: r\r\n\r\n{"
-    with (
-        CannedServer([head % (MAX_ANSWER_BYTES + 1)]) as server,
-        BatchLLM("m", url=server.url, progress=False) as llm,
-    ):
-        (result,) = llm.generate(["a"])
-    assert isinstance(result, RequestError)
-    assert result.code == "too_large"
-    assert f"has {MAX_ANSWER_BYTES + 1} bytes" in result.message
-
-
-def test_a_wrong_key_stops_the_job() -> None:
-    with (
-        CannedServer([refusal("invalid_api_key", "401 Unauthorized")]) as server,
-        BatchLLM(url=server.url, api_key="wrong", progress=False) as llm,
-        pytest.raises(JobStoppedError, match="invalid_api_key"),
-    ):
-        llm.embed(["a"])
 
 
 def test_a_refused_text_is_told_from_its_neighbours() -> None:

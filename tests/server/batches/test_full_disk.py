@@ -6,7 +6,7 @@ import pytest
 
 from server.batches.file_job import FileJob
 from server.batches.result_log import NoRoomError
-from tests.server.batches.requests_file import RULES, Echo, line, outputs, write
+from tests.server.batches.requests_file import RULES, Echo, numbered, outputs, write
 from tests.server.batches.state.full_disk import no_file_grows
 
 LINES = 100
@@ -34,22 +34,22 @@ async def rest_of(source: Path) -> int:
     await job.run(backend)
     job.assemble(source.with_name("out"))
     job.remove()
+    assert len(outputs(source.with_name("out"))) == LINES
     return len(backend.asked)
 
 
 @pytest.mark.parametrize("most", [1, 700, 5_000])
 async def test_a_log_without_room_says_what_it_needs(tmp_path: Path, most: int) -> None:
-    source = write(tmp_path, *[line(str(number), "x" * 100) for number in range(LINES)])
+    source = write(tmp_path, *numbered(LINES, "x" * 100))
     said = await limited(source, most)
     assert said.startswith(f"{tmp_path / 'log'}: File too large: about ")
     needed = int(said.split("about ")[1].split(" more bytes")[0].replace(",", ""))
     assert 20_000 < needed < 60_000
     assert await rest_of(source) == LINES
-    assert len(outputs(tmp_path / "out")) == LINES
 
 
 async def test_an_output_without_room_leaves_no_part_of_it(tmp_path: Path) -> None:
-    source = write(tmp_path, *[line(str(number), "x" * 100) for number in range(LINES)])
+    source = write(tmp_path, *numbered(LINES, "x" * 100))
     job = FileJob(source, tmp_path / "log", rules=RULES, options={})
     await job.open(resume=False)
     await job.run(Echo())
@@ -60,4 +60,3 @@ async def test_an_output_without_room_leaves_no_part_of_it(tmp_path: Path) -> No
     assert (tmp_path / "out").read_text() == "of another time\n"
     assert not (tmp_path / "out.new").exists()
     assert await rest_of(source) == 0
-    assert len(outputs(tmp_path / "out")) == LINES

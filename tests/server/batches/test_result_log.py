@@ -10,7 +10,7 @@ IDENTITY = JobIdentity(input_digest="ab", input_bytes=10, lines=50, options={"--
 
 
 def logged(path: Path, indices: range) -> dict[int, bytes]:
-    log = ResultLog(path, IDENTITY)
+    log = ResultLog(path, IDENTITY, resume=False)
     results = {index: b'{"custom_id":"%d"}' % index for index in indices}
     for index in reversed(indices):
         log.add(index, results[index])
@@ -21,9 +21,8 @@ def logged(path: Path, indices: range) -> dict[int, bytes]:
 
 
 def resumed(path: Path, identity: JobIdentity = IDENTITY) -> dict[int, bytes]:
-    found: dict[int, bytes] = {}
-    log = ResultLog(path, identity, found.__setitem__)
-    assert {i: r for i, r in log.results() if r is not None} == found
+    log = ResultLog(path, identity, resume=True)
+    found = {i: r for i, r in log.results() if r is not None}
     assert all(log.has(index) == (index in found) for index in range(identity.lines))
     log.close()
     return found
@@ -33,14 +32,12 @@ def test_results_come_back(tmp_path: Path) -> None:
     path = tmp_path / "log"
     assert resumed(path) == {}
     path.unlink()
-    assert resumed(path) == {}
-    path.unlink()
     results = logged(path, range(30))
     assert resumed(path) == results
 
 
 def test_what_was_not_synced_is_not_there(tmp_path: Path) -> None:
-    log = ResultLog(tmp_path / "log", IDENTITY)
+    log = ResultLog(tmp_path / "log", IDENTITY, resume=False)
     log.add(1, b"{}")
     log.sync()
     log.add(2, b"{}")
@@ -57,7 +54,7 @@ def test_a_torn_record_is_dropped_wherever_it_is_torn(tmp_path: Path) -> None:
         path.write_bytes(whole[:size])
         count = max(0, sum(end <= size for end in ends) - 1)
         assert resumed(path) == dict(list(reversed(results.items()))[:count])
-        again = ResultLog(path, IDENTITY, lambda *_: None)
+        again = ResultLog(path, IDENTITY, resume=True)
         again.add(40, b"[40]")
         again.sync()
         again.close()
@@ -82,10 +79,6 @@ def test_a_changed_byte_ends_what_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (
-            replace(IDENTITY, input_digest="cd", input_bytes=11, lines=51),
-            "51 lines .11 bytes., and had 50 .10 bytes.",
-        ),
         (replace(IDENTITY, input_digest="cd"), "the input has changed"),
         (replace(IDENTITY, options={"--dtype": "float16"}), "--dtype is float16, and was auto"),
         (replace(IDENTITY, options={}), "--dtype is not given, and was auto"),
@@ -104,7 +97,7 @@ def test_a_log_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "log"
     logged(path, range(3))
     with pytest.raises(JobFileError, match="--resume"):
-        ResultLog(path, IDENTITY)
+        ResultLog(path, IDENTITY, resume=False)
     path.write_bytes(b"something else\n")
     with pytest.raises(JobFileError, match="no file of results"):
         resumed(path)

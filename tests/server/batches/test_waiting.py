@@ -13,13 +13,13 @@ import pytest
 import pytest_asyncio
 
 from server.batches import result_log
-from server.batches.batch_process import BatchHealth, BatchRunner
+from server.batches.batch_process import BatchRunner
 from server.observe.processes import batches_run
-from tests.server.batches.requests_file import Echo, line
+from tests.server.batches.requests_file import Echo, numbered
 from tests.server.batches.state.opened import opened
-from tests.server.batches.test_batch_runner import ME, asked, begun, got, over, uploaded
+from tests.server.batches.test_batch_runner import ME, asked, begun, got, over, runner, uploaded
 
-LINES = [line(str(number), "x" * 200) for number in range(400)]
+LINES = numbered(400, "x" * 200)
 RETRIES = 5
 
 
@@ -57,11 +57,10 @@ class Waiting:
 
     def __init__(self, folder: Path, disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
-        self._caplog, self._said = caplog, folder / "said"
+        self._caplog, self._said = caplog, folder / "state" / "health"
         self.state, self.disk = opened(folder / "state"), disk
         self.backend, self.turns = Echo(pause=0.001), 0
-        health = BatchHealth(self._said)
-        self.runner = BatchRunner(self.state, self.backend, 1 << 16, health=health)
+        self.runner = runner(self.state, self.backend)
         self.batch_id = begun(self.state, uploaded(self.state, *LINES))
 
     def runs(self) -> bool:
@@ -163,7 +162,7 @@ async def test_one_that_is_cancelled_as_the_disk_fills_up_fails(
     state = opened(tmp_path)
     batch_id = begun(state, uploaded(state, *LINES))
     backend = Echo(pause=0.01)
-    task = asyncio.create_task(BatchRunner(state, backend, 1 << 16).run())
+    task = asyncio.create_task(runner(state, backend).run())
     await asked(backend, 20)
     disk.is_full = True
     state.batches.cancel(batch_id, ME)

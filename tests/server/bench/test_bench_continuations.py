@@ -28,6 +28,9 @@ async def test_prompts_that_share_prefixes_are_sorted_and_of_the_batch_band(
     figures = await runner.measure(CASES["b16"].scaled(0.01), 0)
     assert figures["requests"] == 4 * 16
     assert [(len(job.ids), job.batch) for job in engine.received] == [(64, True)]
+    for job in engine.received:
+        assert isinstance(job, GenerateJob)
+        assert (job.params.max_tokens, job.params.ignore_eos) == (100, True)
     ids = [prompt for job in engine.received for prompt in job.ids]
     assert ids == sorted(offline_prompts(CASES["b16"].scaled(0.01)))
     prefixes = [prompt[: 2000 * 4] for prompt in ids]
@@ -129,13 +132,3 @@ def test_documents_of_one_query(flags: tuple[str, ...], saved: int, tmp_path: Pa
     (report,) = cases_of(tmp_path, reranker, *arguments)
     assert report["figures"]["sequences"] == 200
     assert report["figures"]["cached_tokens"] == 2 * 99 * saved
-
-
-async def test_a_job_for_each_way_to_sample(fake: tuple[FakeEngine, OfflineRunner]) -> None:
-    engine, runner = fake
-    engine.script.tokens = [5]
-    case = CASES["degree-4"].scaled(0.0005)
-    await runner.measure(case, 0)
-    (job,) = engine.received
-    assert isinstance(job, GenerateJob)
-    assert (len(job.ids), job.params.max_tokens, job.params.ignore_eos) == (4, 100, True)

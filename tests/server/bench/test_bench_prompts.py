@@ -79,19 +79,9 @@ def test_every_64th_prompt_of_skew_is_long() -> None:
     assert CASES["skew"].prompt_tokens == (16 * 16_000 + 1008 * 256) // 1024
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("b16s", "400 groups x 16: 2000 shared + 200 own in, 100 out, group after group"),
-        ("b400", "16 groups x 400: 2000 shared + 200 own in, 100 out, shuffled"),
-        ("skew", "1024 x (256 in, every 64th 16000, 128 out)"),
-    ],
-)
-def test_a_case_in_words(name: str, words: str) -> None:
-    assert CASES[name].what == words
-
-
-def test_a_part_of_a_case() -> None:
+def test_a_case_in_numbers_and_a_part_of_it() -> None:
+    assert CASES["b16s"].what == "count=400 members=16 prefix=2000 own=200 outputs=100"
+    assert CASES["skew"].what == "count=1024 own=256 long_every=64 long_own=16000 outputs=128"
     assert CASES["rand"].scaled(0.1).count == 205
     assert CASES["one"].scaled(0.1).count == 1
     assert CASES["rand"].scaled(1.0) == CASES["rand"]

@@ -45,21 +45,6 @@ def test_generation_of_a_daemon_that_runs(demo: Daemon, tmp_path: Path) -> None:
         assert 0 < run["ttft_p50_ms"] <= run["latency_p50_ms"]
 
 
-@pytest.mark.long
-def test_generation_at_a_rate(
-    demo: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ("--case", "http-gen-16", "--scale", "0.005")
-    paced = measured(demo, tmp_path, *arguments, *GENERATION)
-    (run,) = paced["runs"]
-    assert (run["requests"], run["output_tokens"]) == (3, 3 * 128)
-    # Arrivals take as long as so many do at 16 a second.
-    assert run["seconds"] >= 3 / 16
-    figures = [row["figure"] for row in paced["rows"]]
-    assert figures == ["ttft_p50_ms", "ttft_p99_ms", "tpot_mean_ms"]
-    assert "http-gen-16 tpot mean" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("case", "sequences", "tokens"),
     [("1x32", 10, 32), pytest.param("32x128", 32, 128, marks=pytest.mark.long)],
@@ -72,16 +57,6 @@ def test_embeddings_of_a_daemon_that_runs(
     # A text begins with [CLS] and ends with [SEP].
     expected = (sequences, sequences * (tokens + 2))
     assert (figures["sequences"], figures["prompt_tokens"]) == expected
-
-
-def test_a_model_of_another_kind_is_a_failure(
-    demo: Daemon, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--model", GENERATOR_NAME, "--scale", "0.0005", "--case", "http-emb-1x32"]
-    assert cli.main(["bench", "serve", "--url", demo.url, *arguments]) == 1
-    said = capsys.readouterr()
-    assert "http-emb-1x32: FAILED: 10 of 10 requests failed: 10 x status 400" in said.out
-    assert "penstock: error: not measured: http-emb-1x32" in said.err
 
 
 @pytest.mark.parametrize(
@@ -122,11 +97,8 @@ def test_a_daemon_of_its_own(
     assert (report["figures"]["requests"], report["figures"]["clients"]) == (requests, 2)
     assert report["engine"]["devices"] == ["cpu", "cpu"]
     assert 0 < report["figures"]["bubble_share"] < 1
-    assert report["notes"][1:] == [
-        "on shape tiny instead of " + report["shape"],
-        "on a CPU",
-        "in float32",
-    ]
+    shape = f"on shape tiny instead of {report['shape']}"
+    assert report["notes"][1:] == [shape, "on a CPU", "in float32"]
 
 
 def test_one_of_url_and_start(capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,16 +143,6 @@ def test_a_database_is_watched_while_it_is_in_use(
     assert state.files.path(file.id).exists()
 
 
-def test_one_that_comes_back_is_used_again(tmp_path: Path) -> None:
-    state = opened(tmp_path)
-    file = stored(state)
-    (tmp_path / DATABASE).replace(tmp_path / "elsewhere")
-    with pytest.raises(StateFolderError, match="cannot be found"):
-        state.files.get(file.id, "me")
-    (tmp_path / "elsewhere").replace(tmp_path / DATABASE)
-    assert state.files.get(file.id, "me") == file
-
-
 def test_a_process_that_begins_later_wants_the_same(tmp_path: Path) -> None:
     token = prepared(tmp_path).token
     move_another(tmp_path / DATABASE)
