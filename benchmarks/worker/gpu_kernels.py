@@ -48,7 +48,7 @@ def _drawn(*shape: int) -> torch.Tensor:
 
 def _rotations() -> Iterator[Compared]:
     # Imported here, because a machine without a GPU may have no Triton.
-    from workers.kernels.attention.kv_cache import KVTarget, rotate_and_cache  # noqa: PLC0415
+    from workers.kernels.attention.kv_cache import rotate_and_cache  # noqa: PLC0415
 
     for model, heads, kv_heads, size in (("Qwen3-8B", 32, 8, 128), ("Gemma-3-4B", 8, 4, 256)):
         table = torch.rand(8192, size, device=_CUDA)
@@ -58,7 +58,7 @@ def _rotations() -> Iterator[Compared]:
             indices = torch.arange(rows, device=_CUDA)
             keys, values = _drawn(2, -(-rows // 128), 128, kv_heads, size)
 
-            target = KVTarget(indices, keys, values)
+            target = (indices, keys, values)
             run = partial(rotate_and_cache, qkv, table, indices, heads, qkv, target)
             name = f"rotation with QK-norm, {model}, {rows} rows"
             yield Compared(name, partial(run, norm), run)
@@ -127,6 +127,6 @@ def _norms(kernels: FusedKernels) -> Iterator[Compared]:
         rows, residual = _drawn(count, 2560), torch.zeros_like(_drawn(count, 2560))
         yield Compared(
             f"residual + RMSNorm, Gemma-3-4B, {count} rows",
-            lambda rows=rows, residual=residual: kernels.add_rms_norm(residual, rows, wide, eps),
+            lambda rows=rows, residual=residual: kernels.rms_norm(rows, wide, eps, residual),
             lambda rows=rows, residual=residual: residual + kernels.rms_norm(rows, wide, eps),
         )
