@@ -104,8 +104,9 @@ class DecoderScheduler:
 
     @property
     def queued_tokens(self) -> int:
-        waiting = self._waiting.tokens_before() + sum(self._in_progress.tokens)
-        return sum(self._running.unsubmitted) + waiting
+        small, large, batch = self._waiting.queues
+        waiting = small.num_tokens + large.num_tokens + batch.num_tokens
+        return waiting + sum(self._in_progress.tokens) + sum(self._running.unsubmitted)
 
     def tokens_before(self, priority: int, key: KeyShare | None = None) -> int:
         begun = sum(self._running.unsubmitted) - self._running.unsubmitted[JobKind.LARGE]
@@ -122,9 +123,9 @@ class DecoderScheduler:
 
     def schedule(self, oldest: DecodeBatch | None) -> DecodeBatch | None:
         batch = DecodeBatch(self._step)
-        running = self._running
+        running, queued, preempted = self._running, self.queued_tokens, self._counted.preemptions
         self._short_steps.decide()
-        startable = self.queued_tokens if running.free_slots else sum(running.unsubmitted)
+        startable = queued if running.free_slots else sum(running.unsubmitted)
         # More micro-batches of short steps would only keep clients waiting.
         prompt_tokens = 0 if self._short_steps.limited else startable
         self._micro_batches.decide(running.generating, prompt_tokens)
@@ -133,7 +134,7 @@ class DecoderScheduler:
         # so it is the choice of last resort until all micro-batches are in flight.
         full = self._step - ahead_of >= self._micro_batches.count
         self._add_decodes(batch, ahead_of if full else -1)
-        if self.has_prompts():
+        if queued or self._counted.preemptions > preempted:
             self._add_prompts(batch)
         if not batch.requests and not full:
             self._add_decodes(batch, ahead_of)
@@ -189,7 +190,8 @@ class DecoderScheduler:
             if request.status is Status.RUNNING:
                 share_computed(self.kv, request, stop)
                 self._resume(self._in_progress.computed(request, stop))
-        self._resume(self._in_progress.step_over(batch.step))
+        if self._in_progress:
+            self._resume(self._in_progress.step_over(batch.step))
 
     def _resume(self, requests: Iterable[Resumed]) -> None:
         for request, shared in requests:

@@ -32,7 +32,7 @@ _tokens = itemgetter(0)
 def common_tokens(one: bytes, other: bytes) -> int:
     """Count the tokens that two sequences of int32 begin with alike."""
     most = min(len(one), len(other)) // ID_BYTES
-    if not most:
+    if not most or one[:ID_BYTES] != other[:ID_BYTES]:
         return 0
     different = np.frombuffer(one, np.int32, most) != np.frombuffer(other, np.int32, most)
     first = int(different.argmax())
@@ -63,16 +63,18 @@ class ChildBlocks:
 
     def forget(self, block: int) -> None:
         """`block` is about to hold something else."""
-        for place, tokens in self._places.pop(block, {}).items():
-            self._discard(block, place, tokens)
+        if (places := self._places.pop(block, None)) is not None:
+            for place, tokens in places.items():
+                self._discard(block, place, tokens)
 
     def longest(self, parent: BlockHash, scope: Scope, tokens: bytes) -> tuple[int, int]:
         """The block that begins with most of `tokens`, and how many these are, or `NO_MATCH`."""
-        children = self._children.get((parent, scope), [])
+        if (children := self._children.get((parent, scope))) is None:
+            return NO_MATCH
         place = bisect_left(children, (tokens,))
         beside = children[max(0, place - 1) : place + 1]
         found = [(common_tokens(own, tokens), block) for own, block in beside]
-        count, block = max(found, default=(0, -1))
+        count, block = max(found)
         return (block, count) if count else NO_MATCH
 
     def longest_whole(self, parent: BlockHash, scope: Scope, tokens: bytes) -> tuple[int, int]:

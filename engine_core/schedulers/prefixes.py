@@ -9,6 +9,7 @@ another's prompt token by token: `cached_tokens` would show when it is right.
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from itertools import count
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from engine_core.loop.jobs import Job, JobKind
@@ -116,6 +117,8 @@ def _match_within(kv: KVCacheManager, request: Request, index: int, rest: bytes)
 
 LEAST_SHARED: Final = 16
 """Tokens that two prompts begin with alike which are worth looking at."""
+
+_shared = itemgetter(1)
 
 Resumed = tuple[Request, int]
 """A request that waits for others no more, and how many tokens of another it waited for."""
@@ -234,13 +237,12 @@ class PromptsInProgress:
             return None, 0
         tokens = request.tokens[:-1].tobytes()
         place = bisect_left(own, (tokens,))
-        return max(
-            (
-                (leader, self._shareable(request, leader, common_tokens(prompt, tokens)))
-                for prompt, _, leader in own[max(0, place - 1) : place + 1]
-            ),
-            key=lambda found: found[1],
-        )
+        found: tuple[Request | None, int] = None, 0
+        for prompt, _, leader in own[max(0, place - 1) : place + 1]:
+            common = common_tokens(prompt, tokens)
+            if common >= LEAST_SHARED:
+                found = max(found, (leader, self._shareable(request, leader, common)), key=_shared)
+        return found
 
     def _shareable(self, request: Request, leader: Request, common: int) -> int:
         """The part of `common` tokens that may be shared: whole blocks only beyond a scope."""

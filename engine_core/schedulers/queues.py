@@ -155,7 +155,7 @@ class WaitingRequests:
     def __len__(self) -> int:
         return sum(map(len, self.queues))
 
-    def tokens_before(self, limited: int = len(JobKind)) -> int:
+    def tokens_before(self, limited: int) -> int:
         """Prompt tokens that wait, of kinds before `limited`."""
         return sum([queue.num_tokens for queue in self.queues[:limited]])
 
