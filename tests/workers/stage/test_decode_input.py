@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import torch
 
-from tests.workers.checkpoints import load_share, save_llama, with_execution, worker_config
+from tests.workers.checkpoints import load_share, with_execution, worker_config
 from tests.workers.step_maker import int32
 from workers.attention.backend_selection import select_backends
 from workers.contract.messages import DecodeStep, SlotInit
@@ -25,13 +25,6 @@ def int32_tensor(values: list[int]) -> torch.Tensor:
 def slot_init(slot: int, prompt_len: int, **given) -> SlotInit:
     sampling = TokenSampling(temperature=0.5, top_k=3, top_p=0.75)
     return SlotInit(slot=slot, prompt_len=prompt_len, **{"sampling": sampling, "seed": 9} | given)
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("llama")
-    save_llama(folder, num_hidden_layers=3)
-    return folder
 
 
 @pytest.fixture
