@@ -121,11 +121,15 @@ def vectors_of(output: StepOutput, rows: int) -> np.ndarray:
 
 
 def dense(output: StepOutput) -> np.ndarray:
-    """A small BERT's sparse vectors, float32[R, V]; of each row the indices ascend, and nothing is
-    zero."""
+    """A small BERT's sparse vectors, float32[R, V]."""
     assert isinstance(output, EmbedSparseOutput)
-    counts = np.frombuffer(output.counts, np.int32)
-    entries = np.frombuffer(output.entries, np.float32).reshape(-1, 2)
+    return dense_rows(output.counts, output.entries)
+
+
+def dense_rows(row_counts: bytes, all_entries: bytes) -> np.ndarray:
+    """float32[R, V]; of each row the indices ascend, and nothing is zero."""
+    counts = np.frombuffer(row_counts, np.int32)
+    entries = np.frombuffer(all_entries, np.float32).reshape(-1, 2)
     vectors = np.zeros((len(counts), BERT["vocab_size"]), np.float32)
     for vector, own in zip(vectors, np.split(entries, np.cumsum(counts)[:-1]), strict=True):
         indices = own[:, 0].astype(np.int64)

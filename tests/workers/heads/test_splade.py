@@ -1,7 +1,6 @@
 """SPLADE pooling of a masked language model's logits against sentence-transformers in float32."""
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 
-from tests.workers.checkpoints import BERT, save_masked_lm
+from tests.workers.checkpoints import random_texts, save_masked_lm
 from tests.workers.stages import EncoderStages, dense
 from tests.workers.step_maker import encoder_step
 from workers.contract.checkpoint.checkpoint_config import read_model_config
@@ -20,11 +19,7 @@ from workers.heads import encoder_head
 from workers.heads.encoder_head import sparse_vectors
 
 TASK = "embed_sparse"
-VOCABULARY = BERT["vocab_size"]
-TEXTS = [
-    random.Random(row).choices(range(1, VOCABULARY), k=length)
-    for row, length in enumerate((3, 17, 1, 60, 5, 44))
-]
+TEXTS = random_texts(3, 17, 1, 60, 5, 44)
 
 
 def write_modules(folder: Path, *kinds: str, **pooling: Any) -> None:

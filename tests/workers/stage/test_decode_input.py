@@ -80,11 +80,9 @@ def test_rows_that_sample_carry_their_parameters(runner: DecodeRunner) -> None:
     assert sampling is not None
     assert sampling.device_slots.tolist() == [0]
     assert sampling.width == 2
-    parameters = sampling.rows.parameters
-    assert parameters["temperature"].tolist() == [0.5]
-    assert parameters["top_k"].tolist() == [3]
-    assert parameters["top_p"].tolist() == [0.75]
-    assert parameters["seed"].tolist() == [2**63 - 1]
+    (parameters,) = sampling.rows.parameters
+    expected = {"temperature": 0.5, "top_k": 3, "top_p": 0.75, "seed": 2**63 - 1}
+    assert {name: parameters[name] for name in expected} == expected
     assert sampling.rows.index.tolist() == [9 - 6]
 
 

@@ -1,6 +1,5 @@
 """Encoders from step messages to vectors and scores, against the libraries that define them."""
 
-import random
 from pathlib import Path
 
 import msgspec
@@ -8,15 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
+from tests.workers.checkpoints import random_texts, save_bert, save_masked_lm
 from tests.workers.stages import EncoderStages, dense, vectors_of
 from tests.workers.step_maker import encoder_step
 from workers.contract.messages import EmbedOutput
 
-
-def texts() -> list[list[int]]:
-    numbers = random.Random(5)
-    return [[numbers.randrange(1, BERT["vocab_size"]) for _ in range(n)] for n in (9, 1, 30, 4, 17)]
+LENS = (9, 1, 30, 4, 17)
+TEXTS = random_texts(*LENS)
 
 
 @pytest.mark.parametrize("num_stages", [1, 2])
@@ -24,19 +21,17 @@ def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stag
     """Beside rows that are pooled, which stay as they are."""
     model = save_bert(tmp_path)
     stages = EncoderStages(tmp_path, task="embed", num_stages=num_stages)
-    alone = stages.run(encoder_step(texts()))
+    alone = stages.run(encoder_step(TEXTS))
     assert isinstance(alone, EmbedOutput)
     requested = [0, 1, 1, 0, 1]
-    output = stages.run(
-        msgspec.structs.replace(encoder_step(texts()), token_states=bytes(requested))
-    )
+    output = stages.run(msgspec.structs.replace(encoder_step(TEXTS), token_states=bytes(requested)))
     assert isinstance(output, EmbedOutput)
     assert output.vectors == alone.vectors
     with torch.inference_mode():
         expected = np.concatenate(
             [
                 model(torch.tensor([text])).last_hidden_state[0].numpy()
-                for text, flag in zip(texts(), requested, strict=True)
+                for text, flag in zip(TEXTS, requested, strict=True)
                 if flag
             ]
         )
@@ -53,8 +48,8 @@ def test_neither_other_rows_nor_stages_change_a_bit_of_sparse_vectors(
         EncoderStages(tmp_path, task="embed_sparse", num_stages=count, backend="naive")
         for count in (1, num_stages)
     )
-    alone = [dense(one.run(encoder_step([text])))[0] for text in texts()]
-    np.testing.assert_array_equal(dense(stages.run(encoder_step(texts()))), np.stack(alone))
+    alone = [dense(one.run(encoder_step([text])))[0] for text in TEXTS]
+    np.testing.assert_array_equal(dense(stages.run(encoder_step(TEXTS))), np.stack(alone))
 
 
 def test_nan_stays_in_its_row(tmp_path: Path) -> None:
@@ -64,9 +59,9 @@ def test_nan_stays_in_its_row(tmp_path: Path) -> None:
         model.embeddings.word_embeddings.weight[0] = torch.nan
     model.save_pretrained(tmp_path)
     stages = EncoderStages(tmp_path, task="embed")
-    spoiled = texts()
+    spoiled = random_texts(*LENS)
     spoiled[2][3] = 0
-    clean = vectors_of(stages.run(encoder_step(texts())), 5)
+    clean = vectors_of(stages.run(encoder_step(TEXTS)), 5)
     vectors = vectors_of(stages.run(encoder_step(spoiled)), 5)
     assert np.isnan(vectors).any(axis=1).tolist() == [False, False, True, False, False]
     np.testing.assert_array_equal(np.delete(vectors, 2, 0), np.delete(clean, 2, 0))
