@@ -16,8 +16,8 @@ import torch
 
 from tests.e2e.daemon import Daemon, running
 from tests.workers.attention_problems import attention_needs
-from tests.workers.checkpoints import save_bert, save_llama
-from tests.workers.equivalence import DEMO, SHAPES, random_prompts
+from tests.workers.checkpoints import save_bert
+from tests.workers.equivalence import DEMO, random_prompts, save_random
 from tests.workers.teacher import CLEAR_GAP, TOLERANCE
 from workers.attention import backend_selection
 from workers.attention.backend_selection import implementations, unmet_need
@@ -52,15 +52,7 @@ MIB = 1 << 20
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A random Llama and a random BERT, with heads that every backend takes."""
     folders = {name: tmp_path_factory.mktemp(name) for name in NEEDS}
-    shape = SHAPES["heads_4_of_128_kv_1"]
-    save_llama(
-        folders["generator"],
-        vocab_size=VOCABULARY,
-        num_hidden_layers=2,
-        max_position_embeddings=512,
-        initializer_range=1.5 * shape["hidden_size"] ** -0.5,
-        **shape,
-    )
+    save_random(folders["generator"], "heads_4_of_128_kv_1", vocab_size=VOCABULARY)
     save_bert(
         folders["embedder"],
         vocab_size=VOCABULARY,

@@ -1,12 +1,11 @@
 """Encoders on the GPU against the CPU, which has tests against the libraries that define them."""
 
-import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.workers.checkpoints import BERT, save_masked_lm
+from tests.workers.checkpoints import random_texts, save_masked_lm
 from tests.workers.models.encoders import ENCODERS
 from tests.workers.models.test_encoders import texts_for
 from tests.workers.stages import EncoderStages, dense, vectors_of
@@ -17,10 +16,7 @@ from workers.heads import encoder_head
 
 pytestmark = pytest.mark.gpu
 
-TEXTS = [
-    random.Random(row).choices(range(1, BERT["vocab_size"]), k=length)
-    for row, length in enumerate((3, 17, 1, 60, 5, 44, 100))
-]
+TEXTS = random_texts(3, 17, 1, 60, 5, 44, 100)
 BACKENDS = ["auto", "triton", "sdpa", "naive"]
 
 

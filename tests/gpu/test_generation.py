@@ -18,7 +18,6 @@ from tests.workers.equivalence import (
     WAYS,
     Lesson,
     Lessons,
-    check_every_logprob,
     check_mutation,
     check_way,
 )
@@ -87,7 +86,7 @@ def test_no_way_changes_the_text(lessons: Lessons, model: str, way: str) -> None
 
 def test_every_log_probability(lessons: Lessons) -> None:
     for model in MODELS:
-        check_every_logprob(lessons(model), WITH_GRAPHS)
+        check_way(lessons(model), WITH_GRAPHS, every_logprob=True)
 
 
 test_scores_of_prompts = on_cpu.test_scores_of_prompts

@@ -3,12 +3,12 @@
 import dataclasses
 import random
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
-from tests.workers.step_tensors import PagedRow, packed_step, paged_step
+from tests.workers.step_maker import encoder_step
 from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, LayerCache
 from workers.contract.model_config import AttentionKind
 from workers.step.packed_step import PackedStep
@@ -34,8 +34,6 @@ def attention_needs(heads: Heads = (4, 4, 32), /, **changes: Any) -> AttentionNe
 
 _KIND = {"paged", *AttentionKind.__struct_fields__}
 """`paged` stands for `causal`."""
-
-StepT = TypeVar("StepT", PagedStep, PackedStep)
 
 
 class Problem:
@@ -72,11 +70,7 @@ class Problem:
         for first, members, prefix in groups:
             for member in range(first + 1, first + members):
                 self._share(first, member, prefix)
-        paged_rows = [
-            PagedRow([0] * queries, start, table)
-            for (start, queries), table in zip(rows, self.tables, strict=True)
-        ]
-        step = on_device(paged_step(paged_rows, want.block_size), want.device)
+        step = paged_step(rows, self.tables, want.block_size, want.device)
         known = np.array(groups, np.int32).reshape(-1, 3)
         self.step = dataclasses.replace(step, groups=known)
 
@@ -141,7 +135,8 @@ class PackedProblem:
         bias: torch.Tensor | None = None,
     ) -> None:
         self.lengths, self.want, self.bias = lengths, want, bias
-        self.step = on_device(packed_step([[0] * length for length in lengths]), want.device)
+        step = encoder_step([[0] * length for length in lengths])
+        self.step = PackedStep.of(step, torch.device(want.device))
         shape = (sum(lengths), want.num_heads + 2 * want.num_kv_heads, want.head_dim)
         self.packed = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         self.packed = self.packed.to(want.device, want.dtype)
@@ -161,14 +156,39 @@ def split_qkv(packed: torch.Tensor, want: AttentionNeeds) -> QKV:
     return QKV(*packed.split([want.num_heads, want.num_kv_heads, want.num_kv_heads], dim=1))
 
 
-def on_device(step: StepT, device: str) -> StepT:
-    """The same step with its tensors on another device."""
-    tensors = {
-        field.name: value.to(device)
-        for field in dataclasses.fields(step)
-        if isinstance(value := getattr(step, field.name), torch.Tensor)
-    }
-    return dataclasses.replace(step, **tensors)
+def paged_step(
+    rows: Sequence[tuple[int, int]], tables: Sequence[list[int]], block_size: int, device: str
+) -> PagedStep:
+    """A decoder's step of rows (cached tokens, queries) in the blocks of `tables`, padded to four
+    tokens."""
+    width = max(map(len, tables))
+    places = [range(start, start + queries) for start, queries in rows]
+    positions = [place for own in places for place in own]
+    padding = [0] * (4 - len(positions))
+    lens, contexts = [len(own) for own in places], [own.stop for own in places]
+
+    def int32(values: Any) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    return PagedStep(
+        tokens=torch.tensor([0] * len(positions + padding), device=device),
+        positions=torch.tensor(positions + padding, device=device),
+        kv_indices=torch.tensor(
+            [
+                table[place // block_size] * block_size + place % block_size
+                for table, own in zip(tables, places, strict=True)
+                for place in own
+            ],
+            device=device,
+        ),
+        # Slots in reverse: a backend that takes a row's number for its slot reads another's blocks.
+        block_tables=int32([(table + [0] * width)[:width] for table in tables[::-1]]),
+        slots=int32(range(len(rows))).flip(0),
+        query_starts=int32([0, *np.cumsum(lens)]),
+        context_lens=int32(contexts),
+        query_lens=np.array(lens, np.int32),
+        contexts=np.array(contexts, np.int32),
+    )
 
 
 def _random_tables(counts: list[int]) -> list[list[int]]:

@@ -3,6 +3,7 @@
 Weights are drawn wider than is usual, so that logits and attention scores are far from uniform.
 """
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from workers.contract.attention_backends import AttentionBackendName
+from tests.engine_core.configs import execution_config
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.config import Device, Dtype, ExecutionConfig, LoadFormat, Task, WorkerConfig
+from workers.contract.config import Device, Dtype, LoadFormat, Task, WorkerConfig
 from workers.contract.model_config import ModelConfig
 from workers.contract.share import Share, even_split, shares_of
+from workers.layers.layer import TORCH_DTYPES, Placement
+from workers.models.base import model_class
 from workers.weights.loader import LoadedModel, load_model
 
 LLAMA: dict[str, Any] = {
@@ -48,6 +51,12 @@ BERT: dict[str, Any] = {
     "type_vocab_size": 2,
     "initializer_range": 0.15,
 }
+
+
+def random_texts(*lengths: int) -> list[list[int]]:
+    """Texts of these lengths for a small BERT."""
+    tokens = range(1, BERT["vocab_size"])
+    return [random.Random(row).choices(tokens, k=length) for row, length in enumerate(lengths)]
 
 
 def save_llama(folder: Path, *, shard_size: str = "1GB", **changes: Any) -> LlamaForCausalLM:
@@ -109,26 +118,16 @@ def worker_config(
     """A stage of the checkpoint in `folder`, with small blocks and no sockets. `model` replaces
     what its files say."""
     model = model or read_model_config(folder)
-    execution = ExecutionConfig(
+    execution = execution_config(
         name="tiny",
         model=model,
         task=task,
         devices=pipeline(device, num_stages),
-        stage_layers=(),
-        steps_ahead=1,
-        transport="auto",
         dtype=dtype,
         load_format=load_format,
-        attention_backend=AttentionBackendName.AUTO,
-        threads=1,
         max_model_len=model.max_model_len,
-        max_running=8,
         max_step_tokens=256,
-        block_size=4,
         kv_cache_bytes=1 << 20,
-        worker_endpoint="",
-        token_endpoint="",
-        rendezvous="",
     )
     return WorkerConfig(execution=execution, stage=stage)
 
@@ -143,6 +142,14 @@ def share_of(worker: WorkerConfig) -> Share:
 def load_share(worker: WorkerConfig) -> LoadedModel:
     """The stage's share of the layers, loaded."""
     return load_model(worker, share_of(worker))
+
+
+def stage_weights(worker: WorkerConfig) -> dict[str, torch.Tensor]:
+    """The stage's weights by their names in a checkpoint, with any numbers."""
+    execution = worker.execution
+    placement = Placement(torch.device("cpu"), TORCH_DTYPES[execution.dtype])
+    build = model_class(execution.model.architecture)
+    return build(execution.model, share_of(worker), placement).weights()
 
 
 def with_execution(worker: WorkerConfig, **changes: Any) -> WorkerConfig:

@@ -28,34 +28,19 @@ _GAIN = 1.5
 """Standard deviation of the random models' logits, about."""
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "heads_8_of_64_kv_2": {
-        "hidden_size": 320,
-        "head_dim": 64,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "intermediate_size": 448,
-    },
-    "heads_3_of_64_kv_3": {
-        "hidden_size": 192,
-        "head_dim": 64,
-        "num_attention_heads": 3,
-        "num_key_value_heads": 3,
-        "intermediate_size": 448,
-    },
-    "heads_4_of_128_kv_1": {
-        "hidden_size": 512,
-        "head_dim": 128,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 1,
-        "intermediate_size": 704,
-    },
-    "heads_3_of_128_kv_3": {
-        "hidden_size": 384,
-        "head_dim": 128,
-        "num_attention_heads": 3,
-        "num_key_value_heads": 3,
-        "intermediate_size": 640,
-    },
+    f"heads_{heads}_of_{size}_kv_{kv_heads}": {
+        "hidden_size": hidden,
+        "head_dim": size,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": inner,
+    }
+    for heads, size, kv_heads, hidden, inner in (
+        (8, 64, 2, 320, 448),
+        (3, 64, 3, 192, 448),
+        (4, 128, 1, 512, 704),
+        (3, 128, 3, 384, 640),
+    )
 }
 """Random Llamas of two layers and an odd vocabulary."""
 
@@ -90,11 +75,13 @@ class Lesson:
         engine.generate(self.prompts, params, comparison)
         return comparison
 
-    def run(self, way: Way, mutate: Mutation = unchanged) -> tuple[InlineEngine, Comparison]:
+    def run(
+        self, way: Way, mutate: Mutation = unchanged, width: int = 8
+    ) -> tuple[InlineEngine, Comparison]:
         """A new engine's answers, judged but not checked."""
         engine = InlineEngine(self.folder, way, mutate)
         comparison = Comparison(self.references, way.dtype, forced=way.depth == 1)
-        return engine, self.generate(engine, comparison)
+        return engine, self.generate(engine, comparison, width)
 
 
 class Lessons:
@@ -118,12 +105,12 @@ class Lessons:
         return Lesson(folder, prompts, references(folder, prompts, self._tokens))
 
 
-def save_random(folder: Path, shape: str) -> Any:
+def save_random(folder: Path, shape: str, vocab_size: int = 2051) -> Any:
     """Write a random Llama; returns transformers' model."""
     shaped = SHAPES[shape]
     return save_llama(
         folder,
-        vocab_size=2051,
+        vocab_size=vocab_size,
         num_hidden_layers=2,
         max_position_embeddings=512,
         initializer_range=_GAIN * shaped["hidden_size"] ** -0.5,
@@ -146,21 +133,14 @@ def prompts_that_begin_alike(vocabulary: int) -> list[list[int]]:
     return [common + draw.choices(range(6, vocabulary), k=own) for own in (0, 1, 9, 26, 58, 90)]
 
 
-def check_way(lesson: Lesson, way: Way) -> InlineEngine:
-    """One generation agrees with the reference."""
-    engine, comparison = lesson.run(way)
+def check_way(lesson: Lesson, way: Way, *, every_logprob: bool = False) -> InlineEngine:
+    """One generation agrees with the reference: perhaps the whole distribution at every position,
+    not only its best."""
+    width = lesson.references[0].logprobs.shape[1] if every_logprob else 8
+    engine, comparison = lesson.run(way, width=width)
     print(f"{comparison}; {engine.graph_steps} of {engine.steps} steps were graphs")
     comparison.check()
     return engine
-
-
-def check_every_logprob(lesson: Lesson, way: Way) -> None:
-    """The whole distribution agrees at every position, not only its best."""
-    comparison = Comparison(lesson.references, way.dtype)
-    vocabulary = lesson.references[0].logprobs.shape[1]
-    lesson.generate(InlineEngine(lesson.folder, way), comparison, width=vocabulary)
-    print(str(comparison))
-    comparison.check()
 
 
 def check_scores(lesson: Lesson, way: Way) -> None:

@@ -1,4 +1,4 @@
-"""An engine core over real stages, in this process or in others, and its clients."""
+"""An engine core over real stages in this process, and its clients."""
 
 import random
 from collections import deque
@@ -13,14 +13,7 @@ from tests.engine_core.fake_transport import Engine
 from tests.engine_core.test_core import A, idle
 from tests.workers.inline_engine import Mutation, unchanged
 from tests.workers.stages import EncoderStages, Stages
-from tests.workers.worker_group import WorkerGroup
-from workers.contract.messages import (
-    DecodeStep,
-    EncodeStep,
-    StepInput,
-    StepMask,
-    StepOutput,
-)
+from workers.contract.messages import DecodeStep, EncodeStep, StepInput, StepMask, StepOutput
 from workers.stage.decode_runner import DecodeInput
 
 
@@ -101,28 +94,6 @@ class EncoderRunner:
 
     def next_result(self) -> StepOutput:
         return self._stages.run(self._steps.popleft())
-
-
-class ProcessRunner:
-    """Stages in processes of their own, which are ready."""
-
-    def __init__(self, group: WorkerGroup) -> None:
-        self._group = group
-        self._in_flight = 0
-
-    def __len__(self) -> int:
-        return self._in_flight
-
-    def submit(self, step: StepInput) -> None:
-        self._in_flight += 1
-        self._group.submit(step)
-
-    def submit_mask(self, mask: StepMask) -> None:
-        self._group.send(len(self._group.processes) - 1, mask)
-
-    def next_result(self) -> StepOutput:
-        self._in_flight -= 1
-        return self._group.output()
 
 
 @dataclass(frozen=True)

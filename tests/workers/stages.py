@@ -77,25 +77,22 @@ class Stages(_AllStages[DecodeRunner]):
     def _runner(self, config: WorkerConfig, backends: list[AttentionBackend]) -> DecodeRunner:
         return DecodeRunner(config, load_share(config), backends, NUM_BLOCKS)
 
-    def run(
-        self, message: DecodeStep, mask: StepMask | None = None
-    ) -> tuple[torch.Tensor, GenerateOutput]:
-        """The last stage's hidden states [S, hidden_size] of the rows that sample, in steps that
-        score nothing, and its results. `mask` is that of a step with masked rows."""
-        batch, hidden, output = self._compute(message, mask)
+    def run(self, message: DecodeStep, mask: StepMask | None = None) -> GenerateOutput:
+        """The last stage's results. `mask` is that of a step with masked rows."""
+        batch, _, output = self._compute(message, mask)
         assert isinstance(output, GenerateOutput)
-        return hidden[: self.keep_tokens(batch.requested, output)], output
+        self.keep_tokens(batch.requested, output)
+        return output
 
-    def keep_tokens(self, requested: RequestedOutputs, output: StepOutput) -> int:
-        """Store what the last stage has sampled in the first one's slots: so many tokens."""
+    def keep_tokens(self, requested: RequestedOutputs, output: StepOutput) -> None:
+        """Store what the last stage has sampled in the first one's slots."""
         if requested.sampling is None:
-            return 0
+            return
         assert isinstance(output, GenerateOutput)
         slots = requested.sampling.device_slots
         tokens = torch.from_numpy(sampled_tokens(output).copy()).to(slots.device)
         with torch.inference_mode():
             self.runners[0].slots.store_last_tokens(slots, tokens)
-        return len(slots)
 
 
 class EncoderStages(_AllStages[EncodeRunner]):
@@ -124,11 +121,15 @@ def vectors_of(output: StepOutput, rows: int) -> np.ndarray:
 
 
 def dense(output: StepOutput) -> np.ndarray:
-    """A small BERT's sparse vectors, float32[R, V]; of each row the indices ascend, and nothing is
-    zero."""
+    """A small BERT's sparse vectors, float32[R, V]."""
     assert isinstance(output, EmbedSparseOutput)
-    counts = np.frombuffer(output.counts, np.int32)
-    entries = np.frombuffer(output.entries, np.float32).reshape(-1, 2)
+    return dense_rows(output.counts, output.entries)
+
+
+def dense_rows(row_counts: bytes, all_entries: bytes) -> np.ndarray:
+    """float32[R, V]; of each row the indices ascend, and nothing is zero."""
+    counts = np.frombuffer(row_counts, np.int32)
+    entries = np.frombuffer(all_entries, np.float32).reshape(-1, 2)
     vectors = np.zeros((len(counts), BERT["vocab_size"]), np.float32)
     for vector, own in zip(vectors, np.split(entries, np.cumsum(counts)[:-1]), strict=True):
         indices = own[:, 0].astype(np.int64)

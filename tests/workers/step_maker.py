@@ -37,17 +37,14 @@ class StepMaker:
     def admit(
         self,
         prompt: list[int],
-        slot: int | None = None,
         *,
         seed: int = 0,
         logprobs: int = -1,
         prompt_logprobs: int = -1,
         **sampling,
     ) -> Row:
-        """A new row in the next unused slot, or in one that another row has left; greedy unless
-        `sampling` says otherwise."""
-        if slot is None:
-            slot, self._slots = self._slots, self._slots + 1
+        """A new row in the next unused slot; greedy unless `sampling` says otherwise."""
+        slot, self._slots = self._slots, self._slots + 1
         init = SlotInit(
             slot=slot,
             prompt_len=len(prompt),
@@ -57,20 +54,6 @@ class StepMaker:
             prompt_logprobs=prompt_logprobs,
         )
         return Row(slot, list(prompt), init)
-
-    def release(self, row: Row) -> None:
-        self._free += row.blocks
-        row.blocks, row.announced_blocks = [], 0
-
-    def share(self, leader: Row, member: Row, length: int) -> bytes:
-        """Let a new row begin behind `length` tokens that another one has computed: whole blocks
-        are shared. Returns the copy of the rest, if any (`DecodeStep.block_copies`)."""
-        whole, rest = divmod(length, self._block_size)
-        member.blocks, member.submitted = leader.blocks[:whole], length
-        if not rest:
-            return b""
-        member.blocks.append(self._free.pop())
-        return int32([leader.blocks[whole], member.blocks[whole]])
 
     def step(
         self, work: list[tuple[Row, int]], *, score: bool = False, after: int = -1

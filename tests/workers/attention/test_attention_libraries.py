@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -161,11 +162,6 @@ def decode(
     out.copy_(paged(queries, keys, values, starts, context_lens, block_tables[slots], kind))
 
 
-class Event:
-    def record(self) -> None: ...
-    def synchronize(self) -> None: ...
-
-
 STAND_INS: dict[str, dict[str, Any]] = {
     "flash_attn.cute.interface": {"_flash_attn_fwd": flash_attn_fwd},
     "flash_attn_interface": {
@@ -195,7 +191,7 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(paged_decode, "attend", decode)
     monkeypatch.setattr(TritonBackend, "write_kv", AttentionBackend.write_kv)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "Event", MagicMock)
 
 
 @pytest.mark.parametrize("kind", [{}, {"window": 5, "softcap": 2.0, "scale": 0.4}], ids=str)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from tests.workers.attention_problems import attention_needs
+from tests.workers.attention_problems import attention_needs, paged_step
 from workers.attention import backend_selection
 from workers.attention.backend_selection import (
     AttentionBackendError,
@@ -21,7 +21,6 @@ from workers.attention.backends.naive import NaiveBackend
 from workers.attention.backends.sdpa import SdpaBackend
 from workers.attention.base import QKV, AttentionNeeds, Capabilities, LayerCache
 from workers.contract.model_config import PositionBias
-from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
 ON_GPU = {"device": "cuda:0", "dtype": torch.bfloat16, "head_dim": 128, "block_size": 16}
@@ -263,7 +262,8 @@ def test_the_probe_steps_are_what_backends_take(
     needs = attention_needs((2, 2, 16), paged=paged, block_size=16)
     probe = Probe(needs)
     for step in probe.steps.values():
-        _assert_consistent(step, needs.block_size)
+        if isinstance(step, PagedStep):
+            _assert_consistent(step, needs.block_size)
         naive, sdpa = (
             probe.attend(backend(needs), step)() for backend in (NaiveBackend, SdpaBackend)
         )
@@ -271,20 +271,9 @@ def test_the_probe_steps_are_what_backends_take(
         torch.testing.assert_close(sdpa, naive, atol=5e-6, rtol=0)
 
 
-def _assert_consistent(step: PagedStep | PackedStep, block_size: int) -> None:
-    paged = isinstance(step, PagedStep)
-    rows = range(len(step.query_lens))
-    assert step.query_starts.diff().tolist() == step.query_lens.tolist()
-    contexts = step.contexts if paged else step.query_lens
-    lens = step.context_lens if paged else step.row_lens
-    assert lens.tolist() == contexts.tolist()
-    positions = [torch.arange(contexts[row] - step.query_lens[row], contexts[row]) for row in rows]
-    assert torch.equal(step.positions, torch.cat(positions))
-    if isinstance(step, PagedStep):
-        tables = [step.block_tables[step.slots[row]] for row in rows]
-        places = [
-            table[own // block_size] * block_size + own % block_size
-            for table, own in zip(tables, positions, strict=True)
-        ]
-        assert torch.equal(step.kv_indices, torch.cat(places))
-        assert len(step.kv_indices.unique()) == step.num_tokens
+def _assert_consistent(step: PagedStep, block_size: int) -> None:
+    rows = [*zip((step.contexts - step.query_lens).tolist(), step.query_lens.tolist(), strict=True)]
+    expected = paged_step(rows, step.block_tables[step.slots].tolist(), block_size, "cpu")
+    for name in ("positions", "kv_indices", "query_starts", "context_lens"):
+        assert torch.equal(getattr(step, name), getattr(expected, name))
+    assert len(step.kv_indices.unique()) == step.num_tokens

@@ -1,5 +1,6 @@
 """The warm-up of a head before any request."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,22 +13,16 @@ from workers.step.slot_table import SlotTable
 VOCABULARY, SIZE = 50, 8
 
 
-class Model:
-    """Logits of nothing, for so many rows as are noted."""
+def test_warm_up_computes_logits_of_every_small_number_of_rows() -> None:
+    cpu, asked = torch.device("cpu"), list[int]()
 
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def compute_logits(hidden: torch.Tensor) -> torch.Tensor:
         assert hidden.is_contiguous()
-        self.asked.append(len(hidden))
+        asked.append(len(hidden))
         return torch.zeros(len(hidden), VOCABULARY)
 
-
-def test_warm_up_computes_logits_of_every_small_number_of_rows() -> None:
-    cpu = torch.device("cpu")
-    model: Any = Model()
+    model: Any = SimpleNamespace(compute_logits=compute_logits)
     slots = SlotTable(max_running=2, max_blocks=1, block_size=1, scratch_block=0, device=cpu)
     head = GenerateHead(model, slots, SamplingTable(2, VOCABULARY, cpu))
     head.warm_up(torch.zeros(1, SIZE))
-    assert sorted(model.asked) == list(range(1, WARM_LM_HEAD_ROWS + 1))
+    assert sorted(asked) == list(range(1, WARM_LM_HEAD_ROWS + 1))

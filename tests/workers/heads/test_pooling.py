@@ -2,11 +2,10 @@
 
 from typing import get_args
 
-import numpy as np
 import pytest
 import torch
 
-from workers.contract.messages import EncodeStep
+from tests.workers.step_maker import encoder_step
 from workers.contract.model_config import PoolingConfig, PoolingMode
 from workers.heads.encoder_head import pool
 from workers.step.packed_step import PackedStep
@@ -15,12 +14,7 @@ LENS = [3, 1, 7, 2, 5]
 
 
 def step(lens: list[int]) -> PackedStep:
-    message = EncodeStep(
-        step=0,
-        tokens=np.ones(sum(lens), np.int32).tobytes(),
-        query_lens=np.array(lens, np.int32).tobytes(),
-    )
-    return PackedStep.of(message, torch.device("cpu"))
+    return PackedStep.of(encoder_step([[1] * length for length in lens]), torch.device("cpu"))
 
 
 def states(lens: list[int]) -> torch.Tensor:

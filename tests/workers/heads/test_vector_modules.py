@@ -21,6 +21,7 @@ from tests.workers.contract.checkpoint.library_folders import (
     transformer,
     write_tokenizer,
 )
+from tests.workers.models.encoders import ENCODERS
 from tests.workers.stages import EncoderStages, vectors_of
 from tests.workers.step_maker import encoder_step, int32
 from workers.contract.checkpoint.checkpoint_config import read_model_config
@@ -47,8 +48,8 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> library.Transformer:
     return transformer(folder)
 
 
-def pool(*modes: Any, **options: Any) -> library.Pooling:
-    return library.Pooling(SIZE, modes or "mean", **options)
+def pool(*modes: Any, size: int = SIZE, **options: Any) -> library.Pooling:
+    return library.Pooling(size, modes or "mean", **options)
 
 
 def dense(inputs: int, outputs: int, *, activation: Any = None, **options: Any) -> library.Dense:
@@ -98,18 +99,19 @@ def test_every_pooling(tmp_path: Path, bert: Any, modes: Any, include_prompt: bo
     compare(tmp_path, prompt=PROMPT)
 
 
-CHAINS: dict[str, Callable[[], Modules]] = {
+CHAINS: dict[str, Callable[..., Modules]] = {
     "labse": lambda: [pool("cls"), dense(SIZE, SIZE), library.Normalize()],
-    "two_dense": lambda: [
-        pool("mean"),
-        dense(SIZE, 96, bias=False, activation=torch.nn.Identity()),
+    "two_dense": lambda size=SIZE: [
+        pool("mean", size=size),
+        dense(size, 96, bias=False, activation=torch.nn.Identity()),
         dense(96, 32, bias=False, activation=torch.nn.Identity()),
         library.Normalize(),
     ],
     "concatenation": lambda: [pool("mean", "max"), dense(2 * SIZE, 16), library.Dropout(0.5)],
     "normalized_before": lambda: [pool("mean"), library.Normalize(), dense(SIZE, 16)],
     "layer_norm": lambda: [pool("mean"), norm(SIZE), dense(SIZE, 16), library.Normalize()],
-    "plain": lambda: [pool("weightedmean")],
+    "plain": lambda size=SIZE: [pool("weightedmean", size=size)],
+    "normalized": lambda size=SIZE: [pool("mean", size=size), library.Normalize()],
 }
 
 
@@ -118,6 +120,18 @@ CHAINS: dict[str, Callable[[], Modules]] = {
 def test_modules_run_in_their_order(tmp_path: Path, bert: Any, chain: str, num_stages: int) -> None:
     saved(tmp_path, bert, *CHAINS[chain]())
     compare(tmp_path, num_stages=num_stages)
+
+
+@pytest.mark.parametrize(
+    ("name", "chain"),
+    [("embedding_gemma", "two_dense"), ("modernbert", "plain"), ("nomicbert", "normalized")],
+)
+def test_encoders_with_rotary_positions(tmp_path: Path, name: str, chain: str) -> None:
+    own, tiny = tmp_path / "own", ENCODERS[name]
+    tiny.save(own)
+    write_tokenizer(own, WORDS)
+    saved(tmp_path, transformer(own), *CHAINS[chain](tiny.config["hidden_size"]))
+    compare(tmp_path, prompt=PROMPT, num_stages=2)
 
 
 @pytest.mark.parametrize("name", ["Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid"])

@@ -1,6 +1,6 @@
 """Cases and operands of kernels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -8,15 +8,20 @@ import pytest
 import torch
 
 
-def cases(*axes: Mapping[str, Any], usual: set[str]) -> list[Any]:
-    """Every combination of named values, one of each axis, called by their names: "one-other".
+def cases(*axes: Mapping[str, Any] | Sequence[Any], usual: set[str]) -> list[Any]:
+    """Every combination of values, one of each axis, called by their names: "one-other". Values
+    without names are called as they are written.
 
     Those not in `usual` are long: Triton's interpreter takes seconds for each.
     """
     found: list[Any] = []
-    for names in product(*axes):
+    named = [
+        axis.items() if isinstance(axis, Mapping) else [(str(own), own) for own in axis]
+        for axis in axes
+    ]
+    for case in product(*named):
+        names, values = zip(*case, strict=True)
         name = "-".join(names)
-        values = [axis[own] for axis, own in zip(axes, names, strict=True)]
         marks = () if name in usual else pytest.mark.long
         found.append(pytest.param(*values, id=name, marks=marks))
     assert usual <= {case.id for case in found}

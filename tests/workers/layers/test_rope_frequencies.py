@@ -1,13 +1,13 @@
 """Frequencies and attention factors of rotary embeddings are those of transformers."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, PreTrainedConfig
+from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from tests.workers.contract.checkpoint import config_files
 from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.model_config import RopeConfig
 from workers.layers.rotary import rope_frequencies
@@ -15,22 +15,12 @@ from workers.layers.rotary import rope_frequencies
 POSITIONS, HEAD_DIM = 1024, 32
 SHORT = [1.0 + pair / 10 for pair in range(HEAD_DIM // 2)]
 LONG = [2.0 + pair for pair in range(HEAD_DIM // 2)]
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
-LONGROPE = {
-    "rope_type": "longrope",
-    "short_factor": SHORT,
-    "long_factor": LONG,
-    "original_max_position_embeddings": 256,
-}
+ORIGINAL = {"original_max_position_embeddings": 256}
+YARN = config_files.YARN | ORIGINAL
+LONGROPE = config_files.LONGROPE | ORIGINAL | {"short_factor": SHORT, "long_factor": LONG}
 SCALED = {
     "linear": {"rope_type": "linear", "factor": 3.0},
-    "llama3": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 256,
-    },
+    "llama3": config_files.LLAMA3 | ORIGINAL,
     "dynamic": {"rope_type": "dynamic", "factor": 3.0},
     "yarn": YARN,
     "yarn_of_the_whole_length": {"rope_type": "yarn", "factor": 4.0},
@@ -48,27 +38,20 @@ SCALED = {
 }
 
 
-def theirs(scaling: dict[str, Any]) -> PreTrainedConfig:
-    return LlamaConfig(
+@pytest.mark.parametrize("length", [200, 256, 257, POSITIONS])
+@pytest.mark.parametrize("name", SCALED)
+def test_frequencies(name: str, length: int) -> None:
+    scaling = SCALED[name]
+    theirs = LlamaConfig(
         hidden_size=4 * HEAD_DIM,
         num_attention_heads=4,
         max_position_embeddings=POSITIONS,
         rope_parameters={"rope_theta": 5000.0} | scaling,
     )
-
-
-def ours(scaling: dict[str, Any]) -> RopeConfig:
-    values = {"rope_theta": 5000.0, "rope_scaling": scaling}
-    return ShapeKeys(Path("config.json"), values).read_rope(POSITIONS)
-
-
-@pytest.mark.parametrize("length", [200, 256, 257, POSITIONS])
-@pytest.mark.parametrize("name", SCALED)
-def test_frequencies(name: str, length: int) -> None:
-    scaling = SCALED[name]
     initial = ROPE_INIT_FUNCTIONS[scaling["rope_type"]]
-    expected, factor = initial(theirs(scaling), torch.device("cpu"), seq_len=length)
-    rope = ours(scaling)
+    expected, factor = initial(theirs, torch.device("cpu"), seq_len=length)
+    values = {"rope_theta": 5000.0, "rope_scaling": scaling}
+    rope = ShapeKeys(Path("config.json"), values).read_rope(POSITIONS)
     torch.testing.assert_close(
         rope_frequencies(rope, HEAD_DIM, length), expected, rtol=1e-6, atol=0.0
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from tests.workers.checkpoints import save_llama, with_execution, worker_config
+from tests.workers.checkpoints import with_execution, worker_config
 from workers.contract.config import TransportName, WorkerConfig
 from workers.links import peer_memory, process_groups
 from workers.links.process_groups import all_agree, edge_groups, join
@@ -18,10 +18,9 @@ Connect = Callable[[TransportName, bool], tuple[str, int]]
 
 
 @pytest.fixture
-def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connect:
+def connected(llama: Path, monkeypatch: pytest.MonkeyPatch) -> Connect:
     """Connects the first of two stages. The name of what connected it, where the GPUs reach each
     other's memory and where they do not, and the slots of its ring outside torch's allocator."""
-    save_llama(tmp_path)
     used: list[str] = []
 
     def connecting(name: str) -> Callable[[WorkerConfig], Links]:
@@ -34,7 +33,7 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connect:
 
     def run(transport: TransportName, reached: bool) -> tuple[str, int]:
         monkeypatch.setattr(peer_memory, "reaches_peers", lambda worker: reached)
-        worker = worker_config(tmp_path, num_stages=2)
+        worker = worker_config(llama, num_stages=2)
         worker = with_execution(worker, devices=("cuda:0", "cuda:1"), transport=transport)
         links, execution = connect(worker), worker.execution
         slot = execution.max_step_tokens * execution.model.hidden_size * 4
@@ -74,13 +73,12 @@ LOST = "Connection closed by peer [127.0.0.1]:40000"
 def test_a_call_that_needs_a_lost_stage_fails_at_a_link(
     call: str,
     connecting: Callable[[WorkerConfig], object],
-    tmp_path: Path,
+    llama: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(LOST)
 
     monkeypatch.setattr(dist, call, fail)
-    save_llama(tmp_path)
     with pytest.raises(PipelineError, match="the stages cannot connect: Connection closed by"):
-        connecting(worker_config(tmp_path, num_stages=3))
+        connecting(worker_config(llama, num_stages=3))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.patience import PATIENCE
-from tests.workers.checkpoints import LLAMA, save_bert, save_llama, with_execution, worker_config
+from tests.workers.checkpoints import LLAMA, save_bert, with_execution, worker_config
 from tests.workers.stages import NUM_BLOCKS, EncoderStages, Stages, sampled_tokens
 from tests.workers.step_maker import StepMaker, encoder_step
 from tests.workers.worker_group import WorkerGroup
@@ -72,20 +72,19 @@ def allows(mask: StepMask, token: int) -> bool:
     ],
 )
 def test_generation_is_the_same_over_any_processes(
-    tmp_path: Path, stage_layers: tuple[int, ...]
+    llama: Path, stage_layers: tuple[int, ...]
 ) -> None:
     """All steps are submitted before the first mask. Then the masks come, the newest first."""
-    save_llama(tmp_path)
-    one = Stages(tmp_path, backend="naive")
+    one = Stages(llama, backend="naive")
     steps, masks = decoder_steps(one.block_size)
-    expected = [one.run(step, masks.get(step.step))[1] for step in steps]
+    expected = [one.run(step, masks.get(step.step)) for step in steps]
     assert len({output.tokens for output in expected}) > len(steps) // 2
     constrained = [int(sampled_tokens(expected[number])[0]) for number in masks]
     assert all(map(allows, masks.values(), constrained))
     # The control: by the mask of another step nine of ten would be another token.
     assert sum(map(allows, reversed(masks.values()), constrained)) < len(masks) / 2
     num_stages = len(stage_layers)
-    own = with_execution(naive_config(tmp_path), stage_layers=stage_layers)
+    own = with_execution(naive_config(llama), stage_layers=stage_layers)
     with WorkerGroup(own, num_stages) as group:
         loaded = group.get_ready(NUM_BLOCKS)
         config = own.execution
@@ -146,10 +145,9 @@ def test_vectors_are_the_same_over_two_processes(
         assert [without_time(group.output()) for _ in steps] == expected
 
 
-def test_a_dead_stage_ends_its_neighbours_with_one_line_each(tmp_path: Path) -> None:
-    save_llama(tmp_path)
+def test_a_dead_stage_ends_its_neighbours_with_one_line_each(llama: Path) -> None:
     step = decoder_steps(4)[0][0]
-    with WorkerGroup(naive_config(tmp_path), 3) as group:
+    with WorkerGroup(naive_config(llama), 3) as group:
         group.get_ready(NUM_BLOCKS)
         group.kill(1)
         group.send(0, step)

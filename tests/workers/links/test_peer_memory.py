@@ -11,7 +11,7 @@ import torch
 import torch.distributed._symmetric_memory as symmetric
 from torch._C._distributed_c10d import _SymmetricMemory
 
-from tests.workers.checkpoints import save_bert, save_llama, with_execution, worker_config
+from tests.workers.checkpoints import save_bert, with_execution, worker_config
 from workers.contract.config import WorkerConfig
 from workers.contract.process import NO_MULTICAST
 from workers.links import peer_memory
@@ -71,11 +71,10 @@ def test_steps_in_flight_have_slots_of_their_own_and_the_next_step_the_oldest_on
 @pytest.mark.parametrize("steps_ahead", [0, 1])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_ring_takes_the_bytes_that_the_configuration_counts(
-    tmp_path: Path, steps_ahead: int, dtype: str
+    tmp_path: Path, llama: Path, steps_ahead: int, dtype: str
 ) -> None:
     """The budgets of memory subtract these, before there is any layout."""
-    save_llama(tmp_path)
-    worker = worker_config(tmp_path, num_stages=3)
+    worker = worker_config(llama, num_stages=3)
     config = with_execution(worker, steps_ahead=steps_ahead, dtype=dtype).execution
     layout = PeerLayout.of(config)
     assert layout.num_slots == config.max_depth
@@ -89,7 +88,7 @@ def test_the_ring_takes_the_bytes_that_the_configuration_counts(
 
 
 def test_all_gpus_must_reach_each_other_not_only_neighbours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apart = {frozenset({0, 2})}  # the first stage and the third, which send each other nothing
 
@@ -99,13 +98,12 @@ def test_all_gpus_must_reach_each_other_not_only_neighbours(
 
     monkeypatch.setattr(peer_memory, "has_stream_counters", lambda device: True)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", reaches)
-    save_llama(tmp_path)
-    whole = with_execution(worker_config(tmp_path), devices=GPUS).execution
+    whole = with_execution(worker_config(llama), devices=GPUS).execution
     stages = [WorkerConfig(execution=whole, stage=stage) for stage in range(4)]
     assert [reaches_peers(stage) for stage in stages] == [False, True, False, True]
     apart.clear()
     assert all(reaches_peers(stage) for stage in stages)
-    one = with_execution(worker_config(tmp_path), devices=("cuda:0", "cuda:0"))
+    one = with_execution(worker_config(llama), devices=("cuda:0", "cuda:0"))
     assert reaches_peers(one), "a GPU reaches itself"
 
 

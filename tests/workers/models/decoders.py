@@ -3,26 +3,15 @@
 from typing import Any
 
 from tests.workers.checkpoints import LLAMA
+from tests.workers.contract.checkpoint.config_files import LLAMA3, YARN
 from tests.workers.models.tiny_models import Spoilt, TinyModel, fields, keys, weights
 
 LIMIT = 64
 _SIZES = LLAMA | {"max_position_embeddings": LIMIT}
 _LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 3.0}
-_LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10_000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
+_LLAMA3 = LLAMA3 | {"rope_theta": 10_000.0, "original_max_position_embeddings": 32}
 _PART = {"rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
-_YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10_000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
+_YARN = YARN | {"rope_theta": 10_000.0, "original_max_position_embeddings": 16}
 _ROPE = {"rope_type": "default", "rope_theta": 20_000.0}
 _ROPE_FAR = {"rope_type": "default", "rope_theta": 1_000_000.0}
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tests.workers.checkpoints import BERT
 from tests.workers.models.tiny_models import (
     Spoilt,
     TinyModel,
@@ -17,15 +18,12 @@ from workers.contract.checkpoint.architectures import FAMILIES
 LIMIT = 80
 """Tokens."""
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": 199,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "initializer_range": 0.15,
+_BERT = BERT | {"max_position_embeddings": LIMIT}
+_SIZES = {
+    key: size
+    for key, size in BERT.items()
+    if key not in ("max_position_embeddings", "type_vocab_size")
 }
-_BERT = _SIZES | {"max_position_embeddings": LIMIT, "type_vocab_size": 2}
 _ROBERTA = _SIZES | {"max_position_embeddings": LIMIT + 2, "type_vocab_size": 1}
 _EMBEDDINGS = {
     "positions": weights("position_embeddings", 0.0),

@@ -4,7 +4,6 @@ Prompts have one token, end about the edges of windows, or reach the limit. They
 others, with and without cached prefixes, in stages.
 """
 
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,9 @@ TOKENS = 8
 SPOILT = [(name, feature) for name, tiny in DECODERS.items() for feature in tiny.spoilt]
 
 
-def prompts_for(tiny: TinyModel) -> list[list[int]]:
-    """Prompts of which one is a token, others end about an edge, and one reaches the limit."""
-    draw = random.Random(1)
-    edges = [edge + by for edge in tiny.edges for by in (-1, 0, 1)]
-    lengths = [1, 15, 16, 17, *edges, 33, LIMIT - TOKENS]
-    return [draw.choices(range(6, tiny.config["vocab_size"]), k=length) for length in lengths]
-
-
 def taught(models: TinyModels, tiny: TinyModel) -> Lesson:
     folder, model = models(tiny)
-    prompts = prompts_for(tiny)
+    prompts = tiny.texts(1, 15, 16, 17, 33, LIMIT - TOKENS, first=6)
     return Lesson(folder, prompts, [continuation(model, prompt) for prompt in prompts])
 
 

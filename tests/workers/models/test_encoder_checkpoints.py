@@ -1,7 +1,6 @@
 """Checkpoints of encoders with earlier names, with tensors of other heads, and with a head although
 their states are pooled."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.server.checkpoint_folders import write_modules
 from tests.workers.models.encoders import ENCODERS, LIMIT
 from tests.workers.models.test_encoders import check_agrees, texts_for
 from tests.workers.models.tiny_models import TinyModels
@@ -22,7 +22,6 @@ Tensors = dict[str, torch.Tensor]
 
 SIZE = ENCODERS["bert"].config["hidden_size"]
 BIAS, DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
-MODULES = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
 
 
 def older(tensors: Tensors) -> Tensors:
@@ -90,13 +89,7 @@ def test_an_embedder_saved_as_a_masked_language_model(
     tiny = ENCODERS[f"{name}_words"]
     folder, model = tiny_models(tiny)
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    modules = [
-        {"idx": index, "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for index, (kind, path) in enumerate(MODULES)
-    ]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    write_modules(tmp_path, Pooling={"pooling_mode_mean_tokens": True}, Normalize={})
     base = tiny.architecture.removesuffix("ForMaskedLM")
     assert read_model_config(tmp_path).architecture == f"{base}Model"
     texts = texts_for(tiny)

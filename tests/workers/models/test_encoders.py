@@ -1,6 +1,5 @@
 """States, scores and logits of encoders of every family against transformers in float32."""
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,7 @@ CLOSE = {"embed": 1e-5, "classify": 1e-5, "embed_sparse": 2e-5}
 def texts_for(tiny: TinyModel) -> list[list[int]]:
     """Texts of which one is a token, others end about an edge, and one reaches the limit. No token
     is 0 or 1: transformers gives padding no position."""
-    draw = random.Random(1)
-    edges = [edge + by for edge in tiny.edges for by in (-1, 0, 1)]
-    lengths = [3, 17, 17, *edges, LIMIT, 1, 5, 44]
-    return [draw.choices(range(2, tiny.config["vocab_size"]), k=length) for length in lengths]
+    return tiny.texts(3, 17, 17, LIMIT, 1, 5, 44, first=2)
 
 
 def segments_of(tiny: TinyModel, texts: list[list[int]]) -> list[list[int]]:

@@ -16,7 +16,6 @@ from tests.workers.equivalence import (
     MODELS,
     WAYS,
     Lessons,
-    check_every_logprob,
     check_mutation,
     check_preemption,
     check_prefix_cache,
@@ -85,7 +84,7 @@ def test_no_number_of_micro_batches_changes_the_text(
 
 @pytest.mark.parametrize("model", MOST_MODELS)
 def test_every_log_probability(lessons: Lessons, model: str) -> None:
-    check_every_logprob(lessons(model), Way())
+    check_way(lessons(model), Way(), every_logprob=True)
 
 
 @pytest.mark.parametrize("way", ["plain", "chunks"])

@@ -8,7 +8,7 @@ import pytest
 
 from engine_core.messages import SamplingParams
 from tests.engine_core.integrity import check_blocks
-from tests.workers.checkpoints import LLAMA, save_llama
+from tests.workers.checkpoints import LLAMA
 from tests.workers.inline_engine import InlineEngine, Sampled, Way
 from workers.attention.backends import sdpa
 from workers.contract.messages import DecodeStep
@@ -19,13 +19,6 @@ _PARAMS = SamplingParams(sampling=GREEDY, max_tokens=8, logprobs=2)
 
 Texts = dict[tuple[int, int], tuple[list[int], np.ndarray]]
 """By prompt and index: the ids that were reported, the token first, and their log-probabilities."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("llama")
-    save_llama(folder)
-    return folder
 
 
 def prompts(prefix_len: int) -> list[list[int]]:
@@ -56,10 +49,10 @@ def texts(folder: Path, way: Way, rows: list[list[int]], shared: int = 0) -> Tex
 @pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize(("prefix_len", "num_blocks"), [(18, 99), (19, 9), (16, 99), (37, 99)])
 def test_each_row_gets_what_it_gets_alone(
-    folder: Path, stages: int, prefix_len: int, num_blocks: int
+    llama: Path, stages: int, prefix_len: int, num_blocks: int
 ) -> None:
     rows = prompts(prefix_len)
-    alone = texts(folder, Way(backend="naive"), rows)
+    alone = texts(llama, Way(backend="naive"), rows)
     way = Way(
         backend="naive",
         stages=stages,
@@ -68,7 +61,7 @@ def test_each_row_gets_what_it_gets_alone(
         max_step_tokens=24,
         block_size=8,
     )
-    grouped = texts(folder, way, rows, prefix_len)
+    grouped = texts(llama, way, rows, prefix_len)
     assert grouped.keys() == alone.keys()
     for key, (ids, logprobs) in alone.items():
         assert grouped[key][0] == ids, key
@@ -78,13 +71,13 @@ def test_each_row_gets_what_it_gets_alone(
 @pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize("batch", [True, False])
 def test_prefixes_that_are_attended_once_change_no_text(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, stages: int, batch: bool
+    llama: Path, monkeypatch: pytest.MonkeyPatch, stages: int, batch: bool
 ) -> None:
     """Teacher-forced: each row goes on with the token that it gets alone. In the batch band, and as
     prompts that share whole blocks only."""
     monkeypatch.setattr(sdpa, "CPU_PREFIX_MIN_GAIN", -(1 << 40))
     rows = prompts(37)
-    alone = texts(folder, Way(backend="naive"), rows)
+    alone = texts(llama, Way(backend="naive"), rows)
     shared: list[bytes] = []
 
     def judge(sampled: Sampled) -> int:
@@ -98,7 +91,7 @@ def test_prefixes_that_are_attended_once_change_no_text(
         return message
 
     way = Way(backend="sdpa", stages=stages, block_size=8, max_step_tokens=64)
-    engine = InlineEngine(folder, way, noting)
+    engine = InlineEngine(llama, way, noting)
     engine.generate(rows, _PARAMS, judge, batch=batch)
     assert sum(map(bool, shared)) >= 4
     assert engine.scheduler.usage().kv_blocks_used == 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -62,6 +63,13 @@ class TinyModel:
     config: Mapping[str, Any]
     edges: tuple[int, ...] = ()
     spoilt: Mapping[str, Spoilt] = field(default_factory=dict)
+
+    def texts(self, *lengths: int, first: int) -> list[list[int]]:
+        """Texts of these lengths, and of those about each edge, of tokens from `first` on."""
+        draw = random.Random(1)
+        about = [edge + by for edge in self.edges for by in (-1, 0, 1)]
+        tokens = range(first, self.config["vocab_size"])
+        return [draw.choices(tokens, k=length) for length in (*lengths, *about)]
 
     def save(self, folder: Path) -> Any:
         """Write it with random weights, norms and biases too, and return it."""

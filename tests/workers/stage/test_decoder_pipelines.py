@@ -15,16 +15,10 @@ from tests.engine_core.fake_transport import Engine, FakeExecutor
 from tests.engine_core.grammars import GRAMMARS
 from tests.engine_core.masked_driver import STOPS, TOKENIZER
 from tests.engine_core.test_core import A, Ledger
-from tests.workers.checkpoints import LLAMA, save_llama, with_execution, worker_config
+from tests.workers.checkpoints import LLAMA, save_llama
 from tests.workers.inline_engine import Mutation
-from tests.workers.staged_engine import (
-    DecoderRunner,
-    ProcessRunner,
-    Visit,
-    serve,
-)
+from tests.workers.staged_engine import DecoderRunner, Visit, serve
 from tests.workers.stages import NUM_BLOCKS, Stages
-from tests.workers.worker_group import WorkerGroup
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.messages import DecodeStep
 from workers.contract.token_sampling import GREEDY, TokenSampling
@@ -81,10 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def engine_over(
-    runner: DecoderRunner | ProcessRunner,
-    folder: Path,
-    num_blocks: int = FEW_BLOCKS,
-    **changes: Any,
+    runner: DecoderRunner, folder: Path, num_blocks: int = FEW_BLOCKS, **changes: Any
 ) -> Engine:
     changes["model"] = read_model_config(folder)
     executor = FakeExecutor(runner)
@@ -139,14 +130,6 @@ def test_every_text_is_that_of_one_stage(
     assert usage.preemptions > 0
     assert usage.cached_tokens > 0
     assert usage.kv_blocks_used == 0
-
-
-def test_every_text_is_that_of_one_stage_over_processes(folder: Path, alone: Texts) -> None:
-    config = with_execution(worker_config(folder), attention_backend="naive")
-    with WorkerGroup(config, 2) as group:
-        group.get_ready(NUM_BLOCKS)
-        engine = engine_over(ProcessRunner(group), folder, num_stages=2)
-        assert differences(engine, alone) == 0
 
 
 def too_early(message: DecodeStep) -> DecodeStep:

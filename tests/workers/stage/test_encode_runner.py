@@ -1,45 +1,19 @@
 """Encoders from step messages to vectors and scores, against the libraries that define them."""
 
-import random
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
 
-from server.demo import EMBEDDER_NAME, demo_models
-from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
+from tests.workers.checkpoints import random_texts, save_bert, save_masked_lm
 from tests.workers.stages import EncoderStages, dense, vectors_of
 from tests.workers.step_maker import encoder_step
-from workers.contract.config import Task
-from workers.contract.messages import EmbedOutput, StepOutput
+from workers.contract.messages import EmbedOutput
 
-SENTENCES = [
-    "A penstock is the gated pipe that feeds a turbine.",
-    "It keeps the machine full and never lets it flood.",
-    "Water.",
-    "Rivers are dammed for power, for water and, now and then, for the sake of the dam itself.",
-]
-
-
-def texts(lens: tuple[int, ...] = (9, 1, 30, 4, 17)) -> list[list[int]]:
-    numbers = random.Random(5)
-    return [[numbers.randrange(1, BERT["vocab_size"]) for _ in range(n)] for n in lens]
-
-
-def test_vectors_are_those_of_sentence_transformers() -> None:
-    folder = demo_models()[EMBEDDER_NAME]
-    reference = SentenceTransformer(str(folder), device="cpu")
-    ids = [reference.tokenizer(sentence)["input_ids"] for sentence in SENTENCES]
-    output = EncoderStages(folder, task="embed").run(encoder_step(ids))
-    *without_normalize, _ = reference
-    expected = SentenceTransformer(modules=without_normalize, device="cpu").encode(SENTENCES)
-    np.testing.assert_allclose(vectors_of(output, len(ids)), expected, atol=1e-5)
-    first, second = reference.encode(SENTENCES[:2])
-    assert abs(first @ second) < 0.9
+LENS = (9, 1, 30, 4, 17)
+TEXTS = random_texts(*LENS)
 
 
 @pytest.mark.parametrize("num_stages", [1, 2])
@@ -47,19 +21,17 @@ def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stag
     """Beside rows that are pooled, which stay as they are."""
     model = save_bert(tmp_path)
     stages = EncoderStages(tmp_path, task="embed", num_stages=num_stages)
-    alone = stages.run(encoder_step(texts()))
+    alone = stages.run(encoder_step(TEXTS))
     assert isinstance(alone, EmbedOutput)
     requested = [0, 1, 1, 0, 1]
-    output = stages.run(
-        msgspec.structs.replace(encoder_step(texts()), token_states=bytes(requested))
-    )
+    output = stages.run(msgspec.structs.replace(encoder_step(TEXTS), token_states=bytes(requested)))
     assert isinstance(output, EmbedOutput)
     assert output.vectors == alone.vectors
     with torch.inference_mode():
         expected = np.concatenate(
             [
                 model(torch.tensor([text])).last_hidden_state[0].numpy()
-                for text, flag in zip(texts(), requested, strict=True)
+                for text, flag in zip(TEXTS, requested, strict=True)
                 if flag
             ]
         )
@@ -68,20 +40,16 @@ def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stag
 
 
 @pytest.mark.parametrize("num_stages", [1, 3])
-@pytest.mark.parametrize(("task", "save"), [("embed", save_bert), ("embed_sparse", save_masked_lm)])
-def test_neither_other_rows_nor_stages_change_a_bit(
-    tmp_path: Path, task: Task, save: Callable[[Path], object], num_stages: int
+def test_neither_other_rows_nor_stages_change_a_bit_of_sparse_vectors(
+    tmp_path: Path, num_stages: int
 ) -> None:
-    save(tmp_path)
-
-    def results(output: StepOutput, rows: int) -> np.ndarray:
-        return dense(output) if task == "embed_sparse" else vectors_of(output, rows)
-
-    one = EncoderStages(tmp_path, task=task, backend="naive")
-    alone = [results(one.run(encoder_step([text])), 1)[0] for text in texts()]
-    stages = EncoderStages(tmp_path, task=task, num_stages=num_stages, backend="naive")
-    together = results(stages.run(encoder_step(texts())), len(alone))
-    np.testing.assert_array_equal(together, np.stack(alone))
+    save_masked_lm(tmp_path)
+    one, stages = (
+        EncoderStages(tmp_path, task="embed_sparse", num_stages=count, backend="naive")
+        for count in (1, num_stages)
+    )
+    alone = [dense(one.run(encoder_step([text])))[0] for text in TEXTS]
+    np.testing.assert_array_equal(dense(stages.run(encoder_step(TEXTS))), np.stack(alone))
 
 
 def test_nan_stays_in_its_row(tmp_path: Path) -> None:
@@ -91,9 +59,9 @@ def test_nan_stays_in_its_row(tmp_path: Path) -> None:
         model.embeddings.word_embeddings.weight[0] = torch.nan
     model.save_pretrained(tmp_path)
     stages = EncoderStages(tmp_path, task="embed")
-    spoiled = texts()
+    spoiled = random_texts(*LENS)
     spoiled[2][3] = 0
-    clean = vectors_of(stages.run(encoder_step(texts())), 5)
+    clean = vectors_of(stages.run(encoder_step(TEXTS)), 5)
     vectors = vectors_of(stages.run(encoder_step(spoiled)), 5)
     assert np.isnan(vectors).any(axis=1).tolist() == [False, False, True, False, False]
     np.testing.assert_array_equal(np.delete(vectors, 2, 0), np.delete(clean, 2, 0))

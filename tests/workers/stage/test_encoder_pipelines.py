@@ -14,9 +14,9 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.fake_transport import Engine, FakeExecutor
 from tests.engine_core.test_core import A
 from tests.engine_core.workflows.test_tokenizer_threads import TEMPLATE, raw_tokenizer
-from tests.workers.checkpoints import BERT, save_bert, save_masked_lm
+from tests.workers.checkpoints import save_bert, save_masked_lm
 from tests.workers.staged_engine import EncoderRunner, Visit, serve
-from tests.workers.stages import EncoderStages
+from tests.workers.stages import EncoderStages, dense_rows
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import Task
 from workers.contract.messages import EncodeStep
@@ -93,13 +93,9 @@ def answers(
 
 def numbers_of(part: EncodedRows, task: Task) -> np.ndarray:
     """Sparse vectors as dense ones: a number may be zero, or as good as zero."""
-    values = np.frombuffer(part.values, np.float32)
-    if task != "embed_sparse":
-        return values
-    counts, entries = np.frombuffer(part.counts, np.int32), values.reshape(-1, 2)
-    dense = np.zeros((len(counts), BERT["vocab_size"]), np.float32)
-    dense[np.repeat(np.arange(len(counts)), counts), entries[:, 0].astype(int)] = entries[:, 1]
-    return dense.reshape(-1)
+    if task == "embed_sparse":
+        return dense_rows(part.counts, part.values).reshape(-1)
+    return np.frombuffer(part.values, np.float32)
 
 
 def differences(found: Numbers, alone: Numbers, visits: list[Visit]) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workers.checkpoints import LLAMA, load_share, save_llama, with_execution, worker_config
+from tests.workers.checkpoints import LLAMA, load_share, with_execution, worker_config
 from workers.attention.backend_selection import select_backends
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.kv_budget import largest_step
@@ -25,11 +25,10 @@ LONGEST = LLAMA["max_position_embeddings"]
     ],
 )
 def test_the_largest_step_is_as_large_as_a_step_may_be(
-    tmp_path: Path, max_running: int, max_step_tokens: int, tokens: int, longest: int
+    llama: Path, max_running: int, max_step_tokens: int, tokens: int, longest: int
 ) -> None:
-    save_llama(tmp_path, num_hidden_layers=1)
     config = with_execution(
-        worker_config(tmp_path), max_running=max_running, max_step_tokens=max_step_tokens
+        worker_config(llama), max_running=max_running, max_step_tokens=max_step_tokens
     )
     step = largest_step(config.execution)
     lens = np.frombuffer(step.query_lens, np.int32)

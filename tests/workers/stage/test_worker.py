@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 import zmq
@@ -32,16 +31,16 @@ from workers.stage.worker import run_worker
 
 
 def test_workers_serve_and_beat_until_their_parent_is_gone(tmp_path: Path) -> None:
-    save_llama(tmp_path)
+    model = save_llama(tmp_path)
     maker = StepMaker(4, NUM_BLOCKS)
     row = maker.admit([5, 6, 7, 8, 9])
     steps = [maker.step([(row, 5)]), maker.step([(row, 1)], after=0)]
     stages = Stages(tmp_path)
-    expected = [stages.run(step)[1].tokens for step in steps]
+    expected = [stages.run(step).tokens for step in steps]
     with WorkerGroup(worker_config(tmp_path), 2) as group:
         loaded = group.get_ready(NUM_BLOCKS)
         assert sum(own.weight_bytes for own in loaded) == sum(
-            file.stat().st_size - header_bytes(file) for file in tmp_path.glob("*.safetensors")
+            weight.nbytes for weight in model.parameters()
         )
         wait_for_beats(group, -1)
         first, second = group.processes
@@ -82,18 +81,16 @@ def test_a_missing_weight_file_is_one_line_and_exit_code_1(tmp_path: Path) -> No
         assert logged == f"ERROR   worker 0 of tiny: {failure.message}"
 
 
-def test_a_message_out_of_turn_is_an_error_by_name(tmp_path: Path) -> None:
-    save_llama(tmp_path)
-    failure = failure_of(worker_config(tmp_path), {WorkerConnected: AllocateKV(3)})
+def test_a_message_out_of_turn_is_an_error_by_name(llama: Path) -> None:
+    failure = failure_of(worker_config(llama), {WorkerConnected: AllocateKV(3)})
     assert failure == WorkerFailed(0, "TypeError: expected Share, not AllocateKV")
     engine: Any = SimpleNamespace(receive=lambda: AllocateKV(3))
     with pytest.raises(TypeError, match="expected a step, not AllocateKV"):
         StepInbox(engine).next_step()
 
 
-def test_what_cannot_start_says_why(tmp_path: Path) -> None:
-    save_llama(tmp_path)
-    config = worker_config(tmp_path)
+def test_what_cannot_start_says_why(llama: Path) -> None:
+    config = worker_config(llama)
     model = msgspec.structs.replace(config.execution.model, architecture="Mamba")
     failure = failure_of(with_execution(config, model=model))
     assert failure.stage == 0
@@ -102,16 +99,15 @@ def test_what_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_running_out_of_memory_names_the_setting_as_the_server_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_out(*_: object) -> None:
         raise torch.OutOfMemoryError
 
-    save_llama(tmp_path)
     monkeypatch.setattr("workers.stage.worker._runner", run_out)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 30, 8 << 30))
     names = {"kv_cache_memory": "--kv-cache-memory"}
-    failure = failure_of(with_execution(worker_config(tmp_path), setting_names=names))
+    failure = failure_of(with_execution(worker_config(llama), setting_names=names))
     assert "1.0 of 8.0 GiB are free; lower --kv-cache-memory" in failure.message
 
 
@@ -139,8 +135,3 @@ def failure_of(
         workers_context.destroy(0)
         assert error.__traceback__ is not None
     return message
-
-
-def header_bytes(file: Path) -> int:
-    """The head of a safetensors file: eight bytes of length, then the header itself."""
-    return 8 + int(np.frombuffer(file.read_bytes()[:8], np.uint64)[0])

@@ -15,14 +15,12 @@ from tests.workers.checkpoints import (
     load_share,
     save_llama,
     save_masked_lm,
-    share_of,
+    stage_weights,
     worker_config,
 )
 from workers.contract.config import WorkerConfig
 from workers.contract.model_config import ModelConfigError
 from workers.contract.share import shares_of
-from workers.layers.layer import TORCH_DTYPES, Placement
-from workers.models.base import model_class
 from workers.weights import loader
 from workers.weights.loader import load_model
 
@@ -155,10 +153,7 @@ def test_a_slow_load_says_how_far_it_is(
 
 def made_up(config: WorkerConfig) -> dict[str, torch.Tensor]:
     """A stage's dummy weights, by checkpoint name."""
-    execution, model = config.execution, config.execution.model
-    placement = Placement(torch.device("cpu"), TORCH_DTYPES[execution.dtype])
-    build = model_class(model.architecture)
-    weights = build(model, share_of(config), placement).weights()
+    weights = stage_weights(config)
     loader.fill_randomly(weights)
     return weights
 

@@ -10,7 +10,7 @@ from workers.layers.norm import QKNorm
 
 PAGE = 4
 SHAPES = cases(
-    {str(heads): heads for heads in [(4, 4, 64), (4, 1, 80), (6, 2, 96), (7, 1, 128), (2, 1, 256)]},
+    [(4, 4, 64), (4, 1, 80), (6, 2, 96), (7, 1, 128), (2, 1, 256)],
     usual={"(4, 1, 80)", "(7, 1, 128)"},
 )
 

@@ -11,10 +11,7 @@ from workers.kernels.attention import paged_decode
 from workers.kernels.attention.paged_decode import MAX_SPLITS, Launch, merge
 from workers.step.paged_step import PrefixParts
 
-SHAPES = {
-    str(heads): heads
-    for heads in [(4, 4, 64), (4, 1, 80), (6, 2, 96), (7, 1, 128), (2, 1, 256), (20, 1, 16)]
-}
+SHAPES = [(4, 4, 64), (4, 1, 80), (6, 2, 96), (7, 1, 128), (2, 1, 256), (20, 1, 16)]
 
 
 def decoding(
@@ -49,11 +46,7 @@ def test_decode(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> N
 
 @pytest.mark.parametrize(
     ("page", "splits"),
-    cases(
-        {str(page): page for page in (1, 16, 24, 64)},
-        {str(splits): splits for splits in (1, 2, 5)},
-        usual={"1-1", "24-5", "64-1"},
-    ),
+    cases((1, 16, 24, 64), (1, 2, 5), usual={"1-1", "24-5", "64-1"}),
 )
 def test_pages_and_splits(page: int, splits: int, device: torch.device) -> None:
     """Pages smaller and larger than a tile; more splits than some rows have tiles."""

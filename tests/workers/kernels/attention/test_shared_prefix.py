@@ -14,7 +14,7 @@ from workers.kernels.attention import shared_prefix
 from workers.kernels.attention.paged_decode import Launch
 from workers.step.paged_step import PrefixParts
 
-HEADS = {str(heads): heads for heads in [(4, 4, 64), (8, 2, 96), (8, 1, 128), (7, 1, 24)]}
+HEADS = [(4, 4, 64), (8, 2, 96), (8, 1, 128), (7, 1, 24)]
 """1, 4, 8 and 7 query heads a KV head."""
 
 DECODES = {
@@ -69,12 +69,7 @@ def test_dtypes(dot_dtype: torch.dtype, device: torch.device) -> None:
 
 @pytest.mark.parametrize(
     ("page", "splits", "parts"),
-    cases(
-        {str(page): page for page in (16, 24, 128)},
-        {str(splits): splits for splits in (1, 3, 5)},
-        {str(parts): parts for parts in (1, 3, 4)},
-        usual={"24-5-4", "128-1-1"},
-    ),
+    cases((16, 24, 128), (1, 3, 5), (1, 3, 4), usual={"24-5-4", "128-1-1"}),
 )
 def test_pages_parts_and_splits(page: int, splits: int, parts: int, device: torch.device) -> None:
     """Of own tokens, and of prefixes; more than some have tiles or pages."""
@@ -107,11 +102,7 @@ def test_nothing_is_written_for_a_row_without_tokens(splits: int, device: torch.
 
 @pytest.mark.parametrize(
     ("heads", "groups"),
-    cases(
-        HEADS,
-        CHUNKS,
-        usual={"(4, 4, 64)-short", "(7, 1, 24)-many"},
-    ),
+    cases(HEADS, CHUNKS, usual={"(4, 4, 64)-short", "(7, 1, 24)-many"}),
 )
 def test_chunks(heads: Heads, groups: list[Group], device: torch.device) -> None:
     problem = grouped(groups, needs(heads, device))
@@ -120,11 +111,7 @@ def test_chunks(heads: Heads, groups: list[Group], device: torch.device) -> None
 
 @pytest.mark.parametrize(
     ("page", "dtype"),
-    cases(
-        {"24": 24, "128": 128},
-        {str(dtype): dtype for dtype in (torch.float16, torch.float32)},
-        usual={"24-torch.float16"},
-    ),
+    cases((24, 128), (torch.float16, torch.float32), usual={"24-torch.float16"}),
 )
 def test_pages_of_chunks(page: int, dtype: torch.dtype, device: torch.device) -> None:
     groups = [Group(page, [(0, 5), (page, 2)]), Group(2 * page, [(7, 20), (0, 1)])]

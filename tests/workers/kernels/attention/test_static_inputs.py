@@ -69,31 +69,24 @@ def padded_queries(problem: Problem, size: int) -> torch.Tensor:
     return queries
 
 
-def in_order(works: list[Callable[[], object]]) -> None:
-    for work in works:
-        work()
-
-
-def in_reverse(works: list[Callable[[], object]]) -> None:
-    in_order(works[::-1])
-
-
 @pytest.mark.parametrize(
     ("order", "rows"),
     cases(
-        {"in_order": in_order, "in_reverse": in_reverse},
+        {"in_order": 1, "in_reverse": -1},
         STEPS,
         usual={"in_order-full", "in_order-only_chunks", "in_reverse-singles_behind_a_chunk"},
     ),
 )
 def test_static_rows(
-    rows: list[tuple[int, int]],
-    order: Callable[[list[Callable[[], object]]], None],
-    device: torch.device,
-    monkeypatch: pytest.MonkeyPatch,
+    rows: list[tuple[int, int]], order: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Captured, the kernels run side by side: none may write what is another's."""
-    monkeypatch.setattr(triton, "concurrently", order)
+
+    def one_by_one(works: list[Callable[[], object]]) -> None:
+        for work in works[::order]:
+            work()
+
+    monkeypatch.setattr(triton, "concurrently", one_by_one)
     problem = Problem(rows, needs(device))
     table = slot_table(problem, len(rows) + 1)
     inputs = StaticInputs(SIZE, table, 0, StaticRows(DECODE_ROWS, CHUNKS, 128))

@@ -39,8 +39,8 @@ def expected(
 @pytest.mark.parametrize(
     ("count", "layer", "function"),
     cases(
-        {str(count): count for count in (1, 31, 97, 130)},
-        {str(layer): layer for layer in [(64, 48), (72, 40), (16, 264)]},
+        (1, 31, 97, 130),
+        [(64, 48), (72, 40), (16, 264)],
         {
             "silu": ("silu", "silu"),
             "gelu": ("gelu", "gelu"),

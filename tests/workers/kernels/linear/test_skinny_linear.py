@@ -18,15 +18,15 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 @pytest.mark.parametrize(
     ("count", "layer", "given", "dtype"),
     cases(
-        {str(count): count for count in (1, 2, 5, 16, 17, 32)},
-        {str(layer): layer for layer in [(64, 48), (200, 40), (520, 24)]},
+        (1, 2, 5, 16, 17, 32),
+        [(64, 48), (200, 40), (520, 24)],
         {
             "silu": ("silu", False),
             "biased_silu": ("silu", True),
             "biased_gelu": ("gelu", True),
             "biased_gelu_tanh": ("gelu_pytorch_tanh", True),
         },
-        {str(dtype): dtype for dtype in (torch.float32, torch.float16)},
+        (torch.float32, torch.float16),
         usual={
             "1-(64, 48)-silu-torch.float32",
             "1-(200, 40)-silu-torch.float16",

@@ -19,7 +19,7 @@ from workers.sampling.sampling_table import SamplingTable, TokenMask
     ("temperature", "dtype"),
     cases(
         {"0": 0.0, "0.8": 0.8},
-        {str(dtype): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)},
+        (torch.float32, torch.bfloat16, torch.float16),
         usual={"0-torch.float32", "0-torch.bfloat16"},
     ),
 )
