@@ -1,6 +1,5 @@
 """A real API process on a free port of the loopback, without the supervisor."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -18,16 +17,13 @@ from workers.contract.process import DRAIN_SIGNAL
 class ApiServer:
     """`with` starts the process and waits until it answers; leaving it kills what still runs."""
 
-    def __init__(
-        self, config: ServerConfig, folder: Path, environment: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, config: ServerConfig, folder: Path) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._file = folder / f"server-{self.port}.json"
         self._file.write_bytes(msgspec.json.encode(config))
         self.output = folder / f"stdout-{self.port}"
-        self._environment = {**os.environ, **(environment or {})}
 
     def __enter__(self) -> "ApiServer":
         command = [sys.executable, "-P", "-m", "server.daemon.api_process", str(self._file)]
@@ -38,18 +34,14 @@ class ApiServer:
                 pass_fds=[descriptor],
                 stdin=subprocess.PIPE,
                 stdout=output,
-                env=self._environment,
             )
         self._listener.close()
         self._wait_for(200, 503)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
+        self.process.kill()
+        self.process.communicate()
 
     def wait_ready(self) -> None:
         """Wait until every engine serves."""

@@ -2,7 +2,6 @@
 
 import httpx
 
-from engine_core.messages import GenerateJob
 from tests.server.conftest import Deployment, events_in
 
 PATH = "/v1/chat/completions"
@@ -36,10 +35,5 @@ def chunks_of(deployment: Deployment, **fields) -> list[dict]:
 
 def choices(deployment: Deployment, **fields) -> list[dict]:
     """Those of an answer or of a stream, whose `message` or `delta` becomes a `message`."""
-    body = {"model": "writer", "messages": HELLO} | fields
-    found = deployment.choices(PATH, **body)
+    found = deployment.choices(PATH, **{"model": "writer", "messages": HELLO} | fields)
     return [{"message": choice.pop("delta", None), **choice} for choice in found]
-
-
-def job_of(deployment: Deployment, model: str = "writer") -> GenerateJob:
-    return deployment.job(model)

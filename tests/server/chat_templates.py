@@ -40,11 +40,7 @@ LLAMA3 = """\
     {%- if message.role == 'tool' %}{% continue %}{% endif %}
     {%- set ns.seen = ns.seen + 1 %}
     {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}
-    {%- if message['role'] == 'assistant' %}
-        {%- generation %}{{- message['content'] | trim + '<|eot_id|>' }}{% endgeneration %}
-    {%- else %}
-        {{- message['content'] | trim + '<|eot_id|>' }}
-    {%- endif %}
+    {%- generation %}{{- message['content'] | trim + '<|eot_id|>' }}{% endgeneration %}
 {%- endfor %}
 {{- '[' ~ ns.seen ~ ']' }}
 {%- if add_generation_prompt %}
@@ -65,11 +61,8 @@ MISTRAL = """\
         {{- raise_exception('Roles must alternate user/assistant/user/assistant/...') }}
     {%- endif %}
     {%- if message['role'] == 'user' %}
-        {%- if loop.last and system is defined %}
-            {{- '[INST] ' + system + '\\n\\n' + message['content'] + '[/INST]' }}
-        {%- else %}
-            {{- '[INST] ' + message['content'] + '[/INST]' }}
-        {%- endif %}
+        {%- set before = system + '\\n\\n' if loop.last and system is defined else '' %}
+        {{- '[INST] ' + before + message['content'] + '[/INST]' }}
     {%- else %}
         {{- ' ' + message['content'] | trim + eos_token }}
     {%- endif %}
@@ -96,9 +89,7 @@ def chat_deployment(
 ) -> Iterator[Deployment]:
     """A deployment with a generator for each template, by its name; None is a model without one."""
     with TemporaryDirectory(prefix="penstock-") as name:
-        root = Path(name)
-        builder = DeploymentBuilder(root, tokenizer)
-        models = []
+        root, models = Path(name), []
         for index, (model, template) in enumerate(templates.items()):
             folder = root / str(index)
             folder.mkdir()
@@ -108,5 +99,5 @@ def chat_deployment(
             endpoint = f"ipc://{root}/{index}.client"
             size = tokenizer.raw.get_vocab_size()
             models.append(served_model(model, "generate", folder, endpoint, vocab_size=size))
-        yield builder.open(server_config(*models, limits=limits))
-        builder.close()
+        with DeploymentBuilder(root, tokenizer) as builder:
+            yield builder.open(server_config(*models, limits=limits))

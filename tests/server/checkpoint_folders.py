@@ -11,15 +11,18 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
+SHAPE: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
+    "vocab_size": 64,
+}
+BERT = SHAPE | {"architectures": ["BertModel"], "max_position_embeddings": 64, "type_vocab_size": 2}
+LLAMA = SHAPE | {
+    "architectures": ["LlamaForCausalLM"],
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
-    "vocab_size": 64,
     "rms_norm_eps": 1e-5,
     "hidden_act": "silu",
     "eos_token_id": 1,
@@ -42,16 +45,6 @@ WRAPPED: dict[str, Any] = {
     "vision_config": {"hidden_size": 8},
 }
 """A language model beside a vision tower."""
-BERT: dict[str, Any] = {
-    "architectures": ["BertModel"],
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "vocab_size": 64,
-    "type_vocab_size": 2,
-}
 
 
 def write_checkpoint(folder: Path, config: dict[str, Any]) -> Path:

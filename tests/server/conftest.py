@@ -3,7 +3,7 @@
 import json
 import socket
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from engine_core.tokenization.tokenizer import Tokenizer
+from server import cli
 from server.settings.settings import ServedModel, ServerConfig
 from tests.patience import PATIENCE
 from tests.server.api_server import ApiServer
@@ -53,20 +54,15 @@ class Deployment:
 
     def ask(self, path: str, /, **fields: Any) -> Any:
         """The JSON of a 200."""
-        response = self.post(path, fields)
-        assert response.status_code == 200, response.text
-        return response.json()
+        return self._answer(200, path, fields).json()
 
     def refusal(self, path: str, /, **fields: Any) -> dict[str, Any]:
         """The error of a 400."""
-        response = self.post(path, fields)
-        assert response.status_code == 400, response.text
-        return response.json()["error"]
+        return self._answer(400, path, fields).json()["error"]
 
     def choices(self, path: str, /, **fields: Any) -> list[dict[str, Any]]:
         """The choices of an answer, or of a stream, put together from its chunks."""
-        response = self.post(path, fields)
-        assert response.status_code == 200, response.text
+        response = self._answer(200, path, fields)
         if not fields.get("stream"):
             return response.json()["choices"]
         whole: dict[int, dict[str, Any]] = {}
@@ -74,6 +70,11 @@ class Deployment:
             for piece in chunk["choices"]:
                 whole[piece["index"]] = joined(whole.get(piece["index"], {}), piece)
         return [whole[index] for index in sorted(whole)]
+
+    def _answer(self, status: int, path: str, fields: dict[str, Any]) -> httpx.Response:
+        response = self.post(path, fields)
+        assert response.status_code == status, response.text
+        return response
 
     def job(self, model: str) -> Any:
         """The one job that an engine has got."""
@@ -106,6 +107,38 @@ def joined(first: Any, second: Any) -> Any:
     return first + second if isinstance(first, str | list) else second
 
 
+Ended = Callable[..., str]
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Call it with the arguments of a command: the one line in which that is refused."""
+
+    def message(*arguments: object) -> str:
+        assert cli.main([*map(str, arguments)]) == 1
+        said = capsys.readouterr()
+        line, end = said.err.split("\n")
+        prefix, _, message = line.partition("penstock: error: ")
+        assert (prefix, said.out, end) == ("", "", "")
+        return message
+
+    return message
+
+
+@pytest.fixture
+def ended(capsys: pytest.CaptureFixture[str]) -> Ended:
+    """What a command says that exits with such a status."""
+
+    def said(status: int, *arguments: str) -> str:
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main(arguments)
+        assert exit_info.value.code == status
+        return "".join(capsys.readouterr())
+
+    return said
+
+
 @pytest.fixture(scope="session")
 def folder() -> Iterator[Path]:
     """Holds tokenizer.json; short enough a path for sockets."""
@@ -119,21 +152,19 @@ def tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
-class DeploymentBuilder:
-    """Opens builder in one folder, and closes them."""
+class DeploymentBuilder(ExitStack):
+    """Opens deployments in one folder; leaving it, or `close`, ends them."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+        super().__init__()
         self._folder = folder
         self._tokenizer = tokenizer
-        self._open = ExitStack()
 
     def model(self, name: str, task: Task, labels: tuple[str, ...] = ("relevant",)) -> ServedModel:
         """A model of this deployment; a classifier has `labels`."""
         endpoint = f"ipc://{self._folder}/{name}"
-        vocab_size = self._tokenizer.raw.get_vocab_size()
-        return served_model(
-            name, task, self._folder, endpoint, vocab_size=vocab_size, labels=labels
-        )
+        size = self._tokenizer.raw.get_vocab_size()
+        return served_model(name, task, self._folder, endpoint, vocab_size=size, labels=labels)
 
     def models(self) -> list[ServedModel]:
         """A generator, an embedder and a reranker."""
@@ -143,7 +174,7 @@ class DeploymentBuilder:
     def open(self, config: ServerConfig, *, ready: bool = True) -> Deployment:
         """Start the engines of `config`, then the API process."""
         engines = {
-            model.name: self._open.enter_context(
+            model.name: self.enter_context(
                 FakeEngine(
                     model.engine.client_endpoint,
                     self._tokenizer,
@@ -154,45 +185,31 @@ class DeploymentBuilder:
             )
             for model in config.models
         }
-        api = self._open.enter_context(ApiServer(config, self._folder))
+        api = self.enter_context(ApiServer(config, self._folder))
         if ready:
             api.wait_ready()
-        http = self._open.enter_context(httpx.Client(base_url=api.url, timeout=PATIENCE))
+        http = self.enter_context(httpx.Client(base_url=api.url, timeout=PATIENCE))
         return Deployment(api, engines, http)
 
-    def close(self) -> None:
-        self._open.close()
 
-
-@contextmanager
-def own_builder(tokenizer: Tokenizer) -> Generator[DeploymentBuilder]:
+def in_its_folder(tokenizer: Tokenizer) -> Generator[DeploymentBuilder]:
     """One with a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="penstock-") as name:
         write_tokenizer(Path(name))
-        builder = DeploymentBuilder(Path(name), tokenizer)
-        yield builder
-        builder.close()
+        with DeploymentBuilder(Path(name), tokenizer) as builder:
+            yield builder
 
 
-@pytest.fixture
-def builder(tokenizer: Tokenizer) -> Iterator[DeploymentBuilder]:
-    """For a deployment of one's own."""
-    with own_builder(tokenizer) as builder:
-        yield builder
-
-
-@pytest.fixture(scope="module")
-def module_builder(tokenizer: Tokenizer) -> Iterator[DeploymentBuilder]:
-    """For a deployment of a module's tests."""
-    with own_builder(tokenizer) as builder:
-        yield builder
+own_builder = contextmanager(in_its_folder)
+builder = pytest.fixture(in_its_folder)
+module_builder = pytest.fixture(in_its_folder, scope="module")
+"""For a deployment of all tests of a module."""
 
 
 @pytest.fixture(scope="session")
 def shared_deployment(folder: Path, tokenizer: Tokenizer) -> Iterator[Deployment]:
-    builder = DeploymentBuilder(folder, tokenizer)
-    yield builder.open(server_config(*builder.models(), limits=ANY_PRIORITY))
-    builder.close()
+    with DeploymentBuilder(folder, tokenizer) as builder:
+        yield builder.open(server_config(*builder.models(), limits=ANY_PRIORITY))
 
 
 @pytest.fixture

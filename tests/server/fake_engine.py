@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -28,6 +29,8 @@ from engine_core.messages import (
     RowOutput,
     StageTime,
     ToCore,
+    Trace,
+    TracedSteps,
     Usage,
 )
 from engine_core.tokenization.tokenizer import Tokenizer
@@ -40,6 +43,7 @@ STAGE_TIMES = [
 ]
 """Of the two stages that every engine says it has."""
 
+VECTOR_SIZE = 8
 LENGTH = 4.0
 """Of the vectors that the engine returns: an exact multiple of `vector_of`."""
 
@@ -91,7 +95,7 @@ class Script:
     every job fails once a row has said `fail_after` tokens. While `held` accepted jobs do not
     move; while `deaf` jobs are not even answered. `chances` are the log-probabilities of the tokens
     of a job's rows, over and over; `cached` of every row's prompt tokens were known.
-    `ignored` is left out of every schema.
+    `ignored` is left out of every schema. `traced` answers each trace.
     """
 
     tokens: list[int] = field(default_factory=lambda: [40, 41])
@@ -104,6 +108,7 @@ class Script:
     chances: list[float] = field(default_factory=lambda: [-0.5])
     cached: int = 0
     ignored: tuple[str, ...] = ()
+    traced: Callable[[], list[TracedSteps]] = list
 
 
 @dataclass
@@ -125,25 +130,18 @@ class FakeEngine:
         *,
         task: Task = "generate",
         script: Script | None = None,
-        vector_size: int = 8,
         labels: int = 1,
-        max_model_len: int = 2048,
     ) -> None:
         self.script = script or Script()
         self.aborted: list[int] = []
         self.ended_rows: list[tuple[int, int]] = []
         self.received: list[GenerateJob | EncodeJob] = []
+        self.traces: list[float] = []
         self._tokenizer = tokenizer
         self._task = task
-        self._info = EngineInfo(
-            task,
-            max_model_len,
-            tokenizer.raw.get_vocab_size(),
-            0 if task == "generate" else labels if task == "classify" else vector_size,
-            vector_size,
-            1 << 20,
-            1 << 20,
-        )
+        size = {"generate": 0, "classify": labels}.get(task, VECTOR_SIZE)
+        vocabulary = tokenizer.raw.get_vocab_size()
+        self._info = EngineInfo(task, 2048, vocabulary, size, VECTOR_SIZE, 1 << 20, 1 << 20)
         self._jobs: dict[tuple[bytes, int], _Job] = {}
         self._waiting: list[tuple[bytes, EncodeJob]] = []
         self._greeted: set[bytes] = set()
@@ -154,8 +152,6 @@ class FakeEngine:
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.set_hwm(0)
         self._socket.bind(endpoint)
-        self._decoder = msgspec.msgpack.Decoder(ToCore)
-        self._encoder = msgspec.msgpack.Encoder()
         self._thread = threading.Thread(target=self.run, name="fake-engine", daemon=True)
 
     def __enter__(self) -> "FakeEngine":
@@ -169,9 +165,7 @@ class FakeEngine:
         """Vanish, as a killed process does."""
         self._stop.set()
         self._thread.join()
-        if not self._socket.closed:
-            self._socket.close(0)
-            self._context.term()
+        self._context.destroy(0)
 
     @property
     def running(self) -> int:
@@ -188,7 +182,7 @@ class FakeEngine:
             self._socket.poll(int(wait * 1000))
             while self._socket.poll(0):
                 client, frame = self._socket.recv_multipart()
-                self._receive(client, self._decoder.decode(frame))
+                self._receive(client, msgspec.msgpack.decode(frame, type=ToCore))
             now = time.monotonic()
             if now >= beat_due:
                 self._beat()
@@ -202,13 +196,7 @@ class FakeEngine:
         running = sum(len(job.open_rows) for job in self._jobs.values())
         beat = Beat(
             usage=Usage(running=running, waiting=0, kv_blocks_used=1, kv_blocks_total=16),
-            expected_wait_s=0.0,
-            stalled_s=0.0,
             steps=next(self._steps),
-            step_tokens=0,
-            steps_in_flight=0,
-            last_step_age_s=0.0,
-            prompt_tokens=0,
             step_sizes=[0] * (len(STEP_SIZES) + 1),
             stages=STAGE_TIMES,
             admitted_rows=running,
@@ -242,8 +230,12 @@ class FakeEngine:
                 self.received.append(message)
                 if not self.script.deaf:
                     self._admit(client, message)
+            case Trace():
+                self.traces.append(message.seconds)
+                for part in self.script.traced():
+                    self._send(client, part)
             case _:
-                pass  # there is no cache here, and no stage
+                pass  # there is no cache here
 
     def _admit(self, client: bytes, message: GenerateJob | EncodeJob) -> None:
         if (refusal := self.script.refusal) is not None:
@@ -334,18 +326,16 @@ class FakeEngine:
         rows = np.arange(len(items), dtype=np.int32).tobytes()
         if self._task == "classify":
             return EncodedRows(message.id, rows, self._logits(message).tobytes())
+        if self._task != "embed_sparse" and not message.token_states:
+            unit = np.stack([vector_of(item, VECTOR_SIZE) for item in items])
+            return EncodedRows(message.id, rows, (LENGTH * unit).tobytes())
         if self._task == "embed_sparse":
-            entries = [sparse_of(item) for item in items]
-            counts = np.array([len(own) for own in entries], np.int32)
-            data = np.concatenate(entries).tobytes()
-            return EncodedRows(message.id, rows, data, counts.tobytes())
-        if message.token_states:
-            counts = np.array([len(ids) // 4 for ids in self._ids(message)], np.int32)
-            states = [states_of(*each) for each in zip(items, counts, strict=True)]
-            data = np.concatenate(states).tobytes()
-            return EncodedRows(message.id, rows, data, counts.tobytes())
-        unit = np.stack([vector_of(item, self._info.vector_size) for item in items])
-        return EncodedRows(message.id, rows, (LENGTH * unit).tobytes())
+            parts = [sparse_of(item) for item in items]
+        else:
+            lengths = [len(ids) // 4 for ids in self._ids(message)]
+            parts = [states_of(*each) for each in zip(items, lengths, strict=True)]
+        counts = np.array([len(part) for part in parts], np.int32).tobytes()
+        return EncodedRows(message.id, rows, np.concatenate(parts).tobytes(), counts)
 
     def _logits(self, message: EncodeJob) -> np.ndarray:
         labels, queries = self._info.vector_size, message.query
@@ -354,8 +344,8 @@ class FakeEngine:
         texts = message.texts or ["" for _ in message.ids]
         return np.stack([logits_of(*pair, labels) for pair in zip(queries, texts, strict=True)])
 
-    def _send(self, client: bytes, message: FromCore) -> None:
-        self._socket.send_multipart([client, self._encoder.encode(message)], zmq.NOBLOCK)
+    def _send(self, client: bytes, message: FromCore | TracedSteps) -> None:
+        self._socket.send_multipart([client, msgspec.msgpack.encode(message)], zmq.NOBLOCK)
 
 
 def logprobs_of(tokens: list[int], width: int, chance: float = -0.5) -> Logprobs:

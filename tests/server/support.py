@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.api_keys import APIKey, GivenKey, hashed
 from server.settings.settings import GenerationDefaults, Limits, ServedModel, ServerConfig
 from tests.engine_core.configs import ENCODER, MODEL, engine_config
@@ -48,7 +49,6 @@ def served_model(
     *,
     vocab_size: int,
     labels: tuple[str, ...] = ("relevant",),
-    generation: GenerationDefaults | None = None,
 ) -> ServedModel:
     """A model whose engine listens on `endpoint`: a causal one, unless it classifies."""
     model = msgspec.structs.replace(
@@ -75,12 +75,15 @@ def served_model(
         max_pending_rows=1024,
         max_pending_tokens=1 << 20,
         client_endpoint=endpoint,
-        worker_endpoint=endpoint + "-workers",
-        token_endpoint=endpoint + "-tokens",
-        rendezvous=str(folder / "rendezvous"),
     )
-    generation = generation or GenerationDefaults(eos_token_ids=(1,))
+    generation = GenerationDefaults(eos_token_ids=(1,))
     return ServedModel(name=name, path=str(folder), engine=engine, generation=generation)
+
+
+def set_up(folder: Path, name: str = "m", **options: Any) -> ServedModel:
+    """The model of a folder, on CPUs unless `options` say otherwise. Its sockets are beside it."""
+    engine = EngineOptions(device=options.pop("device", "cpu"), **options)
+    return set_up_model(name, folder, engine, Limits(), str(folder.with_name("0")))
 
 
 def with_model(served: ServedModel, **fields: Any) -> ServedModel:
@@ -97,20 +100,10 @@ def api_keys(*texts: str) -> tuple[APIKey, ...]:
 
 
 def server_config(
-    *models: ServedModel,
-    api_key: str | None = None,
-    limits: Limits | None = None,
-    drain_timeout: float = 1.0,
-    api_workers: int = 1,
+    *models: ServedModel, api_key: str | None = None, limits: Limits | None = None, **fields: Any
 ) -> ServerConfig:
-    """A daemon's configuration."""
-    return ServerConfig(
-        host="127.0.0.1",
-        port=8000,
-        api_workers=api_workers,
-        api_keys=api_keys(*([api_key] if api_key else [])),
-        drain_timeout=drain_timeout,
-        log_level="warning",
-        models=models,
-        **msgspec.structs.asdict(limits or Limits()),
-    )
+    """A daemon's configuration, which drains for 1 s; `fields` replace others."""
+    usual: dict[str, Any] = {"drain_timeout": 1.0, "log_level": "warning"}
+    usual["api_keys"] = api_keys(api_key) if api_key else ()
+    bounds = msgspec.structs.asdict(limits or Limits())
+    return ServerConfig(models=models, **usual | bounds | fields)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,10 +15,10 @@ import msgspec
 import pytest
 
 from server import __version__, cli
-from server.daemon.supervisor import Hangup
 from server.settings import flags
 from server.settings.settings import ModelSettings, ServeCommand, Settings, flag_name
 from tests.server.checkpoint_folders import LLAMA, write_checkpoint, write_json
+from tests.server.conftest import Ended, Refused
 from tests.server.settings.everything import everything
 
 
@@ -26,12 +27,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServeCommand]]:
     """What `serve` would have been asked for."""
     asked: list[ServeCommand] = []
     before = signal.getsignal(signal.SIGHUP)
-
-    def serve(command: ServeCommand, _: Hangup) -> int:
-        asked.append(command)
-        return 0
-
-    monkeypatch.setattr(cli, "serve", serve)
+    monkeypatch.setattr(cli, "serve", lambda command, _: asked.append(command) or 0)
     monkeypatch.setattr(flags, "api_key_from", lambda: "from-the-environment")
     yield asked
     signal.signal(signal.SIGHUP, before)
@@ -56,8 +52,7 @@ def test_a_file_without_models_serves_the_demo_models(
     file.write_text("port: 9000")
     assert cli.main(["serve"]) == cli.main(["serve", "--config", str(file)]) == 0
     by_flags, by_file = (command.settings for command in commands)
-    assert by_file.models == by_flags.models
-    assert by_file.port == 9000
+    assert by_file == msgspec.structs.replace(by_flags, port=9000)
 
 
 def test_the_demo_models_under_other_names(commands: list[ServeCommand]) -> None:
@@ -136,29 +131,16 @@ def test_sizes(commands: list[ServeCommand], text: str, size: int) -> None:
         (["--max-requests=9"], "--max-requests is gone: max_sequences bounds what is in flight"),
     ],
 )
-def test_bad_usage_exits_with_2(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main(["serve", *flags])
-    assert exit_info.value.code == 2
-    assert message in capsys.readouterr().err
+def test_bad_usage_exits_with_2(flags: list[str], message: str, ended: Ended) -> None:
+    assert message in ended(2, "serve", *flags)
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main(["--version"])
-    assert exit_info.value.code == 0
-    assert capsys.readouterr().out == f"penstock {__version__}\n"
+def test_the_version(ended: Ended) -> None:
+    assert ended(0, "--version") == f"penstock {__version__}\n"
 
 
-def test_help_names_every_setting_with_its_unit_and_default(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main(["serve", "--help"])
-    assert exit_info.value.code == 0
-    text = capsys.readouterr().out
+def test_help_names_every_setting_with_its_unit_and_default(ended: Ended) -> None:
+    text = ended(0, "serve", "--help")
     found = re.findall(r"(?m)^  (--[a-z-]+)", text)
     keys = {*Settings.__struct_fields__, *ModelSettings.__struct_fields__} - {"models", "model"}
     in_files_alone = {"rerank"}  # a template of several texts
@@ -168,14 +150,10 @@ def test_help_names_every_setting_with_its_unit_and_default(
     assert "penstock serve ./llama-3.1-8b" in text
 
 
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line with which a start is refused, without its prefix."""
-    assert cli.main(["serve", "--port", "0", *arguments]) == 1
-    line, end = capsys.readouterr().err.split("\n")
-    assert end == ""
-    prefix, _, message = line.partition("penstock: error: ")
-    assert prefix == ""
-    return message
+@pytest.fixture
+def not_served(refused: Refused) -> Refused:
+    """The line in which a start is refused."""
+    return partial(refused, "serve", "--port", 0)
 
 
 @pytest.fixture
@@ -184,20 +162,20 @@ def llama(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_missing_file(llama: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file(llama: Path, file: str, not_served: Refused) -> None:
     (llama / file).unlink()
-    assert refused([str(llama)], capsys) == f"{file} is missing from {llama}"
+    assert not_served(llama) == f"{file} is missing from {llama}"
 
 
-def test_broken_checkpoints(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_checkpoints(llama: Path, not_served: Refused) -> None:
     (llama / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{")
-    assert f"{llama / 'model.safetensors'} cannot be read" in refused([str(llama)], capsys)
+    assert f"{llama / 'model.safetensors'} cannot be read" in not_served(llama)
     (llama / "tokenizer.json").write_text('{"model"')
-    assert f"{llama / 'tokenizer.json'} cannot be read" in refused([str(llama)], capsys)
+    assert f"{llama / 'tokenizer.json'} cannot be read" in not_served(llama)
     write_json(llama / "config.json", LLAMA | {"architectures": ["GPT2LMHeadModel"]})
-    assert "'GPT2LMHeadModel' is not supported" in refused([str(llama)], capsys)
+    assert "'GPT2LMHeadModel' is not supported; docs/models.md" in not_served(llama)
     (llama / "config.json").write_text("{")
-    assert f"{llama / 'config.json'} cannot be read" in refused([str(llama)], capsys)
+    assert f"{llama / 'config.json'} cannot be read" in not_served(llama)
 
 
 @pytest.mark.parametrize(
@@ -214,22 +192,22 @@ def test_broken_checkpoints(llama: Path, capsys: pytest.CaptureFixture[str]) -> 
     ],
 )  # fmt: skip
 def test_flags_that_do_not_fit_the_model(
-    llama: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    llama: Path, flags: list[str], message: str, not_served: Refused
 ) -> None:
-    assert message in refused([str(llama), *flags], capsys)
+    assert message in not_served(llama, *flags)
 
 
-def test_an_address_that_cannot_be_had(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_cannot_be_had(llama: Path, not_served: Refused) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        message = refused([str(llama), "--port", str(port)], capsys)
+        message = not_served(llama, "--port", port)
     assert message == f"--port: cannot listen on 127.0.0.1:{port}: Address already in use"
-    nowhere = refused([str(llama), "--host", "no.such.host.invalid"], capsys)
+    nowhere = not_served(llama, "--host", "no.such.host.invalid")
     assert nowhere.startswith("--host: cannot listen on no.such.host.invalid: ")
 
 
 def test_a_path_too_long_for_sockets(
-    llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    llama: Path, monkeypatch: pytest.MonkeyPatch, not_served: Refused
 ) -> None:
     """107 bytes are the most; a worker's own socket, with the longest PID, would have 108."""
     own = len("/penstock-????????/symm_mem-4194304")
@@ -237,7 +215,7 @@ def test_a_path_too_long_for_sockets(
         deep = Path(name, "x" * (108 - own - len(name) - 1))
         deep.mkdir()
         monkeypatch.setattr("tempfile.tempdir", str(deep))
-        assert "too long a path for sockets; set TMPDIR" in refused([str(llama)], capsys)
+        assert "too long a path for sockets; set TMPDIR" in not_served(llama)
         assert list(deep.iterdir()) == []
 
 

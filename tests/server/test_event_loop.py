@@ -1,6 +1,5 @@
 """A task that nobody waits for ends its process if it fails; of a group that fails, one error."""
 
-import asyncio
 import subprocess
 import sys
 
@@ -39,28 +38,19 @@ def test_the_end_of_a_lasting_task(work: str, status: int) -> None:
     assert ("task heartbeat has ended" in ended.stderr) == bool(status)
 
 
-async def fail(error: Exception) -> None:
-    raise error
-
-
-async def together(*errors: Exception) -> None:
-    async with asyncio.TaskGroup() as group:
-        for error in errors:
-            group.create_task(fail(error))
-
-
 DEEP = ExceptionGroup("of another group", [ValueError("a")])
 
 
 @pytest.mark.parametrize("errors", [[ValueError("a")], [ValueError("a"), KeyError("b")], [DEEP]])
-async def test_errors_of_the_kinds_are_raised_alone(errors: list[Exception]) -> None:
+def test_errors_of_the_kinds_are_raised_alone(errors: list[Exception]) -> None:
     with pytest.raises(ValueError, match="a"), first_error(ValueError, KeyError):
-        await together(*errors)
+        raise ExceptionGroup("of tasks", errors)
 
 
-async def test_among_others_the_group_stays() -> None:
+def test_among_others_the_group_stays() -> None:
+    both = ExceptionGroup("of tasks", [ValueError("a"), OSError("b")])
     with pytest.raises(ExceptionGroup) as raised, first_error(ValueError):
-        await together(ValueError("a"), OSError("b"))
+        raise both
     assert len(raised.value.exceptions) == 2
     with first_error(ValueError):
-        await together()
+        pass

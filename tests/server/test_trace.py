@@ -1,23 +1,26 @@
 """`penstock trace`: which daemon and models it means, and how it fails."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
-import zmq
 
 from engine_core.client import trace_client
-from engine_core.messages import ToCore, Trace, TracedStep, TracedSteps
+from engine_core.messages import TracedStep, TracedSteps
+from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli, trace
 from server.daemon.run import RunningDaemon
 from server.settings.settings import ServedModel
 from server.trace import chrome_trace
+from tests.server.conftest import Ended
+from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import served_model
 from workers.contract.messages import StepTimes
 
@@ -31,51 +34,22 @@ def times(start: int, wait: int, busy: int, transfer: int) -> StepTimes:
     return StepTimes(start_us=start, wait_us=wait, busy_us=busy, transfer_us=transfer)
 
 
-class Engine:
-    """An engine core in a thread, which answers traces with step 0, of before, and steps 1 and 2;
-    a silent one with nothing."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.asked: list[float] = []
-        self.silent = False
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.bind(endpoint)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._socket.close(0)
-        self._context.term()
-
-    def _serve(self) -> None:
-        while not self._stop.is_set():
-            if self._socket.poll(10):
-                client, frame = self._socket.recv_multipart()
-                message = msgspec.msgpack.decode(frame, type=ToCore)
-                assert isinstance(message, Trace)
-                self.asked.append(message.seconds)
-                if not self.silent:
-                    self._answer(client)
-
-    def _answer(self, client: bytes) -> None:
-        now = time.monotonic_ns() // 1000
-        starts = (now - 10_000_000, now, now + 10)
-        steps = [traced(step, [times(start, 0, 5, 0)]) for step, start in enumerate(starts)]
-        for message in (TracedSteps(steps[:2], over=False), TracedSteps(steps[2:], over=True)):
-            self._socket.send_multipart([client, msgspec.msgpack.encode(message)])
+def measured() -> list[TracedSteps]:
+    """Step 0, of before, and steps 1 and 2."""
+    now = time.monotonic_ns() // 1000
+    starts = (now - 10_000_000, now, now + 10)
+    steps = [traced(step, [times(start, 0, 5, 0)]) for step, start in enumerate(starts)]
+    return [TracedSteps(steps[:2], over=False), TracedSteps(steps[2:], over=True)]
 
 
-class Machine:
+class Machine(ExitStack):
     """The daemons that run: each serves `writer`, which is also called `chat`, and `ranker`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+        super().__init__()
         self.daemons: list[RunningDaemon] = []
-        self.engines: dict[str, Engine] = {}
-        self._folder = folder
+        self.engines: dict[str, FakeEngine] = {}
+        self._folder, self._tokenizer = folder, tokenizer
 
     def start(self, pid: int) -> None:
         models: list[ServedModel] = []
@@ -83,18 +57,22 @@ class Machine:
             endpoint = f"ipc://{self._folder}/{pid}.{name}"
             model = served_model(name, "generate", self._folder, endpoint, vocab_size=9)
             models.append(msgspec.structs.replace(model, aliases=aliases))
-            self.engines[f"{pid}.{name}"] = Engine(endpoint)
+            engine = FakeEngine(endpoint, self._tokenizer, script=Script(traced=measured))
+            self.engines[f"{pid}.{name}"] = self.enter_context(engine)
         self.daemons.append(RunningDaemon(pid, tuple(models)))
+
+    def asked(self) -> dict[str, list[float]]:
+        return {name: engine.traces for name, engine in self.engines.items()}
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    machine = Machine(tmp_path)
-    monkeypatch.setattr(trace, "running_daemons", lambda: machine.daemons)
+def machine(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Machine]:
     monkeypatch.chdir(tmp_path)
-    yield machine
-    for engine in machine.engines.values():
-        engine.close()
+    with Machine(tmp_path, tokenizer) as machine:
+        monkeypatch.setattr(trace, "running_daemons", lambda: machine.daemons)
+        yield machine
 
 
 def steps_of(file: Path) -> dict[str, list[int]]:
@@ -112,7 +90,7 @@ def test_all_models_of_the_only_daemon(machine: Machine, capsys) -> None:
     assert cli.main(["trace"]) == 0
     assert steps_of(Path("trace.json")) == {"writer": [1, 2], "ranker": [1, 2]}
     assert capsys.readouterr().err == "wrote trace.json: 2 steps of writer, 2 steps of ranker\n"
-    assert [engine.asked for engine in machine.engines.values()] == [[5.0], [5.0]]
+    assert machine.asked() == {"11.writer": [5.0], "11.ranker": [5.0]}
 
 
 def test_one_model_by_any_of_its_names_of_one_daemon_of_two(machine: Machine) -> None:
@@ -121,8 +99,7 @@ def test_one_model_by_any_of_its_names_of_one_daemon_of_two(machine: Machine) ->
     arguments = "--pid 12 --seconds 0.5 --model chat -o chat.json"
     assert cli.main(["trace", *arguments.split()]) == 0
     assert steps_of(Path("chat.json")) == {"writer": [1, 2]}
-    asked = {name: engine.asked for name, engine in machine.engines.items()}
-    assert asked == {"11.writer": [], "11.ranker": [], "12.writer": [0.5], "12.ranker": []}
+    assert [*machine.asked().values()] == [[], [], [0.5], []]
 
 
 @pytest.mark.parametrize(
@@ -144,16 +121,14 @@ def test_what_cannot_be_is_known_before_the_trace(
     Path("folder").mkdir()
     assert cli.main(["trace", *arguments.split()]) == 1
     assert capsys.readouterr().err.endswith(f"{says}\n" if pids else ", with this TMPDIR\n")
-    assert all(engine.asked == [] for engine in machine.engines.values())
+    assert not any(machine.asked().values())
     assert not Path("trace.json").exists()
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "60.5", "nan", "soon"])
-def test_seconds_out_of_range(seconds: str, capsys) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["trace", "--seconds", seconds])
-    assert exit_.value.code == 2
-    assert f"argument --seconds: {seconds!r} is not above 0" in capsys.readouterr().err
+def test_seconds_out_of_range(seconds: str, ended: Ended) -> None:
+    said = ended(2, "trace", "--seconds", seconds)
+    assert f"argument --seconds: {seconds!r} is not above 0" in said
 
 
 @pytest.mark.parametrize("before", [None, "an older trace"])
@@ -162,7 +137,7 @@ def test_an_engine_that_does_not_answer_leaves_the_file_as_it_was(
 ) -> None:
     monkeypatch.setattr(trace_client, "_ANSWER_SECONDS", 0.2)
     machine.start(11)
-    machine.engines["11.ranker"].silent = True
+    machine.engines["11.ranker"].script.traced = list
     if before is not None:
         Path("trace.json").write_text(before)
     assert cli.main(["trace"]) == 1
@@ -172,11 +147,7 @@ def test_an_engine_that_does_not_answer_leaves_the_file_as_it_was(
 
 def test_ctrl_c(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.start(11)
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(trace, "trace_engines", interrupted)
+    monkeypatch.setattr(trace, "trace_engines", Mock(side_effect=KeyboardInterrupt))
     assert cli.main(["trace"]) == 130
     assert not Path("trace.json").exists()
 
@@ -231,8 +202,7 @@ def test_a_stages_slices_are_what_it_did() -> None:
 
 def test_a_step_that_seems_to_begin_before_the_end_of_the_one_before() -> None:
     steps = [traced(1, [times(1000, 0, 300, 20)]), traced(2, [times(1310, 5, 200, 20)])]
-    track = slices(events({"a": steps}, a=["cuda:0"]), 0)
-    assert [(s["name"], s["ts"], s["dur"]) for s in track] == [
+    assert [(s["name"], s["ts"], s["dur"]) for s in slices(events({"a": steps}, a=["cpu"]), 0)] == [
         ("decode", 1000, 300),
         ("transfer", 1300, 20),
         ("waiting", 1320, 0),
@@ -241,17 +211,14 @@ def test_a_step_that_seems_to_begin_before_the_end_of_the_one_before() -> None:
     ]
 
 
-def test_slices_of_a_track_do_not_overlap_and_kinds_have_colours_of_their_own() -> None:
+def test_slices_of_a_track_do_not_overlap_and_say_what_their_step_was() -> None:
+    """Each kind has a colour of its own."""
     found = events({"a": STEPS}, a=["cpu", "cpu"])
     for stage in (0, 1):
         for before, after in pairwise(slices(found, stage)):
             assert before["ts"] + before["dur"] <= after["ts"]
     colours = {event["name"]: event["cname"] for event in found if event["ph"] == "X"}
     assert len(set(colours.values())) == len(colours) == 6
-
-
-def test_a_slice_says_what_its_step_was() -> None:
-    found = events({"a": STEPS}, a=["cpu", "cpu"])
     mixed = next(event for event in found if event["name"] == "mixed")
     tokens = {"tokens": 34, "prompt_tokens": 30, "context_tokens": 100}
     assert mixed["args"] == {"step": 8, "rows": 4} | tokens

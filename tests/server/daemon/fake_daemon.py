@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from server.daemon.parts import Part, Role, RunningPart
 from server.daemon.supervisor import Hangup, Supervisor
@@ -39,10 +41,11 @@ while sys.stdin.read():
 
 
 class FakeDaemon:
-    """Children that write who they are into a folder, and a supervisor over them."""
+    """Children that write who they are into a folder, and a supervisor over them. `log` is a
+    test's `caplog`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, log: Any = None) -> None:
+        self.folder, self.log = folder, log
         self.parts: list[Part] = []
 
     def add(self, name: str, role: Role, on_terminate: str = "0", model: str = "the model") -> None:
@@ -50,37 +53,37 @@ class FakeDaemon:
         does before a second one, or does "ignore" it. Engines and workers are of `model`."""
         self.add_program(name, role, CHILD, on_terminate, model=model)
 
-    def add_model(self, name: str) -> None:
-        """An engine and its worker."""
-        self.add(f"engine of {name}", "engine", model=name)
-        self.add(f"worker of {name}", "worker", model=name)
+    def add_all(self, **on_terminate: str) -> None:
+        """A child of each of these roles, which is its name."""
+        for role, does in on_terminate.items():
+            self.add(role, cast("Role", role), does)
+
+    def add_models(self, *names: str) -> None:
+        """An engine and its worker of each."""
+        for name in names:
+            self.add(f"engine of {name}", "engine", model=name)
+            self.add(f"worker of {name}", "worker", model=name)
 
     def add_program(
         self, name: str, role: Role, program: str, *arguments: str, model: str = "the model"
     ) -> None:
         """A child that runs a program of its own."""
         command = [sys.executable, "-I", "-S", "-c", program, str(self.folder), name, *arguments]
-        self.parts.append(
-            Part(
-                title=name,
-                role=role,
-                model=None if role == "api" else model,
-                command=command,
-                environment=dict(os.environ),
-            )
-        )
+        own = None if role == "api" else model
+        variables = dict(os.environ)
+        part = Part(title=name, role=role, model=own, command=command, environment=variables)
+        self.parts.append(part)
 
     def pid(self, name: str) -> int:
         return int((self.folder / name).read_text().split()[0])
 
+    def kill(self, name: str) -> None:
+        os.kill(self.pid(name), signal.SIGKILL)
+
     def diary(self, name: str = "diary") -> list[str]:
-        """Who ended by a signal to stop, in order."""
+        """Who ended by a signal to stop, in order; of "reloads", who was told to reload."""
         file = self.folder / name
         return file.read_text().splitlines() if file.exists() else []
-
-    def reloads(self) -> list[str]:
-        """Who was told to reload, in order."""
-        return self.diary("reloads")
 
     async def run(
         self,
@@ -97,11 +100,12 @@ class FakeDaemon:
             while not all((self.folder / title).exists() for title in titles):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
+        config = ServerConfig(
+            models=(), startup_timeout=startup, drain_timeout=drain, stall_timeout=stall
+        )
         supervisor = Supervisor(
             self.parts,
-            ServerConfig(
-                startup_timeout=startup, drain_timeout=drain, stall_timeout=stall, models=()
-            ),
+            config,
             Hangup(),
             until_ready=until_ready,
             on_started=on_started,

@@ -5,7 +5,6 @@ import os
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from server.daemon.credentials import Credentials
@@ -17,19 +16,16 @@ from tests.server.support import api_keys
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     first, second = tmp_path / "first.keys", tmp_path / "second.keys"
-    first.write_text("one\n")
-    second.write_text("two\n")
-    first.chmod(0o600)
-    second.chmod(0o600)
+    for file, key in ((first, "one\n"), (second, "two\n")):
+        file.write_text(key)
+        file.chmod(0o600)
     return first, second
 
 
 def command_of(*key_files: Path, tls: tuple[Path, Path] | None = None) -> ServeCommand:
-    settings = Settings(
-        models=(ModelSettings(model="m"),), api_key_files=tuple(map(str, key_files))
-    )
-    if tls is not None:
-        settings = msgspec.structs.replace(settings, tls_cert=str(tls[0]), tls_key=str(tls[1]))
+    pair = dict(zip(("tls_cert", "tls_key"), map(str, tls or ()), strict=False))
+    files, models = tuple(map(str, key_files)), (ModelSettings(model="m"),)
+    settings = Settings(models=models, api_key_files=files, **pair)
     return ServeCommand(settings=settings, api_key="own")
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 
@@ -27,21 +28,18 @@ def daemon(tmp_path: Path) -> FakeDaemon:
     return daemon
 
 
-def send(number: signal.Signals) -> None:
-    os.kill(os.getpid(), number)
-
-
 async def test_one_that_comes_before_a_process_can_follow_waits_for_it(daemon: FakeDaemon) -> None:
     """Its default action would end the child, and with it the start."""
 
     def terminate_once_reloaded() -> None:
-        if len(daemon.reloads()) < 2:
+        if len(daemon.diary("reloads")) < 2:
             asyncio.get_running_loop().call_later(0.02, terminate_once_reloaded)
         else:
-            send(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
 
-    assert await daemon.run(terminate_once_reloaded, on_started=lambda _: send(signal.SIGHUP)) == 0
-    assert sorted(daemon.reloads()) == ["api 0", "api 1"]
+    hang_up = partial(signal.raise_signal, signal.SIGHUP)
+    assert await daemon.run(terminate_once_reloaded, on_started=lambda _: hang_up()) == 0
+    assert sorted(daemon.diary("reloads")) == ["api 0", "api 1"]
 
 
 SUPERVISOR = """
@@ -50,11 +48,8 @@ from tests.server.daemon.fake_daemon import FakeDaemon
 folder = pathlib.Path(sys.argv[1])
 daemon = FakeDaemon(folder)
 daemon.add("api", "api")
-def ready(): (folder / "ready").touch()
-sys.exit(asyncio.run(daemon.run(ready)))
+sys.exit(asyncio.run(daemon.run((folder / "ready").touch)))
 """
-
-
 STARTING = """
 import pathlib, sys, time
 from server.daemon.supervisor import Hangup
@@ -69,12 +64,8 @@ def on_a_terminal(script: str, folder: Path, *before: str) -> Generator[tuple[Po
     """A process that has made the file `ready`, and its terminal's other end."""
     ours, theirs = pty.openpty()
     # The terminal is its controlling one; a SIGHUP that is ignored stays so in a new program.
-    process = Popen(
-        ["setsid", "--ctty", *before, sys.executable, "-c", script, str(folder)],
-        stdin=theirs,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    command = ["setsid", "--ctty", *before, sys.executable, "-c", script, str(folder)]
+    process = Popen(command, stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(theirs)
     try:
         wait_until((folder / "ready").exists)

@@ -3,41 +3,29 @@
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 import pytest
 
 from engine_core.config import EngineConfig
 from server.daemon.parts import Part, Role, RunningPart, daemon_parts
-from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.settings import Limits, ServerConfig
+from server.settings.settings import ServerConfig
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
 from tests.server.daemon.fake_daemon import FakeDaemon
-from tests.server.support import api_keys
+from tests.server.support import api_keys, set_up
 from workers.contract.config import WorkerConfig
 
 FD = 99
-T = TypeVar("T")
 
 
-ON_CPUS = EngineOptions(device="cpu", pipeline_stages=2, threads=3)
-
-
-def write_config(
-    folder: Path, api_workers: int = 1, options: EngineOptions = ON_CPUS
-) -> ServerConfig:
+def write_config(folder: Path, api_workers: int = 1, **options: Any) -> ServerConfig:
+    own = {"pipeline_stages": 2, "threads": 3} | options
     models = tuple(
-        set_up_model(
-            name,
-            write_checkpoint(folder / name, config),
-            options,
-            Limits(),
-            str(folder / str(index)),
-        )
-        for index, (name, config) in enumerate({"generator": LLAMA, "embedder": BERT}.items())
+        set_up(write_checkpoint(folder / name, config), name, **own)
+        for name, config in {"generator": LLAMA, "embedder": BERT}.items()
     )
     return ServerConfig(api_workers=api_workers, api_keys=api_keys("secret"), models=models)
 
@@ -108,27 +96,22 @@ def test_workers_have_threads_and_make_their_own_sockets_in_the_private_folder(
 @pytest.mark.parametrize(
     ("device", "inherited", "visible"),
     [
-        ("cuda", None, "0,1"),
-        ("cuda:1", None, "1,2"),
+        ("cuda", "", "0,1"),
+        ("cuda:1", "", "1,2"),
         ("cuda:1", "5, GPU-8932f937-d72c,7", "GPU-8932f937-d72c,7"),
-        ("cpu", None, ""),
+        ("cpu", "", ""),
         ("cpu", "0,1", ""),
     ],
 )
 def test_a_worker_sees_the_gpus_of_its_engine_and_no_other(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    device: str,
-    inherited: str | None,
-    visible: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, inherited: str, visible: str
 ) -> None:
     for module in ("devices", "model_setup"):
         monkeypatch.setattr(f"server.models.{module}.cuda_memory", lambda: (80 << 30,) * 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if inherited is not None:
+    if inherited:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)
-    options = EngineOptions(device=device, load_format="dummy", pipeline_stages=2)
-    config = write_config(tmp_path, options=options)
+    config = write_config(tmp_path, device=device, load_format="dummy")
     workers = [part for part in daemon_parts(config, FD, tmp_path) if part.role == "worker"]
     assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in workers] == [visible] * 4
     kind = device.partition(":")[0]
@@ -137,44 +120,39 @@ def test_a_worker_sees_the_gpus_of_its_engine_and_no_other(
     assert [read(worker, WorkerConfig).execution.device_type for worker in workers] == [kind] * 4
 
 
-def read(part: Part, kind: type[T]) -> T:
+def read(part: Part, kind: Any) -> Any:
     return msgspec.json.decode(Path(part.command[4]).read_bytes(), type=kind)
 
 
-async def test_the_next_one_is_told(tmp_path: Path) -> None:
-    daemon = FakeDaemon(tmp_path)
-    daemon.add("engine", "engine")
+@pytest.fixture
+def daemon(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> FakeDaemon:
+    """Its batches never send a heartbeat."""
+    daemon = FakeDaemon(tmp_path, caplog)
+    daemon.add("worker", "worker")
     daemon.add("batches", "batch")
-    told: list[dict[str, int]] = []
+    return daemon
+
+
+async def two_starts(daemon: FakeDaemon, when_ready: Callable[[], None], **times: Any) -> list:
+    """The processes of both by name: the second one ends the daemon."""
+    starts: list[dict[str, int]] = []
 
     def on_started(processes: Sequence[RunningPart]) -> None:
-        told.append({process.part.title: process.pid for process in processes})
-        if len(told) == 2:
+        starts.append({process.part.title: process.pid for process in processes})
+        if len(starts) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def end_one() -> None:
-        os.kill(told[0]["batches"], signal.SIGKILL)
+    assert await daemon.run(when_ready, on_started=on_started, **times) == 0
+    return starts
 
-    assert await daemon.run(end_one, on_started=on_started) == 0
-    first, second = told
-    assert first["engine"] == second["engine"]
+
+async def test_the_next_one_is_told(daemon: FakeDaemon) -> None:
+    first, second = await two_starts(daemon, lambda: daemon.kill("batches"))
+    assert first["worker"] == second["worker"]
     assert first["batches"] != second["batches"]
 
 
-async def test_one_that_stands_still_is_killed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    daemon = FakeDaemon(tmp_path)
-    daemon.add("worker", "worker")
-    daemon.add("batches", "batch")  # it never sends a heartbeat
-    starts = 0
-
-    def on_started(_: Sequence[RunningPart]) -> None:
-        nonlocal starts
-        starts += 1
-        if starts == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    assert await daemon.run(lambda: None, stall=2.0, on_started=on_started) == 0
+async def test_one_that_stands_still_is_killed(daemon: FakeDaemon) -> None:
+    await two_starts(daemon, lambda: None, stall=2.0)
     stood_still = "stood still (no heartbeat for 2 s) and was killed"
-    assert caplog.messages == [f"the batches {stood_still}; starting it again in 1 s"]
+    assert daemon.log.messages == [f"the batches {stood_still}; starting it again in 1 s"]

@@ -9,24 +9,16 @@ import msgspec
 import pytest
 
 from server.daemon.welcome import describe, welcome
-from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.settings import Limits, ServerConfig
+from server.settings.settings import ServerConfig
 from tests.server.chat_templates import write_template
 from tests.server.checkpoint_folders import BERT, LLAMA, WRAPPED, write_checkpoint
+from tests.server.support import set_up
 
 
 def config_of(folder: Path, **models: dict[str, Any]) -> ServerConfig:
-    served = tuple(
-        set_up_model(
-            name,
-            write_checkpoint(folder / name, config),
-            EngineOptions(device="cpu", threads=2, pipeline_stages=2),
-            Limits(),
-            str(folder / name),
-        )
-        for name, config in models.items()
-    )
-    return ServerConfig(models=served)
+    folders = {name: write_checkpoint(folder / name, config) for name, config in models.items()}
+    served = (set_up(own, name, threads=2, pipeline_stages=2) for name, own in folders.items())
+    return ServerConfig(models=tuple(served))
 
 
 def commands(message: str) -> list[list[str]]:
@@ -62,16 +54,13 @@ def test_a_chat_is_tried_where_the_model_has_a_template(tmp_path: Path) -> None:
 
 def test_a_reranker_alone(tmp_path: Path) -> None:
     reranker = BERT | {"architectures": ["BertForSequenceClassification"], "num_labels": 1}
-    assert list(bodies(welcome(config_of(tmp_path, ranker=reranker), 1.0))) == [
-        "http://127.0.0.1:8000/v1/rerank"
-    ]
+    (url,) = bodies(welcome(config_of(tmp_path, ranker=reranker), 1.0))
+    assert url == "http://127.0.0.1:8000/v1/rerank"
 
 
 def test_the_api_key_is_asked_for_and_not_shown(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(
-        config_of(tmp_path, writer=LLAMA), api_keys=("5ec2e7",), host="::1"
-    )
-    message = welcome(config, 1.0)
+    config = config_of(tmp_path, writer=LLAMA)
+    message = welcome(msgspec.structs.replace(config, api_keys=("5ec2e7",), host="::1"), 1.0)
     (words,) = commands(message)
     assert words[2] == "http://[::1]:8000/v1/completions"
     assert "Authorization: Bearer $PENSTOCK_API_KEY" in words

@@ -7,12 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.messages import RowOutput, SamplingParams
+from engine_core.messages import RowOutput
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.generation.choice import Choice, Prompt, StopStrings
-from server.generation.plan import GenerationPlan
-from server.service.inputs import text_items
 from tests.server.fake_engine import logprobs_of
+from tests.server.generation.test_scores import plan
 
 
 def first_stop(text: str, stops: list[str], barred: int = 0) -> tuple[int, int] | None:
@@ -86,21 +85,12 @@ def test_only_what_may_become_a_stop_string_is_held_back():
 PROMPT, CONTINUATION = "Water falls", " over the dam"
 
 
-def echoing_choices(tokenizer: Tokenizer, n: int = 1) -> list[Choice]:
-    """Their text begins with PROMPT, and all tokens get their log-probabilities."""
+def echoing_choice(tokenizer: Tokenizer) -> Choice:
+    """Its text begins with PROMPT, and all tokens get their log-probabilities."""
     model: Any = SimpleNamespace(tokenizer=tokenizer)
-    plan = GenerationPlan(
-        prompts=text_items(PROMPT, "prompt"),
-        n=n,
-        width=n,
-        params=SamplingParams(logprobs=0, prompt_logprobs=0),
-        stops=(),
-        logprobs=0,
-        echo=True,
-    )
+    own = plan(0, 0, echoed=PROMPT)
     (ids,) = tokenizer.encode([PROMPT])
-    prompt = Prompt(model, plan, 0, ids)
-    return [Choice(index, prompt, model, plan) for index in range(n)]
+    return Choice(0, Prompt(model, own, 0, ids), model, own)
 
 
 def updates(tokenizer: Tokenizer) -> list[RowOutput]:
@@ -115,12 +105,10 @@ def updates(tokenizer: Tokenizer) -> list[RowOutput]:
 
 
 def test_streamed_offsets_go_on_behind_a_prompt_scored_in_several_steps(tokenizer):
-    (choice,) = echoing_choices(tokenizer)
-    pieces = []
+    choice, pieces = echoing_choice(tokenizer), []
     for update in updates(tokenizer):
         choice.apply(update)
-        pieces.append(choice.next_piece())
-    pieces = [piece for piece in pieces if piece is not None]
+        pieces += filter(None, [choice.next_piece()])
     text = "".join(piece.echo + piece.text for piece in pieces)
     assert text == PROMPT + CONTINUATION
     assert pieces[0].echo == PROMPT, "a piece of its own, before any sampled token"

@@ -1,6 +1,5 @@
 """What messages become in the prompt: parts, roles, refusals, what an SDK sends back."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -8,10 +7,11 @@ import pytest
 from server.generation.conversation import ChatOptions, conversation
 from server.schemas.chat import ChatMessage
 from server.templates.protocol import ChatTemplate
-from tests.server.chat_client import HELLO, PATH, chat, chunks_of, error, job_of, say_little
+from tests.server.chat_client import HELLO, PATH, chat, choices, chunks_of, error, say_little
 from tests.server.chat_templates import CHATML, LLAMA3, chat_deployment
 from tests.server.conftest import Deployment
 from tests.server.generation.test_half_characters import TEXT, whole_characters
+from tests.server.generation.test_scores import turns_beside
 
 REFUSAL = {"type": "refusal", "refusal": "I cannot."}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
@@ -36,18 +36,14 @@ def deployment(open_deployment) -> Deployment:
 
 def test_what_an_sdk_sends_back(deployment):
     """An answer as the SDK dumps it, with tool calls of some other server."""
+    nothing = dict.fromkeys(("content", "refusal", "audio", "function_call"))
     talk = [
         *HELLO,
-        {
-            **dict.fromkeys(("content", "refusal", "audio", "function_call")),
-            "role": "assistant",
-            "annotations": [],
-            "tool_calls": [CALL],
-        },
+        {"role": "assistant", "annotations": [], "tool_calls": [CALL]} | nothing,
         {"role": "tool", "tool_call_id": "c1", "content": "42"},
     ]
     chat(deployment, model="chatml", messages=talk)
-    (text,) = job_of(deployment, "chatml").texts
+    (text,) = deployment.job("chatml").texts
     assert '<call>{"name": "f", "arguments": {"a": 1}}</call>' in text
     assert "None" not in text
 
@@ -63,7 +59,7 @@ def test_what_an_sdk_sends_back(deployment):
 def test_an_earlier_refusal_is_text(deployment, answer, said):
     critic = {"role": "critic", "content": " Too long. "}  # a role of the template's own
     chat(deployment, model="chatml", messages=[*HELLO, {"role": "assistant", **answer}, critic])
-    (text,) = job_of(deployment, "chatml").texts
+    (text,) = deployment.job("chatml").texts
     assert f"assistant\n{said}<|im_end|>\n<|im_start|>critic\n Too long. <|im_end|>" in text
 
 
@@ -79,10 +75,8 @@ def test_an_earlier_refusal_is_text(deployment, answer, said):
     ],
 )
 def test_what_a_template_leaves_out_is_refused_by_name(deployment, message, param, path):
-    body = {"model": "parts only", "messages": [*HELLO, message]}
-    response = deployment.post(path, body)
-    assert response.status_code == 400, response.text
-    assert response.json()["error"]["param"] == param
+    refused = deployment.refusal(path, model="parts only", messages=[*HELLO, message])
+    assert refused["param"] == param
 
 
 def test_reasoning_by_two_names_that_differ(deployment):
@@ -95,12 +89,8 @@ async def test_others_have_their_turns_while_many_messages_are_parsed() -> None:
     options = ChatOptions(add_generation_prompt=None, continue_final_message=None, variables={})
     template = ChatTemplate(source=CHATML, file="", tokens={})
     messages = [ChatMessage(role="user", content="x")] * 10_000
-    parsing = asyncio.create_task(conversation(messages, options, template))
-    turns = 0
-    while not parsing.done():
-        await asyncio.sleep(0)
-        turns += 1
-    assert len(parsing.result().messages) == 10_000
+    parsed, turns = await turns_beside(conversation(messages, options, template))
+    assert len(parsed.messages) == 10_000
     assert turns >= 9
 
 
@@ -117,9 +107,7 @@ def test_the_ids_of_an_answer_and_its_prompt(deployment, say, tokenizer):
     body = chat(deployment, return_token_ids=True, n=2)
     assert [choice["token_ids"] for choice in body["choices"]] == [[*ids, 1]] * 2
     assert body["prompt_token_ids"] == prompt_ids(deployment, tokenizer)
-    plain = chat(deployment, return_token_ids=False)
-    assert "prompt_token_ids" not in plain
-    assert "token_ids" not in plain["choices"][0]
+    assert "token_ids" not in str(chat(deployment, return_token_ids=False))
 
 
 def test_the_ids_in_a_stream(deployment, say, tokenizer):
@@ -131,9 +119,7 @@ def test_the_ids_in_a_stream(deployment, say, tokenizer):
     assert not [chunk for chunk in others if "prompt_token_ids" in chunk]
     told = [chunk["choices"][0].get("token_ids", []) for chunk in [first, *others]]
     assert [token for tokens in told for token in tokens] == [*ids, 1]
-    for chunk in chunks_of(deployment):
-        assert "prompt_token_ids" not in chunk
-        assert "token_ids" not in chunk["choices"][0]
+    assert not any("token_ids" in str(chunk) for chunk in chunks_of(deployment))
 
 
 @pytest.mark.parametrize("width", [0, 2])
@@ -160,15 +146,8 @@ def test_the_message_before_is_echoed_if_it_is_an_assistants(
     deployment, say, streamed, messages, echoed
 ):
     say(", so")
-    fields = {"messages": messages, "echo": True, "n": 2}
-    if not streamed:
-        texts = [choice["message"]["content"] for choice in chat(deployment, **fields)["choices"]]
-    else:
-        texts = ["", ""]
-        for chunk in chunks_of(deployment, **fields):
-            (choice,) = chunk["choices"]
-            texts[choice["index"]] += choice["delta"].get("content", "")
-    assert texts == [f"{echoed}, so"] * 2
+    answers = choices(deployment, messages=messages, echo=True, n=2, stream=streamed)
+    assert [answer["message"]["content"] for answer in answers] == [f"{echoed}, so"] * 2
 
 
 def test_chats_spell_parts_of_characters_without_a_mark(deployment, tokenizer):

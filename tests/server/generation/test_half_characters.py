@@ -5,7 +5,7 @@ import ast
 
 import pytest
 
-from tests.server.api.test_completions import complete, stream
+from tests.server.api.test_completions import complete
 
 TEXT = "漢 😀 \ufffd größer 漢"
 
@@ -26,12 +26,11 @@ def as_bytes(spelled: str) -> bytes:
 def test_a_text_ends_with_its_last_whole_character(deployment, say, tokenizer):
     ids = say(TEXT, end=False)
     for count in range(1, len(ids) + 1):
-        expected = whole_characters(tokenizer, count)
-        (choice,) = complete(deployment, prompt="a", max_tokens=count)["choices"]
-        assert (choice["text"], choice["finish_reason"]) == (expected, "length")
-        pieces = [c["choices"][0] for c in stream(deployment, prompt="a", max_tokens=count)]
-        assert "".join(piece["text"] for piece in pieces) == expected
-        assert pieces[-1]["finish_reason"] == "length"
+        for streamed in (False, True):
+            fields = {"prompt": "a", "max_tokens": count, "stream": streamed}
+            (choice,) = deployment.choices("/v1/completions", **fields)
+            said = choice["text"], choice["finish_reason"]
+            assert said == (whole_characters(tokenizer, count), "length")
 
 
 @pytest.mark.parametrize(
@@ -65,10 +64,9 @@ def test_a_prompt_that_ends_in_a_replacement_character_is_not_repeated(deploymen
 def test_a_character_begun_by_the_prompt_is_told_once(deployment, tokenizer):
     ids = tokenizer.raw.encode("a 漢", add_special_tokens=False).ids
     deployment.engines["writer"].script.tokens = [ids[-1], 1]
-    (choice,) = complete(deployment, prompt=ids[:-1], echo=True)["choices"]
-    assert choice["text"] == "a 漢"
-    (choice,) = complete(deployment, prompt=ids[:-1])["choices"]
-    assert choice["text"] == "漢"
+    for echo, told in ((True, "a 漢"), (False, "漢")):
+        (choice,) = complete(deployment, prompt=ids[:-1], echo=echo)["choices"]
+        assert choice["text"] == told
 
 
 def test_completions_spell_parts_of_characters_by_their_bytes(deployment, say):

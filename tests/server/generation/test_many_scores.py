@@ -10,17 +10,12 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from server.settings.settings import Limits
 from tests.patience import wait_until
 from tests.server.api.test_ops import metric
-from tests.server.chat_client import say_little
+from tests.server.chat_client import HELLO, say_little
 from tests.server.chat_templates import CHATML, chat_deployment
 from tests.server.conftest import Deployment
 
 COMPLETION: dict[str, Any] = {"prompt": "Hello", "logprobs": 5, "max_tokens": 700}
-CHAT: dict[str, Any] = {
-    "messages": [{"role": "user", "content": "Hello"}],
-    "logprobs": True,
-    "top_logprobs": 5,
-    "max_tokens": 700,
-}
+CHAT = {"messages": HELLO, "logprobs": True, "top_logprobs": 5, "max_tokens": 700}
 PATHS = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
 CHOICES = 16
 """Of 700 tokens with 5 alternatives each: more numbers than are encoded at once; twice as many are
@@ -52,8 +47,7 @@ def test_an_answer_in_parts_is_what_it_would_be_whole(deployment: Deployment, sa
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/v1/completions", pytest.param("/v1/chat/completions", marks=pytest.mark.long)],
+    "path", ["/v1/completions", pytest.param("/v1/chat/completions", marks=pytest.mark.long)]
 )
 def test_too_many_are_refused_and_others_are_served(deployment: Deployment, path: str) -> None:
     deployment.engines["writer"].script.tokens = [7] * 2000

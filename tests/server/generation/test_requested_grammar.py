@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from engine_core.messages import Failed, GenerateJob, Grammar
+from engine_core.messages import Failed, Grammar
 from tests.server.conftest import Deployment
 
 VALUE = "response_format.value"
@@ -14,7 +14,15 @@ SCHEMA_FIELD = "response_format.json_schema.schema"
 
 def wrapped(schema: object, strict: bool | None = True) -> dict:
     named = {"name": "thing", "strict": strict, "schema": schema}
-    return {"response_format": {"type": "json_schema", "json_schema": named}}
+    return form("json_schema", json_schema=named)
+
+
+def form(kind: str, **fields: object) -> dict:
+    return {"response_format": {"type": kind, **fields}}
+
+
+def schema(text: str, field: str) -> Grammar:
+    return Grammar("json_schema", text, field)
 
 
 @pytest.mark.parametrize(
@@ -22,39 +30,32 @@ def wrapped(schema: object, strict: bool | None = True) -> dict:
     [
         ({}, None),
         ({"response_format": None, "regex": None, "choice": None}, None),
-        ({"response_format": {"type": "text"}}, None),
-        ({"response_format": {"type": "json_object"}},
-         Grammar("json_schema", '{"type": "object"}', "response_format")),
-        (wrapped({"b": {}, "a": [1]}),
-         Grammar("json_schema", '{"b": {}, "a": [1]}', SCHEMA_FIELD)),
+        (form("text"), None),
+        (form("json_object"), schema('{"type": "object"}', "response_format")),
+        (wrapped({"b": {}, "a": [1]}), schema('{"b": {}, "a": [1]}', SCHEMA_FIELD)),
         ({"regex": "a+", "response_format": {"type": "text"}}, Grammar("regex", "a+", "regex")),
         ({"choice": ["a", 'b"', "é"]}, Grammar("choice", '["a","b\\"","é"]', "choice")),
-        ({"response_format": {"type": "json_object", "schema": {"a": 1}}},
-         Grammar("json_schema", '{"a": 1}', "response_format.schema")),
-        ({"response_format": {"type": "json_object", "schema": None}},
-         Grammar("json_schema", '{"type": "object"}', "response_format")),
+        (form("json_object", schema={"a": 1}), schema('{"a": 1}', "response_format.schema")),
+        (form("json_object", schema=None), schema('{"type": "object"}', "response_format")),
         (wrapped({}, strict=False), Grammar("loose_json_schema", "{}", SCHEMA_FIELD)),
-        (wrapped({}, strict=None), Grammar("json_schema", "{}", SCHEMA_FIELD)),
-        ({"response_format": {"type": "json_object", "value": {"a": 1}}},
-         Grammar("json_schema", '{"a": 1}', VALUE)),
-        ({"response_format": {"type": "json_object", "value": None}},
-         Grammar("json_schema", '{"type": "object"}', "response_format")),
-        ({"response_format": {"type": "json", "value": '{"a": 1}'}},
-         Grammar("json_schema", '{"a": 1}', VALUE)),
-        ({"response_format": {"type": "regex", "value": "a+"}}, Grammar("regex", "a+", VALUE)),
-        ({"response_format": {"type": "json_schema", "value": {"name": "n", "schema": {"a": 1}}}},
-         Grammar("json_schema", '{"a": 1}', f"{VALUE}.schema")),
-        ({"json_schema": {"b": {}}}, Grammar("json_schema", '{"b": {}}', "json_schema")),
-        ({"guided_json": ' {"b": "é"} '}, Grammar("json_schema", '{"b": "é"}', "guided_json")),
+        (wrapped({}, strict=None), schema("{}", SCHEMA_FIELD)),
+        (form("json_object", value={"a": 1}), schema('{"a": 1}', VALUE)),
+        (form("json_object", value=None), schema('{"type": "object"}', "response_format")),
+        (form("json", value='{"a": 1}'), schema('{"a": 1}', VALUE)),
+        (form("regex", value="a+"), Grammar("regex", "a+", VALUE)),
+        (form("json_schema", value={"name": "n", "schema": {"a": 1}}),
+         schema('{"a": 1}', f"{VALUE}.schema")),
+        ({"json_schema": {"b": {}}}, schema('{"b": {}}', "json_schema")),
+        ({"guided_json": ' {"b": "é"} '}, schema('{"b": "é"}', "guided_json")),
         ({"guided_regex": "a+"}, Grammar("regex", "a+", "guided_regex")),
         ({"guided_choice": ["a"]}, Grammar("choice", '["a"]', "guided_choice")),
         ({"structured_outputs": {"json": {"a": 1}, "regex": None, "json_object": False}},
-         Grammar("json_schema", '{"a": 1}', "structured_outputs.json")),
+         schema('{"a": 1}', "structured_outputs.json")),
         ({"structured_outputs": {"regex": "a"}}, Grammar("regex", "a", "structured_outputs.regex")),
         ({"structured_outputs": {"choice": ["a"]}},
          Grammar("choice", '["a"]', "structured_outputs.choice")),
         ({"structured_outputs": {"json_object": True}},
-         Grammar("json_schema", '{"type": "object"}', "structured_outputs.json_object")),
+         schema('{"type": "object"}', "structured_outputs.json_object")),
         ({"structured_outputs": {}, "guided_json": None, "json_schema": None}, None),
         ({"regex": "a", "guided_regex": "a", "structured_outputs": {"regex": "a"}},
          Grammar("regex", "a", "regex")),
@@ -66,9 +67,7 @@ def test_the_engine_is_told_what_the_text_must_match(
     body = json.dumps({"prompt": "a", "max_tokens": 2} | fields, ensure_ascii=False)
     response = deployment.http.post("/v1/completions", content=body.encode())
     assert response.status_code == 200, response.text
-    (job,) = deployment.engines["writer"].received
-    assert isinstance(job, GenerateJob)
-    assert job.params.grammar == grammar
+    assert deployment.job("writer").params.grammar == grammar
 
 
 @pytest.mark.parametrize(
@@ -76,14 +75,14 @@ def test_the_engine_is_told_what_the_text_must_match(
     [
         ({"response_format": "json"}, "response_format"),
         ({"response_format": {}}, "response_format.type"),
-        ({"response_format": {"type": "xml"}}, "response_format.type"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
-        ({"response_format": {"type": "json_schema", "json_schema": {}}}, SCHEMA_FIELD),
-        ({"response_format": {"type": "json"}}, VALUE),
-        ({"response_format": {"type": "json", "value": None}}, VALUE),
-        ({"response_format": {"type": "json_object", "value": []}}, VALUE),
-        ({"response_format": {"type": "json_object", "value": {}, "schema": {"a": 1}}}, VALUE),
-        ({"response_format": {"type": "regex", "value": ""}}, VALUE),
+        (form("xml"), "response_format.type"),
+        (form("json_schema"), "response_format.json_schema"),
+        (form("json_schema", json_schema={}), SCHEMA_FIELD),
+        (form("json"), VALUE),
+        (form("json", value=None), VALUE),
+        (form("json_object", value=[]), VALUE),
+        (form("json_object", value={}, schema={"a": 1}), VALUE),
+        (form("regex", value=""), VALUE),
         (wrapped(None), SCHEMA_FIELD),
         (wrapped([]), SCHEMA_FIELD),
         (wrapped('{"type": "object"}'), SCHEMA_FIELD),
@@ -112,15 +111,13 @@ def test_the_engine_is_told_what_the_text_must_match(
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_json": {"enum": ["x" * 70_000]}}, "guided_json"),
         ({"json_schema": []}, "json_schema"),
-        ({"response_format": {"type": "json_object", "schema": []}}, "response_format.schema"),
+        (form("json_object", schema=[]), "response_format.schema"),
     ],
 )
 def test_a_grammar_that_cannot_be_names_its_field(
     deployment: Deployment, fields: dict, param: str
 ) -> None:
-    response = deployment.post("/v1/completions", {"prompt": "a"} | fields)
-    assert response.status_code == 400, response.text
-    error = response.json()["error"]
+    error = deployment.refusal("/v1/completions", prompt="a", **fields)
     assert error["param"] == param
     assert error["message"].startswith(param)
     assert deployment.engines["writer"].received == []
@@ -132,11 +129,8 @@ def test_what_the_engine_finds_in_a_grammar_comes_before_the_status(
 ) -> None:
     refusal = Failed(0, "invalid_request", "regex: unclosed group", "regex")
     deployment.engines["writer"].script.refusal = refusal
-    response = deployment.post(
-        "/v1/completions", {"prompt": "a", "regex": "a(", "stream": streamed}
-    )
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "regex"
+    error = deployment.refusal("/v1/completions", prompt="a", regex="a(", stream=streamed)
+    assert error["param"] == "regex"
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,36 +23,22 @@ from server.schemas.chat import ChatMessage, ChatRequest
 from server.schemas.completions import CompletionRequest
 from server.service.inputs import text_items
 from server.service.ledger import REQUEST_BYTES, Ledger
-from server.service.token_text import TokenText
 from workers.contract.messages import Logprobs
 
 WIDTH = 20
-
-
-class Names(TokenText):
-    """No tokenizer is needed."""
-
-    def __init__(self) -> None:
-        """Every id has a name."""
-
-    def __getitem__(self, token: int) -> str:
-        return f"<{token}>"
+NAMES: Any = [f"<{token}>" for token in range(9000)]
+"""No tokenizer is needed."""
 
 
 def scored(count: int) -> list[ScoredToken]:
     """So many, with WIDTH alternatives each; the first has none."""
     likeliest = [(other, -0.5 - other) for other in range(WIDTH)]
     first = ScoredToken(7, None, [])
-    return [first, *(ScoredToken(7 + i, -1.5, likeliest, 3, 4 * i) for i in range(1, count))][
-        :count
-    ]
+    others = [ScoredToken(7 + i, -1.5, likeliest, 3, 4 * i) for i in range(1, count)]
+    return [first, *others][:count]
 
 
-AnswerT = TypeVar("AnswerT")
-MODEL = cast(
-    "Any",
-    SimpleNamespace(token_text=Names(), token_bytes=[b"a"] * 9000, name="m", fingerprint="f"),
-)
+MODEL: Any = SimpleNamespace(token_text=NAMES, token_bytes=[b"a"] * 9000, name="m", fingerprint="f")
 AT_ONCE = (1 << 14) // (WIDTH + 1)
 
 
@@ -62,7 +48,7 @@ def piece(prompt: int, sampled: int) -> TextPiece:
     return TextPiece(3, "text", "stop", own, scored(prompt), [1], [*range(prompt)], "prompt")
 
 
-async def turns_beside(work: Awaitable[AnswerT]) -> tuple[AnswerT, int]:
+async def turns_beside(work: Awaitable[Any]) -> tuple[Any, int]:
     """What `work` comes to, and how often another task ran meanwhile."""
     turns = 0
 
@@ -108,7 +94,7 @@ async def test_a_long_choice_is_what_it_would_be_short(
 @pytest.mark.parametrize("count", [0, 1, 2, AT_ONCE, AT_ONCE + 1, 2000])
 async def test_scores_of_a_prompt_are_those_of_its_tokens(count: int) -> None:
     tokens = scored(count)
-    made, turns = await turns_beside(prompt_logprobs(tokens, WIDTH, Names()))
+    made, turns = await turns_beside(prompt_logprobs(tokens, WIDTH, NAMES))
     assert turns >= (count > AT_ONCE) * count // AT_ONCE
     first, *entries = msgspec.json.decode(msgspec.json.encode(made))
     assert first is None
@@ -138,14 +124,10 @@ STEPS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), max_size=4)
 def of_step(count: int, width: int, begin: int) -> Logprobs:
     """The scores of `count` tokens, each number another one."""
     numbers = np.arange(begin, begin + count, dtype=np.int32)
-    table = (numbers[:, None] * 10 + np.arange(width, dtype=np.int32)).astype(np.int32)
-    return Logprobs(
-        width,
-        (-numbers.astype(np.float32)).tobytes(),
-        table.tobytes(),
-        (-table.astype(np.float32)).tobytes(),
-        (numbers + 100).tobytes(),
-    )
+    table = numbers[:, None] * 10 + np.arange(width, dtype=np.int32)
+    chosen, chances = (-each.astype(np.float32) for each in (numbers, table))
+    arrays = (chosen, table, chances, numbers + 100)
+    return Logprobs(width, *(array.tobytes() for array in arrays))
 
 
 def token_of(number: int, width: int, offset: int, rank: int = 0) -> ScoredToken:
@@ -192,16 +174,12 @@ def test_a_token_of_probability_0_has_the_lowest_number():
 MOST = 1 << 22
 
 
-def plan(logprobs: int | None, prompt_logprobs: int | None = None, n: int = 1) -> GenerationPlan:
-    return GenerationPlan(
-        prompts=text_items("a", "prompt"),
-        n=n,
-        width=n,
-        params=SamplingParams(logprobs=logprobs, prompt_logprobs=prompt_logprobs),
-        stops=(),
-        logprobs=logprobs,
-        echo=False,
-    )
+def plan(
+    logprobs: int | None, prompt_logprobs: int | None = None, n: int = 1, echoed: str = ""
+) -> GenerationPlan:
+    params = SamplingParams(logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+    own = {"prompts": text_items(echoed or "a", "prompt"), "echo": bool(echoed)}
+    return GenerationPlan(n=n, width=n, params=params, stops=(), logprobs=logprobs, **own)
 
 
 async def test_generated_ones_are_counted_as_they_come_and_refused_beyond_the_bound() -> None:

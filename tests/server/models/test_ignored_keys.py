@@ -7,16 +7,10 @@ from typing import Any
 import pytest
 
 from server import cli
-from server.models.model_setup import EngineOptions, set_up_model
 from server.models.model_source import SetupError
-from server.settings.settings import Limits, ServedModel
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint, write_json
+from tests.server.support import set_up
 from workers.contract.model_config import ModelConfigError
-
-
-def set_up(folder: Path, *names: str) -> ServedModel:
-    options = EngineOptions(device="cpu", ignore_config_keys=names)
-    return set_up_model("m", folder, options, Limits(), str(folder / "socket"))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +27,7 @@ def test_keys_of_config_json(tmp_path: Path, config: dict[str, Any], key: str) -
     folder = write_checkpoint(tmp_path / "model", config)
     with pytest.raises(ModelConfigError, match=key):
         set_up(folder)
-    served = set_up(folder, key)
+    served = set_up(folder, ignore_config_keys=(key,))
     plain = {name: value for name, value in config.items() if name != key.partition(".")[0]}
     write_json(folder / "config.json", plain)
     assert set_up(folder).execution.model == served.execution.model
@@ -44,10 +38,10 @@ def test_keys_of_the_other_files(tmp_path: Path) -> None:
     write_json(folder / "generation_config.json", {"num_beams": 4, "temperature": 0.5})
     write_json(folder / "tokenizer_config.json", {"stemmer": "porter"})
     with pytest.raises(ModelConfigError, match="num_beams 4 is not supported"):
-        set_up(folder, "router", "stemmer")
+        set_up(folder, ignore_config_keys=("router", "stemmer"))
     with pytest.raises(ModelConfigError, match='stemmer "porter" is not known for a tokenizer'):
-        set_up(folder, "router", "num_beams")
-    served = set_up(folder, "num_beams", "router", "stemmer")
+        set_up(folder, ignore_config_keys=("router", "num_beams"))
+    served = set_up(folder, ignore_config_keys=("num_beams", "router", "stemmer"))
     assert served.generation.sampling.temperature == 0.5
 
 
@@ -56,14 +50,14 @@ def test_a_name_without_effect_is_refused(tmp_path: Path, key: str) -> None:
     """Not there, obeyed, bookkeeping."""
     folder = write_checkpoint(tmp_path / "model", LLAMA | {"router": 1, "use_cache": True})
     with pytest.raises(SetupError, match=f"--ignore-config-keys: {key}: none of config.json,"):
-        set_up(folder, "router", key)
+        set_up(folder, ignore_config_keys=("router", key))
 
 
 def test_other_files_are_not_meant(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", BERT)
     write_json(folder / "config_sentence_transformers.json", {"truncate_dim": 8})
     with pytest.raises(ModelConfigError, match="truncate_dim 8 is not supported"):
-        set_up(folder, "truncate_dim")
+        set_up(folder, ignore_config_keys=("truncate_dim",))
 
 
 def test_inspect_is_told_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

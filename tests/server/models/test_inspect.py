@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 
 from server import cli
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint, write_json
+from tests.server.conftest import Refused
 from tests.server.models.fitting_weights import write_model
 from tests.workers.checkpoints import worker_config
 from workers.weights.loader import faults
@@ -40,9 +42,8 @@ def test_a_checkpoint_by_the_heads_of_its_files(tmp_path: Path, inspect: Any) ->
     said = inspect(write_model(tmp_path / "llama", LLAMA))
     model = said["model"]
     assert (said["folder"], said["refused"]) == (str(tmp_path / "llama"), [])
-    assert (model["architecture"], model["family"], model["task"]) == (
-        "LlamaForCausalLM", "Llama", "generate"
-    )  # fmt: skip
+    kinds = model["architecture"], model["family"], model["task"]
+    assert kinds == ("LlamaForCausalLM", "Llama", "generate")
     assert (model["parameters"], model["parameters_from"]) == (22_688, "weight files")
     assert (model["dtype"], model["checkpoint_dtype"]) == ("bfloat16", "float32")
     (kind,) = model["attention"]
@@ -188,22 +189,16 @@ def test_a_hub_id_needs_no_weights(
     tmp_path: Path, inspect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = config_alone(tmp_path / "snapshot", LLAMA)
-    asked: list[list[str]] = []
-
-    def fetch(hub_id: str, patterns: list[str]) -> Path:
-        asked.append([hub_id, *patterns])
-        return snapshot
-
+    fetch = Mock(return_value=snapshot)
     monkeypatch.setattr("server.models.hub_download.fetch", fetch)
     said = inspect("someone/llama")
     assert (said["source"], said["folder"]) == ("someone/llama", str(snapshot))
     assert (said["refused"], said["model"]["parameters_from"]) == ([], "shape")
-    assert asked == [["someone/llama", "*.json", "*.jinja"]]
+    fetch.assert_called_once_with("someone/llama", ["*.json", "*.jinja"])
 
 
-def test_no_such_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["inspect", "./nowhere"]) == 1
-    assert capsys.readouterr().err == "penstock: error: there is no folder ./nowhere\n"
+def test_no_such_model(refused: Refused) -> None:
+    assert refused("inspect", "./nowhere") == "there is no folder ./nowhere"
 
 
 def test_without_json_it_is_yaml_with_sizes_in_mib(

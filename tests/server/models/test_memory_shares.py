@@ -46,23 +46,7 @@ def test_shares(tenants: list[Tenant], shares: list[float]) -> None:
     assert divided(tenants) == pytest.approx(shares)
 
 
-@pytest.mark.parametrize(
-    ("tenants", "message"),
-    [
-        (
-            [on(0, share=0.7), on(1), on(0, share=0.4)],
-            "models[0].memory_share, models[2].memory_share: 1.1 of cuda:0, more than all of it",
-        ),
-        (
-            [on(3, 2, share=0.7), on(4, share=0.7)],
-            "models[0].memory_share, models[1].memory_share: 1.4 of cuda:4, more than all of it",
-        ),
-        (
-            [on(0), on(0, share=0.9)],
-            "models[1].memory_share: 0.9 of cuda:0, nothing of 0.9 is left to others",
-        ),
-    ],
-)
-def test_what_does_not_fit(tenants: list[Tenant], message: str) -> None:
+def test_the_device_that_is_given_twice_is_named() -> None:
+    message = "models[0].memory_share, models[1].memory_share: 1.4 of cuda:4, more than all of it"
     with pytest.raises(SettingsError, match=f"^a.yaml: {re.escape(message)}$"):
-        divided(tenants)
+        divided([on(3, 2, share=0.7), on(4, share=0.7)])

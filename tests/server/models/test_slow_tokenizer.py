@@ -1,6 +1,5 @@
 """Tokenizers without a tokenizer.json: converted once, compared, kept; or refused in one line."""
 
-import io
 import json
 import sys
 from collections.abc import Callable
@@ -17,20 +16,14 @@ from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from server.demo import EMBEDDER_NAME, demo_models
 from server.models import convert_main, slow_tokenizer
 from server.models.convert_main import NUM_TEXTS, ConversionError, convert, odd_texts
-from server.models.model_setup import EngineOptions, set_up_model
 from server.models.slow_tokenizer import with_tokenizer
-from server.settings.settings import Limits
 from tests.server.checkpoint_folders import BERT, write_checkpoint, write_json
+from tests.server.support import set_up
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import LoadFormat
 from workers.contract.model_config import ModelConfig
 
 SPECIAL = ["[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"]
-
-
-def vocabulary_of_the_demo_embedder() -> str:
-    model = json.loads((demo_models()[EMBEDDER_NAME] / "tokenizer.json").read_text())["model"]
-    return "\n".join(sorted(model["vocab"], key=model["vocab"].__getitem__)) + "\n"
 
 
 @pytest.fixture(autouse=True)
@@ -44,15 +37,15 @@ def bert(tmp_path: Path) -> Path:
     """A real BERT's vocabulary.txt and no tokenizer.json."""
     folder = write_checkpoint(tmp_path / "bert", BERT | {"model_type": "bert"})
     (folder / "tokenizer.json").unlink()
-    (folder / "vocab.txt").write_text(vocabulary_of_the_demo_embedder())
+    demo = json.loads((demo_models()[EMBEDDER_NAME] / "tokenizer.json").read_text())
+    ids = demo["model"]["vocab"]
+    (folder / "vocab.txt").write_text("\n".join(sorted(ids, key=ids.get)) + "\n")
     write_json(folder / "tokenizer_config.json", {"do_lower_case": True, "model_max_length": 64})
     return folder
 
 
-def model_of(folder: Path) -> ModelConfig:
-    options = EngineOptions(device="cpu")
-    served = set_up_model("m", folder, options, Limits(), str(folder.parent / "0"))
-    return served.execution.model
+def model_of(folder: Path, **options: Any) -> ModelConfig:
+    return set_up(folder, **options).execution.model
 
 
 def test_a_vocabulary_alone_becomes_a_tokenizer_once(
@@ -93,9 +86,7 @@ def test_a_tokenizer_json_and_dummy_weights_need_none(
 ) -> None:
     if load_format == "auto":
         Tokenizer.load(demo_models()[EMBEDDER_NAME]).raw.save(str(bert / "tokenizer.json"))
-    options = EngineOptions(device="cpu", load_format=load_format)
-    served = set_up_model("m", bert, options, Limits(), str(bert.parent / "0"))
-    assert served.execution.model.tokenizer_file is None
+    assert model_of(bert, load_format=load_format).tokenizer_file is None
     assert not cache.exists()
 
 
@@ -104,11 +95,10 @@ def trained_folder(parent: Path, family: str, tokenizer: str, **training: Any) -
     folder = parent / family
     folder.mkdir()
     lines = Path(slow_tokenizer.__file__).read_text().splitlines()
-    trained = io.BytesIO()
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=trained, minloglevel=2, **training
-    )
-    (folder / "tokenizer.model").write_bytes(trained.getvalue())
+    with (folder / "tokenizer.model").open("wb") as file:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=file, minloglevel=2, **training
+        )
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": tokenizer})
     write_json(folder / "config.json", {"model_type": family})
     return folder
@@ -174,23 +164,18 @@ def test_a_space_before_every_text_is_kept(llama: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "moved", "reason"),
+    ("settings", "reason"),
     [
-        ({"legacy": False}, True, "legacy: false has no exact fast form"),
-        ({}, False, "it reads ' ' otherwise once it is converted"),
+        ({"legacy": False}, "legacy: false has no exact fast form"),
+        ({}, "it reads ' ' otherwise once it is converted"),
     ],
     ids=["before the first text alone", "left out"],
 )
 def test_a_space_before_some_texts_is_refused(
-    llama: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, bool],
-    moved: bool,
-    reason: str,
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict, reason: str
 ) -> None:
     write_json(llama / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer"} | settings)
-    if not moved:
+    if not settings:
         monkeypatch.setattr(convert_main, "_as_llama", lambda *_: None)
     with pytest.raises(ConversionError, match=reason):
         convert(llama, tmp_path / "converted.json")
@@ -225,19 +210,13 @@ def test_a_process_that_fails_leaves_nothing(
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (
-            lambda file, _: file.rename(file.with_name("tekken.json")),
-            r"json \(Tekken\), which is not",
-        ),
+        (lambda file, _: file.rename(file.with_name("tekken.json")), r"Tekken\), which is not"),
         (lambda file, _: file.unlink(), r"tokenizer\.json is missing from"),
         (
             lambda _, patch: patch.setattr(slow_tokenizer, "find_spec", lambda _: None),
             r"vocab.txt\): pip install 'penstock\[convert\]'",
         ),
-        (
-            lambda file, patch: patch.setenv("XDG_CACHE_HOME", str(file)),
-            r"cannot be written: .*Not a directory",
-        ),
+        (lambda file, patch: patch.setenv("XDG_CACHE_HOME", str(file)), "written: .*Not a direct"),
     ],
     ids=["tekken", "none", "without the extra", "no cache"],
 )
@@ -249,25 +228,18 @@ def test_tokenizers_that_are_refused(
         model_of(bert)
 
 
-def byte_level(folder: Path, kind: str) -> Path:
-    """The files of a byte-level BPE with a few merges, as GPT-2's."""
+@pytest.mark.parametrize("kind", ["gpt2", "qwen2"])
+def test_byte_level_vocabularies(tmp_path: Path, kind: str) -> None:
+    """With a few merges, as GPT-2's."""
+    folder = tmp_path / kind
     merges = "h e,l l,he ll,hell o,Ġ w,o r,Ġ a,Ã ¤,e r,1 2,Ġ Ġ,t h".split(",")
-    tokens = [
-        *sorted(ByteLevel.alphabet()),
-        *("".join(pair.split()) for pair in merges),
-        "<|endoftext|>",
-    ]
+    merged = ("".join(pair.split()) for pair in merges)
+    tokens = dict.fromkeys([*sorted(ByteLevel.alphabet()), *merged, "<|endoftext|>"])
     folder.mkdir()
-    write_json(folder / "vocab.json", {token: i for i, token in enumerate(dict.fromkeys(tokens))})
+    write_json(folder / "vocab.json", {token: i for i, token in enumerate(tokens)})
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
     write_json(folder / "config.json", {"model_type": kind})
     write_json(folder / "tokenizer_config.json", {"unk_token": "<|endoftext|>"})
-    return folder
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "qwen2"])
-def test_byte_level_vocabularies(tmp_path: Path, kind: str) -> None:
-    folder = byte_level(tmp_path / kind, kind)
     convert(folder, tmp_path / "tokenizer.json")
     (ids,) = Tokenizer.load(tmp_path).encode(["hello wä<|endoftext|>"])
     assert memoryview(ids).cast("i").tolist() == [259, 260, 263, 268]

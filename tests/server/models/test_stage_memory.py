@@ -9,30 +9,22 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from server.models.model_setup import EngineOptions, set_up_model
 from server.models.model_source import read_heads
 from server.models.stage_memory import weight_bytes
-from server.settings.settings import Limits
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint, write_modules
+from tests.server.support import set_up
 from workers.contract.model_config import ModelConfigError
 
-BGE_BASE = BERT | {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "max_position_embeddings": 512,
-    "vocab_size": 30_522,
-}
-MODERNBERT_BASE: dict[str, Any] = {
-    "architectures": ["ModernBertModel"],
-    "hidden_size": 768,
-    "intermediate_size": 1152,
-    "num_hidden_layers": 22,
-    "num_attention_heads": 12,
-    "max_position_embeddings": 8192,
-    "vocab_size": 50_368,
-}
+
+def shape(config: dict[str, Any], width: int, hidden: int, layers: int, vocabulary: int) -> Any:
+    """`config` in the size of a published model with 12 heads."""
+    sizes = {"hidden_size": width, "intermediate_size": hidden, "num_hidden_layers": layers}
+    return config | sizes | {"num_attention_heads": 12, "vocab_size": vocabulary}
+
+
+BGE_BASE = shape(BERT, 768, 3072, 12, 30_522)
+MODERNBERT = {"architectures": ["ModernBertModel"], "max_position_embeddings": 8192}
+MODERNBERT_BASE = shape(MODERNBERT, 768, 1152, 22, 50_368)
 
 
 def weights(folder: Path, config: dict[str, Any], **options: Any) -> list[int]:
@@ -42,10 +34,8 @@ def weights(folder: Path, config: dict[str, Any], **options: Any) -> list[int]:
 
 
 def weights_of(folder: Path, **options: Any) -> list[int]:
-    options = {"device": "cpu", "dtype": "bfloat16", "load_format": "auto"} | options
-    model = set_up_model("m", folder, EngineOptions(**options), Limits(), str(folder / "0"))
-    heads = None if options["load_format"] == "dummy" else read_heads(folder)
-    return weight_bytes(model.execution, heads)
+    execution = set_up(folder, dtype="bfloat16", **options).execution
+    return weight_bytes(execution, None if "load_format" in options else read_heads(folder))
 
 
 @pytest.mark.parametrize(
@@ -66,10 +56,9 @@ def test_the_first_stage_has_the_embedding_and_the_last_the_head(tmp_path: Path)
     (whole,) = weights(tmp_path, LLAMA_8B)
     a_layer = (whole - 2 * table) // 32
     stages = {"pipeline_stages": 4, "stage_layers": (9, 8, 8, 7)}
-    first, second, third, last = weights(tmp_path, LLAMA_8B, **stages)
-    assert (first, second, third, last) == (
-        9 * a_layer + table, 8 * a_layer, 8 * a_layer, 7 * a_layer + table
-    )  # fmt: skip
+    first, *middle, last = weights(tmp_path, LLAMA_8B, **stages)
+    assert (first, last) == (9 * a_layer + table, 7 * a_layer + table)
+    assert middle == [8 * a_layer] * 2
 
 
 def test_an_embedders_last_stage_has_its_dense_modules(tmp_path: Path) -> None:
@@ -77,9 +66,9 @@ def test_an_embedders_last_stage_has_its_dense_modules(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "dense", BERT)
     write_modules(folder, Pooling={}, Dense={"in_features": 32, "out_features": 100})
     (folder / "2_Dense" / "model.safetensors").symlink_to(folder / "model.safetensors")
-    for load_format, others in (("dummy", bare), ("auto", [0, 2 * 8 * 8])):
-        own = weights_of(folder, pipeline_stages=2, load_format=load_format)
-        assert own == [others[0], others[1] + 2 * 32 * 100]
+    of_shape = weights_of(folder, pipeline_stages=2, load_format="dummy")
+    assert of_shape == [bare[0], bare[1] + 2 * 32 * 100]
+    assert weights_of(folder, pipeline_stages=2) == [0, 2 * 8 * 8 + 2 * 32 * 100]
     (folder / "2_Dense" / "model.safetensors").unlink()
     with pytest.raises(ModelConfigError, match=r"model\.safetensors is missing from .*2_Dense"):
         weights_of(folder)
@@ -116,10 +105,8 @@ def test_the_heads_of_files_say_what_a_stage_has(
     elements = LAYERS | {EMBEDDING: 64 * 32, NORM: 32}
     if not tied or copied:
         elements[HEAD] = 64 * 32
-    save_file(
-        {name: np.zeros(count, np.float32) for name, count in elements.items()},
-        folder / "model.safetensors",
-    )
+    tensors = {name: np.zeros(count, np.float32) for name, count in elements.items()}
+    save_file(tensors, folder / "model.safetensors")
     assert weights_of(folder, pipeline_stages=stages) == [2 * count for count in expected]
 
 
@@ -127,16 +114,14 @@ def test_pickles_count_by_the_shape(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "llama", LLAMA)
     (folder / "model.safetensors").unlink()
     torch.save({"a": torch.ones(3)}, folder / "pytorch_model.bin")
-    shape = weights(tmp_path, LLAMA, pipeline_stages=2)
-    assert weights_of(folder, pipeline_stages=2) == shape
+    of_shape = weights(tmp_path, LLAMA, pipeline_stages=2)
+    assert weights_of(folder, pipeline_stages=2) == of_shape
 
 
 def test_a_reranker_has_no_lm_head(tmp_path: Path) -> None:
     """But for a row or two of it."""
     folder = write_checkpoint(tmp_path / "llama", LLAMA)
-    options = EngineOptions(device="cpu", dtype="bfloat16")
-    served = set_up_model("m", folder, options, Limits(), str(tmp_path / "0"))
-    generates = served.execution
+    generates = set_up(folder, dtype="bfloat16").execution
     reranks = msgspec.structs.replace(generates, task="rerank")
     heads = {"model.embed_tokens.weight": 70, "lm_head.weight": 50}
     assert (weight_bytes(generates, heads), weight_bytes(reranks, heads)) == ([240], [140])

@@ -1,7 +1,6 @@
 """What `penstock inspect` says of weights that `penstock serve` would refuse: it agrees with the
 loader."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,51 +17,32 @@ from workers.contract.share import shares_of
 from workers.weights.checkpoint import CheckpointError
 from workers.weights.loader import load_model
 
-Tensors = dict[str, torch.Tensor]
 WEIGHT = "model.layers.1.mlp.down_proj.weight"
-
-
-def without(tensors: Tensors) -> None:
-    del tensors[WEIGHT], tensors["model.norm.weight"]
-
-
-def another_shape(tensors: Tensors) -> None:
-    tensors[WEIGHT] = torch.zeros(64, 32)
-
-
-def float8(tensors: Tensors) -> None:
-    tensors[WEIGHT] = tensors[WEIGHT].to(torch.float8_e4m3fn)
-
-
-def packed(tensors: Tensors) -> None:
-    del tensors[WEIGHT]
-    stem = WEIGHT.removesuffix("weight")
-    tensors[f"{stem}qweight"] = torch.zeros(8, 32, dtype=torch.int32)
-    tensors[f"{stem}scales"] = torch.zeros(1, 32, dtype=torch.float16)
-
-
-def another_layer(tensors: Tensors) -> None:
-    tensors["model.layers.2.input_layernorm.weight"] = torch.zeros(32)
+STEM, SCALES = WEIGHT.removesuffix("weight"), torch.zeros(1, 32).half()
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reasons"),
+    ("others", "reasons"),
     [
-        (without, ["has no tensor model.layers.1.mlp.down_proj.weight (and 1 more)"]),
-        (another_shape, [f"{WEIGHT} in FILE has shape [64, 32], the model needs [32, 64]"]),
-        (float8, [f"{WEIGHT} in FILE is torch.float8_e4m3fn, which is not supported"]),
-        (packed, ["down_proj.qweight (and 1 more), which the model", f"has no tensor {WEIGHT}"]),
-        (another_layer, ["holds model.layers.2.input_layernorm.weight, which the model"]),
+        (dict.fromkeys([WEIGHT, "model.norm.weight"]), [f"has no tensor {WEIGHT} (and 1 more)"]),
+        ({WEIGHT: torch.zeros(64, 32)},
+         [f"{WEIGHT} in FILE has shape [64, 32], the model needs [32, 64]"]),
+        ({WEIGHT: torch.zeros(32, 64, dtype=torch.float8_e4m3fn)},
+         [f"{WEIGHT} in FILE is torch.float8_e4m3fn, which is not supported"]),
+        ({WEIGHT: None, f"{STEM}qweight": torch.zeros(8, 32).int(), f"{STEM}scales": SCALES},
+         ["down_proj.qweight (and 1 more), which the model", f"has no tensor {WEIGHT}"]),
+        ({"model.layers.2.input_layernorm.weight": torch.zeros(32)},
+         ["holds model.layers.2.input_layernorm.weight, which the model"]),
     ],
-)
+    ids=["without", "another shape", "float8", "packed", "another layer"],
+)  # fmt: skip
 def test_tensors_that_serve_would_refuse(
-    tmp_path: Path, spoil: Callable[[Tensors], None], reasons: list[str]
+    tmp_path: Path, others: dict[str, torch.Tensor | None], reasons: list[str]
 ) -> None:
     folder = write_model(tmp_path / "llama", LLAMA)
     file = folder / "model.safetensors"
-    tensors = load_file(file)
-    spoil(tensors)
-    save_file(tensors, file)
+    spoilt = (load_file(file) | others).items()
+    save_file({name: tensor for name, tensor in spoilt if tensor is not None}, file)
     refused = inspect(str(folder), EngineOptions(device="cpu")).refused
     assert len(refused) == len(reasons)
     for told, reason in zip(refused, reasons, strict=True):
@@ -85,22 +65,17 @@ def test_the_matrices_behind_a_pooling(tmp_path: Path) -> None:
     assert reason.endswith("has shape [8, 31], the model needs [8, 32]")
 
 
+QUANT, KV = "hf_quant_config.json", "kv_cache_quant_algo"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("hf_quant_config.json", {"quant_algo": "FP8"}, "by FP8"),
-        (
-            "hf_quant_config.json",
-            {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
-            "by FP8 and FP8 (keys and values)",
-        ),
-        (
-            "hf_quant_config.json",
-            {"quant_algo": None, "kv_cache_quant_algo": "NVFP4"},
-            "by NVFP4 (keys and values)",
-        ),
+        (QUANT, {"quant_algo": "FP8"}, "by FP8"),
+        (QUANT, {"quant_algo": "FP8", KV: "FP8"}, "by FP8 and FP8 (keys and values)"),
+        (QUANT, {"quant_algo": None, KV: "NVFP4"}, "by NVFP4 (keys and values)"),
         ("quantize_config.json", None, "to 4 bits"),
-        ("hf_quant_config.json", {"quant_algo": None}, None),
+        (QUANT, {"quant_algo": None}, None),
     ],
 )
 def test_files_of_quantization(

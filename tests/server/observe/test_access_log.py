@@ -5,15 +5,13 @@ import time
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
 from engine_core.messages import Failed
-from server.settings.settings import Limits
 from tests.patience import wait_until
 from tests.server.api.test_ops import metric
 from tests.server.conftest import Deployment, DeploymentBuilder
-from tests.server.support import api_keys, server_config
+from tests.server.support import server_config
 
 KEY = {"Authorization": "Bearer sesame"}
 TELLING = "a prompt that nobody may see"
@@ -23,13 +21,8 @@ COMPLETION = {"prompt": TELLING, "max_tokens": 3}
 @pytest.fixture(scope="module")
 def logged(module_builder: DeploymentBuilder) -> Deployment:
     writer = module_builder.model("writer", "generate")
-    config = msgspec.structs.replace(
-        server_config(writer, limits=Limits(max_body_size=1000)),
-        api_keys=api_keys("sesame"),
-        cors_origins=("https://page",),
-        access_log="json",
-    )
-    return module_builder.open(config)
+    own = {"max_body_size": 1000, "cors_origins": ("https://page",), "access_log": "json"}
+    return module_builder.open(server_config(writer, api_key="sesame", **own))
 
 
 class Log:

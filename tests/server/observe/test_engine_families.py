@@ -16,13 +16,8 @@ STAGE = StageTime(busy_s=3.0, waiting_s=1.0, transfer_s=0.5, idle_s=0.25)
 BEAT = Beat(
     usage=Usage(running=3, waiting=2, kv_blocks_used=12, kv_blocks_total=16, preemptions=4),
     stages=[STAGE, STAGE],
-    expected_wait_s=1.5,
-    stalled_s=0.25,
     steps=7,
     step_tokens=100,
-    steps_in_flight=1,
-    last_step_age_s=0.5,
-    prompt_tokens=60,
     step_sizes=[5, 0, 0, 1, *[0] * (len(STEP_SIZES) - 4), 1],
     admitted_rows=6,
     admitted_tokens=80,

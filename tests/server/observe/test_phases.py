@@ -1,5 +1,7 @@
 """The parts of a request's trace, from its record."""
 
+from typing import Any
+
 import pytest
 
 from engine_core.messages import JobTiming
@@ -9,10 +11,9 @@ from server.observe.request_tracer import attributes, failed, phases
 TIMING = JobTiming(1, tokenize=0.5, queue=0.25, prefill=1.0, cached=0)
 
 
-def record(jobs: int = 0, **known: object) -> RequestRecord:
-    made = RequestRecord(request_id="req-1", started=0.0, endpoint="/v1/completions", status=200)
-    for name, value in known.items():
-        setattr(made, name, value)
+def record(jobs: int = 0, **known: Any) -> RequestRecord:
+    usual = {"started": 0.0, "endpoint": "/v1/completions", "status": 200}
+    made = RequestRecord(request_id="req-1", **usual | known)
     for _ in range(jobs):
         made.add_timing(TIMING)
     return made

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 
-import msgspec
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
@@ -12,7 +11,7 @@ from tests.patience import PATIENCE, wait_until
 from tests.server.canned_server import CannedServer
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.spans import requests_to, spans, values
-from tests.server.support import api_keys, server_config
+from tests.server.support import server_config
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TAKEN = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
@@ -27,22 +26,19 @@ def often() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def shared_collector() -> Iterator[CannedServer]:
+def canned() -> Iterator[CannedServer]:
     with CannedServer([TAKEN]) as server:
         yield server
+
+
+shared_collector = pytest.fixture(canned, scope="module")
+collector = pytest.fixture(canned)
+"""For a deployment of one's own."""
 
 
 @pytest.fixture(scope="module")
 def shared_traced(module_builder: DeploymentBuilder, shared_collector: CannedServer) -> Deployment:
     return opened(module_builder, shared_collector.url)
-
-
-@pytest.fixture
-def collector() -> Iterator[CannedServer]:
-    """For a deployment of one's own."""
-    with CannedServer([TAKEN]) as server:
-        yield server
 
 
 @pytest.fixture
@@ -53,12 +49,10 @@ def traced(shared_traced: Deployment, shared_collector: CannedServer) -> Deploym
 
 
 def opened(builder: DeploymentBuilder, url: str) -> Deployment:
-    config = server_config(builder.model("writer", "generate"), builder.model("embedder", "embed"))
-    return builder.open(
-        msgspec.structs.replace(
-            config, api_keys=api_keys("sesame"), otlp_traces_endpoint=f"{url}/v1/traces"
-        )
-    )
+    writer, embedder, _ = builder.models()
+    traces = f"{url}/v1/traces"
+    config = server_config(writer, embedder, api_key="sesame", otlp_traces_endpoint=traces)
+    return builder.open(config)
 
 
 def awaited(collector: CannedServer, count: int) -> list[Span]:
@@ -132,11 +126,7 @@ def test_two_callers_are_none_and_their_states_one_list(
     traced: Deployment, shared_collector: CannedServer
 ) -> None:
     parent = ("traceparent", f"00-{TRACE}-{CALLER}-01")
-    headers = [
-        ("Authorization", KEY["Authorization"]),
-        ("tracestate", "a=1"),
-        ("tracestate", "b=2"),
-    ]
+    headers = [*KEY.items(), ("tracestate", "a=1"), ("tracestate", "b=2")]
     traced.http.get("/v1/models", headers=[*headers, parent])
     traced.http.get("/v1/models", headers=[*headers, parent, parent])
     one, two = awaited(shared_collector, 2)

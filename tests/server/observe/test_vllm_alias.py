@@ -6,12 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from server.settings.settings import ServerConfig
 from tests.patience import wait_until
 from tests.server.api.test_ops import metric
 from tests.server.conftest import Deployment, DeploymentBuilder
@@ -26,12 +24,8 @@ PARTS = {"histogram": ("_bucket", "_count", "_sum"), "counter": ("",), "gauge": 
 @pytest.fixture(scope="module")
 def aliased(module_builder: DeploymentBuilder) -> Deployment:
     """A generator and an embedder, with the alias."""
-    models = [
-        module_builder.model("writer", "generate"),
-        module_builder.model("embedder", "embed"),
-    ]
-    config: ServerConfig = msgspec.structs.replace(server_config(*models), metrics_alias="vllm")
-    return module_builder.open(config)
+    writer, embedder, _ = module_builder.models()
+    return module_builder.open(server_config(writer, embedder, metrics_alias="vllm"))
 
 
 def page(deployment: Deployment) -> str:

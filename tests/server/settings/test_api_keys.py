@@ -91,10 +91,8 @@ def test_only_digests_are_kept() -> None:
     [
         ((b"Bearer one", b"bearer two", b"BEARER  two ", b"Bearer two\t"), True),
         ((b"", b"one", b"Basic one", b"Bearer", b"Bearer ", b"Bearerone", b"Bearer on"), False),
-        (
-            (b"Bearer one two", b"Bearer one,two", b"Bearer one\xff", b"Bearer " + b"x" * 60_000),
-            False,
-        ),
+        ((b"Bearer one two", b"Bearer one,two", b"Bearer one\xff"), False),
+        ((b"Bearer " + b"x" * 60_000,), False),
         ((b"Bearer " + api_keys("one")[0].digest.encode(),), False),
     ],
 )

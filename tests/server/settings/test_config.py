@@ -36,34 +36,22 @@ def test_generation_config_is_obeyed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("written", "ends", "temperature"),
     [
-        ({"eos_token_id": 5}, (5,)),
-        ({"eos_token_id": [5, 6]}, (5, 6)),
-        ({"eos_token_id": None}, (2, 3)),
-        (None, (2, 3)),
+        ({"eos_token_id": 5, "temperature": 0.6}, (5,), 0.6),
+        ({"eos_token_id": [5, 6], "do_sample": False, "temperature": 0.6}, (5, 6), 0.0),
+        ({"eos_token_id": None, "do_sample": True, "temperature": 0.6}, (2, 3), 0.6),
+        ({"do_sample": None, "temperature": None}, (2, 3), 1.0),
+        (None, (2, 3), 1.0),
     ],
     ids=str,
 )
-def test_end_of_sequence_ids(tmp_path: Path, written: Any, expected: tuple[int, ...]) -> None:
-    """One or several; config.json's where generation_config.json has none."""
-    assert defaults(tmp_path, written, eos_token_id=[2, 3]).eos_token_ids == expected
-
-
-@pytest.mark.parametrize(
-    ("written", "temperature"),
-    [
-        ({"do_sample": False, "temperature": 0.6}, 0.0),
-        ({"do_sample": True, "temperature": 0.6}, 0.6),
-        ({"do_sample": None, "temperature": None}, 1.0),
-        ({"temperature": 0.6}, 0.6),
-    ],
-    ids=str,
-)
-def test_only_an_explicit_do_sample_false_is_greedy(
-    tmp_path: Path, written: Any, temperature: float
+def test_ends_and_the_temperature(
+    tmp_path: Path, written: Any, ends: tuple[int, ...], temperature: float
 ) -> None:
-    assert defaults(tmp_path, written).sampling.temperature == temperature
+    """Ends are config.json's where there are none. Only `do_sample: false` is greedy."""
+    read = defaults(tmp_path, written, eos_token_id=[2, 3])
+    assert (read.eos_token_ids, read.sampling.temperature) == (ends, temperature)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +84,7 @@ def test_a_childs_thread_pools_are_sized() -> None:
     environment = child_environment(
         compute_threads=3, tokenizer_threads=2, settings={"EXTRA": "1"}, environment=inherited
     )
-    assert environment == {
-        "PATH": "/bin",
-        "EXTRA": "1",
-        "OMP_NUM_THREADS": "3",
-        "MKL_NUM_THREADS": "3",
-        "OPENBLAS_NUM_THREADS": "3",
-        "RAYON_NUM_THREADS": "2",
-        "TOKENIZERS_PARALLELISM": "true",
-    }
+    pools = [f"{name}_NUM_THREADS" for name in ("OMP", "MKL", "OPENBLAS")]
+    tokenizers = {"RAYON_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "true"}
+    given = {"PATH": "/bin", "EXTRA": "1"} | tokenizers
+    assert environment == dict.fromkeys(pools, "3") | given

@@ -3,7 +3,8 @@
 import json
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,6 +13,7 @@ from server.models.served_models import build_served_models
 from server.settings.settings import ModelSettings, SettingNames, Settings
 from tests.server.certificates import make_certificate
 from tests.server.checkpoint_folders import BERT, LLAMA, write_checkpoint
+from tests.server.conftest import Refused
 
 GIB = 1 << 30
 
@@ -40,52 +42,40 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 class Penstock:
     """`penstock config ARGUMENTS`, and what it says."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-        self._capsys = capsys
+    def __init__(self, capsys: pytest.CaptureFixture[str], refused: Refused, folder: Path) -> None:
+        self._capsys, self._refused = capsys, refused
         self.file = folder / "penstock.yaml"
-
-    def shown(self, *arguments: str) -> dict[str, Any]:
-        assert cli.main(["config", *arguments]) == 0
-        return json.loads(self._capsys.readouterr().out)
 
     def of_file(self, text: str, *arguments: str) -> dict[str, Any]:
         self.file.write_text(text)
-        return self.shown("--config", str(self.file), *arguments)
+        assert cli.main(["config", "--config", str(self.file), *arguments]) == 0
+        return json.loads(self._capsys.readouterr().out)
 
     def refused(self, text: str, *arguments: str) -> str:
         """The line on what is wrong with a file, without its name."""
         self.file.write_text(text)
-        assert cli.main(["config", "--check", "--config", str(self.file), *arguments]) == 1
-        said = self._capsys.readouterr()
-        assert said.out == ""
-        line, end = said.err.split("\n")
-        assert end == ""
-        return line.removeprefix("penstock: error: ").removeprefix(f"{self.file}: ")
+        line = self._refused("config", "--check", "--config", self.file, *arguments)
+        return line.removeprefix(f"{self.file}: ")
 
 
 @pytest.fixture
-def penstock(capsys: pytest.CaptureFixture[str], folder: Path) -> Penstock:
-    return Penstock(capsys, folder)
+def penstock(capsys: pytest.CaptureFixture[str], refused: Refused, folder: Path) -> Penstock:
+    return Penstock(capsys, refused, folder)
 
 
 def test_what_is_set_is_shown(penstock: Penstock, folder: Path) -> None:
     cert, key = make_certificate(folder)
     (folder / "keys").write_text("one\ntwo\n")
-    model = (
-        "device: cpu, pipeline_stages: 2, stage_layers: [1, 1], steps_ahead: 0, transport: gloo, "
-        "kv_cache_memory: 1MiB"
-    )
+    shown = {"stage_layers": [1, 1], "steps_ahead": 0, "transport": "gloo"}
+    own = {"device": "cpu", "pipeline_stages": 2, "kv_cache_memory": "1MiB"} | shown
+    models = json.dumps([{"model": name} | own for name in ("llama", "./bert")])
     config = penstock.of_file(
-        f"models:\n- {{model: llama, {model}}}\n- {{model: ./bert, {model}}}\n"
+        f"models: {models}\n"
         "port: 9000\napi_key_files: [keys]\ntls_cert: server.crt\ntls_key: server.key\n"
     )
-    assert config["port"] == 9000
-    assert len(config["api_keys"]) == 2
+    assert (config["port"], len(config["api_keys"])) == (9000, 2)
     assert config["tls"] == {"cert": str(cert), "key": str(key)}
-    shown = {
-        "devices": ["cpu"] * 2, "stage_layers": [1, 1], "steps_ahead": 0, "transport": "gloo",
-        "kv_cache_bytes": 1 << 20,
-    }  # fmt: skip
+    shown |= {"devices": ["cpu"] * 2, "kv_cache_bytes": 1 << 20}
     assert all(shown.items() <= each["engine"].items() for each in config["models"])
 
 
@@ -104,35 +94,27 @@ def test_traces_go_by_http_alone(penstock: Penstock, monkeypatch: pytest.MonkeyP
     config = penstock.of_file(traces)
     assert config["otlp_traces_endpoint"] == "http://collector:4318/v1/traces"
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
-    assert penstock.refused(traces) == (
-        "otlp_traces_endpoint: OTEL_EXPORTER_OTLP_PROTOCOL is grpc; "
-        "traces are sent by http/protobuf alone"
-    )
-
-    def missing(name: str) -> NoReturn:
-        raise PackageNotFoundError(name)
-
+    grpc = "OTEL_EXPORTER_OTLP_PROTOCOL is grpc; traces are sent by http/protobuf alone"
+    assert penstock.refused(traces) == f"otlp_traces_endpoint: {grpc}"
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL")
+    missing = Mock(side_effect=PackageNotFoundError("opentelemetry"))
     monkeypatch.setattr("server.daemon.daemon.distribution", missing)
-    assert penstock.refused(traces) == (
-        "otlp_traces_endpoint: pip install 'penstock[otel]' to send traces"
-    )
+    install = "pip install 'penstock[otel]' to send traces"
+    assert penstock.refused(traces) == f"otlp_traces_endpoint: {install}"
 
 
 def test_an_engine_calls_its_settings_as_they_are_set(folder: Path) -> None:
-    settings = Settings(
-        models=tuple(
-            ModelSettings(device="cpu", model=str(folder / name)) for name in ("llama", "bert")
-        )
-    )
-    of_flags = build_served_models(settings, SettingNames(), folder)[1].execution
-    assert of_flags.setting("kv_cache_memory") == "--kv-cache-memory"
-    assert of_flags.setting("stall_timeout") == "--stall-timeout"
+    paths = [str(folder / name) for name in ("llama", "bert")]
+    models = tuple(ModelSettings(device="cpu", model=path) for path in paths)
     of_file = SettingNames(file="a.yaml", flags=frozenset({"memory_share"}))
-    execution = build_served_models(settings, of_file, folder)[1].execution
-    assert execution.setting("kv_cache_memory") == "models[1].kv_cache_memory of a.yaml"
-    assert execution.setting("memory_share") == "models[1].memory_share of a.yaml"
-    assert execution.setting("stall_timeout") == "stall_timeout of a.yaml"
+    of_model = "models[1].{} of a.yaml".format
+    keys = ("kv_cache_memory", "memory_share", "stall_timeout")
+    for names, expected in (
+        (SettingNames(), ["--kv-cache-memory", "--memory-share", "--stall-timeout"]),
+        (of_file, [*map(of_model, keys[:2]), "stall_timeout of a.yaml"]),
+    ):
+        execution = build_served_models(Settings(models=models), names, folder)[1].execution
+        assert [execution.setting(key) for key in keys] == expected
 
 
 def test_keys_are_not_shown(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,12 +144,9 @@ def test_a_check_says_how_each_model_would_run(
 
 
 def test_a_model_may_have_a_longest_wait_of_its_own(penstock: Penstock) -> None:
-    config = penstock.of_file(
-        "max_queue_seconds: 5\n"
-        "models: [{model: llama, max_queue_seconds: 0}, {model: bert, max_queue_seconds:}]"
-    )
-    engines = [model["engine"] for model in config["models"]]
-    assert [engine["max_queue_seconds"] for engine in engines] == [0, 5]
+    models = "[{model: llama, max_queue_seconds: 0}, {model: bert, max_queue_seconds:}]"
+    config = penstock.of_file(f"max_queue_seconds: 5\nmodels: {models}")
+    assert [model["engine"]["max_queue_seconds"] for model in config["models"]] == [0, 5]
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -182,9 +161,8 @@ def test_models_share_devices_as_they_are_told(penstock: Penstock) -> None:
         "- {model: llama, names: [e], device: cuda, max_running: 9, dtype: float16}\n"
     )
     engines = [model["engine"] for model in config["models"]]
-    assert [*zip(*(engine["devices"] for engine in engines), strict=True)] == [
-        ("cuda:0", "cuda:0", "cuda:1", "cpu", "cuda:0")
-    ]
+    devices = ["cuda:0", "cuda:0", "cuda:1", "cpu", "cuda:0"]
+    assert [engine["devices"] for engine in engines] == [[device] for device in devices]
     shares = [share / (80 * GIB) for engine in engines for share in engine["memory_shares"]]
     assert shares == pytest.approx([0.5, 0.15, 0.8, 0.15])
     assert (engines[4]["max_running"], engines[4]["dtype"]) == (9, "float16")

@@ -67,9 +67,8 @@ def test_defaults_that_depend_on_the_device_are_described(key: str, expected: li
 def test_the_example_is_valid(tmp_path: Path) -> None:
     (tmp_path / "penstock.yaml").write_text(EXAMPLE)
     settings = read_config_file(tmp_path / "penstock.yaml")
-    assert [model.names for model in settings.models] == [
-        ("chat", "gpt-4o"), ("embed",), ("rerank",)
-    ]  # fmt: skip
+    names = [("chat", "gpt-4o"), ("embed",), ("rerank",)]
+    assert [model.names for model in settings.models] == names
     assert settings.models[0].model == str(tmp_path / "llama-3.1-8b")
     assert settings.models[1].model == "BAAI/bge-base-en-v1.5"
 

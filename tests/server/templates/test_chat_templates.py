@@ -1,20 +1,18 @@
 """Prompts against those of transformers, templates against the limits of their process."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from functools import partial
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from engine_core.messages import NO_KEY
 from engine_core.refusal import RefusalError
 from server.templates.loaded_template import LoadedTemplate
-from server.templates.protocol import ChatTemplate, Conversation, frame
+from server.templates.protocol import ChatTemplate, Conversation
 from server.templates.template_client import TemplateClient
 from server.templates.template_files import NoChatTemplateError, read_chat_template
 from tests.server.chat_templates import CHATML, ENDLESS, LLAMA3, MISTRAL, write_template
+from tests.server.templates.test_template_process import SLOW, ask, started
 
 USER = {"role": "user", "content": " What falls <b>from</b> the gate? "}
 SYSTEM = {"role": "system", "content": "Say little."}
@@ -32,10 +30,11 @@ TALKS = {
 
 
 @pytest.fixture(scope="module")
-def reference(folder) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
-        tokenizer_file=str(folder / "tokenizer.json"), bos_token="<s>", eos_token="</s>"
-    )
+def reference(folder):
+    """What transformers writes."""
+    file = str(folder / "tokenizer.json")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=file, bos_token="<s>", eos_token="</s>")
+    return partial(tokenizer.apply_chat_template, tokenize=False)
 
 
 def prompt(source: str, messages: list, **fields) -> str:
@@ -51,9 +50,7 @@ PUBLISHED = pytest.mark.parametrize("source", [CHATML, LLAMA3, MISTRAL], ids=["m
 @pytest.mark.parametrize("messages", TALKS.values(), ids=TALKS.keys())
 @pytest.mark.parametrize("generates", [True, False])
 def test_prompts_are_those_of_transformers(reference, source, messages, generates):
-    expected = reference.apply_chat_template(
-        messages, chat_template=source, tokenize=False, add_generation_prompt=generates
-    )
+    expected = reference(messages, chat_template=source, add_generation_prompt=generates)
     assert expected
     assert prompt(source, messages, add_generation_prompt=generates) == expected
 
@@ -62,24 +59,17 @@ def test_prompts_are_those_of_transformers(reference, source, messages, generate
 @pytest.mark.parametrize("text", ["Water", "Water and ", "Water</s>", " x\n"])
 def test_a_final_message_is_continued_as_in_transformers(reference, source, text):
     messages = [USER, {"role": "assistant", "content": text}]
-    expected = reference.apply_chat_template(
-        messages, chat_template=source, tokenize=False, continue_final_message=True
-    )
+    expected = reference(messages, chat_template=source, continue_final_message=True)
     assert expected.rstrip().endswith(text.strip())
     assert prompt(source, messages, continue_final_message=True) == expected
 
 
 def test_tool_calls_and_variables_are_those_of_transformers(reference):
     messages = [USER, CALLS, {"role": "tool", "content": "42", "name": "f"}]
-    expected = reference.apply_chat_template(
-        messages,
-        chat_template=CHATML,
-        tokenize=False,
-        add_generation_prompt=True,
-        enable_thinking=False,
-    )
+    variables = {"enable_thinking": False}
+    expected = reference(messages, chat_template=CHATML, add_generation_prompt=True, **variables)
     assert '{"name": "f", "arguments": {"é": [1, "<"]}}' in expected
-    assert prompt(CHATML, messages, variables={"enable_thinking": False}) == expected
+    assert prompt(CHATML, messages, variables=variables) == expected
 
 
 @pytest.mark.parametrize(
@@ -96,7 +86,7 @@ def test_tool_calls_and_variables_are_those_of_transformers(reference):
     ],
 )
 def test_the_conventions_of_transformers(reference, source):
-    expected = reference.apply_chat_template([USER], chat_template=source, tokenize=False)
+    expected = reference([USER], chat_template=source)
     assert prompt(source, [USER], add_generation_prompt=False) == expected
 
 
@@ -120,10 +110,11 @@ def test_every_place_where_checkpoints_keep_their_template(tmp_path):
     named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "named"}]
     write_template(tmp_path, named)
     assert source() == "named"
-    (tmp_path / "additional_chat_templates").mkdir()
-    (tmp_path / "additional_chat_templates" / "rag.jinja").write_text("of rag")
+    others = tmp_path / "additional_chat_templates"
+    others.mkdir()
+    (others / "rag.jinja").write_text("of rag")
     assert source() == "named"
-    (tmp_path / "additional_chat_templates" / "default.jinja").write_text("of a folder")
+    (others / "default.jinja").write_text("of a folder")
     assert source() == "of a folder"
     (tmp_path / "chat_template.jinja").write_text("of its own")
     assert source() == "of its own"
@@ -161,34 +152,20 @@ def test_why_a_model_cannot_chat(tmp_path, config, reason):
         read_chat_template(tmp_path)
 
 
-@asynccontextmanager
-async def started(folder: Path, source: str) -> AsyncGenerator[TemplateClient]:
-    (folder / "chat_template.jinja").write_text(source)
-    client = TemplateClient("writer", folder)
-    client.start()
-    yield client
-    await client.close()
-
-
-def said(text: str) -> bytes:
-    return frame(Conversation(messages=[{"role": "user", "content": text}]))
-
-
 async def refusal(chat: TemplateClient, text: str = "x") -> str:
     with pytest.raises(RefusalError) as caught:
-        await chat.prompt_of(said(text), NO_KEY)
-    assert caught.value.code == "invalid_request"
-    assert caught.value.param == "messages"
+        await ask(chat, text)
+    assert (caught.value.code, caught.value.param) == ("invalid_request", "messages")
     return caught.value.message
 
 
 async def test_a_template_that_hangs_or_grows_ends_alone(tmp_path, caplog):
     async with started(tmp_path, ENDLESS) as chat:
-        assert await chat.prompt_of(said("fine"), NO_KEY) == "fine"
+        assert await ask(chat, "fine") == "fine"
         assert "takes more than" in await refusal(chat, "hang")
-        assert await chat.prompt_of(said("again"), NO_KEY) == "again"
+        assert await ask(chat, "again") == "again"
         assert "characters" in await refusal(chat, "grow")
-        assert await chat.prompt_of(said("still"), NO_KEY) == "still"
+        assert await ask(chat, "still") == "still"
         assert not caplog.messages  # it is the conversation's doing, and no failure of the process
 
 
@@ -223,20 +200,18 @@ async def test_a_template_that_does_not_compile_is_told_to_the_log(tmp_path, cap
     async with started(tmp_path, "{% for x in %}\n{{ y") as chat:
         for _ in range(2):
             with pytest.raises(RefusalError, match=r"chat_template\.jinja") as caught:
-                await chat.prompt_of(said("x"), NO_KEY)
+                await ask(chat, "x")
             assert caught.value.param == "model"
         assert "cannot chat: its chat template (chat_template.jinja): line 1" in caplog.text
         chat.check()
 
 
 async def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(tmp_path):
-    slow = "{% if messages[0].content == 'left' %}{% for i in range(300) %}"
-    slow += "{% for j in range(30000) %}{% endfor %}{% endfor %}{% endif %}"
-    async with started(tmp_path, slow + "{{ messages[0].content }}") as chat:
-        assert await chat.prompt_of(said("first"), NO_KEY) == "first"
-        left = asyncio.create_task(chat.prompt_of(said("left"), NO_KEY))
+    async with started(tmp_path, SLOW) as chat:
+        assert await ask(chat, "first") == "first"
+        left = ask(chat, "slow")
         await asyncio.sleep(0.005)
         left.cancel()
-        texts = await asyncio.gather(*(chat.prompt_of(said(str(i)), NO_KEY) for i in range(20)))
+        texts = await asyncio.gather(*(ask(chat, str(i)) for i in range(20)))
         assert texts == [str(i) for i in range(20)]
         assert left.cancelled()

@@ -1,6 +1,7 @@
 """What a template gets of messages, and what of them is refused because it would leave it out."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from jinja2.exceptions import TemplateError
@@ -21,6 +22,7 @@ ANY_FORM = each(
     "[{{ m.role }}: {% if m.content is string %}{{ m.content }}{% else %}"
     "{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}]"
 )
+STRING_OR_NOTHING = each("{% if m.content is string %}[{{ m.content }}]{% endif %}")
 PARTS_ONLY = each("[{{ m.role }}: {% for p in m.content %}{{ p.text }}{% endfor %}]")
 CALLS = each(
     "[{{ m.role }}: {{ m.content or '' }}{% for c in m.tool_calls or [] %}"
@@ -68,12 +70,7 @@ RESULT: Message = {"role": "tool", "content": "42"}
         pytest.param(PARTS_ONLY, "[user: a]", "[user: ab]", id="parts"),
         pytest.param(ANY_FORM, "[user: a]", "[user: <a><b>]", id="both"),
         pytest.param(each("[{{ m.content[0].text }}]"), "[a]", "[a\nb]", id="one part"),
-        pytest.param(
-            each("{% if m.content is string %}[{{ m.content }}]{% endif %}"),
-            "[a]",
-            "[a\nb]",
-            id="strings, or nothing",
-        ),
+        pytest.param(STRING_OR_NOTHING, "[a]", "[a\nb]", id="strings, or nothing"),
     ],
 )
 def test_content_comes_in_a_form_that_the_template_takes(source, string, several):
@@ -86,9 +83,8 @@ def test_each_role_has_its_own_form():
         "{% if m.role == 'system' %}{{ 'S' + m.content }}"
         "{% else %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}"
     )
-    assert prompt(source, said("system", "a", "b"), USER, said("user", "c", "d")) == (
-        "Sa\nb<Hello><c><d>"
-    )
+    written = prompt(source, said("system", "a", "b"), USER, said("user", "c", "d"))
+    assert written == "Sa\nb<Hello><c><d>"
 
 
 @pytest.mark.parametrize("text", ["Water", "Water and "])
@@ -96,17 +92,14 @@ def test_a_final_message_in_parts_is_continued(text):
     talk = [USER, said("assistant", "Well.", text)]
     assert prompt(ANY_FORM, *talk, continue_final_message=True).endswith(f"<Well.><{text}")
     assert prompt(CHATML, *talk, continue_final_message=True).endswith(f": Well.\n{text}")
-    assert prompt(PARTS_ONLY, USER, said("assistant", text), continue_final_message=True).endswith(
-        f": {text}"
-    )
+    last = said("assistant", text)
+    assert prompt(PARTS_ONLY, USER, last, continue_final_message=True).endswith(f": {text}")
 
 
 KNOWS_NO_DEVELOPER = each(
     "{# the developer decides #}{% set developer_preamble = 'developer' %}"
     "{% if m.role in ['system', 'user', 'assistant'] %}[{{ m.role }}: {{ m.content }}]{% endif %}"
 )
-
-
 KNOWS_DEVELOPERS = "{% if messages[0].role == 'developer' %}# {% endif %}" + CHATML
 
 
@@ -198,10 +191,8 @@ def test_an_assistant_without_text_has_the_content_that_calls_need(test):
         "{{ m.tool_calls[0].function | tojson }}"
         "{% else %}{{ m.content }}{% endif %}"
     )
-    for fields in ({}, {"content": ""}):
-        assert '{"name": "f", "arguments": {"a": 1}}' in prompt(
-            source, USER, calling("f", **fields)
-        )
+    for call in (calling("f"), calling("f", content="")):
+        assert '{"name": "f", "arguments": {"a": 1}}' in prompt(source, USER, call)
 
 
 def test_calls_that_are_left_out():
@@ -267,18 +258,13 @@ def test_reasoning_is_refused_only_where_no_place_has_it():
 
 
 def test_an_unusual_role_and_an_unusual_order_are_probed_once(monkeypatch):
-    template, renders = loaded(CHATML), []
-    render = template.render
-
-    def counted(conversation: Conversation) -> str:
-        renders.append(conversation)
-        return render(conversation)
-
-    monkeypatch.setattr(template, "render", counted)
+    template = loaded(CHATML)
+    render = Mock(side_effect=template.render)
+    monkeypatch.setattr(template, "render", render)
     for number in range(3):
-        renders.clear()
+        render.reset_mock()
         template.prompt(Conversation(messages=[USER, said("critic", str(number)), USER]))
-        assert len(renders) == 1 if number else len(renders) > 2
+        assert render.call_count == 1 if number else render.call_count > 2
 
 
 def test_too_many_roles_at_once_are_refused():

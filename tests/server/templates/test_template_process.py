@@ -1,7 +1,6 @@
 """Chats whose template process is killed, stopped or cannot start, or whose clients leave it."""
 
 import asyncio
-import json
 import os
 import resource
 import select
@@ -32,6 +31,7 @@ from tests.server.api.test_ops import metric
 from tests.server.chat_templates import ENDLESS, chat_deployment
 from tests.server.conftest import Deployment
 
+CHAT = "/v1/chat/completions"
 HELLO = {"role": "user", "content": "Hello"}
 SLOW = """\
 {% if messages[0].content == 'slow' %}{% for i in range(300) %}{% for j in range(30000) %}\
@@ -81,9 +81,8 @@ async def test_killed_while_idle_it_is_started_again_at_once(tmp_path, caplog):
         await gone(first, 10)
         async with asyncio.timeout(10):
             assert await pid() != first
-        assert await asyncio.gather(*(ask(chat, str(i)) for i in range(20))) == [
-            str(i) for i in range(20)
-        ]
+        texts = [*map(str, range(20))]
+        assert await asyncio.gather(*(ask(chat, text) for text in texts)) == texts
         chat.check()
     (line,) = caplog.messages
     assert line.startswith("the chat template of model writer cannot be rendered now: its process")
@@ -201,7 +200,7 @@ def deployment(tokenizer) -> Iterator[Deployment]:
 
 def chat(deployment: Deployment, *messages: dict[str, str]) -> httpx.Response:
     body = {"messages": messages or [HELLO], "max_tokens": 1}
-    return deployment.post("/v1/chat/completions", body)
+    return deployment.post(CHAT, body)
 
 
 def status(answer: httpx.Response) -> tuple[int, str]:
@@ -256,26 +255,23 @@ def test_readiness_follows_a_process_that_cannot_be_started(deployment):
 
 
 TEMPLATE = ChatTemplate(source="{{ 1 }}", file="chat_template.jinja", tokens={})
+COMMAND = [sys.executable, "-P", "-m", "server.templates.template_main"]
 
 
 @pytest.mark.parametrize("sent", [b"", frame(TEMPLATE)], ids=["nothing", "a template"])
 def test_a_process_that_nobody_listens_to_ends_without_a_word(sent):
     listener, sink = os.pipe()
     os.close(listener)
-    command = [sys.executable, "-P", "-m", "server.templates.template_main"]
-    ended = subprocess.run(
-        command, input=sent, stdout=sink, stderr=subprocess.PIPE, check=False, timeout=PATIENCE
-    )
+    process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.PIPE)
     os.close(sink)
-    assert ended.stderr == b""
+    assert process.communicate(sent, timeout=PATIENCE) == (None, b"")
 
 
 def test_a_process_whose_answer_nobody_read_ends_without_a_word():
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-P", "-m", "server.templates.template_main"]
     with theirs:
         ends = theirs.fileno()
-        process = subprocess.Popen(command, stdin=ends, stdout=ends, stderr=subprocess.PIPE)
+        process = subprocess.Popen(COMMAND, stdin=ends, stdout=ends, stderr=subprocess.PIPE)
     with ours:
         ours.sendall(frame(TEMPLATE))
         assert select.select([ours], [], [], 20)[0]
@@ -334,21 +330,16 @@ async def test_api_keys_take_turns(tmp_path):
         assert ended == ["a", "honest", "b", "c"]
 
 
-def leave(deployment: Deployment, path: str, open_ones: ExitStack) -> None:
-    body = json.dumps({"messages": [{"role": "user", "content": "hang"}]}).encode()
-    url = httpx.URL(deployment.api.url)
-    client = open_ones.enter_context(socket.create_connection((url.host, url.port or 80)))
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    client.sendall(head.encode() + body)
+HANG = b'{"messages": [{"role": "user", "content": "hang"}]}'
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
 def test_twenty_that_left_hold_up_nobody(deployment, path):
     (running,) = pids(deployment.api.process.pid)
     begun = cpu_seconds(running)
     with ExitStack() as open_ones:
         for _ in range(20):
-            leave(deployment, path, open_ones)
+            open_ones.enter_context(deployment.begin(path, HANG))
         wait_until(lambda: cpu_seconds(running) > begun)
     assert chat(deployment).status_code == 200
     assert cpu_seconds(running) - begun < 5 * _RENDER_S
@@ -356,9 +347,8 @@ def test_twenty_that_left_hold_up_nobody(deployment, path):
 
 def test_the_largest_of_too_many_that_wait_is_refused(tokenizer):
     limits = Limits(max_unread_size=10 * REQUEST_BYTES)
-    with chat_deployment(tokenizer, {"writer": ENDLESS}, limits) as own, ExitStack() as open_ones:
-        leave(own, "/v1/chat/completions", open_ones)
-        with ThreadPoolExecutor(2) as pool:
+    with chat_deployment(tokenizer, {"writer": ENDLESS}, limits) as own:
+        with own.begin(CHAT, HANG) as hanging, ThreadPoolExecutor(2) as pool:
             empty = [{"role": "assistant", "content": ""}] * 2000
             large = pool.submit(chat, own, *empty)
             wait_until(lambda: metric(own, "penstock_in_flight", what="requests") == 2)
@@ -368,7 +358,7 @@ def test_the_largest_of_too_many_that_wait_is_refused(tokenizer):
             error = refused.json()["error"]
             assert error["code"] == "overloaded"
             assert "for a conversation that waits for its template" in error["message"]
-            open_ones.close()
+            hanging.close()
             assert other.result().status_code == 200
         assert chat(own, *empty).status_code == 200
 
@@ -377,19 +367,18 @@ def test_the_process_has_no_socket_but_its_own(deployment):
     (running,) = pids(deployment.api.process.pid)
     files = {int(file.name): str(file.readlink()) for file in Path(f"/proc/{running}/fd").iterdir()}
     assert files.keys() == {0, 1, 2}
-    assert files[0] == files[1]
-    assert files[0].startswith("socket:")
+    assert files[0] == files[1] != files[0].removeprefix("socket:")
     assert not files[2].startswith("socket:")
 
 
 def test_it_is_killed_with_the_api_process_while_it_renders(tokenizer):
-    with chat_deployment(tokenizer, {"writer": ENDLESS}) as own, ExitStack() as open_ones:
+    with chat_deployment(tokenizer, {"writer": ENDLESS}) as own:
         (running,) = pids(own.api.process.pid)
         idle = cpu_seconds(running)
-        leave(own, "/v1/chat/completions", open_ones)
-        wait_until(lambda: cpu_seconds(running) > idle + 0.1)
-        used = [cpu_seconds(running)]
-        own.api.process.kill()
+        with own.begin(CHAT, HANG):
+            wait_until(lambda: cpu_seconds(running) > idle + 0.1)
+            used = [cpu_seconds(running)]
+            own.api.process.kill()
         with suppress(OSError):  # until it has gone
             while is_alive(running):
                 used.append(cpu_seconds(running))
