@@ -1,6 +1,5 @@
 """Every failure of the server's own is answered, and is one line of the log with its reason."""
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -19,6 +18,7 @@ from server.api import files_and_batches, ops
 from server.daemon.application import all_endpoints, create_app
 from server.observe.metrics import Metrics
 from server.service.service import Model, Registry, Service
+from tests.server.batches.state.test_endpoints import batch_of
 from tests.server.chat_templates import LLAMA3, write_template
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import served_model, server_config, write_tokenizer
@@ -58,15 +58,9 @@ BROKEN_INSIDE = {
     ("POST", "/detokenize"): (Tokenizer, "decode"),
     **dict.fromkeys(
         [
-            ("POST", "/v1/files"),
-            ("GET", "/v1/files"),
-            ("GET", "/v1/files/{file}"),
-            ("GET", "/v1/files/{file}/content"),
-            ("DELETE", "/v1/files/{file}"),
-            ("POST", "/v1/batches"),
-            ("GET", "/v1/batches"),
-            ("GET", "/v1/batches/{batch}"),
-            ("POST", "/v1/batches/{batch}/cancel"),
+            (each.method, each.path)
+            for each in all_endpoints()
+            if each.path.startswith(("/v1/files", "/v1/batches"))
         ],
         (files_and_batches, "stored_of"),
     ),
@@ -84,11 +78,7 @@ BODIES = {
     "/tokenize": {"prompt": "a", "model": "generate"},
     "/detokenize": {"tokens": [5], "model": "generate"},
     "/decode": {"ids": [5]},
-    "/v1/batches": {
-        "input_file_id": "a",
-        "endpoint": "/v1/completions",
-        "completion_window": "24h",
-    },
+    "/v1/batches": batch_of("a"),
 }
 
 
@@ -116,21 +106,14 @@ async def http(tokenizer: Tokenizer, script: Script) -> AsyncIterator[httpx.Asyn
             engines.enter_context(FakeEngine(endpoint, tokenizer, task=task, script=script))
         service = Service(server_config(*models), Registry.load(models, all_endpoints()))
         await service.registry.start()
+        for model in service.registry.models:
+            await model.client.wait_ready()
         transport = httpx.ASGITransport(create_app(service), raise_app_exceptions=False)
         async with httpx.AsyncClient(
             transport=transport, base_url="http://penstock", headers={"x-request-id": "mine"}
         ) as client:
-            await until_ready(client)
             yield client
         await service.registry.close()
-
-
-async def until_ready(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(20):
-        for _ in iter(int, 1):
-            if (await client.get("/health/ready")).status_code == 200:
-                return
-            await asyncio.sleep(0.02)
 
 
 def failures(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -202,11 +202,7 @@ PURPOSE = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r
         (BOUNDARY, b"nonsense", "not a form"),
         (f"{BOUNDARY}{'b' * 256}", PART, "not a form"),
         (BOUNDARY, PURPOSE.replace(b"purpose", b"a") * 33 + b"--b--\r\n", "Too many fields"),
-        (
-            BOUNDARY,
-            PART.replace(b'"file"', b'"other"') + b"--b--\r\n",
-            "the file is the field file",
-        ),
+        (BOUNDARY, PART.replace(b'"file"', b'"other"') + b"--b--\r\n", "file is the field file"),
     ],
 )
 async def test_what_is_no_form_is_explained(
