@@ -151,13 +151,16 @@ def test_what_the_request_leaves_open(deployment):
     assert (params.eos_token_ids, params.stop_token_ids) == ({1}, set())
 
 
+@pytest.mark.parametrize("included", [False, True])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_stop_string_over_several_tokens(deployment, say, streamed):
+def test_a_stop_string_over_several_tokens(deployment, say, streamed, included):
     say("The quick brown fox jumps over the lazy dog.", end=False)
     deployment.engines["writer"].script.step_seconds = 0.01
     fields = {"prompt": "a", "max_tokens": 200, "stop": ["zebra", "wn fo"], "n": 2}
-    choices = deployment.choices("/v1/completions", **fields, stream=streamed)
-    assert [choice["text"] for choice in choices] == ["The quick bro"] * 2
+    fields |= {"include_stop_str_in_output": included, "stream": streamed}
+    choices = deployment.choices("/v1/completions", **fields)
+    text = "The quick brown fo" if included else "The quick bro"
+    assert [choice["text"] for choice in choices] == [text] * 2
     assert {choice["finish_reason"] for choice in choices} == {"stop"}
     engine = deployment.engines["writer"]
     job = engine.received[0].id

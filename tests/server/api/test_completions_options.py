@@ -44,14 +44,6 @@ def test_best_of_as_many_as_are_told_changes_nothing(deployment):
     assert stream(deployment, prompt="a", best_of=1)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_stop_string_may_be_included(deployment, say, streamed):
-    say(FOX)
-    fields = {"prompt": "a", "max_tokens": 100, "stop": ["wn f"], "stream": streamed}
-    (choice,) = deployment.choices("/v1/completions", **fields, include_stop_str_in_output=True)
-    assert choice["text"] == "The quick brown f"
-
-
 @pytest.mark.parametrize("included", [False, True])
 def test_a_stop_token_is_told_like_a_stop_string(deployment, say, tokenizer, included):
     ids = say(FOX)

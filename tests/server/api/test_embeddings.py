@@ -26,13 +26,6 @@ def job_of(encoders: Deployment, model: str, **fields: Any) -> EncodeJob:
     return encoders.job(model)
 
 
-def refused(encoders: Deployment, param: str, words: list[str], model: str, **fields: Any) -> None:
-    error = encoders.refusal(PATH, **{"model": model, "input": "a"} | fields)
-    assert (error["code"], error["param"]) == ("invalid_request", param)
-    assert all(word in error["message"] for word in words), error
-    assert encoders.engines[model].received == []
-
-
 def test_the_shape(deployment):
     body = deployment.ask(PATH, model="embedder", input="Hello", user="somebody")
     vector = body["data"][0].pop("embedding")
@@ -61,28 +54,6 @@ def test_every_form_of_input(deployment, tokenizer, value):
 @pytest.mark.parametrize("size", [8, None])
 def test_every_model_has_its_own_size(encoders, model, size) -> None:
     assert np.shape(embed(encoders, model, dimensions=size, input=[[7]])) == (1, 8)
-
-
-@pytest.mark.parametrize(
-    ("model", "size", "words"),
-    [
-        ("plain", 4, ["8 numbers", "cannot be cut"]),
-        ("listed", 3, ["3", "2, 4, 8"]),
-        ("listed", 9, ["9", "2, 4, 8"]),
-        ("any-size", 9, ["1 to 8"]),
-        ("any-size", 2**31 - 1, ["1 to 8"]),
-        ("any-size", 0, [">= 1"]),
-        ("any-size", -1, [">= 1"]),
-        ("any-size", 2**63, []),
-        ("any-size", 2**64, []),
-        ("any-size", 4.0, ["`int"]),
-        ("any-size", True, ["`int"]),
-        ("any-size", "4", ["`int"]),
-        ("any-size", [4], ["`int"]),
-    ],
-)
-def test_sizes_that_are_refused(encoders, model, size, words) -> None:
-    refused(encoders, "dimensions", words, model, dimensions=size)
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
@@ -160,9 +131,25 @@ def test_prompts_go_before_texts(encoders, model, fields, prompt) -> None:
     assert texts == [f"{prompt}a", f"{prompt}ü"]
 
 
+SIZES: list[tuple[str, list[Any], list[str]]] = [
+    ("plain", [4], ["8 numbers", "cannot be cut"]),
+    ("listed", [3, 9], ["2, 4, 8"]),
+    ("any-size", [9, 2**31 - 1], ["1 to 8"]),
+    ("any-size", [0, -1], [">= 1"]),
+    ("any-size", [2**63, 2**64], []),
+    ("any-size", [4.0, True, "4", [4]], ["`int"]),
+]
+"""Those that are refused, and what the message says beside the size."""
+
+
 @pytest.mark.parametrize(
     ("model", "fields", "param", "words"),
     [
+        *[
+            (model, {"dimensions": size}, "dimensions", words)
+            for model, sizes, words in SIZES
+            for size in sizes
+        ],
         ("plain", {"prompt_name": "query"}, "prompt_name", ["'query'", "no prompts"]),
         ("prompted", {"prompt_name": "Query"}, "prompt_name", ["query, passage, plain"]),
         ("prompted", {"prompt_name": ""}, "prompt_name", ["query, passage, plain"]),
@@ -181,8 +168,11 @@ def test_prompts_go_before_texts(encoders, model, fields, prompt) -> None:
         ),
     ],
 )
-def test_prompts_that_are_refused(encoders, model, fields, param, words) -> None:
-    refused(encoders, param, words, model, **fields)
+def test_sizes_and_prompts_that_are_refused(encoders, model, fields, param, words) -> None:
+    error = encoders.refusal(PATH, **{"model": model, "input": "a"} | fields)
+    assert (error["code"], error["param"]) == ("invalid_request", param)
+    assert all(word in error["message"] for word in words), error
+    assert encoders.engines[model].received == []
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,3 @@ def test_the_templates_bos_is_the_only_one_unless_asked_for(chats):
 )
 def test_the_options_of_chat(chats, fields, end):
     assert text_of(chats, tokens(chats, **{"messages": HELLO} | fields)).endswith(end)
-
-
-@pytest.mark.parametrize("neutral", [{"tools": []}, {"chat_template": None}])
-def test_neutral_options(chats, neutral):
-    assert tokens(chats, messages=HELLO, **neutral) == tokens(chats, messages=HELLO)
