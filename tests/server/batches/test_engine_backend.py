@@ -20,6 +20,7 @@ from server.batches.engine_backend import EngineBackend, engine_backend, exchang
 from server.batches.results import JobStoppedError
 from server.settings.settings import ServerConfig
 from tests.patience import PATIENCE
+from tests.server.batches.requests_file import until
 from tests.server.conftest import DeploymentBuilder
 from tests.server.fake_engine import FakeEngine
 
@@ -73,12 +74,6 @@ Open = Callable[..., AbstractAsyncContextManager[Rig]]
 @pytest.fixture
 def opened(folder: Path, tokenizer: Tokenizer) -> Open:
     return partial(rig, folder, tokenizer)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110 (another thread changes it)
-            await asyncio.sleep(0.005)
 
 
 async def test_each_line_has_its_answer(opened: Open) -> None:
