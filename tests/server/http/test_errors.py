@@ -17,12 +17,7 @@ def test_every_code_is_in_the_table():
 @pytest.mark.parametrize("code", get_args(ErrorCode))
 def test_an_answer_has_code_message_and_field(code: ErrorCode):
     assert msgspec.json.decode(error_body(RefusalError(code, "why", "prompt[3]"))) == {
-        "error": {
-            "message": "why",
-            "type": ERRORS[code].type,
-            "param": "prompt[3]",
-            "code": code,
-        },
+        "error": {"message": "why", "type": ERRORS[code].type, "param": "prompt[3]", "code": code},
         "detail": "why",
     }
 
