@@ -13,6 +13,8 @@ from tests.server.conftest import Deployment
 from tests.server.fake_engine import vector_of
 
 PATH = "/v1/embeddings"
+CUT_LEFT = {"truncation": True, "truncation_side": "left"}
+LEFT_5 = Tokenization(truncate_to=5, truncation_side="left")
 
 
 def embed(encoders: Deployment, model: str, **fields: Any) -> list[Any]:
@@ -88,10 +90,7 @@ def test_a_type_is_of_the_vector_that_was_cut(encoders) -> None:
         ({"truncation": True}, Tokenization(truncate_to=2048)),
         ({"truncation": False}, Tokenization()),
         ({"truncation": True, "truncate_prompt_tokens": 7}, Tokenization(truncate_to=7)),
-        (
-            {"truncate_prompt_tokens": 5, "truncation_side": "left"},
-            Tokenization(truncate_to=5, truncation_side="left"),
-        ),
+        ({"truncate_prompt_tokens": 5, "truncation_side": "left"}, LEFT_5),
         ({"add_special_tokens": False}, Tokenization(add_special_tokens=False)),
         ({"add_special_tokens": True}, Tokenization()),
     ],
@@ -160,12 +159,7 @@ SIZES: list[tuple[str, list[Any], list[str]]] = [
         ("prompted", {"prompt_name": "query", "input": [3, 4]}, "prompt_name", ["as they are"]),
         ("prompted", {"input_type": "query", "input": [[3]]}, "input_type", ["as they are"]),
         ("plain", {"prompt_name": "query", "input": [3]}, "prompt_name", ["no prompts"]),
-        (
-            "unpooled",
-            {"input_type": "query", "truncation": True, "truncation_side": "left"},
-            "truncation_side",
-            ["does not pool its prompts"],
-        ),
+        ("unpooled", CUT_LEFT | {"input_type": "query"}, "truncation_side", ["does not pool its"]),
     ],
 )
 def test_sizes_and_prompts_that_are_refused(encoders, model, fields, param, words) -> None:
@@ -182,7 +176,7 @@ def test_sizes_and_prompts_that_are_refused(encoders, model, fields, param, word
         ("unpooled", {"input_type": "document", "truncation": True}, 4),
         ("unpooled", {"input_type": "document", "add_special_tokens": False}, 3),
         ("unpooled", {"prompt_name": "plain"}, 0),
-        ("unpooled", {"truncation": True, "truncation_side": "left"}, 0),
+        ("unpooled", CUT_LEFT, 0),
         ("unpooled", {}, 0),
         ("prompted", {"prompt_name": "query"}, 0),
     ],

@@ -67,6 +67,7 @@ def test_float16_is_rounded_and_stays_finite() -> None:
 def test_no_direction_is_no_fault(dtype) -> None:
     with np.errstate(all="raise"):
         assert np.isfinite(quantize(np.zeros((1, 8), np.float32), dtype)).all()
+        assert not shorten(np.array([[0, 0, 1]], np.float32), 2, normalize=True).any()
 
 
 @pytest.mark.parametrize("size", [5, 8])
@@ -77,12 +78,6 @@ def test_a_shorter_vector_has_length_1_if_that_is_asked_for(vectors: np.ndarray,
     ratio = short / vectors[:, :size]
     np.testing.assert_allclose(ratio, ratio[:, :1].repeat(size, axis=1), rtol=1e-5)
     assert np.array_equal(shorten(vectors, size, normalize=False), vectors[:, :size])
-
-
-def test_a_vector_of_zeros_stays_one() -> None:
-    vectors = np.array([[0, 0, 1]], np.float32)
-    with np.errstate(all="raise"):
-        assert shorten(vectors, 2, normalize=True).tolist() == [[0, 0]]
 
 
 @pytest.mark.parametrize("kind", ["cosine", "dot", "euclidean", "manhattan"])

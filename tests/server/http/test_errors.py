@@ -44,9 +44,7 @@ def test_a_known_wait_is_told_in_whole_seconds(wait: float, told: str):
         ("draining", True, True),
     ],
 )
-async def test_the_rest_of_a_body_that_is_refused_is_not_read(
-    code: ErrorCode, has_come: bool, closes: bool
-):
+async def test_the_rest_of_a_body_that_is_refused_is_not_read(code, has_come, closes):
     sent: list[Message] = []
 
     async def send(message: Message) -> None:

@@ -5,7 +5,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -20,8 +19,9 @@ from server.observe.metrics import Metrics
 from server.service.service import Model, Registry, Service
 from tests.server.batches.state.test_endpoints import batch_of
 from tests.server.chat_templates import LLAMA3, write_template
+from tests.server.conftest import own_builder
 from tests.server.fake_engine import FakeEngine, Script
-from tests.server.support import served_model, server_config, write_tokenizer
+from tests.server.support import server_config
 from workers.contract.config import Task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -95,14 +95,11 @@ def script() -> Script:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http(tokenizer: Tokenizer, script: Script) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application in this process."""
-    with TemporaryDirectory(prefix="penstock-") as name, ExitStack() as engines:
-        folder = Path(name)
-        write_tokenizer(folder)
-        write_template(folder, LLAMA3)
-        models = []
-        for task in TASKS:
-            endpoint = f"ipc://{folder}/{task}"
-            models.append(served_model(task, task, folder, endpoint, vocab_size=400))
+    with own_builder(tokenizer) as builder, ExitStack() as engines:
+        models = [builder.model(task, task) for task in TASKS]
+        write_template(Path(models[0].path), LLAMA3)
+        for model, task in zip(models, TASKS, strict=True):
+            endpoint = model.engine.client_endpoint
             engines.enter_context(FakeEngine(endpoint, tokenizer, task=task, script=script))
         service = Service(server_config(*models), Registry.load(models, all_endpoints()))
         await service.registry.start()

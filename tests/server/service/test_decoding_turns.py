@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from unittest.mock import AsyncMock
 
@@ -9,6 +10,7 @@ from engine_core.messages import NO_KEY, KeyShare
 from server.service.decoding_turns import DecodingTurns
 
 SECONDS = 0.02
+HasLeft = Callable[[], Awaitable[bool]]
 STAYS, LEAVES = AsyncMock(return_value=False), AsyncMock(return_value=True)
 
 
@@ -19,7 +21,7 @@ class Decodes:
         self.turns = DecodingTurns()
         self.begun: dict[str, float] = {}
 
-    async def decode(self, name: str, key: KeyShare = NO_KEY, has_left=STAYS) -> None:
+    async def decode(self, name: str, key: KeyShare = NO_KEY, has_left: HasLeft = STAYS) -> None:
         if await self.turns.begin(key, has_left):
             self.begun[name] = time.perf_counter()
             time.sleep(SECONDS)  # noqa: ASYNC251 - as a decoder, which gives way to nobody

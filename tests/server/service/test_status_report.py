@@ -95,9 +95,8 @@ def test_models_load_and_die_and_a_daemon_drains(builder) -> None:
     def states() -> list[str]:
         return [model.state for model in status(deployment).models]
 
-    assert [(model.state, model.engine) for model in status(deployment).models] == [
-        ("loading", None)
-    ] * 2
+    loading = [(model.state, model.engine) for model in status(deployment).models]
+    assert loading == [("loading", None)] * 2
     early.script.ready = True
     wait_until(lambda: states() == ["ready", "loading"])
     early.kill()
