@@ -3,7 +3,8 @@
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Any
 from unittest.mock import Mock
 
@@ -183,9 +184,7 @@ def test_options_are_for_all_or_one_each_behind_the_model_and_the_prompt() -> No
         *[({"top_p": number}, "JSON") for number in (float("nan"), float("inf"), object())],
     ],
 )
-def test_options_that_are_wrong_for_all_end_the_job_at_once(
-    options: dict[str, object], says: str
-) -> None:
+def test_options_that_are_wrong_for_all_end_the_job_at_once(options, says) -> None:
     with pytest.raises(ValueError, match=says):
         Completions({}, ["a"], options, {})
 
@@ -242,17 +241,8 @@ def test_a_model_or_a_url() -> None:
         BatchLLM(url="http://localhost:8000").generate(["a"])
 
 
-@pytest.fixture
-def thread() -> Iterator[LoopThread]:
-    thread = LoopThread()
-    yield thread
-    thread.close()
-
-
 @pytest.mark.parametrize("after", [False, True])
-def test_an_interrupt_while_it_begins_leaves_nothing_at_work(
-    thread: LoopThread, monkeypatch: pytest.MonkeyPatch, *, after: bool
-) -> None:
+def test_an_interrupt_while_it_begins_leaves_nothing_at_work(monkeypatch, *, after) -> None:
     """Ctrl-C comes while the coroutine is handed over: before it is, or `after`."""
     entered: list[bool] = []
 
@@ -267,15 +257,15 @@ def test_an_interrupt_while_it_begins_leaves_nothing_at_work(
         if comes:
             raise KeyboardInterrupt
 
-    own = thread._loop
-    loop = Mock(wraps=own, **{"call_soon_threadsafe.side_effect": call_soon})
-    with monkeypatch.context() as patched:
-        patched.setattr(thread, "_loop", loop)
-        with pytest.raises(KeyboardInterrupt):
-            thread.run(work())
-
     async def others() -> int:
         return len(asyncio.all_tasks()) - 1
 
-    assert thread.run(others()) == 0
+    with closing(LoopThread()) as thread:
+        own = thread._loop
+        loop = Mock(wraps=own, **{"call_soon_threadsafe.side_effect": call_soon})
+        with monkeypatch.context() as patched:
+            patched.setattr(thread, "_loop", loop)
+            with pytest.raises(KeyboardInterrupt):
+                thread.run(work())
+        assert thread.run(others()) == 0
     assert not entered

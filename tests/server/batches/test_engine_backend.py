@@ -119,9 +119,7 @@ async def test_a_text_counts_its_tokens_once_they_are_known(
     ],
     ids=["prompt", "prompts", "vectors"],
 )
-async def test_lines_leave_room_in_the_engine(
-    opened: Open, url: str, body: dict[str, Any], rows: int
-) -> None:
+async def test_lines_leave_room_in_the_engine(opened: Open, url, body, rows) -> None:
     async with opened(rows=16) as here:
         engines = here.writer, here.embedder
         for engine in engines:

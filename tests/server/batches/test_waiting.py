@@ -29,16 +29,10 @@ class Disk:
     def __init__(self) -> None:
         self.is_full = self.has_reserve = False
 
-    def write(self, do: Callable[..., None], *arguments: object) -> None:
-        if self.is_full:
+    def write(self, do: Callable[..., None], *arguments: object, reserve: bool = False) -> None:
+        if self.is_full and not (reserve and self.has_reserve):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         do(*arguments)
-
-    def reserve(self, do: Callable[..., None], *arguments: object) -> None:
-        if self.has_reserve:
-            do(*arguments)
-        else:
-            self.write(do, *arguments)
 
 
 @pytest.fixture
@@ -47,7 +41,8 @@ def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dis
     made = Disk()
     made.is_full = made.has_reserve = getattr(request, "param", False)
     monkeypatch.setattr(result_log, "_write", partial(made.write, result_log._write))
-    monkeypatch.setattr(os, "posix_fallocate", partial(made.reserve, os.posix_fallocate))
+    reserve = partial(made.write, os.posix_fallocate, reserve=True)
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
     monkeypatch.setattr("server.batches.file_job.SYNC_SECONDS", 0.02)
     return made
 

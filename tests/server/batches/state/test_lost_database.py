@@ -46,9 +46,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("lose", [*LOSSES.values(), without_tables, damage])
-def test_a_start_without_the_database_deletes_nothing(
-    tmp_path: Path, lose: Callable[[Path], None]
-) -> None:
+def test_a_start_without_the_database_deletes_nothing(tmp_path: Path, lose) -> None:
     state = opened(tmp_path)
     stored(state)
     (state.jobs / "batch-1").write_bytes(b"results")
@@ -71,9 +69,7 @@ def test_a_log_without_its_database_is_kept(tmp_path: Path) -> None:
     assert log.exists()
 
 
-def test_what_a_backup_does_not_know_is_left_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_backup_does_not_know_is_left_alone(tmp_path: Path, caplog) -> None:
     state = opened(tmp_path)
     known = stored(state)
     state.close()
@@ -110,15 +106,13 @@ def move_another(database: Path) -> None:
 
 OTHERS: dict[str, Callable[[Path], object]] = {
     "another": move_another,
-    "a copy": lambda database: shutil.copy(database, database.with_name("copy")).replace(database),
+    "a copy": lambda database: shutil.move(shutil.copy(database, f"{database}-copy"), database),
     "a backup": lambda database: shutil.copy(database.with_name("backup"), database),
 }
 
 
 @pytest.mark.parametrize("lose", [*LOSSES.values(), *OTHERS.values()], ids=[*LOSSES, *OTHERS])
-def test_a_database_is_watched_while_it_is_in_use(
-    tmp_path: Path, lose: Callable[[Path], None]
-) -> None:
+def test_a_database_is_watched_while_it_is_in_use(tmp_path: Path, lose) -> None:
     prepared(tmp_path)
     shutil.copy(tmp_path / DATABASE, tmp_path / "backup")
     state = opened(tmp_path)
