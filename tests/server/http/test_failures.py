@@ -1,5 +1,6 @@
 """Every failure of the server's own is answered, and is one line of the log with its reason."""
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from server.api import files_and_batches, ops
 from server.daemon.application import all_endpoints, create_app
 from server.observe.metrics import Metrics
 from server.service.service import Model, Registry, Service
+from tests.patience import PATIENCE
 from tests.server.batches.state.test_endpoints import batch_of
 from tests.server.chat_templates import LLAMA3, write_template
 from tests.server.conftest import own_builder
@@ -103,12 +105,13 @@ async def http(tokenizer: Tokenizer, script: Script) -> AsyncIterator[httpx.Asyn
             engines.enter_context(FakeEngine(endpoint, tokenizer, task=task, script=script))
         service = Service(server_config(*models), Registry.load(models, all_endpoints()))
         await service.registry.start()
-        for model in service.registry.models:
-            await model.client.wait_ready()
         transport = httpx.ASGITransport(create_app(service), raise_app_exceptions=False)
         async with httpx.AsyncClient(
             transport=transport, base_url="http://penstock", headers={"x-request-id": "mine"}
         ) as client:
+            async with asyncio.timeout(PATIENCE):
+                while (await client.get("/health/ready")).status_code != 200:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
             yield client
         await service.registry.close()
 
