@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -230,10 +229,3 @@ def say(deployment: Deployment, tokenizer: Tokenizer):
         return ids
 
     return set_text
-
-
-@pytest.fixture
-def client(deployment: Deployment) -> Iterator[openai.OpenAI]:
-    url = f"{deployment.api.url}/v1"
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        yield client

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from benchmarks.http.fake_engine import VECTOR_SIZE
 from benchmarks.processes import running_module
@@ -36,16 +37,12 @@ async def tokens_of(client: EngineClient, prompts: int, max_tokens: int) -> dict
     return tokens
 
 
-async def test_rows_say_the_tokens_over_and_over_until_max_tokens(tmp_path):
-    async with fake_engine(tmp_path, "generate", 0) as client:
-        assert await tokens_of(client, 2, 5) == {0: [7, 8, 9, 7, 8], 1: [7, 8, 9, 7, 8]}
-
-
-async def test_paced_tokens_take_their_time(tmp_path):
-    async with fake_engine(tmp_path, "generate", 10) as client:
+@pytest.mark.parametrize("step_ms", [0, 10])
+async def test_rows_say_the_tokens_over_and_over_until_max_tokens(tmp_path, step_ms):
+    async with fake_engine(tmp_path, "generate", step_ms) as client:
         started = time.monotonic()
-        assert await tokens_of(client, 1, 5) == {0: [7, 8, 9, 7, 8]}
-        assert time.monotonic() - started >= 5 * 0.010
+        assert await tokens_of(client, 2, 5) == {0: [7, 8, 9, 7, 8], 1: [7, 8, 9, 7, 8]}
+        assert time.monotonic() - started >= 5 * step_ms / 1000
 
 
 async def test_every_text_gets_a_vector(tmp_path):

@@ -6,9 +6,7 @@ import httpx
 import pytest
 
 from benchmarks.daemon.process_stats import cpu_seconds
-from engine_core.messages import Failed
 from tests.e2e.daemon import children_of
-from tests.patience import wait_until
 from tests.server.chat_client import HELLO, PATH, chat, error, post
 from tests.server.conftest import Deployment
 
@@ -79,20 +77,3 @@ def test_a_template_that_hangs_holds_up_nobody_else(deployment):
     assert chat(deployment)["choices"]
     assert sum(map(cpu_seconds, rendering)) - before < 1.5, "nobody waits for what was asked first"
     assert post(deployment, model="endless").status_code == 200
-
-
-def test_a_template_process_that_is_killed_is_replaced(deployment):
-    assert error(deployment, model="endless", messages=[{"role": "user", "content": "grow"}])
-    for _ in range(3):
-        assert post(deployment, model="endless").status_code == 200
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_an_engine_whose_queue_is_too_long(deployment, streamed):
-    script = deployment.engines["writer"].script
-    script.refusal = Failed(0, "overloaded", "would wait 31 s", None, 30.2)
-    for _ in range(3):
-        refused = post(deployment, stream=streamed)
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "31")
-    script.refusal = None
-    wait_until(lambda: post(deployment).status_code == 200)

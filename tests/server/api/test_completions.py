@@ -3,6 +3,7 @@ import re
 import time
 from typing import Any
 
+import openai
 import pytest
 
 from engine_core.messages import Failed, GenerateJob, Tokenization
@@ -51,16 +52,15 @@ def test_the_shape_of_a_stream(deployment, say):
     )
     *pieces, last = chunks
     assert len(pieces) > 2
-    assert {chunk["id"] for chunk in chunks} == {chunks[0]["id"]}
-    assert {chunk["object"] for chunk in chunks} == {"text_completion"}
-    assert len({chunk["system_fingerprint"] for chunk in chunks}) == 1
+    names = ("id", "object", "system_fingerprint")
+    (alike,) = {tuple(chunk[name] for name in names) for chunk in chunks}
+    assert alike[1] == "text_completion"
     assert all(chunk["usage"] is None for chunk in pieces)
     assert last["choices"] == []
     assert last["usage"]["prompt_tokens"] == BOS_AND_HELLO
-    choices = [chunk["choices"] for chunk in pieces]
-    assert all(len(choice) == 1 for choice in choices)
-    assert "".join(choice[0]["text"] for choice in choices) == text
-    ends = [choice[0]["finish_reason"] for choice in choices]
+    choices = [choice for chunk in pieces for (choice,) in [chunk["choices"]]]
+    assert "".join(choice["text"] for choice in choices) == text
+    ends = [choice["finish_reason"] for choice in choices]
     assert ends == [None] * (len(pieces) - 1) + ["stop"]
 
 
@@ -118,8 +118,7 @@ def assert_told(job: GenerateJob) -> None:
     params = job.params
     assert params.sampling == TokenSampling(**SAMPLING, top_k=0)
     assert (params.max_tokens, params.min_tokens, params.seed) == (3, 2, 2**63 - 2)
-    assert not params.lowered_to_fit
-    assert params.ignore_eos
+    assert (params.lowered_to_fit, params.ignore_eos) == (False, True)
     assert params.logit_bias == {7: -100.0, 40: 2.5}
     assert (params.eos_token_ids, params.stop_token_ids) == ({1}, {8, 9})
 
@@ -141,23 +140,22 @@ def test_what_the_request_leaves_open(deployment):
     complete(deployment, prompt="a")
     job = deployment.job("writer")
     params = job.params
-    assert job.cache_salt == ""
-    assert job.tokenization.truncate_to is None
-    assert params.sampling == TokenSampling()
-    assert (params.max_tokens, params.lowered_to_fit) == (16, True)
-    assert params.seed is None
-    assert not params.ignore_eos
-    assert params.logit_bias == {}
+    assert (job.cache_salt, job.tokenization.truncate_to) == ("", None)
+    assert (params.sampling, params.seed, params.logit_bias) == (TokenSampling(), None, {})
+    assert (params.max_tokens, params.lowered_to_fit, params.ignore_eos) == (16, True, False)
     assert (params.eos_token_ids, params.stop_token_ids) == ({1}, set())
 
 
+@pytest.mark.parametrize("included", [False, True])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_stop_string_over_several_tokens(deployment, say, streamed):
+def test_a_stop_string_over_several_tokens(deployment, say, streamed, included):
     say("The quick brown fox jumps over the lazy dog.", end=False)
     deployment.engines["writer"].script.step_seconds = 0.01
     fields = {"prompt": "a", "max_tokens": 200, "stop": ["zebra", "wn fo"], "n": 2}
-    choices = deployment.choices("/v1/completions", **fields, stream=streamed)
-    assert [choice["text"] for choice in choices] == ["The quick bro"] * 2
+    fields |= {"include_stop_str_in_output": included, "stream": streamed}
+    choices = deployment.choices("/v1/completions", **fields)
+    text = "The quick brown fo" if included else "The quick bro"
+    assert [choice["text"] for choice in choices] == [text] * 2
     assert {choice["finish_reason"] for choice in choices} == {"stop"}
     engine = deployment.engines["writer"]
     job = engine.received[0].id
@@ -192,9 +190,8 @@ def test_logprobs_of_an_echoed_prompt(deployment, say):
     say(" fox")
     body = complete(deployment, prompt="The quick", echo=True, logprobs=1, max_tokens=1)
     logprobs = body["choices"][0]["logprobs"]
-    assert logprobs["token_logprobs"][0] is None
-    assert logprobs["top_logprobs"][0] is None
-    assert logprobs["tokens"][0] == "<s>"
+    names = ("tokens", "token_logprobs", "top_logprobs")
+    assert [logprobs[name][0] for name in names] == ["<s>", None, None]
     assert set(logprobs["token_logprobs"][1:]) == {-0.5}
     count = body["usage"]["prompt_tokens"] + 1
     assert {len(values) for values in logprobs.values()} == {count}
@@ -234,3 +231,8 @@ def test_a_row_that_fails_on_the_way(deployment, say):
     *pieces, last = [line for line in response.text.split("\n\n") if line]
     assert json.loads(pieces[0].removeprefix("data: "))["choices"]
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "row_failed"
+    url = f"{deployment.api.url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        stream = client.completions.create(model="writer", prompt="a", stream=True)
+        with pytest.raises(openai.APIError, match="no finite result"):
+            list(stream)

@@ -13,6 +13,8 @@ from tests.server.conftest import Deployment
 from tests.server.fake_engine import vector_of
 
 PATH = "/v1/embeddings"
+CUT_LEFT = {"truncation": True, "truncation_side": "left"}
+LEFT_5 = Tokenization(truncate_to=5, truncation_side="left")
 
 
 def embed(encoders: Deployment, model: str, **fields: Any) -> list[Any]:
@@ -24,13 +26,6 @@ def embed(encoders: Deployment, model: str, **fields: Any) -> list[Any]:
 def job_of(encoders: Deployment, model: str, **fields: Any) -> EncodeJob:
     embed(encoders, model, **fields)
     return encoders.job(model)
-
-
-def refused(encoders: Deployment, param: str, words: list[str], model: str, **fields: Any) -> None:
-    error = encoders.refusal(PATH, **{"model": model, "input": "a"} | fields)
-    assert (error["code"], error["param"]) == ("invalid_request", param)
-    assert all(word in error["message"] for word in words), error
-    assert encoders.engines[model].received == []
 
 
 def test_the_shape(deployment):
@@ -61,28 +56,6 @@ def test_every_form_of_input(deployment, tokenizer, value):
 @pytest.mark.parametrize("size", [8, None])
 def test_every_model_has_its_own_size(encoders, model, size) -> None:
     assert np.shape(embed(encoders, model, dimensions=size, input=[[7]])) == (1, 8)
-
-
-@pytest.mark.parametrize(
-    ("model", "size", "words"),
-    [
-        ("plain", 4, ["8 numbers", "cannot be cut"]),
-        ("listed", 3, ["3", "2, 4, 8"]),
-        ("listed", 9, ["9", "2, 4, 8"]),
-        ("any-size", 9, ["1 to 8"]),
-        ("any-size", 2**31 - 1, ["1 to 8"]),
-        ("any-size", 0, [">= 1"]),
-        ("any-size", -1, [">= 1"]),
-        ("any-size", 2**63, []),
-        ("any-size", 2**64, []),
-        ("any-size", 4.0, ["`int"]),
-        ("any-size", True, ["`int"]),
-        ("any-size", "4", ["`int"]),
-        ("any-size", [4], ["`int"]),
-    ],
-)
-def test_sizes_that_are_refused(encoders, model, size, words) -> None:
-    refused(encoders, "dimensions", words, model, dimensions=size)
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])
@@ -117,10 +90,7 @@ def test_a_type_is_of_the_vector_that_was_cut(encoders) -> None:
         ({"truncation": True}, Tokenization(truncate_to=2048)),
         ({"truncation": False}, Tokenization()),
         ({"truncation": True, "truncate_prompt_tokens": 7}, Tokenization(truncate_to=7)),
-        (
-            {"truncate_prompt_tokens": 5, "truncation_side": "left"},
-            Tokenization(truncate_to=5, truncation_side="left"),
-        ),
+        ({"truncate_prompt_tokens": 5, "truncation_side": "left"}, LEFT_5),
         ({"add_special_tokens": False}, Tokenization(add_special_tokens=False)),
         ({"add_special_tokens": True}, Tokenization()),
     ],
@@ -160,9 +130,25 @@ def test_prompts_go_before_texts(encoders, model, fields, prompt) -> None:
     assert texts == [f"{prompt}a", f"{prompt}ü"]
 
 
+SIZES: list[tuple[str, list[Any], list[str]]] = [
+    ("plain", [4], ["8 numbers", "cannot be cut"]),
+    ("listed", [3, 9], ["2, 4, 8"]),
+    ("any-size", [9, 2**31 - 1], ["1 to 8"]),
+    ("any-size", [0, -1], [">= 1"]),
+    ("any-size", [2**63, 2**64], []),
+    ("any-size", [4.0, True, "4", [4]], ["`int"]),
+]
+"""Those that are refused, and what the message says beside the size."""
+
+
 @pytest.mark.parametrize(
     ("model", "fields", "param", "words"),
     [
+        *[
+            (model, {"dimensions": size}, "dimensions", words)
+            for model, sizes, words in SIZES
+            for size in sizes
+        ],
         ("plain", {"prompt_name": "query"}, "prompt_name", ["'query'", "no prompts"]),
         ("prompted", {"prompt_name": "Query"}, "prompt_name", ["query, passage, plain"]),
         ("prompted", {"prompt_name": ""}, "prompt_name", ["query, passage, plain"]),
@@ -173,16 +159,14 @@ def test_prompts_go_before_texts(encoders, model, fields, prompt) -> None:
         ("prompted", {"prompt_name": "query", "input": [3, 4]}, "prompt_name", ["as they are"]),
         ("prompted", {"input_type": "query", "input": [[3]]}, "input_type", ["as they are"]),
         ("plain", {"prompt_name": "query", "input": [3]}, "prompt_name", ["no prompts"]),
-        (
-            "unpooled",
-            {"input_type": "query", "truncation": True, "truncation_side": "left"},
-            "truncation_side",
-            ["does not pool its prompts"],
-        ),
+        ("unpooled", CUT_LEFT | {"input_type": "query"}, "truncation_side", ["does not pool its"]),
     ],
 )
-def test_prompts_that_are_refused(encoders, model, fields, param, words) -> None:
-    refused(encoders, param, words, model, **fields)
+def test_sizes_and_prompts_that_are_refused(encoders, model, fields, param, words) -> None:
+    error = encoders.refusal(PATH, **{"model": model, "input": "a"} | fields)
+    assert (error["code"], error["param"]) == ("invalid_request", param)
+    assert all(word in error["message"] for word in words), error
+    assert encoders.engines[model].received == []
 
 
 @pytest.mark.parametrize(
@@ -192,7 +176,7 @@ def test_prompts_that_are_refused(encoders, model, fields, param, words) -> None
         ("unpooled", {"input_type": "document", "truncation": True}, 4),
         ("unpooled", {"input_type": "document", "add_special_tokens": False}, 3),
         ("unpooled", {"prompt_name": "plain"}, 0),
-        ("unpooled", {"truncation": True, "truncation_side": "left"}, 0),
+        ("unpooled", CUT_LEFT, 0),
         ("unpooled", {}, 0),
         ("prompted", {"prompt_name": "query"}, 0),
     ],

@@ -1,7 +1,6 @@
 """Cutting texts beside a query: in the server's arithmetic and in the engine's threads."""
 
 import select
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,18 +13,16 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.tokenizer_threads import TokenizerThreads
 from server.api.encode import texts_cut_to
 from server.service.service import Model
-from tests.server.support import served_model
+from tests.server.conftest import DeploymentBuilder
 
 QUERY, TEXT = "Water falls from the gate", "and the turbine turns over the lazy dog " * 20
 MODEL_LEN = 2048
 
 
 @pytest.fixture
-def model(folder: Path, tokenizer: Tokenizer) -> Model:
-    endpoint = f"ipc://{folder}/nobody"
-    size = tokenizer.raw.get_vocab_size()
-    served = served_model("ranker", "classify", folder, endpoint, vocab_size=size)
-    return Model(served, tokenizer, EngineClient(endpoint))
+def model(builder: DeploymentBuilder, tokenizer: Tokenizer) -> Model:
+    served = builder.model("ranker", "classify")
+    return Model(served, tokenizer, EngineClient(served.engine.client_endpoint))
 
 
 def count(tokenizer: Tokenizer, text: str) -> int:

@@ -76,11 +76,6 @@ def test_an_extra_slash_leads_to_the_path_without_it_wherever_a_proxy_serves_it(
     assert not response.content
 
 
-def test_no_slash_leads_to_what_is_not_there(chats):
-    for path in ("/nothing/", "/v1/"):
-        assert chats.http.get(path).status_code == 404
-
-
 def test_no_answer_names_the_scheme_the_host_or_the_port(deployment):
     routes = list(deployment.http.get("/openapi.json").json()["paths"])
     paths = [*routes, "/docs", "/openapi.json", "/v1/models/", "/nothing", "/status-page/page.html"]
@@ -128,7 +123,7 @@ def test_metrics_count_what_was_asked_and_said(deployment, say):
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/v2/everything", 404, "not_found"),
+        *[("GET", path, 404, "not_found") for path in ("/v2/everything", "/nothing/", "/v1/")],
         ("GET", "/v1/completions", 405, "method_not_allowed"),
         ("POST", "/v1/models", 405, "method_not_allowed"),
         ("DELETE", "/v1/models/writer", 405, "method_not_allowed"),

@@ -88,7 +88,6 @@ def test_what_the_engine_is_asked_for(encoders: Deployment, model: str, task: st
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens: "),
         ({"model": "sorter", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens: "),
         ({"input": ["a", ""]}, "input[1]: "),
-        ({"dimensions": 4}, "dimensions is known"),
     ],
 )
 def test_bad_input_is_named(encoders: Deployment, fields: dict[str, Any], message: str) -> None:

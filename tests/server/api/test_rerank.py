@@ -91,12 +91,6 @@ def test_an_embedder_cuts_documents_and_not_the_query(deployment):
     assert (documents.texts, documents.tokenization.truncate_to) == (DOCUMENTS, 2)
 
 
-def test_a_query_that_leaves_no_room_is_refused(deployment):
-    body = {"model": "ranker", "query": "x " * 3000, "documents": ["a"]}
-    error = deployment.refusal("/v1/rerank", **body, truncation=True)
-    assert (error["code"], error["param"]) == ("context_length_exceeded", "query")
-
-
 def test_documents_as_objects_are_returned_if_asked_for(deployment):
     documents = ["wine", {"text": "red wine", "title": "ignored"}]
     body = rerank(deployment, model="ranker", documents=documents, return_documents=True)

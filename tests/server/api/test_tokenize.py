@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from tests.server.chat_client import HELLO
 from tests.server.conftest import Deployment
 
+TO_GO_ON = [*HELLO, {"role": "assistant", "content": "So"}]
+
 
 def tokens(deployment: Deployment, **fields) -> list[int]:
     body = deployment.ask("/tokenize", **{"model": "writer"} | fields)
@@ -57,27 +59,13 @@ def test_the_templates_bos_is_the_only_one_unless_asked_for(chats):
 
 
 @pytest.mark.parametrize(
-    ("fields", "end"),
+    ("model", "fields", "end"),
     [
-        ({"add_generation_prompt": False}, "<|eot_id|>[1]"),
-        (
-            {"model": "chatml", "chat_template_kwargs": {"enable_thinking": False}},
-            "<think></think>",
-        ),
-        (
-            {
-                "model": "chatml",
-                "messages": [*HELLO, {"role": "assistant", "content": "So"}],
-                "continue_final_message": True,
-            },
-            "assistant\nSo",
-        ),
+        ("writer", {"add_generation_prompt": False}, "<|eot_id|>[1]"),
+        ("chatml", {"chat_template_kwargs": {"enable_thinking": False}}, "<think></think>"),
+        ("chatml", {"messages": TO_GO_ON, "continue_final_message": True}, "assistant\nSo"),
     ],
 )
-def test_the_options_of_chat(chats, fields, end):
-    assert text_of(chats, tokens(chats, **{"messages": HELLO} | fields)).endswith(end)
-
-
-@pytest.mark.parametrize("neutral", [{"tools": []}, {"chat_template": None}])
-def test_neutral_options(chats, neutral):
-    assert tokens(chats, messages=HELLO, **neutral) == tokens(chats, messages=HELLO)
+def test_the_options_of_chat(chats, model, fields, end):
+    ids = tokens(chats, **{"model": model, "messages": HELLO} | fields)
+    assert text_of(chats, ids).endswith(end)

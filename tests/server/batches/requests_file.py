@@ -4,10 +4,12 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from server.batches.answering import Answer, Backend, Line, Put
-from server.batches.file_job import LineRules
+from server.batches.file_job import FileJob, LineRules
 from server.batches.results import Sharing
+from tests.patience import PATIENCE
 
 RULES = LineRules(max_line_bytes=1 << 20)
 
@@ -28,7 +30,17 @@ def write(folder: Path, *lines: bytes) -> Path:
     return file
 
 
-def outputs(file: Path) -> list[dict[str, object]]:
+def job_of(source: Path, rules: LineRules = RULES, **options: str) -> FileJob:
+    return FileJob(source, source.with_name("log"), rules=rules, options=options)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110 (another thread changes it)
+            await asyncio.sleep(0.005)
+
+
+def outputs(file: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in file.read_text().splitlines()]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any
+from unittest.mock import AsyncMock, Mock, call
 
 import msgspec
 import pytest
@@ -34,28 +35,17 @@ def refused(code: ErrorCode, retry_after: float | None = None) -> Answer:
     return Answer(ERRORS[code].status, "r", body, retry_after)
 
 
-def answering(*answers: Answer, seen: list[bytes] | None = None) -> Exchange:
-    left = list(answers)
-
-    async def exchange(path: str, data: bytes) -> Answer:
-        if seen is not None:
-            seen.append(path.encode() + data)
-        return left.pop(0)
-
-    return exchange
-
-
 @pytest.mark.parametrize("code", ["overloaded", "not_ready"])
 async def test_a_full_server_is_asked_again(code: ErrorCode) -> None:
-    seen: list[bytes] = []
     good, full = Answer(200, "r", b"yes"), refused(code, 0.001)
-    assert await answered(answering(full, full, good, seen=seen), LINE) == good
-    assert seen == [b'/x{"a":1}'] * 3
+    exchange = AsyncMock(side_effect=[full, full, good])
+    assert await answered(exchange, LINE) == good
+    assert exchange.await_args_list == [call("/x", b'{"a":1}')] * 3
 
 
 @pytest.mark.parametrize("code", ["context_length_exceeded", "row_failed", "model_not_found"])
 async def test_an_error_is_an_answer(code: ErrorCode) -> None:
-    assert await answered(answering(refused(code)), LINE) == refused(code)
+    assert await answered(AsyncMock(return_value=refused(code)), LINE) == refused(code)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +58,15 @@ async def test_an_error_is_an_answer(code: ErrorCode) -> None:
 )
 async def test_what_all_lines_would_get_stops_the_job(answer: Answer) -> None:
     with pytest.raises(JobStoppedError):
-        await answered(answering(answer), LINE)
+        await answered(AsyncMock(return_value=answer), LINE)
 
 
 async def test_an_answer_that_is_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.batches.answering, "MAX_ANSWER_BYTES", 9)
     whole, long = Answer(200, "r", b"x" * 9), Answer(200, "r", b"x" * 10)
-    assert await answered(answering(whole), LINE) == whole
-    answer = await answered(answering(long), LINE)
+    exchange = AsyncMock(side_effect=[whole, long])
+    assert await answered(exchange, LINE) == whole
+    answer = await answered(exchange, LINE)
     assert (answer.status, answer.request_id) == (400, "r")
     assert (error_of(answer).code, " 10: " in error_of(answer).message) == ("too_large", True)
 
@@ -148,12 +139,9 @@ async def test_the_first_line_is_asked_for_before_all_are_read() -> None:
 
 
 async def test_a_result_that_nobody_can_use_stops_the_job() -> None:
-    def put(line: Line, answer: Answer) -> None:
-        raise JobStoppedError("no penstock")
-
-    exchange = answering(*[Answer(200, "", b"")] * 2)
+    exchange = AsyncMock(return_value=Answer(200, "", b""))
     with pytest.raises(JobStoppedError, match="no penstock"):
-        await together(exchange, [LINE, LINE], 2, put)
+        await together(exchange, [LINE, LINE], 2, Mock(side_effect=JobStoppedError("no penstock")))
 
 
 @pytest.mark.parametrize(
@@ -167,9 +155,7 @@ async def test_a_result_that_nobody_can_use_stops_the_job() -> None:
         (b"[" * 100_000, 200, 500),
     ],
 )
-def test_whatever_a_gateway_answers_is_one_line_of_json(
-    body: bytes, status: int, expected: int
-) -> None:
+def test_whatever_a_gateway_answers_is_one_line_of_json(body, status, expected) -> None:
     found = in_one_line(Answer(status, "", body))
     assert found.status == expected
     assert b"\n" not in found.body

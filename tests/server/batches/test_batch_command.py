@@ -28,14 +28,7 @@ from tests.server.support import served_model
         ("in.jsonl", "begun", [], "--resume"),
     ],
 )
-def test_a_job_that_cannot_work_says_why(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    source: str,
-    output: str,
-    flags: list[str],
-    says: str,
-) -> None:
+def test_what_cannot_work_says_why(tmp_path: Path, capsys, source, output, flags, says) -> None:
     write(tmp_path, line("a"))
     (tmp_path / "complete").touch()
     (tmp_path / "begun.part").write_text("something\n")
@@ -46,25 +39,18 @@ def test_a_job_that_cannot_work_says_why(
     assert says in complained
 
 
-def test_without_room_it_says_how_to_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_room_and_no_daemon_are_told(tmp_path: Path, capsys) -> None:
     files = ["-i", str(write(tmp_path, line("a"))), "-o", str(tmp_path / "out")]
+    command = ["batch", *files, "--url", "http://127.0.0.1:9"]
     with no_file_grows(1):
-        assert cli.main(["batch", *files, "--url", "http://127.0.0.1:9"]) == 1
+        assert cli.main(command) == 1
     said = capsys.readouterr().err
     assert "more bytes are needed; what is done is kept, and --resume goes on" in said
-
-
-def test_a_daemon_that_is_gone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = ["-i", str(write(tmp_path, line("a"))), "-o", str(tmp_path / "out.jsonl")]
-    assert cli.main(["batch", *files, "--url", "http://127.0.0.1:9"]) == 1
+    assert cli.main([*command, "--resume"]) == 1
     assert "http://127.0.0.1:9 does not answer" in capsys.readouterr().err
 
 
-def test_a_file_without_lines_starts_no_engine(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_without_lines_starts_no_engine(tmp_path: Path, capsys) -> None:
     arguments = ["-i", str(write(tmp_path)), "-o", str(tmp_path / "out.jsonl")]
     assert cli.main(["batch", *arguments]) == 0
     assert (tmp_path / "out.jsonl").read_text() == ""

@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -162,16 +164,12 @@ def bodies(job: Completions) -> list[dict[str, Any]]:
     return [json.loads(line.body) for line in job.lines]
 
 
-def test_options_are_for_all_or_one_each() -> None:
+def test_options_are_for_all_or_one_each_behind_the_model_and_the_prompt() -> None:
     each: list[Options] = [{"seed": 1}, {"max_tokens": 5}]
-    one, other = bodies(Completions({}, ["a", [1, 2]], each, {"max_tokens": 3}))
-    assert one == {"prompt": "a", "max_tokens": 3, "seed": 1, "return_token_ids": True}
-    assert other == {"prompt": [1, 2], "max_tokens": 5, "return_token_ids": True}
-
-
-def test_bodies_name_the_model_and_go_on_with_the_prompt() -> None:
-    (body,) = bodies(Completions({"model": "m"}, ["b"], {}, {"max_tokens": 3}))
-    assert list(body) == ["model", "prompt", "max_tokens", "return_token_ids"]
+    one, other = bodies(Completions({"model": "m"}, ["a", [1, 2]], each, {"max_tokens": 3}))
+    own = {"max_tokens": 3, "seed": 1, "return_token_ids": True}
+    assert list(one.items()) == [("model", "m"), ("prompt", "a"), *own.items()]
+    assert other == {"model": "m", "prompt": [1, 2], "max_tokens": 5, "return_token_ids": True}
 
 
 @pytest.mark.parametrize(
@@ -186,9 +184,7 @@ def test_bodies_name_the_model_and_go_on_with_the_prompt() -> None:
         *[({"top_p": number}, "JSON") for number in (float("nan"), float("inf"), object())],
     ],
 )
-def test_options_that_are_wrong_for_all_end_the_job_at_once(
-    options: dict[str, object], says: str
-) -> None:
+def test_options_that_are_wrong_for_all_end_the_job_at_once(options, says) -> None:
     with pytest.raises(ValueError, match=says):
         Completions({}, ["a"], options, {})
 
@@ -245,47 +241,31 @@ def test_a_model_or_a_url() -> None:
         BatchLLM(url="http://localhost:8000").generate(["a"])
 
 
-class InterruptedLoop:
-    """Ctrl-C comes while the coroutine is handed over: before it is, or after."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, after: bool) -> None:
-        self._loop, self._after, self._comes = loop, after, True
-
-    def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
-        comes, self._comes = self._comes, False
-        if self._after or not comes:
-            self._loop.call_soon_threadsafe(callback)
-        if comes:
-            raise KeyboardInterrupt
-
-    def create_task(self, work: object) -> object:
-        return self._loop.create_task(work)  # pyright: ignore[reportArgumentType]
-
-
-@pytest.fixture
-def thread() -> Iterator[LoopThread]:
-    thread = LoopThread()
-    yield thread
-    thread.close()
-
-
 @pytest.mark.parametrize("after", [False, True])
-def test_an_interrupt_while_it_begins_leaves_nothing_at_work(
-    thread: LoopThread, monkeypatch: pytest.MonkeyPatch, *, after: bool
-) -> None:
+def test_an_interrupt_while_it_begins_leaves_nothing_at_work(monkeypatch, *, after) -> None:
+    """Ctrl-C comes while the coroutine is handed over: before it is, or `after`."""
     entered: list[bool] = []
 
     async def work() -> None:
         entered.append(True)
         await asyncio.sleep(3600)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(thread, "_loop", InterruptedLoop(thread._loop, after=after))
-        with pytest.raises(KeyboardInterrupt):
-            thread.run(work())
+    def call_soon(callback: Callable[[], object]) -> None:
+        comes = loop.call_soon_threadsafe.call_count == 1
+        if after or not comes:
+            own.call_soon_threadsafe(callback)
+        if comes:
+            raise KeyboardInterrupt
 
     async def others() -> int:
         return len(asyncio.all_tasks()) - 1
 
-    assert thread.run(others()) == 0
+    with closing(LoopThread()) as thread:
+        own = thread._loop
+        loop = Mock(wraps=own, **{"call_soon_threadsafe.side_effect": call_soon})
+        with monkeypatch.context() as patched:
+            patched.setattr(thread, "_loop", loop)
+            with pytest.raises(KeyboardInterrupt):
+                thread.run(work())
+        assert thread.run(others()) == 0
     assert not entered

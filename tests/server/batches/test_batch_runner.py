@@ -7,17 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from server.batches.answering import Backend
 from server.batches.batch_process import BatchHealth, BatchRunner
+from server.batches.file_job import FileJob
+from server.batches.result_log import JobFileError
 from server.batches.results import JobStoppedError
 from server.batches.state.state_folder import StateFolder
 from server.batches.state.stored_batches import StoredBatch
-from server.batches.state.stored_files import StoredFile, new_id
-from tests.server.batches.requests_file import Echo, line, numbered
+from tests.server.batches.requests_file import Echo, line, numbered, outputs, until
 from tests.server.batches.state.opened import opened
+from tests.server.batches.state.test_state_folder import batch, stored
 
 ME = "me"
 OPEN = {"validating", "in_progress", "finalizing", "cancelling"}
@@ -29,27 +32,14 @@ def state(tmp_path: Path) -> StateFolder:
 
 
 def uploaded(state: StateFolder, *lines: bytes) -> str:
-    file = StoredFile(new_id("file"), ME, "in.jsonl", "batch", 1, 1)
-    state.files.path(file.id).write_bytes(b"".join(lines))
-    state.files.add(file)
-    return file.id
+    return stored(state, contents=b"".join(lines)).id
 
 
 def begun(state: StateFolder, file_id: str, seconds: int = 100, **fields: Any) -> str:
     now = int(time.time())
-    batch = StoredBatch(
-        id=new_id("batch"),
-        owner=ME,
-        endpoint="/v1/completions",
-        input_file_id=file_id,
-        completion_window="24h",
-        metadata="null",
-        created_at=now,
-        expires_at=now + seconds,
-        **fields,
-    )
-    state.batches.add(batch)
-    return batch.id
+    one = batch(input_file_id=file_id, created_at=now, expires_at=now + seconds, **fields)
+    state.batches.add(one)
+    return one.id
 
 
 def got(state: StateFolder, batch_id: str) -> StoredBatch:
@@ -74,25 +64,20 @@ async def running(state: StateFolder, backend: Backend) -> AsyncIterator[None]:
 
 
 async def over(state: StateFolder, batch_id: str) -> StoredBatch:
-    async with asyncio.timeout(20):
-        while got(state, batch_id).status in OPEN:  # noqa: ASYNC110 (another thread changes it)
-            await asyncio.sleep(0.01)
+    await until(lambda: got(state, batch_id).status not in OPEN)
     return got(state, batch_id)
 
 
 async def asked(backend: Echo, count: int) -> None:
-    while len(backend.asked) < count:  # noqa: ASYNC110 (there is no event)
-        await asyncio.sleep(0.01)
+    await until(lambda: len(backend.asked) >= count)
 
 
 def results(state: StateFolder, file_id: str | None) -> list[dict[str, Any]]:
-    assert file_id is not None
-    file = state.files.get(file_id, ME)
+    file = state.files.get(file_id or "", ME)
     assert file is not None
-    path = state.files.path(file_id)
-    assert file.bytes == path.stat().st_size
-    assert file.purpose == "batch_output"
-    return [json.loads(text) for text in path.read_text().splitlines()]
+    path = state.files.path(file.id)
+    assert (file.bytes, file.purpose) == (path.stat().st_size, "batch_output")
+    return outputs(path)
 
 
 async def test_answers_and_failures_come_in_order_in_their_files(state: StateFolder) -> None:
@@ -106,15 +91,13 @@ async def test_answers_and_failures_come_in_order_in_their_files(state: StateFol
     batch_id = begun(state, uploaded(state, *lines))
     async with running(state, Echo()):
         batch = await over(state, batch_id)
+        await until(lambda: not list(state.jobs.iterdir()))
     assert (batch.status, batch.model) == ("completed", "m")
     assert (batch.total, batch.completed, batch.failed) == (5, 3, 2)
     assert [each["custom_id"] for each in results(state, batch.output_file_id)] == ["a", "b", "c"]
     failed = results(state, batch.error_file_id)
     assert [each["error"]["code"] for each in failed] == ["invalid_json_line", "invalid_url"]
-    assert batch.in_progress_at is not None
-    assert batch.finalizing_at is not None
-    assert batch.completed_at is not None
-    assert list(state.jobs.iterdir()) == []
+    assert None not in (batch.in_progress_at, batch.finalizing_at, batch.completed_at)
 
 
 ODD_LINES = {
@@ -137,9 +120,7 @@ ODD_LINES = {
 
 @pytest.mark.parametrize("odd", ODD_LINES.values(), ids=ODD_LINES)
 @pytest.mark.parametrize("place", [0, 1, 3])
-async def test_an_odd_line_changes_nothing_for_others(
-    state: StateFolder, odd: bytes, place: int
-) -> None:
+async def test_an_odd_line_changes_nothing_for_others(state: StateFolder, odd, place) -> None:
     good = [line(str(number), "xyz"[number], model="m") for number in range(3)]
     alone = begun(state, uploaded(state, *good))
     # With the id of another the odd line comes behind that.
@@ -199,20 +180,14 @@ async def test_a_batch_goes_on_where_it_was(state: StateFolder) -> None:
     assert len(first.asked) + len(second.asked) <= 61, "the one that was asked last is asked again"
 
 
-async def test_files_expire_while_a_batch_runs(
-    state: StateFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_files_expire_while_a_batch_runs(state: StateFolder, monkeypatch) -> None:
     monkeypatch.setattr("server.batches.batch_process._EXPIRY_S", 0.1)
     batch_id = begun(state, uploaded(state, *numbered(1000)))
     backend = Echo(pause=0.02)
     async with running(state, backend):
         await asked(backend, 1)
-        old = StoredFile(new_id("file"), ME, "old.jsonl", "batch", 1, 1, expires_at=2)
-        state.files.path(old.id).write_bytes(b"x")
-        state.files.add(old)
-        async with asyncio.timeout(10):
-            while state.files.path(old.id).exists():  # noqa: ASYNC110 (a thread deletes it)
-                await asyncio.sleep(0.01)
+        old = stored(state, expires_at=2)
+        await until(lambda: not state.files.path(old.id).exists())
         assert got(state, batch_id).status == "in_progress"
 
 
@@ -264,13 +239,7 @@ async def test_a_lost_engine_leaves_the_batch_for_another_time(state: StateFolde
 
 
 async def test_a_full_disk_fails_the_batch(state: StateFolder, monkeypatch) -> None:
-    from server.batches.file_job import FileJob
-    from server.batches.result_log import JobFileError
-
-    def full(*_: object, **__: object) -> None:
-        raise JobFileError("full")
-
-    monkeypatch.setattr(FileJob, "assemble", full)
+    monkeypatch.setattr(FileJob, "assemble", Mock(side_effect=JobFileError("full")))
     batch_id = begun(state, uploaded(state, line("a")))
     async with running(state, Echo()):
         batch = await over(state, batch_id)

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from engine_core.refusal import ErrorCode, RefusalError
+from engine_core.refusal import RefusalError
 from server.batches.batch_llm import BatchLLM
 from server.batches.results import JobStoppedError, RequestError
 from server.errors import error_body
@@ -9,11 +9,7 @@ from server.schemas.common import CompletionUsage, PromptTokensDetails
 from server.schemas.completions import Completion, CompletionChoice
 from tests.server.canned_server import CannedServer, answer
 
-REFUSED = "400 Bad Request"
-
-
-def refusal(code: ErrorCode, status: str = REFUSED) -> bytes:
-    return answer(error_body(RefusalError(code, "no")), status)
+TOO_LONG = answer(error_body(RefusalError("context_length_exceeded", "no")), "400 Bad Request")
 
 
 def test_a_server_that_hangs_up_stops_the_job_with_what_is_done() -> None:
@@ -30,7 +26,7 @@ def test_a_server_that_hangs_up_stops_the_job_with_what_is_done() -> None:
 
 def test_a_refused_text_is_told_from_its_neighbours() -> None:
     with (
-        CannedServer([refusal("context_length_exceeded")]) as server,
+        CannedServer([TOO_LONG]) as server,
         BatchLLM("m", url=server.url, progress=False) as llm,
     ):
         assert llm.embed(["a", "b"]).shape == (2, 0)

@@ -20,6 +20,7 @@ from server.batches.engine_backend import EngineBackend, engine_backend, exchang
 from server.batches.results import JobStoppedError
 from server.settings.settings import ServerConfig
 from tests.patience import PATIENCE
+from tests.server.batches.requests_file import until
 from tests.server.conftest import DeploymentBuilder
 from tests.server.fake_engine import FakeEngine
 
@@ -75,12 +76,6 @@ def opened(folder: Path, tokenizer: Tokenizer) -> Open:
     return partial(rig, folder, tokenizer)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110 (another thread changes it)
-            await asyncio.sleep(0.005)
-
-
 async def test_each_line_has_its_answer(opened: Open) -> None:
     async with opened() as here:
         await here.answer({"prompt": "a", "max_tokens": 3}, {"prompt": "", "n": 0}, {"model": "x"})
@@ -124,9 +119,7 @@ async def test_a_text_counts_its_tokens_once_they_are_known(
     ],
     ids=["prompt", "prompts", "vectors"],
 )
-async def test_lines_leave_room_in_the_engine(
-    opened: Open, url: str, body: dict[str, Any], rows: int
-) -> None:
+async def test_lines_leave_room_in_the_engine(opened: Open, url, body, rows) -> None:
     async with opened(rows=16) as here:
         engines = here.writer, here.embedder
         for engine in engines:

@@ -9,7 +9,6 @@ import pytest
 
 from server.batches.answering import Answer, Line
 from server.batches.file_job import (
-    FileJob,
     LineError,
     LineRules,
     custom_id_of,
@@ -18,11 +17,7 @@ from server.batches.file_job import (
     read_output,
 )
 from server.batches.result_log import JobFileError
-from tests.server.batches.requests_file import RULES, Echo, line, numbered, outputs, write
-
-
-def job_of(source: Path, rules: LineRules = RULES, **options: str) -> FileJob:
-    return FileJob(source, source.with_name("log"), rules=rules, options=options)
+from tests.server.batches.requests_file import RULES, Echo, job_of, line, numbered, outputs, write
 
 
 async def test_results_are_in_the_order_of_the_lines(tmp_path: Path) -> None:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from server.batches.file_job import FileJob
 from server.batches.result_log import NoRoomError
-from tests.server.batches.requests_file import RULES, Echo, numbered, outputs, write
+from tests.server.batches.requests_file import Echo, job_of, numbered, outputs, write
 from tests.server.batches.state.full_disk import no_file_grows
 
 LINES = 100
@@ -14,7 +13,7 @@ LINES = 100
 
 async def limited(source: Path, most: int) -> str:
     """What a job says whose files may have `most` bytes."""
-    job = FileJob(source, source.with_name("log"), rules=RULES, options={})
+    job = job_of(source)
     await job.open(resume=True)
     try:
         with no_file_grows(most):
@@ -29,7 +28,7 @@ async def limited(source: Path, most: int) -> str:
 
 async def rest_of(source: Path) -> int:
     """Go on with room; how many lines were left."""
-    job, backend = FileJob(source, source.with_name("log"), rules=RULES, options={}), Echo()
+    job, backend = job_of(source), Echo()
     await job.open(resume=True)
     await job.run(backend)
     job.assemble(source.with_name("out"))
@@ -50,7 +49,7 @@ async def test_a_log_without_room_says_what_it_needs(tmp_path: Path, most: int) 
 
 async def test_an_output_without_room_leaves_no_part_of_it(tmp_path: Path) -> None:
     source = write(tmp_path, *numbered(LINES, "x" * 100))
-    job = FileJob(source, tmp_path / "log", rules=RULES, options={})
+    job = job_of(source)
     await job.open(resume=False)
     await job.run(Echo())
     job.close()

@@ -15,7 +15,7 @@ import pytest_asyncio
 from server.batches import result_log
 from server.batches.batch_process import BatchRunner
 from server.observe.processes import batches_run
-from tests.server.batches.requests_file import Echo, numbered
+from tests.server.batches.requests_file import Echo, numbered, outputs, until
 from tests.server.batches.state.opened import opened
 from tests.server.batches.test_batch_runner import ME, asked, begun, got, over, runner, uploaded
 
@@ -29,16 +29,10 @@ class Disk:
     def __init__(self) -> None:
         self.is_full = self.has_reserve = False
 
-    def write(self, do: Callable[..., None], *arguments: object) -> None:
-        if self.is_full:
+    def write(self, do: Callable[..., None], *arguments: object, reserve: bool = False) -> None:
+        if self.is_full and not (reserve and self.has_reserve):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         do(*arguments)
-
-    def reserve(self, do: Callable[..., None], *arguments: object) -> None:
-        if self.has_reserve:
-            do(*arguments)
-        else:
-            self.write(do, *arguments)
 
 
 @pytest.fixture
@@ -47,7 +41,8 @@ def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dis
     made = Disk()
     made.is_full = made.has_reserve = getattr(request, "param", False)
     monkeypatch.setattr(result_log, "_write", partial(made.write, result_log._write))
-    monkeypatch.setattr(os, "posix_fallocate", partial(made.reserve, os.posix_fallocate))
+    reserve = partial(made.write, os.posix_fallocate, reserve=True)
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
     monkeypatch.setattr("server.batches.file_job.SYNC_SECONDS", 0.02)
     return made
 
@@ -70,9 +65,7 @@ class Waiting:
         return [line for line in self._caplog.messages if line.startswith("files and batches")]
 
     async def until(self, *, runs: bool) -> None:
-        async with asyncio.timeout(30):
-            while self.runs() != runs:  # noqa: ASYNC110 (a file says so)
-                await asyncio.sleep(0.01)
+        await until(lambda: self.runs() == runs)
 
     async def until_full(self) -> None:
         """Until it waits for a disk that is full after some requests."""
@@ -83,9 +76,7 @@ class Waiting:
     async def more(self) -> None:
         """Until it has tried again, several times."""
         seen = self.turns
-        async with asyncio.timeout(30):
-            while self.turns < seen + RETRIES:  # noqa: ASYNC110 (there is no event)
-                await asyncio.sleep(0.01)
+        await until(lambda: self.turns >= seen + RETRIES)
 
 
 @pytest_asyncio.fixture
@@ -117,10 +108,8 @@ async def test_a_full_disk_is_waited_for(waiting: Waiting) -> None:
     assert (batch.status, batch.completed, batch.failed) == ("completed", len(LINES), 0)
     assert waiting.runs()
     assert waiting.lines() == [line, "files and batches go on"]
-    text = waiting.state.files.path(batch.output_file_id or "").read_text()
-    assert [json.loads(each)["custom_id"] for each in text.splitlines()] == [
-        str(number) for number in range(len(LINES))
-    ]
+    results = outputs(waiting.state.files.path(batch.output_file_id or ""))
+    assert [each["custom_id"] for each in results] == list(map(str, range(len(LINES))))
 
 
 async def test_a_batch_that_is_cancelled_gives_room(waiting: Waiting) -> None:

@@ -1,7 +1,6 @@
 """An engine that computes nothing, and what measures it; `penstock bench offline` on a CPU."""
 
 import json
-import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from server import cli
 from server.bench.offline import OfflineRunner
 from server.daemon.run import RunningEngine
 from tests.server.checkpoint_folders import write_json
+from tests.server.conftest import DeploymentBuilder
 from tests.server.fake_engine import FakeEngine
-from tests.server.support import served_model
 
 ON_CPU = ("--device", "cpu", "--threads", "1")
 
@@ -40,15 +39,13 @@ def cases_of(folder: Path, config: dict[str, Any], *arguments: str, code: int = 
 
 @pytest.fixture
 async def fake(
-    folder: Path, tokenizer: Tokenizer
+    builder: DeploymentBuilder, tokenizer: Tokenizer
 ) -> AsyncIterator[tuple[FakeEngine, OfflineRunner]]:
     """An engine that says what it is told, and what measures it."""
-    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
-        endpoint = f"ipc://{directory}/engine"
-        model = served_model("fake", "generate", folder, endpoint, vocab_size=400)
-        with FakeEngine(endpoint, tokenizer) as engine:
-            client = EngineClient(endpoint)
-            await client.start()
-            await client.wait_ready()
-            yield engine, OfflineRunner(RunningEngine(client, model), prefix_caching=True)
-            client.close()
+    model = builder.model("fake", "generate")
+    with FakeEngine(model.engine.client_endpoint, tokenizer) as engine:
+        client = EngineClient(model.engine.client_endpoint)
+        await client.start()
+        await client.wait_ready()
+        yield engine, OfflineRunner(RunningEngine(client, model), prefix_caching=True)
+        client.close()

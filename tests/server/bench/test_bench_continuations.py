@@ -27,13 +27,12 @@ async def test_prompts_that_share_prefixes_are_sorted_and_of_the_batch_band(
     engine, runner = fake
     figures = await runner.measure(CASES["b16"].scaled(0.01), 0)
     assert figures["requests"] == 4 * 16
-    assert [(len(job.ids), job.batch) for job in engine.received] == [(64, True)]
-    for job in engine.received:
-        assert isinstance(job, GenerateJob)
-        assert (job.params.max_tokens, job.params.ignore_eos) == (100, True)
-    ids = [prompt for job in engine.received for prompt in job.ids]
-    assert ids == sorted(offline_prompts(CASES["b16"].scaled(0.01)))
-    prefixes = [prompt[: 2000 * 4] for prompt in ids]
+    (job,) = engine.received
+    assert isinstance(job, GenerateJob)
+    assert (len(job.ids), job.batch) == (64, True)
+    assert (job.params.max_tokens, job.params.ignore_eos) == (100, True)
+    assert job.ids == sorted(offline_prompts(CASES["b16"].scaled(0.01)))
+    prefixes = [prompt[: 2000 * 4] for prompt in job.ids]
     assert prefixes == [prefix for prefix in dict.fromkeys(prefixes) for _ in range(16)]
 
 

@@ -13,7 +13,7 @@ from server.batches.http_client import Address, HTTPClient
 from server.bench.http_runner import HTTPRunner
 from server.bench.load import ClientLoad, Load, figures_of
 from server.bench.measurement import BenchError
-from server.bench.workloads import HTTP, HTTPCase
+from server.bench.workloads import HTTP
 from tests.server.canned_server import CannedServer, answer, chunked
 
 CASES = {case.name: case for case in HTTP}
@@ -79,12 +79,10 @@ async def test_several_clients_share_a_load(tokenizer: Tokenizer) -> None:
 
 def test_several_clients_keep_a_rate() -> None:
     """Each sends every second request, at its own time."""
+    requests, departures = [b"0", b"1", b"2", b"3", b"4"], [0.0, 0.1, 0.2, 0.3, 0.4]
+    address = Address("127.0.0.1", 9)
     load = ClientLoad(
-        address=Address("127.0.0.1", 9),
-        case=STREAM,
-        requests=[b"0", b"1", b"2", b"3", b"4"],
-        in_flight=5,
-        departures=[0.0, 0.1, 0.2, 0.3, 0.4],
+        address=address, case=STREAM, requests=requests, in_flight=5, departures=departures
     )
     first, second = load.divided(2)
     assert (first.requests, second.requests) == ([b"0", b"2", b"4"], [b"1", b"3"])
@@ -100,9 +98,7 @@ async def test_errors_of_all_clients_are_added_up(tokenizer: Tokenizer) -> None:
         await runner_for(server, tokenizer, clients=2).measure(STREAM, 0)
 
 
-async def test_a_client_that_ends_is_an_error(
-    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_that_ends_is_an_error(tokenizer: Tokenizer, monkeypatch) -> None:
     monkeypatch.setattr("server.bench.load._COMMAND", ("true",))
     message = "a client's process has ended"
     with CannedServer([answer(b"")]) as server, pytest.raises(BenchError, match=message):
@@ -174,9 +170,7 @@ def embeddings(count: int, tokens: int) -> bytes:
         (EMBEDDINGS, [embeddings(32, 32 * 512)], "the server counts 16384 tokens in 32 x 128"),
     ],
 )
-async def test_wrong_answers(
-    case: HTTPCase, pieces: list[bytes], message: str, tokenizer: Tokenizer
-) -> None:
+async def test_wrong_answers(case, pieces, message, tokenizer: Tokenizer) -> None:
     hangs_up = message.endswith("hung up")
     with CannedServer(pieces, cut=hangs_up) as server, pytest.raises(BenchError) as failure:
         await runner_for(server, tokenizer).measure(case, 0)

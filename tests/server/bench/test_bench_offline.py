@@ -43,9 +43,7 @@ def test_generation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.long
-def test_cases_of_a_pipeline_on_one_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cases_of_a_pipeline_on_one_engine(tmp_path: Path, monkeypatch, capsys) -> None:
     start = Mock(wraps=offline_runner)
     monkeypatch.setattr("server.bench.command.offline_runner", start)
     config = LLAMA | {"max_position_embeddings": 16_400}
@@ -72,20 +70,15 @@ def test_cases_of_a_pipeline_on_one_engine(
 
 
 @pytest.mark.long
-def test_all_sequences_of_the_largest_case_are_let_in_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_sequences_of_the_largest_case_are_let_in_at_once(tmp_path: Path, capsys) -> None:
     assert bench("--case", "emb32", "--shape", write_shape(tmp_path / "tiny", BERT)) == 0
     assert "emb32 (count=16384 own=32): sequences 16,384," in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("case", "config"),
-    [("rer32", CLASSIFIER), pytest.param("emb32", BERT, marks=pytest.mark.long)],
+    ("case", "config"), [("rer32", CLASSIFIER), pytest.param("emb32", BERT, marks=pytest.mark.long)]
 )
-def test_prefill(
-    case: str, config: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prefill(case, config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--case", case, "--scale", "0.07", "--pipeline-stages", "2"]
     (report,) = cases_of(tmp_path, config, *arguments)
     (run,) = report["runs"]
@@ -105,9 +98,7 @@ def test_a_model_that_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "not measured: one, dec" in said.err
 
 
-def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path, capsys) -> None:
     assert bench("--case", "one", "--json", str(tmp_path / "none" / "out.json")) == 1
     assert "No such file or directory" in capsys.readouterr().err
 

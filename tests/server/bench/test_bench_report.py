@@ -35,19 +35,10 @@ PACED = {"ttft_p50_ms": 18.0, "ttft_p99_ms": 24.1, "tpot_mean_ms": 4.5}
 
 
 def report_of(
-    name: str,
-    *runs: Figures,
-    stages: int = 1,
-    stage_layers: tuple[int, ...] = (),
-    notes: tuple[str, ...] = (),
+    name: str, *runs: Figures, stages: int = 1, layers: tuple = (), notes: tuple = ()
 ) -> CaseReport:
-    return measured(
-        CASES[name],
-        runs,
-        targets=TARGETS,
-        notes=notes,
-        engine={"devices": ["cuda:0"] * stages, "stage_layers": stage_layers},
-    )
+    engine = {"devices": ["cuda:0"] * stages, "stage_layers": layers}
+    return measured(CASES[name], runs, targets=TARGETS, notes=notes, engine=engine)
 
 
 def verdicts(report: CaseReport) -> list[str]:
@@ -70,11 +61,9 @@ def test_at_most_and_several_goals() -> None:
         ("b16", 90.0, 2, (), ("b16 (2 stages)", None, "")),
     ],
 )
-def test_goals_of_stages_and_of_a_chosen_partition(
-    case: str, ours: float, stages: int, layers: tuple[int, ...], expected: tuple[object, ...]
-) -> None:
+def test_goals_of_stages_and_of_a_chosen_partition(case, ours, stages, layers, expected) -> None:
     figures = {CASES[case].headlines[0]: ours}
-    (row,) = report_of(case, figures, stages=stages, stage_layers=layers).rows
+    (row,) = report_of(case, figures, stages=stages, layers=layers).rows
     assert (row.label, row.goal, row.verdict) == expected
 
 
@@ -137,9 +126,7 @@ def test_without_targets_there_are_only_our_figures() -> None:
     ]
 
 
-def test_a_picture_needs_targets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_picture_needs_targets(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("server.bench.report.read_targets", Targets)
     file = tmp_path / "out.png"
     assert cli.main(["bench", "offline", "--case", "one", "--plot", str(file)]) == 1
@@ -154,15 +141,9 @@ def test_milliseconds() -> None:
     assert milliseconds("x", []) == {}
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-async def test_progress_on_a_terminal_is_one_line_that_goes_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    screen = Terminal()
+async def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", screen)
     async with progress_shown("dec", "tokens", 4, lambda: 2, lambda: "a note"):
         await asyncio.sleep(1.2)

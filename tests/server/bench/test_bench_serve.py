@@ -24,10 +24,10 @@ def demo() -> Iterator[Daemon]:
         yield daemon
 
 
-def measured(demo: Daemon, folder: Path, *arguments: str) -> dict[str, Any]:
+def measured(folder: Path, *arguments: str) -> dict[str, Any]:
     """The report on the only case of these arguments."""
     kept = folder / "out.json"
-    code = cli.main(["bench", "serve", "--url", demo.url, "--json", str(kept), *arguments])
+    code = cli.main(["bench", "serve", "--json", str(kept), *arguments])
     (case,) = json.loads(kept.read_bytes())["cases"]
     assert code == 0, case["error"]
     return case
@@ -37,8 +37,8 @@ GENERATION = ("--tokenizer", str(demo_models()[GENERATOR_NAME] / "tokenizer.json
 
 
 def test_generation_of_a_daemon_that_runs(demo: Daemon, tmp_path: Path) -> None:
-    arguments = ("--case", "http-gen-32x32", "--scale", "0.002", "--repeat", "2")
-    for run in measured(demo, tmp_path, *arguments, *GENERATION)["runs"]:
+    arguments = ("--url", demo.url, "--case", "http-gen-32x32", "--scale", "0.002", "--repeat", "2")
+    for run in measured(tmp_path, *arguments, *GENERATION)["runs"]:
         assert (run["requests"], run["errors"]) == (6, 0)
         # The demo model's prompts begin with one special token.
         assert (run["prompt_tokens"], run["output_tokens"]) == (6 * 33, 6 * 32)
@@ -52,8 +52,8 @@ def test_generation_of_a_daemon_that_runs(demo: Daemon, tmp_path: Path) -> None:
 def test_embeddings_of_a_daemon_that_runs(
     demo: Daemon, tmp_path: Path, case: str, sequences: int, tokens: int
 ) -> None:
-    arguments = ("--model", EMBEDDER_NAME, "--case", f"http-emb-{case}", "--scale", "0.0005")
-    figures = measured(demo, tmp_path, *arguments)["figures"]
+    arguments = ("--url", demo.url, "--model", EMBEDDER_NAME, "--case", f"http-emb-{case}")
+    figures = measured(tmp_path, *arguments, "--scale", "0.0005")["figures"]
     # A text begins with [CLS] and ends with [SEP].
     expected = (sequences, sequences * (tokens + 2))
     assert (figures["sequences"], figures["prompt_tokens"]) == expected
@@ -66,13 +66,7 @@ def test_embeddings_of_a_daemon_that_runs(
         ("http-emb-32x128", BERT, 6),
     ],
 )
-def test_a_daemon_of_its_own(
-    case: str,
-    config: dict[str, object],
-    requests: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_daemon_of_its_own(tmp_path: Path, monkeypatch, case, config, requests) -> None:
     found: list[str] = []
     warm_up = HTTPRunner.warm_up
 
@@ -82,17 +76,10 @@ def test_a_daemon_of_its_own(
         await warm_up(runner, case)
 
     monkeypatch.setattr(HTTPRunner, "warm_up", warm_up_where_others_look)
-    kept = tmp_path / "out.json"
     shape = write_shape(tmp_path / "tiny", config | {"max_position_embeddings": 256})
-    code = cli.main(
-        [
-            *("bench", "serve", "--start", "--case", case, "--scale", "0.003", *ON_CPU),
-            *("--shape", shape, "--api-workers", "2", "--clients", "2", "--pipeline-stages", "2"),
-            *("--json", str(kept)),
-        ]
-    )
-    (report,) = json.loads(kept.read_bytes())["cases"]
-    assert code == 0, report["error"]
+    arguments = ["--start", "--case", case, "--scale", "0.003", "--shape", shape, *ON_CPU]
+    arguments += ["--api-workers", "2", "--clients", "2", "--pipeline-stages", "2"]
+    report = measured(tmp_path, *arguments)
     assert found == ["tiny"]
     assert (report["figures"]["requests"], report["figures"]["clients"]) == (requests, 2)
     assert report["engine"]["devices"] == ["cpu", "cpu"]

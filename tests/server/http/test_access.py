@@ -29,12 +29,6 @@ def authorized(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-@pytest.mark.parametrize("key", ["one", "two"])
-def test_any_key_opens(guarded: Deployment, key: str) -> None:
-    answer = guarded.http.post("/v1/completions", json={"prompt": "a"}, headers=authorized(key))
-    assert answer.status_code == 200
-
-
 @pytest.mark.parametrize("headers", [{}, authorized("wrong"), {"Authorization": "one"}])
 @pytest.mark.parametrize(
     "path", ["/v1/models", "/version", "/docs", "/openapi.json", "/nothing", "/health/"]

@@ -64,20 +64,14 @@ def test_no_value_makes_an_error_long(
     assert answer.status_code == 200 or len(answer.content) <= LONGEST_ERROR, answer.text
 
 
-@pytest.mark.parametrize("path", REQUESTS)
-def test_no_header_makes_an_error_long(deployment: Deployment, path: str) -> None:
+@pytest.mark.parametrize("path", [*REQUESTS, f"/v1/{'x' * 5000}"], ids=[*REQUESTS, "unknown"])
+def test_no_header_and_no_path_makes_an_error_long(deployment: Deployment, path: str) -> None:
+    _, body = REQUESTS.get(path, (None, {}))
     for name in ("content-encoding", "x-request-id", "content-type"):
-        headers = {name: "x" * 5000}
-        body = json.dumps({**REQUESTS[path][1], "model": "none"})
-        answer = deployment.http.post(path, content=body, headers=headers)
+        content = json.dumps({**body, "model": "none"})
+        answer = deployment.http.post(path, content=content, headers={name: "x" * 5000})
         assert answer.status_code >= 400
         assert len(answer.content) <= LONGEST_ERROR
-
-
-def test_an_unknown_path(deployment: Deployment) -> None:
-    answer = deployment.post(f"/v1/{'x' * 5000}", {})
-    assert answer.status_code == 404
-    assert len(answer.content) <= LONGEST_ERROR
 
 
 def test_the_rest_of_the_message_stays(deployment: Deployment) -> None:

@@ -17,12 +17,7 @@ def test_every_code_is_in_the_table():
 @pytest.mark.parametrize("code", get_args(ErrorCode))
 def test_an_answer_has_code_message_and_field(code: ErrorCode):
     assert msgspec.json.decode(error_body(RefusalError(code, "why", "prompt[3]"))) == {
-        "error": {
-            "message": "why",
-            "type": ERRORS[code].type,
-            "param": "prompt[3]",
-            "code": code,
-        },
+        "error": {"message": "why", "type": ERRORS[code].type, "param": "prompt[3]", "code": code},
         "detail": "why",
     }
 
@@ -49,9 +44,7 @@ def test_a_known_wait_is_told_in_whole_seconds(wait: float, told: str):
         ("draining", True, True),
     ],
 )
-async def test_the_rest_of_a_body_that_is_refused_is_not_read(
-    code: ErrorCode, has_come: bool, closes: bool
-):
+async def test_the_rest_of_a_body_that_is_refused_is_not_read(code, has_come, closes):
     sent: list[Message] = []
 
     async def send(message: Message) -> None:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -19,9 +18,12 @@ from server.api import files_and_batches, ops
 from server.daemon.application import all_endpoints, create_app
 from server.observe.metrics import Metrics
 from server.service.service import Model, Registry, Service
+from tests.patience import PATIENCE
+from tests.server.batches.state.test_endpoints import batch_of
 from tests.server.chat_templates import LLAMA3, write_template
+from tests.server.conftest import own_builder
 from tests.server.fake_engine import FakeEngine, Script
-from tests.server.support import served_model, server_config, write_tokenizer
+from tests.server.support import server_config
 from workers.contract.config import Task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -58,15 +60,9 @@ BROKEN_INSIDE = {
     ("POST", "/detokenize"): (Tokenizer, "decode"),
     **dict.fromkeys(
         [
-            ("POST", "/v1/files"),
-            ("GET", "/v1/files"),
-            ("GET", "/v1/files/{file}"),
-            ("GET", "/v1/files/{file}/content"),
-            ("DELETE", "/v1/files/{file}"),
-            ("POST", "/v1/batches"),
-            ("GET", "/v1/batches"),
-            ("GET", "/v1/batches/{batch}"),
-            ("POST", "/v1/batches/{batch}/cancel"),
+            (each.method, each.path)
+            for each in all_endpoints()
+            if each.path.startswith(("/v1/files", "/v1/batches"))
         ],
         (files_and_batches, "stored_of"),
     ),
@@ -84,11 +80,7 @@ BODIES = {
     "/tokenize": {"prompt": "a", "model": "generate"},
     "/detokenize": {"tokens": [5], "model": "generate"},
     "/decode": {"ids": [5]},
-    "/v1/batches": {
-        "input_file_id": "a",
-        "endpoint": "/v1/completions",
-        "completion_window": "24h",
-    },
+    "/v1/batches": batch_of("a"),
 }
 
 
@@ -105,14 +97,11 @@ def script() -> Script:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http(tokenizer: Tokenizer, script: Script) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application in this process."""
-    with TemporaryDirectory(prefix="penstock-") as name, ExitStack() as engines:
-        folder = Path(name)
-        write_tokenizer(folder)
-        write_template(folder, LLAMA3)
-        models = []
-        for task in TASKS:
-            endpoint = f"ipc://{folder}/{task}"
-            models.append(served_model(task, task, folder, endpoint, vocab_size=400))
+    with own_builder(tokenizer) as builder, ExitStack() as engines:
+        models = [builder.model(task, task) for task in TASKS]
+        write_template(Path(models[0].path), LLAMA3)
+        for model, task in zip(models, TASKS, strict=True):
+            endpoint = model.engine.client_endpoint
             engines.enter_context(FakeEngine(endpoint, tokenizer, task=task, script=script))
         service = Service(server_config(*models), Registry.load(models, all_endpoints()))
         await service.registry.start()
@@ -120,17 +109,11 @@ async def http(tokenizer: Tokenizer, script: Script) -> AsyncIterator[httpx.Asyn
         async with httpx.AsyncClient(
             transport=transport, base_url="http://penstock", headers={"x-request-id": "mine"}
         ) as client:
-            await until_ready(client)
+            async with asyncio.timeout(PATIENCE):
+                while (await client.get("/health/ready")).status_code != 200:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
             yield client
         await service.registry.close()
-
-
-async def until_ready(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(20):
-        for _ in iter(int, 1):
-            if (await client.get("/health/ready")).status_code == 200:
-                return
-            await asyncio.sleep(0.02)
 
 
 def failures(caplog: pytest.LogCaptureFixture) -> list[str]:

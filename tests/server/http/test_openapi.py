@@ -65,24 +65,14 @@ def test_the_page_needs_nothing_from_elsewhere(deployment):
     assert deployment.http.get("/redoc").status_code == 404
 
 
-def references(node: object) -> set[str]:
-    if isinstance(node, dict):
-        own = {node["$ref"]} if isinstance(node.get("$ref"), str) else set()
-        return own.union(*map(references, node.values()))
-    if isinstance(node, list):
-        return set().union(*map(references, node))
-    return set()
-
-
 @pytest.fixture
 def description(deployment) -> dict:
     return deployment.http.get("/openapi.json").json()
 
 
 def test_every_reference_leads_somewhere(description):
-    names = {
-        reference.removeprefix("#/components/schemas/") for reference in references(description)
-    }
+    references = re.findall(r'"\$ref": "(.*?)"', json.dumps(description))
+    names = {reference.removeprefix("#/components/schemas/") for reference in references}
     assert names <= set(description["components"]["schemas"])
     assert {"CompletionRequest", "Completion", "ErrorBody", "EmbeddingList"} <= names
 

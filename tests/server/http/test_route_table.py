@@ -49,9 +49,7 @@ def test_head_is_get_without_its_body(deployment: Deployment) -> None:
     ("path", "body"), [("/embed", b'{"inputs": "a"}'), ("/v1/embeddings", b'{"input": "a"}')]
 )
 @pytest.mark.parametrize("unsent", [0, 10])
-def test_a_client_that_leaves_is_no_failure(
-    deployment: Deployment, path: str, body: bytes, unsent: int
-) -> None:
+def test_a_client_that_leaves_is_no_failure(deployment: Deployment, path, body, unsent) -> None:
     """It has sent its request, or all but some bytes of it."""
     engine = deployment.engines["embedder"]
     engine.script.held = True

@@ -114,9 +114,7 @@ def log() -> Iterator[logging.Logger]:
 
 
 @in_virtual_time
-async def test_the_first_are_written_and_the_others_counted(
-    log: logging.Logger, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_first_are_written_and_the_others_counted(log: logging.Logger, caplog) -> None:
     for number in range(100):
         log.warning("number %d", number)
     assert caplog.messages == ["number 0", "number 1"]
@@ -132,9 +130,7 @@ async def test_a_few_are_all_written(log: logging.Logger, caplog: pytest.LogCapt
     assert caplog.messages == [f"number {number}" for number in range(6)]
 
 
-def test_bad_connections_and_wrong_keys(
-    builder: DeploymentBuilder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_connections_and_wrong_keys(builder: DeploymentBuilder, capfd) -> None:
     config = server_config(builder.model("writer", "generate"), api_key="key")
     deployment = builder.open(config)
     started = time.monotonic()

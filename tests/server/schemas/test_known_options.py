@@ -11,7 +11,7 @@ from engine_core.refusal import RefusalError
 from server.daemon.application import all_endpoints
 from server.http.body import Body
 from server.http.openapi import structs_of
-from server.schemas.known_options import KnownOption, known_options
+from server.schemas.known_options import known_options
 from tests.server.schemas.option_examples import examples_of
 
 TABLE = known_options()
@@ -31,12 +31,6 @@ def bodies() -> dict[str, Body[Any]]:
 
 BODIES = bodies()
 REFUSED = [(name, path) for name in TABLE.endpoints for path in TABLE.of(name, "refused")]
-
-
-def rows(request: str) -> list[tuple[str, KnownOption]]:
-    return [
-        row for fate in ("obeyed", "accepted", "refused") for row in TABLE.of(request, fate).items()
-    ]
 
 
 def test_the_table_is_about_every_type_of_request():
@@ -86,7 +80,8 @@ def test_objects_whose_entries_have_a_type_are_fields_of_the_body_itself(request
 
 @pytest.mark.parametrize("request_type", BODIES)
 def test_a_name_has_one_row_and_an_example_that_is_not_neutral(request_type):
-    found = rows(request_type)
+    fates = ("obeyed", "accepted", "refused")
+    found = [row for fate in fates for row in TABLE.of(request_type, fate).items()]
     examples = examples_of(request_type)
     assert examples.keys() == dict(found).keys()
     assert [name for name, times in Counter(name for name, _ in found).items() if times > 1] == []

@@ -2,20 +2,16 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from unittest.mock import AsyncMock
 
 from engine_core.messages import NO_KEY, KeyShare
 from server.service.decoding_turns import DecodingTurns
 
 SECONDS = 0.02
-
-
-async def stays() -> bool:
-    return False
-
-
-async def leaves() -> bool:
-    return True
+HasLeft = Callable[[], Awaitable[bool]]
+STAYS, LEAVES = AsyncMock(return_value=False), AsyncMock(return_value=True)
 
 
 class Decodes:
@@ -25,7 +21,7 @@ class Decodes:
         self.turns = DecodingTurns()
         self.begun: dict[str, float] = {}
 
-    async def decode(self, name: str, key: KeyShare = NO_KEY, has_left=stays) -> None:
+    async def decode(self, name: str, key: KeyShare = NO_KEY, has_left: HasLeft = STAYS) -> None:
         if await self.turns.begin(key, has_left):
             self.begun[name] = time.perf_counter()
             time.sleep(SECONDS)  # noqa: ASYNC251 - as a decoder, which gives way to nobody
@@ -51,17 +47,6 @@ async def test_keys_take_turns() -> None:
 
 
 async def test_who_has_left_or_is_cancelled_is_passed_over() -> None:
-    decodes = Decodes()
-    first, cancelled = decodes.together("first", "cancelled")
-    gone = asyncio.create_task(decodes.decode("gone", has_left=leaves))
-    last = decodes.together("last")
-    await first
-    cancelled.cancel()
-    await asyncio.gather(gone, *last)
-    assert list(decodes.begun) == ["first", "last"]
-
-
-async def test_who_is_cancelled_while_looked_for_is_passed_over() -> None:
     looked = asyncio.Event()
 
     async def is_looked_for() -> bool:
@@ -70,12 +55,15 @@ async def test_who_is_cancelled_while_looked_for_is_passed_over() -> None:
         return False
 
     decodes = Decodes()
-    first = decodes.together("first")
-    cancelled = asyncio.create_task(decodes.decode("cancelled", has_left=is_looked_for))
+    first, cancelled = decodes.together("first", "cancelled")
+    gone = asyncio.create_task(decodes.decode("gone", has_left=LEAVES))
+    sought = asyncio.create_task(decodes.decode("sought", has_left=is_looked_for))
     last = decodes.together("last")
-    await looked.wait()
+    await first
     cancelled.cancel()
-    await asyncio.gather(*first, *last)
+    await looked.wait()
+    sought.cancel()
+    await asyncio.gather(gone, *last)
     assert list(decodes.begun) == ["first", "last"]
 
 

@@ -1,7 +1,6 @@
 """The service: system fingerprints, requests in flight, which priorities a request may name."""
 
 import asyncio
-from typing import Any
 
 import msgspec
 import pytest
@@ -29,9 +28,7 @@ CONFIG = execution_config()
         (False, {"model": msgspec.structs.replace(CONFIG.model, path="/other")}),
     ],
 )
-def test_only_another_computation_has_another_fingerprint(
-    is_same: bool, changes: dict[str, Any]
-) -> None:
+def test_only_another_computation_has_another_fingerprint(is_same, changes) -> None:
     other = msgspec.structs.replace(CONFIG, **changes)
     assert other != CONFIG
     assert (system_fingerprint(other) == system_fingerprint(CONFIG)) == is_same
@@ -80,11 +77,7 @@ REQUESTS = {
     ],
 )
 def test_a_priority_outside_the_range_is_refused(
-    builder: DeploymentBuilder,
-    allowed: tuple[int, int] | None,
-    taken: list[int | None],
-    refused: list[int],
-    named: str,
+    builder: DeploymentBuilder, allowed, taken, refused, named
 ) -> None:
     limits = Limits(priority_range=allowed)
     deployment = builder.open(server_config(*builder.models(), limits=limits))

@@ -3,27 +3,24 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from engine_core.tokenization.tokenizer import Tokenizer
 from server.settings.settings import Limits
 from tests.patience import wait_until
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.fake_engine import Script
-from tests.server.support import server_config, write_tokenizer
+from tests.server.support import server_config
 
 LIMIT_S = 2.0
 """A chat's prompt is written in that time, on a busy machine, too."""
 
 FOX: dict[str, Any] = {"model": "writer", "max_tokens": 1000, "ignore_eos": True}
 CHAT = {**FOX, "messages": [{"role": "user", "content": "The"}]}
-TEXTS = {
-    "/v1/completions": {**FOX, "prompt": "The"},
-    "/v1/chat/completions": CHAT,
-}
+TEXTS = {"/v1/completions": {**FOX, "prompt": "The"}, "/v1/chat/completions": CHAT}
 TEMPLATE = """{{ messages[0].content }}
 {%- if messages[0].content == "slow" %}
 {%- for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}
@@ -38,14 +35,11 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def limited(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Iterator[Deployment]:
-    folder = tmp_path_factory.mktemp("limited")
-    write_tokenizer(folder)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    builder = DeploymentBuilder(folder, tokenizer)
+def limited(module_builder: DeploymentBuilder) -> Deployment:
+    models = module_builder.models()
+    Path(models[0].path, "chat_template.jinja").write_text(TEMPLATE)
     limits = Limits(max_request_seconds=LIMIT_S)
-    yield builder.open(server_config(*builder.models(), limits=limits))
-    builder.close()
+    return module_builder.open(server_config(*models, limits=limits))
 
 
 @pytest.fixture(params=["held", "deaf"])

@@ -13,6 +13,7 @@ from tests.server.conftest import Deployment
 from tests.server.fake_engine import vector_of
 
 PATHS = ["/v1/embed", "/v2/embed"]
+LEFT_5 = Tokenization(truncate_to=5, truncation_side="left")
 
 
 def embed(
@@ -73,10 +74,7 @@ def test_inputs_are_texts_in_parts(encoders, path) -> None:
         ({"truncate": "NONE"}, Tokenization()),
         ({"max_tokens": 5}, Tokenization(truncate_to=5)),
         ({"max_tokens": 2**31 - 1}, Tokenization(truncate_to=2048)),
-        (
-            {"max_tokens": 5, "truncate": "START"},
-            Tokenization(truncate_to=5, truncation_side="left"),
-        ),
+        ({"max_tokens": 5, "truncate": "START"}, LEFT_5),
     ],
 )
 def test_texts_are_cut_unless_told_otherwise(encoders, fields, tokenization) -> None:

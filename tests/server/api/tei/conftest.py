@@ -8,33 +8,24 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from tests.server.api.conftest import LABELS
 from tests.server.conftest import Deployment, own_builder
 from tests.server.support import server_config
-from workers.contract.config import Task
 
 
-def serving(tokenizer: Tokenizer, name: str, task: Task) -> Iterator[Deployment]:
-    """One model of a task, and a classifier."""
+@pytest.fixture(scope="package")
+def open_tei_deployments(tokenizer: Tokenizer) -> Iterator[list[Deployment]]:
+    """One with an embedder, one with a SPLADE model, each beside a classifier."""
     with own_builder(tokenizer) as builder:
-        models = builder.model(name, task), builder.model("sorter", "classify", LABELS)
-        yield builder.open(server_config(*models))
-
-
-@pytest.fixture(scope="package")
-def open_tei_deployment(tokenizer: Tokenizer) -> Iterator[Deployment]:
-    yield from serving(tokenizer, "vectors", "embed")
-
-
-@pytest.fixture(scope="package")
-def open_splade_deployment(tokenizer: Tokenizer) -> Iterator[Deployment]:
-    yield from serving(tokenizer, "splade", "embed_sparse")
+        dense = builder.model("vectors", "embed"), builder.model("sorter", "classify", LABELS)
+        sparse = builder.model("splade", "embed_sparse"), builder.model("other", "classify", LABELS)
+        yield [builder.open(server_config(*models)) for models in (dense, sparse)]
 
 
 @pytest.fixture
-def tei_deployment(open_tei_deployment: Deployment) -> Deployment:
-    open_tei_deployment.reset()
-    return open_tei_deployment
+def tei_deployment(open_tei_deployments: list[Deployment]) -> Deployment:
+    open_tei_deployments[0].reset()
+    return open_tei_deployments[0]
 
 
 @pytest.fixture
-def splade_deployment(open_splade_deployment: Deployment) -> Deployment:
-    open_splade_deployment.reset()
-    return open_splade_deployment
+def splade_deployment(open_tei_deployments: list[Deployment]) -> Deployment:
+    open_tei_deployments[1].reset()
+    return open_tei_deployments[1]

@@ -64,9 +64,6 @@ def test_sparse_vectors_need_a_splade_model(tei_deployment):
     assert found == (424, "Backend", "no model of this daemon serves /embed_sparse")
 
 
-# /embed_all
-
-
 def test_embed_all_tells_each_token(tei_deployment, tokenizer):
     texts = ["a", "b c d", "water falls"]
     found = tei_deployment.ask("/embed_all", inputs=texts)
@@ -76,9 +73,6 @@ def test_embed_all_tells_each_token(tei_deployment, tokenizer):
         np.testing.assert_allclose(states, states_of(text, count), atol=1e-5)
     job = tei_deployment.job("vectors")
     assert job.token_states
-
-
-# /similarity
 
 
 def test_similarity_is_the_cosine(tei_deployment):

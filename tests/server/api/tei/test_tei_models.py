@@ -1,7 +1,7 @@
 """Which model TEI's endpoints take, with a name and without one; and `/info`."""
 
 from tests.server.api.conftest import LABELS
-from tests.server.api.tei.tei_client import failure
+from tests.server.api.tei.tei_client import BODIES, failure
 from tests.server.support import server_config
 
 
@@ -21,34 +21,27 @@ def test_of_several_models_that_fit_a_request_names_one(builder):
     models += [builder.model(name, "classify") for name in ("five", "six")]
     models += [builder.model(name, "embed_sparse") for name in ("seven", "eight")]
     deployment = builder.open(server_config(*models))
-    text, texts = {"inputs": "a"}, {"query": "a", "texts": ["b"]}
-    pair = {"inputs": {"source_sentence": "a", "sentences": ["b"]}}
-    for path, body, names in (
-        ("/embed", text, "one, two"),
-        ("/embed_sparse", text, "seven, eight"),
-        ("/predict", text, "three, four, five, six"),
-        ("/rerank", texts, "five, six"),
+    for path, names in (
+        ("/embed", "one, two"),
+        ("/embed_sparse", "seven, eight"),
+        ("/predict", "three, four, five, six"),
+        ("/rerank", "five, six"),
     ):
-        status, kind, message = failure(deployment, path, body)
+        status, kind, message = failure(deployment, path, BODIES[path])
         assert (status, kind) == (424, "Backend")
         assert names in message
     assert deployment.http.get("/info").status_code == 424
-    for path, model, body in (
-        ("/embed", "two", text),
-        ("/embed_all", "two", text),
-        ("/similarity", "two", pair),
-        ("/", "two", text),
-        ("/predict", "four", text),
-        ("/", "four", text),
-        ("/rerank", "six", texts),
-        ("/", "six", texts),
-        ("/embed_sparse", "eight", text),
-        ("/", "eight", text),
+    for model, own, *others in (
+        ("two", "/embed", "/embed_all", "/similarity"),
+        ("four", "/predict"),
+        ("six", "/rerank"),
+        ("eight", "/embed_sparse"),
     ):
-        deployment.reset()
-        deployment.ask(path, **body, model=model)
-        asked = [name for name, engine in deployment.engines.items() if engine.received]
-        assert asked == [model], path
+        for path in (own, *others, "/"):
+            deployment.reset()
+            deployment.ask(path, **BODIES.get(path, BODIES[own]), model=model)
+            asked = [name for name, engine in deployment.engines.items() if engine.received]
+            assert asked == [model], path
 
 
 def test_a_name_that_does_not_fit(tei_deployment):
@@ -59,7 +52,7 @@ def test_a_name_that_does_not_fit(tei_deployment):
         ("/", "nobody", 422),
         ("/rerank", "sorter", 424),
     ):
-        body = {"query": "a", "texts": ["b"]} if path == "/rerank" else {"inputs": "a"}
+        body = BODIES.get(path, BODIES["/embed"])
         found, _, message = failure(tei_deployment, path, {**body, "model": model})
         assert found == status
         assert model in message
@@ -69,13 +62,7 @@ def test_a_generator_alone_has_only_a_tokenizer(builder, tei_deployment):
     deployment = builder.open(server_config(builder.model("writer-alone", "generate")))
     for path, asked in (("/tokenize", {"inputs": "naïve 漢"}), ("/decode", {"ids": [5]})):
         assert deployment.ask(path, **asked) == tei_deployment.ask(path, **asked)
-    for path, body in (
-        ("/embed", {"inputs": "a"}),
-        ("/embed_sparse", {"inputs": "a"}),
-        ("/predict", {"inputs": "a"}),
-        ("/rerank", {"query": "a", "texts": ["b"]}),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
-    ):
+    for path, body in BODIES.items():
         assert failure(deployment, path, body)[:2] == (424, "Backend")
 
 

@@ -50,9 +50,6 @@ def test_a_rerankers_prediction_is_a_probability(deployment):
     assert found == {"label": "relevant", "score": pytest.approx(expit(0.5))}
 
 
-# /rerank
-
-
 def test_rerank_with_texts_is_teis(deployment):
     texts = ["nothing", "red apples", "red wine"]
     found = deployment.ask("/rerank", query="red wine", texts=texts)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.server.api.tei.tei_client import failure
+from tests.server.api.tei.tei_client import BODIES, failure
 from tests.server.fake_engine import sparse_of
 from tests.server.support import server_config
 
@@ -28,12 +28,8 @@ def test_an_answer_with_too_many_numbers(splade_deployment):
 
 
 def test_what_a_splade_model_does_not_serve(splade_deployment):
-    for path, body in (
-        ("/embed", {"inputs": "a"}),
-        ("/embed_all", {"inputs": "a"}),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
-    ):
-        found = failure(splade_deployment, path, body)
+    for path in ("/embed", "/embed_all", "/similarity"):
+        found = failure(splade_deployment, path, BODIES[path])
         assert found == (424, "Backend", f"no model of this daemon serves {path}")
     for path, body in (
         ("/v1/embeddings", {"input": "a"}),

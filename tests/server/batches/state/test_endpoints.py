@@ -45,11 +45,6 @@ def state(tmp_path: Path) -> State:
     return prepared(tmp_path)
 
 
-@pytest.fixture
-def folder(state: State) -> Path:
-    return Path(state.folder or "")
-
-
 @pytest_asyncio.fixture
 async def http(state: State) -> AsyncIterator[httpx.AsyncClient]:
     async with served(state, "mine", "yours") as client:
@@ -64,7 +59,7 @@ async def upload(
     return await http.post("/v1/files", data=fields, files=files, headers=headers)
 
 
-async def test_a_file_is_kept(http: httpx.AsyncClient, folder: Path) -> None:
+async def test_a_file_is_kept(http: httpx.AsyncClient, tmp_path: Path) -> None:
     answer = await upload(http)
     assert answer.status_code == 200, answer.text
     file = answer.json()
@@ -80,7 +75,7 @@ async def test_a_file_is_kept(http: httpx.AsyncClient, folder: Path) -> None:
     for method in ("GET", "DELETE"):
         again = await http.request(method, f"/v1/files/{file['id']}")
         assert (again.status_code, again.json()["error"]["code"]) == (404, "not_found")
-    assert list((folder / "files").iterdir()) == []
+    assert list((tmp_path / "files").iterdir()) == []
 
 
 @pytest.mark.parametrize("letter", ["x", "\U000e0001", "\x01", "🎉"])
@@ -165,12 +160,12 @@ async def test_a_page_behind_nothing_is_refused(http: httpx.AsyncClient, path: s
     ],
 )  # fmt: skip
 async def test_a_wrong_upload_leaves_nothing(
-    http: httpx.AsyncClient, folder: Path, contents, fields, status, param
+    http: httpx.AsyncClient, tmp_path: Path, contents, fields, status, param
 ) -> None:
     answer = await upload(http, contents, **fields)
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["param"] == param
-    assert list((folder / "files").iterdir()) == []
+    assert list((tmp_path / "files").iterdir()) == []
 
 
 async def test_files_may_expire_and_a_key_may_store_so_much(http: httpx.AsyncClient) -> None:
@@ -202,23 +197,19 @@ PURPOSE = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r
         (BOUNDARY, b"nonsense", "not a form"),
         (f"{BOUNDARY}{'b' * 256}", PART, "not a form"),
         (BOUNDARY, PURPOSE.replace(b"purpose", b"a") * 33 + b"--b--\r\n", "Too many fields"),
-        (
-            BOUNDARY,
-            PART.replace(b'"file"', b'"other"') + b"--b--\r\n",
-            "the file is the field file",
-        ),
+        (BOUNDARY, PART.replace(b'"file"', b'"other"') + b"--b--\r\n", "file is the field file"),
     ],
 )
 async def test_what_is_no_form_is_explained(
-    http: httpx.AsyncClient, folder: Path, kind: str, body: bytes, says: str
+    http: httpx.AsyncClient, tmp_path: Path, kind: str, body: bytes, says: str
 ) -> None:
     answer = await http.post("/v1/files", content=body, headers={"content-type": kind})
     assert answer.status_code == 400, answer.text
     assert says in answer.json()["error"]["message"]
-    assert list((folder / "files").iterdir()) == []
+    assert list((tmp_path / "files").iterdir()) == []
 
 
-async def test_no_form_is_the_servers_fault(http: httpx.AsyncClient, folder: Path) -> None:
+async def test_no_form_is_the_servers_fault(http: httpx.AsyncClient, tmp_path: Path) -> None:
     """Headers and parts at random, of the words that parsers stumble over."""
     chance = random.Random(38)
     good = [*PART.split(b" "), *PURPOSE.split(b";")]
@@ -233,7 +224,7 @@ async def test_no_form_is_the_servers_fault(http: httpx.AsyncClient, folder: Pat
             "/v1/files", content=PART + b" ".join(pieces), headers={"content-type": kind}
         )
         assert 400 <= answer.status_code < 500, (answer.text, kind, pieces)
-    assert list((folder / "files").iterdir()) == []
+    assert list((tmp_path / "files").iterdir()) == []
 
 
 async def test_a_form_may_come_in_any_pieces_but_not_compressed(http: httpx.AsyncClient) -> None:
@@ -293,9 +284,9 @@ async def test_a_batch_waits_and_is_cancelled(http: httpx.AsyncClient) -> None:
     assert listed["has_more"] is False
 
 
-async def test_contents_that_are_lost_are_gone(http: httpx.AsyncClient, folder: Path) -> None:
+async def test_contents_that_are_lost_are_gone(http: httpx.AsyncClient, tmp_path: Path) -> None:
     file = (await upload(http)).json()["id"]
-    (folder / "files" / file).unlink()
+    (tmp_path / "files" / file).unlink()
     for headers in ({}, {"range": "bytes=0-4"}):
         answer = await http.get(f"/v1/files/{file}/content", headers=headers)
         assert (answer.status_code, answer.json()["error"]["code"]) == (410, "gone")
@@ -307,9 +298,9 @@ def is_unavailable(answer: httpx.Response) -> bool:
     return (answer.status_code, answer.json()["error"]["code"]) == (501, "state_unavailable")
 
 
-async def test_a_lost_database_is_told_to_clients(http: httpx.AsyncClient, folder: Path) -> None:
+async def test_a_lost_database_is_told_to_clients(http: httpx.AsyncClient, tmp_path: Path) -> None:
     file = (await upload(http)).json()["id"]
-    (folder / "penstock.db").unlink()
+    (tmp_path / "penstock.db").unlink()
     answers = [
         await upload(http),
         await http.post("/v1/batches", json=batch_of(file)),
@@ -320,7 +311,7 @@ async def test_a_lost_database_is_told_to_clients(http: httpx.AsyncClient, folde
     answers += [await http.get(f"/v1/{path}") for path in paths]
     for answer in answers:
         assert is_unavailable(answer), answer.text
-    assert [path.name for path in (folder / "files").iterdir()] == [file]
+    assert [path.name for path in (tmp_path / "files").iterdir()] == [file]
 
 
 async def test_without_a_state_folder_it_says_why() -> None:

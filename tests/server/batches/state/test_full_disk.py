@@ -1,6 +1,5 @@
 """What clients can do where the disk of the state folder is full: above all, free it."""
 
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -9,12 +8,11 @@ import pytest
 import pytest_asyncio
 
 from server.batches.state.state_folder import StateFolder
-from server.batches.state.stored_files import StoredFile
 from server.settings.settings import State
 from tests.server.batches.state.full_disk import fill, no_file_grows, small_disk
 from tests.server.batches.state.opened import prepared
 from tests.server.batches.state.test_endpoints import batch_of, served, upload
-from tests.server.batches.state.test_state_folder import batch
+from tests.server.batches.state.test_state_folder import batch, stored
 
 RESERVE = 1 << 20
 
@@ -110,9 +108,7 @@ async def test_without_any_reserve_contents_go_first(tmp_path: Path) -> None:
 
 def test_what_expires_goes_from_a_full_disk(state: State, disk: Path) -> None:
     folder = StateFolder(disk / "state", state.token)
-    old = StoredFile("file-o", "me", "o", "batch", 1, 2, expires_at=int(time.time()) - 1)
-    folder.files.path(old.id).write_bytes(b"x")
-    folder.files.add(old)
+    old = stored(folder, expires_at=1)
     fill(disk)
     folder.files.drop_expired()
     assert not folder.files.path(old.id).exists()

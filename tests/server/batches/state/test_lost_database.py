@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,12 @@ from tests.server.batches.state.opened import opened, prepared
 from tests.server.batches.state.test_state_folder import batch, stored
 
 DATABASE = "penstock.db"
-
-
-def empty(database: Path) -> None:
-    os.truncate(database, 0)
-
-
-def cut(database: Path) -> None:
-    os.truncate(database, database.stat().st_size // 2)
+LOSSES: dict[str, Callable[[Path], object]] = {
+    "gone": Path.unlink,
+    "empty": lambda database: os.truncate(database, 0),
+    "cut": lambda database: os.truncate(database, database.stat().st_size // 2),
+    "nonsense": lambda database: database.write_bytes(b"no database" * 1000),
+}
 
 
 def without_tables(database: Path) -> None:
@@ -38,10 +37,6 @@ def damage(database: Path) -> None:
     database.write_bytes(content)
 
 
-def write_nonsense(database: Path) -> None:
-    database.write_bytes(b"no database" * 1000)
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {
         file.name: file.read_bytes()
@@ -50,10 +45,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("lose", [Path.unlink, empty, cut, without_tables, damage, write_nonsense])
-def test_a_start_without_the_database_deletes_nothing(
-    tmp_path: Path, lose: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("lose", [*LOSSES.values(), without_tables, damage])
+def test_a_start_without_the_database_deletes_nothing(tmp_path: Path, lose) -> None:
     state = opened(tmp_path)
     stored(state)
     (state.jobs / "batch-1").write_bytes(b"results")
@@ -76,9 +69,7 @@ def test_a_log_without_its_database_is_kept(tmp_path: Path) -> None:
     assert log.exists()
 
 
-def test_what_a_backup_does_not_know_is_left_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_backup_does_not_know_is_left_alone(tmp_path: Path, caplog) -> None:
     state = opened(tmp_path)
     known = stored(state)
     state.close()
@@ -109,37 +100,31 @@ def test_a_new_folder_is_no_lost_one(tmp_path: Path) -> None:
 
 
 def move_another(database: Path) -> None:
-    other = opened(database.with_name("other"))
-    other.close()
+    opened(database.with_name("other")).close()
     (database.with_name("other") / DATABASE).replace(database)
 
 
-def move_a_copy(database: Path) -> None:
-    shutil.copy(database, database.with_name("copy"))
-    database.with_name("copy").replace(database)
+OTHERS: dict[str, Callable[[Path], object]] = {
+    "another": move_another,
+    "a copy": lambda database: shutil.move(shutil.copy(database, f"{database}-copy"), database),
+    "a backup": lambda database: shutil.copy(database.with_name("backup"), database),
+}
 
 
-def copy_over(database: Path) -> None:
-    shutil.copy(database.with_name("backup"), database)
-
-
-@pytest.mark.parametrize(
-    "lose", [Path.unlink, empty, cut, write_nonsense, move_another, move_a_copy, copy_over]
-)
-def test_a_database_is_watched_while_it_is_in_use(
-    tmp_path: Path, lose: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("lose", [*LOSSES.values(), *OTHERS.values()], ids=[*LOSSES, *OTHERS])
+def test_a_database_is_watched_while_it_is_in_use(tmp_path: Path, lose) -> None:
     prepared(tmp_path)
     shutil.copy(tmp_path / DATABASE, tmp_path / "backup")
     state = opened(tmp_path)
     file = stored(state)
     lose(tmp_path / DATABASE)
-    with pytest.raises(StateFolderError, match=r"penstock\.db"):
-        state.files.get(file.id, "me")
-    with pytest.raises(StateFolderError, match=r"penstock\.db"):
-        state.files.delete(file.id, "me")
-    with pytest.raises(StateFolderError, match=r"penstock\.db"):
-        state.batches.add(batch())
+    for use in (
+        partial(state.files.get, file.id, "me"),
+        partial(state.files.delete, file.id, "me"),
+        partial(state.batches.add, batch()),
+    ):
+        with pytest.raises(StateFolderError, match=r"penstock\.db"):
+            use()
     assert state.files.path(file.id).exists()
 
 
@@ -148,11 +133,6 @@ def test_a_process_that_begins_later_wants_the_same(tmp_path: Path) -> None:
     move_another(tmp_path / DATABASE)
     with pytest.raises(StateFolderError, match="replaced"):
         StateFolder(tmp_path, token).batches.next_open()
-
-
-def modes(folder: Path) -> dict[str, int]:
-    found = {file.name: file.stat().st_mode & 0o777 for file in folder.rglob("*")}
-    return found | {".": folder.stat().st_mode & 0o777}
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -169,8 +149,8 @@ def test_nobody_else_reads_it(tmp_path: Path, is_old: bool) -> None:
         lock = StateLock(folder)
     finally:
         os.umask(former)
-    found = modes(folder)
-    private = {name: found.pop(name) for name in (".", "files", "jobs")}
+    found = {file.name: file.stat().st_mode & 0o777 for file in (folder, *folder.rglob("*"))}
+    private = {name: found.pop(name) for name in (folder.name, "files", "jobs")}
     assert set(private.values()) == {0o700}
     assert {DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"} < set(found)
     assert set(found.values()) == {0o600}, found

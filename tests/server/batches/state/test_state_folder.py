@@ -1,8 +1,8 @@
 """Files and batches in a folder: by owner, page by page, and after a killed daemon."""
 
 import sqlite3
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -15,10 +15,12 @@ from server.batches.state.stored_files import StoredFile, new_id
 from tests.server.batches.state.opened import opened, prepared
 
 
-def stored(state: StateFolder, owner: str = "me", **fields: object) -> StoredFile:
+def stored(
+    state: StateFolder, owner: str = "me", contents: bytes = b"abc", **fields: object
+) -> StoredFile:
     given = {"filename": "a.jsonl", "purpose": "batch", "bytes": 3, "created_at": 5} | fields
     file = StoredFile(new_id("file"), owner, **given)  # pyright: ignore[reportArgumentType]
-    state.files.path(file.id).write_bytes(b"abc")
+    state.files.path(file.id).write_bytes(contents)
     state.files.add(file)
     return file
 
@@ -127,16 +129,8 @@ def test_a_batch_takes_a_status_only_from_those_that_lead_there(tmp_path: Path) 
 def test_threads_and_processes_share_the_database(tmp_path: Path) -> None:
     token = prepared(tmp_path).token
     states = [StateFolder(tmp_path, token) for _ in range(2)]
-
-    def add(state: StateFolder) -> None:
-        for _ in range(20):
-            state.batches.add(batch())
-
-    threads = [threading.Thread(target=add, args=(state,)) for state in states for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda number: states[number % 2].batches.add(batch()), range(120)))
     assert len(states[0].batches.list("me", Page(1000))) == 120
 
 
