@@ -50,7 +50,6 @@ def test_outputs_are_expected_as_long_as_those_that_have_finished() -> None:
     driver.step()
     assert driver.batch_queue._expected[driver.submitted[-1].requests[0]] == 2
     driver.drain()
-    driver.assert_idle()
 
 
 def test_a_row_begins_only_if_the_cache_holds_what_all_are_expected_to_need() -> None:
@@ -61,7 +60,6 @@ def test_a_row_begins_only_if_the_cache_holds_what_all_are_expected_to_need() ->
     driver.drain()
     assert driver.scheduler.usage().preemptions == 0
     assert max(len(batch.requests) for batch in driver.submitted) == 4
-    driver.assert_idle()
 
 
 def test_online_prompts_go_before_those_of_the_batch_that_have_begun() -> None:
@@ -72,4 +70,3 @@ def test_online_prompts_go_before_those_of_the_batch_that_have_begun() -> None:
     driver.submit()
     assert jobs_in(driver.submitted[1]) == [1]
     driver.drain()
-    driver.assert_idle()

@@ -49,4 +49,3 @@ def test_a_group_larger_than_a_micro_batch_is_divided() -> None:
     driver.drain()
     rows = [batch.num_decodes for batch in driver.submitted]
     assert max(rows) <= 40
-    driver.assert_idle()

@@ -121,7 +121,6 @@ def test_rows_of_the_batch_take_turns(stages: int) -> None:
     assert min(turns.values()) >= 20 // stages - 1
     driver.scheduler.abort(job)
     driver.drain()
-    driver.assert_idle()
 
 
 @pytest.mark.parametrize("stages", [1, pytest.param(3, marks=pytest.mark.long)])

@@ -20,7 +20,6 @@ def served(*jobs: SamplingParams, num_blocks: int = 64, stages: int = 1) -> Mask
     for job, params in enumerate(jobs):
         driver.constrain(job, prompt_of(5, job), params)
     driver.drain()
-    driver.assert_idle()
     return driver
 
 
@@ -73,7 +72,6 @@ def test_a_token_outside_the_grammar_fails_its_job_alone(monkeypatch: pytest.Mon
     driver.drain()
     assert [(failed.id, failed.code) for failed in driver.failed] == [(1, "row_failed")]
     assert matches(DIGITS, driver.decoded(2))
-    driver.assert_idle()
 
 
 def test_preemption_changes_no_text() -> None:
@@ -135,7 +133,6 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
             if driver.scheduler.abort(jobs[chosen][0]):
                 aborted.add(chosen)
     driver.drain()
-    driver.assert_idle()
     assert not driver.failed
     for job_id, (_, prompt, params) in jobs.items():
         if params.grammar is None:
