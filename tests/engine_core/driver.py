@@ -3,7 +3,7 @@
 import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,22 +30,11 @@ class Driver:
         self,
         num_blocks: int,
         stages: int = 1,
-        max_running: int = 8,
-        max_step_tokens: int = 32,
-        steps_ahead: int = 1,
-        disable_cascade_attn: bool = False,
-        block_size: int = 4,
         costs: Coefficients | None = None,
+        **options: Any,
     ) -> None:
         """Steps take what `costs` say, and the scheduler knows it; without them no time passes."""
-        config = execution_config(
-            num_stages=stages,
-            max_running=max_running,
-            max_step_tokens=max_step_tokens,
-            steps_ahead=steps_ahead,
-            disable_cascade_attn=disable_cascade_attn,
-            block_size=block_size,
-        )
+        config = execution_config(num_stages=stages, **options)
         self.max_depth = config.max_depth
         self.now = 0.0
         self.costs = CostModel(costs or Coefficients(0.0, 0.0, 0.0, 0.0))
@@ -53,7 +42,7 @@ class Driver:
             config, num_blocks, lambda: self.now, self.costs if costs else None
         )
         self.pipeline = SimulatedPipeline(
-            SimulatedModel(num_blocks, config.block_size, max_running)
+            SimulatedModel(num_blocks, config.block_size, config.max_running)
         )
         self.batches: deque[DecodeBatch] = deque()
         self.ended: list[Job] = []
@@ -65,6 +54,15 @@ class Driver:
     def add(self, job_id: int, prompt: list[int], max_tokens: int, **options: Any) -> Job:
         """A job of one prompt."""
         return self.add_job(job_id, [prompt], max_tokens, **options)
+
+    def add_each(
+        self, prompts: Iterable[list[int]], max_tokens: int, **options: Any
+    ) -> dict[int, list[int]]:
+        """Jobs 0, 1 … of a prompt each. Returns the prompts."""
+        by_job = dict(enumerate(prompts))
+        for job, prompt in by_job.items():
+            self.add(job, prompt, max_tokens, **options)
+        return by_job
 
     def add_job(
         self,

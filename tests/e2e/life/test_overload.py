@@ -11,7 +11,6 @@ import pytest
 
 from server.demo import EMBEDDER_NAME, demo_models
 from tests.e2e.daemon import Daemon, metric, running
-from tests.patience import wait_until
 
 PASSAGE = "The gate opens, water falls, and the turbine turns; the river goes on below it. " * 6
 WAIT = re.compile(r"would wait about ([\d.]+) s, more than the 1 s that this server allows")
@@ -72,10 +71,3 @@ def test_what_would_wait_too_long_is_told_so_at_once(hurried: Daemon) -> None:
         hurried.url, "penstock_http_requests_total", endpoint="/v1/embeddings", status="429"
     )
     assert counted == len(refused)
-
-
-def test_an_idle_daemon_takes_one_request_however_large(hurried: Daemon) -> None:
-    wait_until(lambda: metric(hurried.url, "penstock_engine_expected_wait_seconds") == 0)
-    body = {"input": [PASSAGE] * 80}
-    answer = httpx.post(f"{hurried.url}/v1/embeddings", json=body, timeout=120)
-    assert (answer.status_code, len(answer.json()["data"])) == (200, 80)

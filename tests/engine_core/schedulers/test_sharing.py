@@ -82,8 +82,7 @@ def test_an_online_prompt_waits_where_that_saves_more_than_a_steps_fixed_time(
     """250 tokens take 25 ms. The second prompt comes beside the first, which is not computed."""
     costs = Coefficients(step=fixed, token=1e-4, attended=0.0, context=0.0)
     driver = Driver(100, max_step_tokens=1024, block_size=500, costs=costs)
-    for number in (0, 1):
-        driver.add(number, _PROMPTS[number], 3, key=7)
+    driver.add_each(_PROMPTS[:2], 3, key=7)
     first = driver.step()
     assert len(first.requests) == (1 if waits else 2)
     driver.drain()
@@ -105,8 +104,7 @@ def test_an_online_prompt_waits_for_one_step_at_most() -> None:
 
 def test_what_waits_in_a_batch_is_not_before_a_request_of_a_client() -> None:
     driver = Driver(num_blocks=100, max_step_tokens=64, block_size=128)
-    for number in range(4):
-        driver.add(number, _PROMPTS[number], 3, batch=True)
+    driver.add_each(_PROMPTS[:4], 3, batch=True)
     while not driver.scheduler._in_progress:
         driver.step()
     running = sum(driver.scheduler._running.unsubmitted)
@@ -235,8 +233,7 @@ def test_rows_that_are_not_finite_fail_one_by_one(
         return GenerateOutput(step=step.step, tokens=tokens.tobytes())
 
     monkeypatch.setattr(driver.pipeline._model, "run", spoilt)
-    for member in range(4):
-        driver.add(member, [*prefix, member], 5, batch=True)
+    driver.add_each(([*prefix, member] for member in range(4)), 5, batch=True)
     driver.drain()
     assert sorted(failed) == sorted(broken)
     for member in {0, 1, 2, 3} - broken:

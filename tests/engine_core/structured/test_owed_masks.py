@@ -3,8 +3,7 @@
 import pytest
 
 from engine_core.messages import Grammar
-from engine_core.schedulers.batches import DecodeBatch
-from tests.engine_core.driver import prompt_of
+from tests.engine_core.driver import jobs_in, prompt_of
 from tests.engine_core.grammars import reference_within
 from tests.engine_core.masked_driver import COMPILER, MaskedDriver, params_of
 from tests.engine_core.simulated_model import reference
@@ -12,10 +11,6 @@ from tests.engine_core.simulated_model import reference
 LONG = Grammar("regex", "[a-z]{100}", "regex")
 """25 tokens at least, unless `max_tokens` cuts it."""
 TOKENS = 9
-
-
-def fill(driver: MaskedDriver) -> None:
-    driver.fill()
 
 
 def driver_of(stages: int, constrained: range = range(0)) -> MaskedDriver:
@@ -34,17 +29,17 @@ def driver_of(stages: int, constrained: range = range(0)) -> MaskedDriver:
 def test_constrained_rows_keep_the_pipeline_full(stages: int, constrained: range) -> None:
     """As many steps are in flight, of the same rows, as if no row were constrained."""
     driver, free = driver_of(stages, constrained), driver_of(stages)
-    fill(driver)
-    fill(free)
+    driver.fill()
+    free.fill()
     assert len(driver.batches) > stages
     while driver.batches:
         assert [batch.step for batch in driver.batches] == [batch.step for batch in free.batches]
         driver.finish()
         assert not driver.pipeline.owed, "the masks that depend on the step that has ended"
         free.finish()
-        fill(driver)
-        fill(free)
-    assert [*map(names_of, driver.submitted)] == [*map(names_of, free.submitted)]
+        driver.fill()
+        free.fill()
+    assert [*map(jobs_in, driver.submitted)] == [*map(jobs_in, free.submitted)]
     assert (driver.pipeline.most_owed > 1) == (stages > 1 and len(constrained) > 1)
     driver.assert_idle()
     for job in range(8):
@@ -55,19 +50,15 @@ def test_constrained_rows_keep_the_pipeline_full(stages: int, constrained: range
         assert len(text) == TOKENS
 
 
-def names_of(batch: DecodeBatch) -> list[int]:
-    return [request.job.message.id for request in batch.requests]
-
-
 def test_a_prompt_is_submitted_while_a_mask_is_owed() -> None:
     driver = MaskedDriver(num_blocks=32, stages=2)
     driver.constrain(1, prompt_of(5), params_of(LONG, TOKENS))
-    fill(driver)
+    driver.fill()
     assert len(driver.batches) == 2
     assert driver.pipeline.owed == {1}
     driver.add(2, prompt_of(5, 2), TOKENS)
     assert driver.submit()
-    assert names_of(driver.submitted[2]) == [2]
+    assert jobs_in(driver.submitted[2]) == [2]
     driver.finish()
     assert not driver.pipeline.owed
     driver.drain()
@@ -79,7 +70,7 @@ def test_a_step_gets_its_mask_though_rows_are_aborted(aborted: set[int]) -> None
     driver = MaskedDriver(num_blocks=64, stages=2)
     params = params_of(LONG, TOKENS)
     jobs = [driver.constrain(job, prompt_of(4, job), params) for job in range(3)]
-    fill(driver)
+    driver.fill()
     assert driver.pipeline.owed == {1, 2}
     for job in aborted:
         assert driver.scheduler.abort(jobs[job]) == 1
@@ -97,7 +88,7 @@ def test_a_grammar_that_fails_frees_every_step_of_its_job(monkeypatch: pytest.Mo
     params = params_of(LONG, TOKENS)
     driver.constrain(0, prompt_of(4, 0), params, rows=2)
     driver.constrain(1, prompt_of(4, 1), params)
-    fill(driver)
+    driver.fill()
     assert driver.pipeline.owed == {1, 2}
     first = driver.submitted[1].requests[0]
     assert first.job.message.id == 0

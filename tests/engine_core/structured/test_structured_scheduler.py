@@ -121,8 +121,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
         if action == "add" and len(jobs) < 8:
             prompt = prompt_of(data.draw(st.integers(1, 18)), seed=data.draw(st.integers(0, 1)))
             params = data.draw(PARAMS)
-            add = driver.add_free if params.grammar is None else driver.constrain
-            job = add(len(jobs), prompt, params)
+            job = driver.constrain(len(jobs), prompt, params)
             jobs[job.message.id] = (job, prompt, params)
         elif action == "submit":
             driver.submit()
