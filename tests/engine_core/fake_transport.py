@@ -192,8 +192,10 @@ class Engine:
         """Iterate until these jobs, and all others, are over."""
         for job in jobs:
             self.clients.put(client, job)
-        core = self.core
-        self.iterate_until(lambda: not (self.clients._arrivals or core._jobs or core._in_flight))
+        self.iterate_until(self.is_idle)
+
+    def is_idle(self) -> bool:
+        return not (self.clients._arrivals or self.core._jobs or self.core._in_flight)
 
     def assert_idle(self) -> None:
         """No job has left anything behind."""

@@ -22,6 +22,7 @@ from tests.engine_core.simulated_model import ids, reference
 from tests.patience import PATIENT
 
 A, B = b"client-a", b"client-b"
+idle = Engine.is_idle
 
 
 class Ledger:
