@@ -131,7 +131,7 @@ class SimulatedPipeline:
     def __init__(self, model: SimulatedModel) -> None:
         self.owed: set[int] = set()
         self.most_owed = 0
-        self.groups: list[list[list[int]]] = []
+        self.groups: list[bytes] = []
         self._model = model
         self._queue: deque[DecodeStep] = deque()
         self._masks: dict[int, StepMask] = {}
@@ -141,7 +141,7 @@ class SimulatedPipeline:
 
     def submit(self, step: DecodeStep) -> None:
         self._queue.append(step)
-        self.groups.append(np.frombuffer(step.groups, np.int32).reshape(-1, 3).tolist())
+        self.groups.append(step.groups)
         if step.masked:
             self.owed.add(step.step)
             self.most_owed = max(self.most_owed, len(self.owed))

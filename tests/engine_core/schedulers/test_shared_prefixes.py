@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +30,8 @@ def groups_of(
     driver = Driver(num_blocks=100, max_step_tokens=64, **options)
     driver.add_each(prompts, max_tokens, batch=batch)
     driver.drain()
-    return driver.pipeline.groups
+    sent = [np.frombuffer(groups, np.int32) for groups in driver.pipeline.groups]
+    return [groups.reshape(-1, 3).tolist() for groups in sent]
 
 
 @pytest.mark.parametrize("batch", [False, True])
