@@ -103,9 +103,22 @@ class Daemon:
         self._reader.join(PATIENCE)
         return code
 
+    def failure(self) -> str:
+        """The last line of a start that fails, after at most the lines that it starts."""
+        try:
+            assert self.exit_code() == 1
+        finally:
+            self.end()
+        assert "Traceback" not in "".join(self.log)
+        assert len(self.log) <= 3, self.log
+        return self.log[-1]
+
+    def all_children(self) -> list[int]:
+        return [pid for pids in self.children().values() for pid in pids]
+
     def end(self) -> None:
         """However it stands, nothing of it is left."""
-        children = [pid for pids in self.children().values() for pid in pids]
+        children = self.all_children()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(PATIENCE)
@@ -146,6 +159,11 @@ def commands_of(parent: int) -> dict[int, list[str]]:
         if its_parent == parent and "-m" in words:
             found[int(process.name)] = words
     return found
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    """What comes until the daemon closes. Raises TimeoutError if it does not."""
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
 
 class Asking:

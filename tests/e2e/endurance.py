@@ -42,7 +42,8 @@ class Guests:
                 guests.create_task(visit())
 
     async def _request(self) -> None:
-        params, rows, leaves = self._params(), self._draw.choice((1, 1, 1, 2)), self._leaves()
+        params, rows = self._params(), self._draw.choice((1, 1, 1, 2))
+        leaves = self._draw.random() < 0.1
         tokens = 0
         with await self._client.generate(params, ids=[self._prompt()], n=rows) as stream:
             while news := await stream.next():
@@ -52,9 +53,6 @@ class Guests:
                     return
         assert tokens == rows * (params.max_tokens or 0)
         self.finished += 1
-
-    def _leaves(self) -> bool:
-        return self._draw.random() < 0.1
 
     def _prompt(self) -> bytes:
         common, own = self._draw.randrange(80), self._draw.randrange(1, 20)

@@ -3,7 +3,7 @@
 import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,22 +30,11 @@ class Driver:
         self,
         num_blocks: int,
         stages: int = 1,
-        max_running: int = 8,
-        max_step_tokens: int = 32,
-        steps_ahead: int = 1,
-        disable_cascade_attn: bool = False,
-        block_size: int = 4,
         costs: Coefficients | None = None,
+        **options: Any,
     ) -> None:
         """Steps take what `costs` say, and the scheduler knows it; without them no time passes."""
-        config = execution_config(
-            num_stages=stages,
-            max_running=max_running,
-            max_step_tokens=max_step_tokens,
-            steps_ahead=steps_ahead,
-            disable_cascade_attn=disable_cascade_attn,
-            block_size=block_size,
-        )
+        config = execution_config(num_stages=stages, **options)
         self.max_depth = config.max_depth
         self.now = 0.0
         self.costs = CostModel(costs or Coefficients(0.0, 0.0, 0.0, 0.0))
@@ -53,7 +42,7 @@ class Driver:
             config, num_blocks, lambda: self.now, self.costs if costs else None
         )
         self.pipeline = SimulatedPipeline(
-            SimulatedModel(num_blocks, config.block_size, max_running)
+            SimulatedModel(num_blocks, config.block_size, config.max_running)
         )
         self.batches: deque[DecodeBatch] = deque()
         self.ended: list[Job] = []
@@ -65,6 +54,15 @@ class Driver:
     def add(self, job_id: int, prompt: list[int], max_tokens: int, **options: Any) -> Job:
         """A job of one prompt."""
         return self.add_job(job_id, [prompt], max_tokens, **options)
+
+    def add_each(
+        self, prompts: Iterable[list[int]], max_tokens: int, **options: Any
+    ) -> dict[int, list[int]]:
+        """Jobs 0, 1 … of a prompt each. Returns the prompts."""
+        by_job = dict(enumerate(prompts))
+        for job, prompt in by_job.items():
+            self.add(job, prompt, max_tokens, **options)
+        return by_job
 
     def add_job(
         self,
@@ -151,13 +149,22 @@ class Driver:
             self.finish()
         return self.submitted[-1]
 
+    def fill(self) -> None:
+        while self.submit():
+            pass
+
+    def turn(self) -> None:
+        """Submit all that can be, and finish a step."""
+        self.fill()
+        self.finish()
+
     def drain(self) -> None:
-        while True:
-            while self.submit():
-                pass
-            if not self.batches:
-                return
+        """Let all jobs end, which leave nothing behind."""
+        self.fill()
+        while self.batches:
             self.finish()
+            self.fill()
+        self.assert_idle()
 
     def text(self, job_id: int, row: int | None = None) -> list[int]:
         """The tokens of a job, or of one row of it."""
@@ -169,12 +176,11 @@ class Driver:
         return [row.finish for row in self.outputs.get(job_id, []) if row.finish is not None]
 
     def assert_texts(self, prompts: dict[int, list[int]], max_tokens: int) -> None:
-        """Jobs of these prompts get their texts, end once each, and leave nothing behind."""
+        """Jobs of these prompts get their texts, and end once each."""
         self.drain()
         for job, prompt in prompts.items():
             assert self.text(job) == reference(prompt, max_tokens)
             assert len(self.finishes(job)) == 1
-        self.assert_idle()
 
     def assert_ordered(self) -> None:
         """Running requests, then waiting ones, are in order of arrival: no younger request ever

@@ -11,6 +11,7 @@ import numpy as np
 
 from engine_core.core import EngineCore
 from engine_core.executor.stage_link import Capacity, StageLink, WorkerLostError
+from engine_core.loop.admission import InFlight
 from engine_core.loop.transport import ClientSocket
 from engine_core.messages import Beat, EngineInfo, FromCore, Outputs, ToCore, TracedSteps
 from engine_core.tokenization.tokenizer import Tokenizer
@@ -182,6 +183,26 @@ class Engine:
     def iterate(self) -> None:
         self.core.iterate()
         self._now += _ITERATION_SECONDS
+
+    def run(self, iterations: int) -> None:
+        for _ in range(iterations):
+            self.iterate()
+
+    def serve(self, *jobs: ToCore, client: bytes = b"client-a") -> None:
+        """Iterate until these jobs, and all others, are over."""
+        for job in jobs:
+            self.clients.put(client, job)
+        self.iterate_until(self.is_idle)
+
+    def is_idle(self) -> bool:
+        return not (self.clients._arrivals or self.core._jobs or self.core._in_flight)
+
+    def assert_idle(self) -> None:
+        """No job has left anything behind."""
+        usage = self.core._scheduler.usage()
+        assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
+        assert not self.core._in_flight
+        assert self.core._budget.held == InFlight()
 
     def iterate_until(self, done, iterations: int = 20_000) -> None:
         for _ in range(iterations):

@@ -24,17 +24,12 @@ class MaskedDriver(Driver):
     def constrain(
         self, job_id: int, prompt: list[int], params: SamplingParams, rows: int = 1
     ) -> Job:
-        assert params.grammar is not None
-        grammar, fields = compiled(params.grammar), msgspec.structs.asdict(params)
+        grammar = params.grammar and compiled(params.grammar)
         return self.add_job(
-            job_id, [prompt] * rows, matcher=lambda: Matcher(grammar, params, VOCAB), **fields
-        )
-
-    def add_free(self, job_id: int, prompt: list[int], params: SamplingParams) -> Job:
-        assert params.max_tokens is not None
-        stops, ignore_eos = params.eos_token_ids, params.ignore_eos
-        return self.add(
-            job_id, prompt, params.max_tokens, eos_token_ids=stops, ignore_eos=ignore_eos
+            job_id,
+            [prompt] * rows,
+            matcher=lambda: grammar and Matcher(grammar, params, VOCAB),
+            **msgspec.structs.asdict(params),
         )
 
     def finish_reason(self, job_id: int) -> str | None:
@@ -48,12 +43,6 @@ class MaskedDriver(Driver):
 
 
 def params_of(
-    grammar: Grammar,
-    max_tokens: int = 40,
-    ends: frozenset[int] = STOPS,
-    *,
-    ignore_eos: bool = False,
+    grammar: Grammar, max_tokens: int = 40, ends: frozenset[int] = STOPS
 ) -> SamplingParams:
-    return SamplingParams(
-        grammar=grammar, max_tokens=max_tokens, eos_token_ids=ends, ignore_eos=ignore_eos
-    )
+    return SamplingParams(grammar=grammar, max_tokens=max_tokens, eos_token_ids=ends)

@@ -125,11 +125,13 @@ class SimulatedPipeline:
     """Holds submitted steps, and their masks, until the next result is requested.
 
     `owed` are the numbers of the steps whose masks have not come; `most_owed` is the most at once.
+    `groups` are those of each step.
     """
 
     def __init__(self, model: SimulatedModel) -> None:
         self.owed: set[int] = set()
         self.most_owed = 0
+        self.groups: list[bytes] = []
         self._model = model
         self._queue: deque[DecodeStep] = deque()
         self._masks: dict[int, StepMask] = {}
@@ -139,6 +141,7 @@ class SimulatedPipeline:
 
     def submit(self, step: DecodeStep) -> None:
         self._queue.append(step)
+        self.groups.append(step.groups)
         if step.masked:
             self.owed.add(step.step)
             self.most_owed = max(self.most_owed, len(self.owed))

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.executor.stage_link import WorkerLostError
-from engine_core.loop.admission import InFlight
 from engine_core.messages import (
     Abort,
     EncodeJob,
@@ -20,8 +19,10 @@ from engine_core.messages import (
 )
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.simulated_model import ids, reference
+from tests.patience import PATIENT
 
 A, B = b"client-a", b"client-b"
+idle = Engine.is_idle
 
 
 class Ledger:
@@ -69,17 +70,29 @@ def encoder(word_tokenizer) -> Engine:
     return Engine(word_tokenizer, "BertModel", num_blocks=0, max_model_len=16)
 
 
-def idle(engine: Engine) -> bool:
-    core = engine.core
-    return not (engine.clients._arrivals or core._jobs or core._in_flight)
-
-
 def served(engine: Engine, *jobs: GenerateJob | EncodeJob) -> Ledger:
     """What client A has received once these jobs are over."""
-    for job in jobs:
-        engine.clients.put(A, job)
-    engine.iterate_until(lambda: idle(engine))
+    engine.serve(*jobs)
+    engine.assert_idle()
     return Ledger(engine)
+
+
+class RandomLife:
+    """Jobs of two clients that come, and are aborted, at random iterations."""
+
+    def __init__(self, engine: Engine, data: st.DataObject) -> None:
+        self._engine, self._data = engine, data
+        self.aborted: set[tuple[bytes, int]] = set()
+
+    def put(self, job: GenerateJob | EncodeJob) -> tuple[bytes, int]:
+        """Its client and its number."""
+        name = self._data.draw(st.sampled_from([A, B])), job.id
+        self._engine.clients.put(name[0], job)
+        self._engine.run(self._data.draw(st.integers(0, 3)))
+        if self._data.draw(st.integers(0, 3)) == 0:
+            self._engine.clients.put(name[0], Abort([job.id]))
+            self.aborted.add(name)
+        return name
 
 
 def generate(job: int, *prompt: int, max_tokens: int | None = None, n: int = 1) -> GenerateJob:
@@ -168,10 +181,9 @@ def test_a_full_engine_refuses_whole_jobs_and_recovers(decoder: Engine) -> None:
 def test_end_row_ends_one_row_and_the_last_one_the_job(decoder: Engine) -> None:
     decoder.executor.allowed = 3
     decoder.clients.put(A, generate(1, 1, max_tokens=30, n=2))
-    for _ in range(6):
-        decoder.iterate()
-    decoder.clients.put(A, EndRow(1, 0))
-    decoder.clients.put(A, EndRow(1, 0))
+    decoder.run(6)
+    for _ in range(2):
+        decoder.clients.put(A, EndRow(1, 0))
     decoder.executor.allowed = 1_000_000
     ledger = served(decoder)
     assert set(ledger.finished) == {(1, 1)}
@@ -184,14 +196,12 @@ def test_a_dead_client_is_aborted(decoder: Engine) -> None:
     decoder.clients.gone.add(A)
     decoder.iterate()
     served(decoder)
-    assert decoder.core._scheduler.usage().kv_blocks_used == 0
 
 
 def test_a_lost_worker_fails_every_open_job_before_the_loop_ends(decoder: Engine) -> None:
     decoder.clients.put(A, generate(1, 1, max_tokens=60, n=3))
     decoder.clients.put(B, generate(1, 1, max_tokens=60))
-    for _ in range(3):
-        decoder.iterate()
+    decoder.run(3)
     decoder.executor.lost = True
     with pytest.raises(WorkerLostError):
         decoder.core.run()
@@ -213,11 +223,7 @@ def test_a_row_that_is_not_finite_fails_its_job_alone(encoder: Engine) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "BertModel"])
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(PATIENT, max_examples=40)
 @given(data=st.data())
 def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architecture, data) -> None:
     """Random jobs of two clients, good and bad, with aborts at random iterations."""
@@ -227,9 +233,8 @@ def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architectur
         word_tokenizer, architecture, 24 if decoding else 0, num_stages=stages, max_model_len=64
     )
     rows: dict[tuple[bytes, int], int] = {}
-    aborted: set[tuple[bytes, int]] = set()
+    life = RandomLife(engine, data)
     for job_id in range(data.draw(st.integers(1, 12))):
-        client = data.draw(st.sampled_from([A, B]))
         prompts = data.draw(
             st.lists(st.lists(st.integers(0, 50), max_size=12), min_size=1, max_size=3)
         )
@@ -243,20 +248,12 @@ def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architectur
             if decoding
             else EncodeJob(job_id, texts=texts, ids=token_ids)
         )
-        engine.clients.put(client, job)
-        rows[client, job_id] = len(prompts) * n
-        for _ in range(data.draw(st.integers(0, 3))):
-            engine.iterate()
-        if data.draw(st.integers(0, 3)) == 0:
-            engine.clients.put(client, Abort([job_id]))
-            aborted.add((client, job_id))
-    engine.iterate_until(lambda: idle(engine))
+        rows[life.put(job)] = len(prompts) * n
+    engine.serve()
     for (client, job_id), count in rows.items():
         ledger = Ledger(engine, client)
         ended = sum(job == job_id for job, _ in ledger.finished)
-        if (client, job_id) not in aborted:
+        if (client, job_id) not in life.aborted:
             assert (job_id in ledger.failed) != (ended == count)
             assert (job_id in ledger.failed) == (job_id not in ledger.accepted) or ended < count
-    usage = engine.core._scheduler.usage()
-    assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
-    assert engine.core._budget.held == InFlight()
+    engine.assert_idle()

@@ -58,6 +58,10 @@ class TimedWorker(FakeExecutor):
         return None
 
 
+def _repeated(*tokens: int, length: int) -> bytes:
+    return array("i", (tokens * length)[:length]).tobytes()
+
+
 class TimedEngine:
     """A core over a `TimedWorker`, iterated every `tick` simulated seconds. Only arrivals
     take time."""
@@ -95,32 +99,28 @@ class TimedEngine:
         names = [
             (self._jobs // 50 % 50, self._jobs % 50, row // 50, row % 50) for row in range(count)
         ]
-        ids = [array("i", (name * prompt_len)[:prompt_len]).tobytes() for name in names]
+        ids = [_repeated(*name, length=prompt_len) for name in names]
         params = SamplingParams(max_tokens=max_tokens)
-        self._arrive(GenerateJob(self._jobs, params=params, ids=ids, priority=priority))
+        job = GenerateJob(self._jobs, params=params, ids=ids, priority=priority)
+        self.engine.clients.put(b"client", job)
         return self._jobs
 
     def put_batch(self, prefix: int, own: int, max_tokens: int, count: int) -> None:
         """A job of the batch band arrives now, whose prompts share `prefix` tokens."""
         self._jobs += 1
-        beginning = array("i", ((self._jobs % 50, self._jobs // 50) * prefix)[:prefix]).tobytes()
+        beginning = _repeated(self._jobs % 50, self._jobs // 50, length=prefix)
         params = SamplingParams(max_tokens=max_tokens)
-        ids = [
-            beginning + array("i", ((member % 50, member // 50) * own)[:own]).tobytes()
-            for member in range(count)
-        ]
+        owns = [_repeated(row % 50, row // 50, length=own) for row in range(count)]
+        ids = [beginning + each for each in owns]
         job = GenerateJob(1_000_000 + self._jobs, params=params, ids=ids, batch=True)
         self.engine.clients.put(b"batch", job)
 
     def put_texts(self, length: int, *, count: int = 1, priority: int = 0) -> int:
         """A job of texts to encode arrives now. Returns its id."""
         self._jobs += 1
-        ids = [array("i", [1] * length).tobytes()] * count
-        self._arrive(EncodeJob(self._jobs, ids=ids, priority=priority))
-        return self._jobs
-
-    def _arrive(self, job: GenerateJob | EncodeJob) -> None:
+        job = EncodeJob(self._jobs, ids=[_repeated(1, length=length)] * count, priority=priority)
         self.engine.clients.put(b"client", job)
+        return self._jobs
 
     def iterate_until_step(self, number: int, fraction: float = 0.0) -> None:
         """Iterate until step `number` has been computed to this fraction."""

@@ -99,29 +99,19 @@ def test_the_wheel_holds_every_file_of_the_source_packages_and_no_other(wheel: P
     assert packed - metadata == expected
 
 
-def test_bench_has_no_targets_there(penstock: Path, foreign_folder: Path) -> None:
+def test_help_version_and_bench_without_targets(penstock: Path, foreign_folder: Path) -> None:
+    def say(*command: str | Path) -> str:
+        return subprocess.check_output(command, cwd=foreign_folder, text=True)
+
+    assert "serve models over HTTP" in say(penstock, "--help")
+    assert say(penstock, "--version") == f"penstock {__version__}\n"
     code = (
         "from server.bench import report as read; "
         "print(read.__file__, read.read_targets() == read.Targets())"
     )
-    command = [str(penstock.parent / "python"), "-P", "-c", code]
-    printed = subprocess.run(
-        command, cwd=foreign_folder, check=True, capture_output=True, text=True
-    ).stdout
-    file, none = printed.split()
+    file, none = say(penstock.parent / "python", "-P", "-c", code).split()
     assert file.startswith(str(penstock.parents[1]))
     assert none == "True"
-
-
-def test_help_and_version(penstock: Path, foreign_folder: Path) -> None:
-    def say(flag: str) -> str:
-        command = [str(penstock), flag]
-        return subprocess.run(
-            command, cwd=foreign_folder, check=True, capture_output=True, text=True
-        ).stdout
-
-    assert "serve models over HTTP" in say("--help")
-    assert say("--version") == f"penstock {__version__}\n"
 
 
 @pytest.fixture

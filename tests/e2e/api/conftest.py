@@ -13,6 +13,7 @@ from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, running
 from tests.e2e.full_daemon import KEY, with_tokenizer, write_sparse_embedder
 from tests.workers.checkpoints import save_bert
+from tests.workers.contract.checkpoint.library_folders import change
 from tests.workers.heads.reranking_qwen3 import save_reranking_qwen3
 
 # Whatever a template can be told shows in its prompt.
@@ -57,7 +58,3 @@ def save_models(root: Path) -> dict[str, Path]:
         (models[name] / "config_sentence_transformers.json").write_text(json.dumps(PROMPTS))
     save_reranking_qwen3(models["judge"])
     return models
-
-
-def change(file: Path, **keys: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | keys))

@@ -19,10 +19,15 @@ TEXTS = {
     "the last of each plane": "\ud7ff\ue000\ufeff\uffff\U0010ffff",
 }
 GENERATED = {"model": GENERATOR_NAME, "max_tokens": 3}
-TALK = {"model": GENERATOR_NAME, "max_tokens": 3, "messages": [{"role": "user", "content": "Hi."}]}
 CALL = {"id": MARK, "function": {"name": MARK, "arguments": json.dumps({"a": "b"})}}
 SCHEMA = {"type": "json_schema", "json_schema": {"schema": {"const": MARK}}}
 EMBEDDED = {"model": EMBEDDER_NAME}
+
+
+def talk(content: Any = "Hi.", role: str = "user", **fields: Any) -> tuple[str, dict[str, Any]]:
+    messages = [{"role": role, "content": content}]
+    return "/v1/chat/completions", {**GENERATED, "messages": messages, **fields}
+
 
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "prompt": ("/v1/completions", {**GENERATED, "prompt": MARK}),
@@ -33,21 +38,11 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "regex": ("/v1/completions", {**GENERATED, "prompt": "a", "regex": f"a{MARK}+"}),
     "schema": ("/v1/completions", {**GENERATED, "prompt": "a", "response_format": SCHEMA}),
     "salt": ("/v1/completions", {**GENERATED, "prompt": "a", "cache_salt": MARK}),
-    "chat": ("/v1/chat/completions", {**TALK, "messages": [{"role": "user", "content": MARK}]}),
-    "chat part": (
-        "/v1/chat/completions",
-        {**TALK, "messages": [{"role": "user", "content": [{"type": "text", "text": MARK}]}]},
-    ),
-    "chat continued": (
-        "/v1/chat/completions",
-        {
-            **TALK,
-            "messages": [*TALK["messages"], {"role": "assistant", "content": MARK}],
-            "continue_final_message": True,
-        },
-    ),
-    "chat variable": ("/v1/chat/completions", {**TALK, "chat_template_kwargs": {"x": [MARK]}}),
-    "chat stop": ("/v1/chat/completions", {**TALK, "stop": MARK}),
+    "chat": talk(MARK),
+    "chat part": talk([{"type": "text", "text": MARK}]),
+    "chat continued": talk(MARK, role="assistant", continue_final_message=True),
+    "chat variable": talk(chat_template_kwargs={"x": [MARK]}),
+    "chat stop": talk(stop=MARK),
     "tokenize": ("/tokenize", {"model": GENERATOR_NAME, "prompt": MARK}),
     "tokenize chat": (
         "/tokenize",
@@ -60,10 +55,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "embed": ("/embed", {"inputs": MARK}),
     "embed_all": ("/embed_all", {"inputs": ["a", MARK]}),
     "pooling": ("/pooling", {**EMBEDDED, "input": ["a", MARK], "task": "token_embed"}),
-    "similarity": (
-        "/similarity",
-        {"inputs": {"source_sentence": MARK, "sentences": ["a", MARK]}},
-    ),
+    "similarity": ("/similarity", {"inputs": {"source_sentence": MARK, "sentences": [MARK]}}),
     "TEI's rerank": ("/rerank", {"query": MARK, "texts": ["a", MARK], "return_text": True}),
 }
 CLASSIFIED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -73,7 +65,9 @@ CLASSIFIED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-CALLING = {**TALK, "messages": [{"role": "assistant", "name": MARK, "tool_calls": [CALL]}]}
+CALLING = {
+    **GENERATED, "messages": [{"role": "assistant", "name": MARK, "tool_calls": [CALL]}],
+}  # fmt: skip
 
 
 def filled(body: dict[str, Any], raw: str) -> bytes:

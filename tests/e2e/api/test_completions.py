@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +13,7 @@ from tests.e2e.daemon import Daemon, metric
 from tests.patience import wait_until
 
 PROMPT = "The function returns"
+VOCABULARY = 4096
 
 
 def post(daemon: Daemon, **fields: Any) -> httpx.Response:
@@ -74,13 +74,15 @@ def test_a_prompt_is_scored_once_for_all_its_choices(demo: Daemon) -> None:
         )
 
 
-def test_cached_tokens_are_reported(demo: Daemon) -> None:
-    prompt = "The server waits for the client to close the connection. " * 8
-    salt = str(time.time())
-    first = complete(demo, prompt=prompt, max_tokens=1, cache_salt=salt)["usage"]
-    again = complete(demo, prompt=prompt, max_tokens=1, cache_salt=salt)["usage"]
-    assert first["prompt_tokens_details"] == {"cached_tokens": 0}
-    assert 0 < again["prompt_tokens_details"]["cached_tokens"] < again["prompt_tokens"]
+@pytest.mark.parametrize("token", [VOCABULARY, 2**31 - 1])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_bias_outside_the_vocabulary_is_refused(demo: Daemon, token: int, stream: bool) -> None:
+    answer = post(demo, stream=stream, logit_bias={"5": 1, str(token): -1})
+    error = answer.json()["error"]
+    told = (answer.status_code, error["code"], error["param"], error["message"])
+    said = f"logit_bias names token id {token}; this model's vocabulary ends at {VOCABULARY - 1}"
+    assert told == (400, "invalid_request", "logit_bias", said)
+    assert choice(demo, max_tokens=2, logit_bias={str(VOCABULARY - 1): -1}, ignore_eos=True)["text"]
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -84,24 +84,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Rerankers]:
 
 
 @pytest.mark.parametrize("asked", [{}, OTHER])
-def test_a_generator_gives_the_scores_of_the_card(served: Rerankers, asked: dict[str, str]) -> None:
+def test_both_give_the_scores_of_their_card(served: Rerankers, asked: dict[str, str]) -> None:
     instruction = asked.get("instruction", INSTRUCTION)
-    expected = card_scores(*served.generator, PAIRS, instruction=instruction)
-    served.assert_ranked(RERANKER, expected, **asked)
-    assert served.scores(RERANKER, **asked) == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("asked", [{}, OTHER])
-def test_a_classifier_gives_the_scores_of_the_card(
-    served: Rerankers, asked: dict[str, str]
-) -> None:
-    expected = logits(*served.classifier, PAIRS, **asked)
-    likely = probabilities(expected)
+    generated = card_scores(*served.generator, PAIRS, instruction=instruction)
+    raw = logits(*served.classifier, PAIRS, **asked)
+    likely = probabilities(raw)
     assert likely.max() - likely.min() > 0.1
-    served.assert_ranked(CLASSIFIER, likely, **asked)
-    assert served.scores(CLASSIFIER, **asked) == pytest.approx(likely, abs=1e-5)
-    raw = served.scores(CLASSIFIER, **asked, use_activation=False)
-    assert raw == pytest.approx(expected, abs=1e-4)
+    for model, expected in ((RERANKER, generated), (CLASSIFIER, likely)):
+        served.assert_ranked(model, expected, **asked)
+        assert served.scores(model, **asked) == pytest.approx(expected, abs=1e-5)
+    found = served.scores(CLASSIFIER, **asked, use_activation=False)
+    assert found == pytest.approx(raw, abs=1e-4)
 
 
 @pytest.mark.parametrize("model", [RERANKER, CLASSIFIER])

@@ -13,6 +13,7 @@ import pytest
 
 from server.demo import EMBEDDER_NAME, demo_models
 from tests.e2e.daemon import running
+from tests.workers.contract.checkpoint.library_folders import change
 
 PROMPTS = {"query": "Represent this question: ", "document": "passage: ", "plain": ""}
 TEXTS = ["The cat sat on the mat.", "A kitten rests on a rug.", "Interest rates rose in March."]
@@ -23,12 +24,9 @@ MAX_LEN = 256
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo embedder, as a matryoshka model with prompts."""
-    source = demo_models()[EMBEDDER_NAME]
     folder: Path = tmp_path_factory.mktemp("models") / "embedder"
-    shutil.copytree(source, folder)
-    config = json.loads((source / "config.json").read_text())
-    config["matryoshka_dimensions"] = [64, 128]
-    (folder / "config.json").write_text(json.dumps(config))
+    shutil.copytree(demo_models()[EMBEDDER_NAME], folder)
+    change(folder / "config.json", matryoshka_dimensions=[64, 128])
     settings = {"prompts": PROMPTS, "default_prompt_name": "document"}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
     return folder

@@ -1,5 +1,6 @@
 """Encoders of other families over HTTP, against the libraries: XLM-RoBERTa as multilingual-e5 and
-bge-reranker have it, MPNet as all-mpnet-base-v2, NomicBERT as nomic-embed-text."""
+bge-reranker have it, MPNet as all-mpnet-base-v2, NomicBERT as nomic-embed-text; and LaBSE's modules
+(cls, Dense with tanh, Normalize) with a prompt that is not pooled."""
 
 import json
 from collections.abc import Generator
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as library
 from tokenizers import Tokenizer
@@ -17,7 +19,13 @@ from tokenizers.trainers import UnigramTrainer
 from transformers import MPNetTokenizer, XLMRobertaTokenizer
 
 from tests.e2e.daemon import Daemon, running
-from tests.workers.contract.checkpoint.library_folders import change, saved, transformer
+from tests.workers.checkpoints import save_bert
+from tests.workers.contract.checkpoint.library_folders import (
+    change,
+    saved,
+    transformer,
+    write_tokenizer,
+)
 from tests.workers.models.encoders import ENCODERS, LIMIT
 
 TEXTS = [
@@ -122,3 +130,27 @@ def test_tokens_are_those_of_transformers(served: Served, name: str) -> None:
             )
             assert answer["tokens"] == tokenizer(text, add_special_tokens=special)["input_ids"]
             assert answer["max_model_len"] == LIMIT
+
+
+SIZE, SHORT = 64, 48
+WATER = ["water falls", "falls Water water falls water", "Water"]
+
+
+@pytest.mark.parametrize("stages", [pytest.param(1, marks=pytest.mark.long), 2])
+def test_vectors_of_modules_are_those_of_the_library(tmp_path: Path, stages: int) -> None:
+    own, folder = tmp_path / "own", tmp_path / "labse"
+    save_bert(own)
+    write_tokenizer(own)
+    pooling = library.Pooling(SIZE, "cls", include_prompt=False)
+    dense = library.Dense(SIZE, SHORT, activation_function=torch.nn.Tanh())
+    modules = (transformer(own), pooling, dense, library.Normalize())
+    reference = saved(folder, *modules, prompts={"query": "falls water "})
+    with running(str(folder), "--threads", "1", "--pipeline-stages", str(stages)) as daemon:
+        for name in (None, "query"):
+            answer = daemon.ask("/v1/embeddings", input=WATER, prompt_name=name)
+            vectors = np.array([entry["embedding"] for entry in answer["data"]])
+            expected = reference.encode(WATER, prompt_name=name)
+            assert vectors.shape == (len(WATER), SHORT)
+            np.testing.assert_allclose(vectors, expected, atol=1e-5)
+        states = daemon.ask("/embed_all", inputs=WATER)
+        assert {len(state) for text in states for state in text} == {SIZE}

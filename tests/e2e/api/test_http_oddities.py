@@ -5,13 +5,11 @@ import re
 import socket
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from tests.e2e.daemon import Daemon, metric
+from tests.e2e.daemon import Daemon, metric, until_closed
 from tests.patience import PATIENCE, wait_until
 
 BODY = b'{"prompt": "The function returns", "max_tokens": 4, "temperature": 0}'
@@ -35,52 +33,34 @@ def text_of(daemon: Daemon) -> str:
     return answer.json()["choices"][0]["text"]
 
 
-@contextmanager
-def connected(daemon: Daemon) -> Generator[socket.socket]:
-    address = urlsplit(daemon.url)
-    with socket.create_connection((address.hostname, address.port), PATIENCE) as connection:
-        yield connection
-
-
-def read_to_end(connection: socket.socket) -> bytes:
-    """What comes until the daemon closes. Raises TimeoutError if it does not."""
-    return b"".join(iter(lambda: connection.recv(65536), b""))
-
-
 @pytest.mark.parametrize("sent", [b"", BODY[:10], BODY])
 def test_body_shorter_than_announced(daemon: Daemon, sent: bytes) -> None:
     """The client is gone before its body was whole: nothing of it is computed."""
     before = metric(daemon.url, "penstock_prompt_tokens_total")
-    with connected(daemon) as connection:
+    with daemon.connect() as connection:
         connection.sendall(START + b"Content-Length: 1000\r\n\r\n" + sent)
         time.sleep(0.1)
         connection.shutdown(socket.SHUT_WR)
-        assert read_to_end(connection) == b""
+        assert until_closed(connection) == b""
     assert metric(daemon.url, "penstock_prompt_tokens_total") == before
-
-
-def test_body_that_never_ends_holds_nobody_up(daemon: Daemon) -> None:
-    with connected(daemon) as connection:
-        connection.sendall(START + b"Content-Length: 1000\r\n\r\n" + BODY)
-        text_of(daemon)
 
 
 @pytest.mark.parametrize("keep", [b"", CLOSE])
 def test_half_closed_connection(daemon: Daemon, keep: bytes) -> None:
     """A client that sends no more has left: its connection ends, and what it asked for too."""
-    with connected(daemon) as connection:
+    with daemon.connect() as connection:
         body = BODY.replace(b": 4,", b": 900,")
         length = b"Content-Length: %d\r\n\r\n" % len(body)
         before = metric(daemon.url, "penstock_generated_tokens_total")
         connection.sendall(START + keep + length + body)
         connection.shutdown(socket.SHUT_WR)
-        read_to_end(connection)
+        until_closed(connection)
     assert metric(daemon.url, "penstock_generated_tokens_total") - before < 900
     wait_until(lambda: metric(daemon.url, "penstock_engine_kv_blocks_used") == 0)
 
 
 def test_reset_connection(daemon: Daemon) -> None:
-    with connected(daemon) as connection:
+    with daemon.connect() as connection:
         linger = (1).to_bytes(4, "little") + bytes(4)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         connection.sendall(START + LENGTH + b"\r\n" + BODY)
@@ -89,8 +69,8 @@ def test_reset_connection(daemon: Daemon) -> None:
 def test_pipelined_behind_a_bad_request(daemon: Daemon) -> None:
     """A refusal ends its request, not the connection."""
     bad = START + b"Content-Length: 2\r\n\r\n{}"
-    with connected(daemon) as connection:
+    with daemon.connect() as connection:
         connection.sendall(bad + START + CLOSE + LENGTH + b"\r\n" + BODY)
-        answers = read_to_end(connection)
+        answers = until_closed(connection)
     assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"400", b"200"]
     assert b'"completion_tokens":4' in answers

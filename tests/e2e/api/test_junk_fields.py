@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_type_hints
 import httpx
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.schemas.chat import ChatRequest
@@ -19,7 +19,7 @@ from server.schemas.completions import CompletionRequest
 from tests.e2e.api.test_known_options import STRUCTS, TABLE, base_of
 from tests.e2e.daemon import Daemon
 from tests.e2e.full_daemon import HEADERS
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, PATIENT
 
 JSON = dict[str, Any]
 Place = tuple[str, ...]
@@ -190,10 +190,7 @@ def test_ugly_values_in_every_field(http: httpx.Client, endpoint: Endpoint) -> N
 
 @pytest.mark.usefixtures("steady")
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
-@settings(
-    max_examples=50, deadline=None, derandomize=True, database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+@settings(PATIENT, max_examples=50, derandomize=True, database=None)
 @given(data=st.data())
 def test_random_junk(http: httpx.Client, endpoint: Endpoint, data: st.DataObject) -> None:
     place = data.draw(st.sampled_from(places(endpoint)))

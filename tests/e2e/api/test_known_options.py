@@ -23,53 +23,37 @@ LONG = " ".join(f"{number} sheep sleep under the old oak tree," for number in ra
 
 GENERATION: JSON = {"model": "writer", "max_tokens": 8, "temperature": 0}
 CHAT: JSON = {**GENERATION, "messages": [{"role": "user", "content": "Hello"}]}
-EMBEDDING: JSON = {"model": "embedder", "input": "What do pandas eat?"}
-COHERE_EMBEDDING: JSON = {"model": "embedder", "texts": ["What do pandas eat?"]}
+PANDAS = "What do pandas eat?"
+EMBEDDING: JSON = {"model": "embedder", "input": PANDAS}
+COHERE_EMBEDDING: JSON = {"model": "embedder", "texts": [PANDAS]}
 RERANK: JSON = {
-    "model": "ranker",
-    "query": "What do pandas eat?",
+    "model": "ranker", "query": PANDAS,
     "documents": ["Paris is the capital.", "The panda lives on bamboo."],
-}
-SCORE: JSON = {"model": "ranker", "text_1": "What do pandas eat?", "text_2": ["Bamboo."]}
-CLASSIFY: JSON = {"model": "ranker", "input": "What do pandas eat?"}
+}  # fmt: skip
+SCORE: JSON = {"model": "ranker", "text_1": PANDAS, "text_2": ["Bamboo."]}
+CLASSIFY: JSON = {"model": "ranker", "input": PANDAS}
+INPUTS: JSON = {"inputs": PANDAS}
 BASES: dict[str, JSON] = {
     "/v1/completions": {**GENERATION, "prompt": "The function returns"},
-    "/v1/chat/completions": CHAT,
-    "/v2/chat": CHAT,
-    "/v1/embeddings": EMBEDDING,
-    "/v1/embed": COHERE_EMBEDDING,
-    "/v2/embed": COHERE_EMBEDDING,
-    "/v1/rerank": RERANK,
-    "/v2/rerank": RERANK,
-    "/rerank": RERANK,
-    "/v1/score": SCORE,
-    "/score": SCORE,
-    "/v1/classify": CLASSIFY,
-    "/classify": CLASSIFY,
-    "/pooling": EMBEDDING,
+    **dict.fromkeys(("/v1/chat/completions", "/v2/chat"), CHAT),
+    **dict.fromkeys(("/v1/embeddings", "/pooling"), EMBEDDING),
+    **dict.fromkeys(("/v1/embed", "/v2/embed"), COHERE_EMBEDDING),
+    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), RERANK),
+    **dict.fromkeys(("/v1/score", "/score"), SCORE),
+    **dict.fromkeys(("/v1/classify", "/classify"), CLASSIFY),
     "/v1/batches": {
-        "input_file_id": "FILE",
-        "endpoint": "/v1/completions",
-        "completion_window": "24h",
+        "input_file_id": "FILE", "endpoint": "/v1/completions", "completion_window": "24h",
     },
     "/tokenize": {"model": "writer", "prompt": "The function returns"},
     "/detokenize": {"model": "writer", "tokens": [394, 424]},
     "/decode": {"ids": [[101, 2054, 102]]},
-    "/": {"inputs": "What do pandas eat?"},
-    "/embed": {"inputs": "What do pandas eat?"},
-    "/embed_all": {"inputs": "What do pandas eat?"},
-    "/embed_sparse": {"inputs": "What do pandas eat?"},
+    **dict.fromkeys(("/", "/embed", "/embed_all", "/embed_sparse", "/predict"), INPUTS),
     "/similarity": {"inputs": {"source_sentence": "A panda.", "sentences": ["A bear.", "Iron."]}},
-    "/predict": {"inputs": "What do pandas eat?"},
-}
+}  # fmt: skip
 # At paths that have a form of our own too.
 TEI_FORMS: dict[str, JSON] = {
-    "RerankTextsRequest": {
-        "model": "ranker",
-        "query": "What do pandas eat?",
-        "texts": ["Paris.", "Bamboo."],
-    },
-    "TokenizeTextsRequest": {"inputs": "What do pandas eat?"},
+    "RerankTextsRequest": {"model": "ranker", "query": PANDAS, "texts": ["Paris.", "Bamboo."]},
+    "TokenizeTextsRequest": INPUTS,
 }
 # Two names of one thing: a request has one of them.
 INSTEAD_OF = {

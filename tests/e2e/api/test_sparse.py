@@ -1,6 +1,5 @@
 """`/embed_sparse` of a real daemon, in two stages, beside sentence-transformers, in float32."""
 
-import shutil
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.demo import EMBEDDER_NAME, demo_models
 from tests.e2e.daemon import Daemon, running
+from tests.e2e.full_daemon import with_tokenizer
 from tests.workers.checkpoints import save_masked_lm
 
 VOCABULARY = 30_522
@@ -26,9 +25,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("models")
     bare, saved = folder / "bare", folder / "splade"
     save_masked_lm(bare, bias=-2.0, vocab_size=VOCABULARY, num_hidden_layers=2)
-    for file in demo_models()[EMBEDDER_NAME].glob("*token*.json"):
-        shutil.copy(file, bare)
-    encoder = SparseEncoder(str(bare), device="cpu", prompts={"query": PROMPT, "document": ""})
+    encoder = SparseEncoder(
+        str(with_tokenizer(bare)), device="cpu", prompts={"query": PROMPT, "document": ""}
+    )
     encoder.save(str(saved))
     return saved
 

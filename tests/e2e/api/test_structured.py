@@ -128,20 +128,10 @@ def test_a_mixed_crowd_gets_its_own_forms(demo: Daemon) -> None:
     ("fields", "param", "says"),
     [
         ({"regex": "a("}, "regex", "unclosed group"),
-        ({"regex": "(a{1000}){1000}"}, "regex", "too many"),
-        ({"regex": "((a{1,1000}){1,1000})"}, "regex", "too many"),
         ({"json_schema": {"const": -(2**63)}}, "json_schema", "$.const: "),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}},
          "response_format.json_schema.schema", "strin"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
-         "response_format.json_schema.schema", "not"),
-        ({"structured_outputs": {"regex": "a("}}, "structured_outputs.regex", "unclosed group"),
-        ({"structured_outputs": {"json": {"type": "strin"}}}, "structured_outputs.json", "strin"),
-        ({"guided_regex": "a("}, "guided_regex", "unclosed group"),
         ({"guided_json": '{"type": "object"'}, "guided_json", "cannot be read"),
-        ({"json_schema": {"type": "strin"}}, "json_schema", "strin"),
-        ({"response_format": {"type": "json_object", "schema": {"not": {}}}},
-         "response_format.schema", "not"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("streamed", [False, True])
@@ -184,14 +174,3 @@ def test_what_a_loose_schema_cannot_hold_is_told(demo: Daemon, path: str, stream
     refused = httpx.post(f"{demo.url}/v1/{path}", json=body)
     assert refused.status_code == 400
     assert "$.properties.name." in refused.json()["error"]["message"]
-
-
-def test_a_pipeline_gives_the_answers_of_one_stage(demo: Daemon, pipeline: Daemon) -> None:
-    forms: list[dict[str, Any]] = [
-        {"response_format": JSON_SCHEMA, "seed": 4, "n": 3},
-        {"regex": VERSION, "temperature": 0},
-        {"choice": COLOURS, "seed": 9},
-    ]
-    for form in forms:
-        ours = [choice["text"] for choice in complete(pipeline, **form)["choices"]]
-        assert ours == [choice["text"] for choice in complete(demo, **form)["choices"]]

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Daemon, running
+from tests.e2e.daemon import Daemon, running, until_closed
 from tests.patience import PATIENCE
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
@@ -27,13 +27,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     state = str(tmp_path_factory.mktemp("state"))
     with running(model, "--threads", "1", "--state-dir", state, *limits) as daemon:
         yield daemon
-
-
-def until_closed(client: socket.socket) -> bytes:
-    data = b""
-    while piece := client.recv(1 << 16):
-        data += piece
-    return data
 
 
 def status(daemon: Daemon, note: str = "") -> int:

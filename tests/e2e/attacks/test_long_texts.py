@@ -1,13 +1,11 @@
 """Texts of megabytes, which no model here takes: refused at once, everywhere."""
 
-from collections.abc import Iterator
-
 import httpx
 import pytest
 
 from benchmarks.daemon.process_stats import cpu_seconds
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME
-from tests.e2e.daemon import Daemon, running
+from tests.e2e.daemon import Daemon
 from tests.patience import PATIENCE
 
 LONG = "! " * 4_000_000
@@ -24,38 +22,30 @@ REQUESTS = {
     ),
     "/tokenize": ({"model": EMBEDDER_NAME, "prompt": LONG}, "prompt"),
 }
-
-
 MANY = [{"role": "assistant"}] * 300_000
 
 
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    with running("--threads", "1") as daemon:
-        yield daemon
-
-
-def cpu_of(daemon: Daemon) -> float:
+def cpu_of(demo: Daemon) -> float:
     """Seconds of all its processes, which take two to six to tokenize such a text."""
-    return sum(cpu_seconds(pid) for pids in daemon.children().values() for pid in pids)
+    return sum(map(cpu_seconds, demo.all_children()))
 
 
 @pytest.mark.parametrize("path", REQUESTS)
 def test_a_text_far_too_long_is_refused_by_name_before_it_is_tokenized(
-    daemon: Daemon, path: str
+    demo: Daemon, path: str
 ) -> None:
     body, field = REQUESTS[path]
-    before = cpu_of(daemon)
-    answer = httpx.post(f"{daemon.url}{path}", json=body, timeout=PATIENCE)
-    assert cpu_of(daemon) - before < 1.5
+    before = cpu_of(demo)
+    answer = httpx.post(f"{demo.url}{path}", json=body, timeout=PATIENCE)
+    assert cpu_of(demo) - before < 1.5
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == field
 
 
-def test_a_conversation_that_no_prompt_has_room_for_is_not_rendered(daemon: Daemon) -> None:
+def test_a_conversation_that_no_prompt_has_room_for_is_not_rendered(demo: Daemon) -> None:
     for path in ("/v1/chat/completions", "/tokenize"):
         body = {"model": GENERATOR_NAME, "messages": MANY}
-        answer = httpx.post(f"{daemon.url}{path}", json=body, timeout=PATIENCE)
+        answer = httpx.post(f"{demo.url}{path}", json=body, timeout=PATIENCE)
         assert answer.status_code == 400
         error = answer.json()["error"]
         assert error["param"] == "messages"

@@ -2,10 +2,7 @@
 
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
-
-import pytest
 
 from server.demo import EMBEDDER_NAME, demo_models
 from tests.e2e.daemon import Daemon, metric, running
@@ -13,14 +10,6 @@ from tests.patience import wait_until
 
 MAX_SECONDS = 3.0
 ANSWER_BYTES = 2048 * 384 * 9
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    model = str(demo_models()[EMBEDDER_NAME])
-    limits = ("--max-unread-seconds", str(MAX_SECONDS), "--max-unread-size", "24MiB")
-    with running(model, "--threads", "1", *limits) as daemon:
-        yield daemon
 
 
 def asked(daemon: Daemon, texts: int) -> socket.socket:
@@ -38,8 +27,13 @@ def read_all(client: socket.socket) -> int:
     return size
 
 
-def test_who_reads_nothing_is_cut_off_and_who_pauses_is_not(daemon: Daemon) -> None:
-    with closing(asked(daemon, 2048)) as still, closing(asked(daemon, 2048)) as pausing:
+def test_who_reads_nothing_is_cut_off_and_who_pauses_is_not() -> None:
+    limits = ("--max-unread-seconds", str(MAX_SECONDS), "--max-unread-size", "24MiB")
+    with (
+        running(str(demo_models()[EMBEDDER_NAME]), "--threads", "1", *limits) as daemon,
+        closing(asked(daemon, 2048)) as still,
+        closing(asked(daemon, 2048)) as pausing,
+    ):
         wait_until(lambda: metric(daemon.url, "penstock_http_requests_total", status="200") > 1)
         started = time.monotonic()
         while time.monotonic() - started < 2 * MAX_SECONDS:

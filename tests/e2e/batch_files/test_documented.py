@@ -1,4 +1,4 @@
-"""The commands of docs/batch.md do what it says."""
+"""The commands of docs/batch.md and the examples of docs/python.md do what these pages say."""
 
 import json
 import re
@@ -12,7 +12,8 @@ import pytest
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon
 
-PAGE = Path(__file__).parents[3] / "docs" / "batch.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "batch.md"
 CONFIG = "models:\n  - model: ./llama-3.1-8b\n    threads: 1\n  - model: ./embedder\n"
 
 
@@ -91,3 +92,27 @@ def test_a_command_that_is_shown_answers(command: str, here: Path, demo: Daemon)
         error = wrong["response"]["body"]["error"]
         assert (error["code"], error["param"]) == (theirs["code"], theirs["param"])
         assert "3 requests (1 failed) in " in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("batch_generate", ["What does command number 2 do? ", "40 requests (0 failed)"]),
+        pytest.param(
+            "batch_embed",
+            ["5 requests (0 failed)", "The cat sat on the mat. | A cat was sitting"],
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "batch_rerank",
+            ["What do pandas eat? The giant panda", "down? A penstock leads water"],
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_an_example_prints_what_it_promises(name: str, says: list[str]) -> None:
+    command = [sys.executable, str(ROOT / "examples" / f"{name}.py")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert run.returncode == 0, run.stderr
+    for words in says:
+        assert words in run.stdout

@@ -53,33 +53,24 @@ def test_a_job_that_is_killed_again_and_again_loses_nothing(tmp_path: Path, demo
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), None]
 )
-def test_a_stopped_job_leaves_what_is_done_in_order(number: signal.Signals, tmp_path: Path) -> None:
-    source, output = write(tmp_path, 1500, max_tokens=20, ignore_eos=True)
-    with BatchProcess(source, output, GENERATOR, "--threads", "1") as process:
-        process.wait_for_results(5)
-        children = [pid for pids in children_of(process.pid).values() for pid in pids]
-        code, _, complained = process.end(number)
-    assert code == 128 + number
-    assert "--resume goes on from here" in complained
-    assert "Traceback" not in complained
-    assert children
-    assert not any(map(is_alive, children))
-    done = [str(line["custom_id"]) for line in read_lines(output)]
-    assert 5 <= len(done) < 1500
-    assert done == sorted(done, key=lambda name: int(name[1:]))
-    assert records(process.part) == len(done)
-
-
-def test_an_engine_that_dies_stops_the_job_with_what_is_done(tmp_path: Path) -> None:
+def test_a_stopped_job_leaves_what_is_done_in_order(
+    number: signal.Signals | None, tmp_path: Path
+) -> None:
+    """By a signal, or as its engine's worker dies."""
     source, output = write(tmp_path, 1500, max_tokens=20, ignore_eos=True)
     with BatchProcess(source, output, GENERATOR, "--threads", "1") as process:
         process.wait_for_results(5)
         children = children_of(process.pid)
-        os.kill(children["workers"][0], signal.SIGKILL)
-        code, _, complained = process.end()
-    assert code == 1
+        if number is None:
+            os.kill(children["workers"][0], signal.SIGKILL)
+        code, _, complained = process.end(number)
+    assert code == (1 if number is None else 128 + number)
     assert "--resume goes on from here" in complained
-    assert not any(map(is_alive, children["engine_core"]))
-    assert len(read_lines(output)) == records(process.part)
+    assert number is None or "Traceback" not in complained
+    assert not any(map(is_alive, [*children["workers"], *children["engine_core"]]))
+    done = [str(line["custom_id"]) for line in read_lines(output)]
+    assert 5 <= len(done) < 1500
+    assert done == sorted(done, key=lambda name: int(name[1:]))
+    assert records(process.part) == len(done)

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+import yaml
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, running
@@ -22,20 +23,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_certificate(folder)
     models = demo_models()
     (folder / "keys").write_text(f"# the team's\nanother\n{KEY}\n")
-    (folder / "penstock.yaml").write_text(
-        f"models:\n"
-        f"  - model: {models[GENERATOR_NAME]}\n"
-        f"    names: [chat, gpt-4o]\n"
-        f"    threads: 1\n"
-        f"    max_model_len: 256\n"
-        f"  - model: {models[EMBEDDER_NAME]}\n"
-        f"    names: [embed]\n"
-        f"    threads: 1\n"
-        f"port: 1\n"
-        f"api_key_files: [keys]\n"
-        f"tls_cert: server.crt\n"
-        f"tls_key: server.key\n"
-    )
+    generator = {"model": str(models[GENERATOR_NAME]), "names": ["chat", "gpt-4o"], "threads": 1}
+    embedder = {"model": str(models[EMBEDDER_NAME]), "names": ["embed"], "threads": 1}
+    tls = {"tls_cert": "server.crt", "tls_key": "server.key"}
+    served = {"models": [generator | {"max_model_len": 256}, embedder], "port": 1}
+    settings = {**served, "api_key_files": ["keys"], **tls}
+    (folder / "penstock.yaml").write_text(yaml.safe_dump(settings))
     return folder
 
 
@@ -45,26 +38,19 @@ def daemon(folder: Path) -> Iterator[Daemon]:
         yield daemon
 
 
-@pytest.fixture
-def context(folder: Path) -> ssl.SSLContext:
-    """Trusts the daemon's certificate, and no other."""
-    return ssl.create_default_context(cafile=folder / "server.crt")
-
-
-def test_a_client_of_openai(daemon: Daemon, context: ssl.SSLContext) -> None:
+def test_a_client_of_openai(daemon: Daemon, folder: Path) -> None:
+    """Which trusts the daemon's certificate, and no other."""
     assert daemon.url.startswith("https://127.0.0.1:")
+    context = ssl.create_default_context(cafile=folder / "server.crt")
     with openai.DefaultHttpxClient(verify=context) as http:
-        ask_both(openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=KEY, http_client=http))
-
-
-def ask_both(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["chat", "gpt-4o", "embed"]
-    pieces = client.completions.create(
-        model="gpt-4o", prompt="The function", max_tokens=20, stream=True
-    )
-    assert "".join(piece.choices[0].text for piece in pieces)
-    vectors = client.embeddings.create(model="embed", input=["a", "b" * 200])
-    assert len(vectors.data) == 2
+        client = openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=KEY, http_client=http)
+        assert [model.id for model in client.models.list()] == ["chat", "gpt-4o", "embed"]
+        pieces = client.completions.create(
+            model="gpt-4o", prompt="The function", max_tokens=20, stream=True
+        )
+        assert "".join(piece.choices[0].text for piece in pieces)
+        vectors = client.embeddings.create(model="embed", input=["a", "b" * 200])
+        assert len(vectors.data) == 2
 
 
 def test_plain_http_is_not_spoken(daemon: Daemon) -> None:
@@ -74,7 +60,7 @@ def test_plain_http_is_not_spoken(daemon: Daemon) -> None:
 
 def test_no_child_knows_a_key(daemon: Daemon) -> None:
     """Neither from its command line, nor its environment, nor the files that it reads."""
-    pids = [pid for children in daemon.children().values() for pid in children]
+    pids = daemon.all_children()
     assert len(pids) == 5
     files: set[Path] = set()
     for pid in pids:

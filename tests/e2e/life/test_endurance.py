@@ -1,7 +1,6 @@
 """An engine with a worker, as processes, after thousands of requests (on the GPU:
 tests/gpu/test_engine.py)."""
 
-import asyncio
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +24,9 @@ WORKER_GROWTH = 80 << 20
 """Bytes, after 75 lengths of prompt. 60 more add 123 MiB if oneDNN may keep what it likes."""
 
 
-async def serve(before: int, after: int) -> None:
+@pytest.mark.long
+async def test_requests_that_finish_or_leave_keep_nothing() -> None:
+    before, after = 400, 800
     async with running_engine(DEMO, OPTIONS) as engine:
         guests = Guests(engine.client, engine.model.execution.model.vocab_size)
         await guests.serve(before)
@@ -38,11 +39,6 @@ async def serve(before: int, after: int) -> None:
         assert footprint().growth_since(earlier)["engine_core"] < ENGINE_GROWTH
 
 
-@pytest.mark.long
-def test_requests_that_finish_or_leave_keep_nothing() -> None:
-    asyncio.run(serve(400, 800))
-
-
 async def send_prompts(client: EngineClient, lengths: Iterable[int], vocab_size: int) -> None:
     """One after another, so that each is a step of its own, and that step is as long."""
     draw = random.Random(5)
@@ -53,15 +49,11 @@ async def send_prompts(client: EngineClient, lengths: Iterable[int], vocab_size:
                 pass
 
 
-async def serve_lengths(warm_up: Iterable[int], further: Iterable[int]) -> None:
+@pytest.mark.long
+async def test_prompts_of_new_lengths_do_not_make_a_worker_grow() -> None:
     async with running_engine(DEMO, OPTIONS) as engine:
         vocab_size = engine.model.execution.model.vocab_size
-        await send_prompts(engine.client, warm_up, vocab_size)
+        await send_prompts(engine.client, range(5, 155, 2), vocab_size)
         earlier = footprint()
-        await send_prompts(engine.client, further, vocab_size)
+        await send_prompts(engine.client, range(6, 126, 2), vocab_size)
         assert footprint().growth_since(earlier)["workers"] < WORKER_GROWTH
-
-
-@pytest.mark.long
-def test_prompts_of_new_lengths_do_not_make_a_worker_grow() -> None:
-    asyncio.run(serve_lengths(range(5, 155, 2), range(6, 126, 2)))

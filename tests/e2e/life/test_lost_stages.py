@@ -99,10 +99,6 @@ class Traffic:
             self.answers.append(answer)
 
 
-def pids(daemon: Daemon) -> list[int]:
-    return [daemon.pid] + [pid for part in daemon.children().values() for pid in part]
-
-
 @contextmanager
 def starting(model: str, stages: int) -> Generator[Daemon]:
     folder, words = str(demo_models()[model]), ("--threads", "1", "--stall-timeout", f"{STALL:g}")
@@ -126,7 +122,7 @@ def test_what_is_in_flight_fails_at_once_and_everything_ends(
     drawn = random.Random(f"{stages} {number}")
     with starting(model, stages) as daemon:
         daemon.wait_ready()
-        processes, victim = pids(daemon), drawn.randrange(stages)
+        processes, victim = [daemon.pid, *daemon.all_children()], drawn.randrange(stages)
         traffic = Traffic(daemon, model)
         for seconds in (drawn.random(), 0.0):
             wait_until(lambda: metric(daemon.url, "penstock_in_flight", what="requests") >= 2)
@@ -165,7 +161,7 @@ def test_a_stage_that_is_killed_while_it_starts_ends_the_daemon_with_one_line(se
     victim = drawn.randrange(2)
     with starting(GENERATOR_NAME, 2) as daemon:
         wait_until(lambda: len(daemon.children().get("workers", [])) == 2)
-        processes = pids(daemon)
+        processes = [daemon.pid, *daemon.all_children()]
         time.sleep(drawn.uniform(0, 2))
         os.kill(daemon.part(f"0.worker-{victim}"), signal.SIGKILL)
         killed = time.monotonic()

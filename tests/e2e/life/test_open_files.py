@@ -31,7 +31,7 @@ def lines(daemon: Daemon, word: str) -> list[str]:
 
 
 def test_the_limit_is_raised_for_every_process(narrow: Daemon) -> None:
-    pids = [narrow.pid, *(pid for pids in narrow.children().values() for pid in pids)]
+    pids = [narrow.pid, *narrow.all_children()]
     assert len(pids) == 4
     limits = {resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in pids}
     assert limits == {(HARD, HARD)}

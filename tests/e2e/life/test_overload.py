@@ -4,27 +4,17 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Iterator
 
 import httpx
-import pytest
 
 from server.demo import EMBEDDER_NAME, demo_models
-from tests.e2e.daemon import Daemon, metric, running
-from tests.patience import wait_until
+from tests.e2e.daemon import metric, running
 
 PASSAGE = "The gate opens, water falls, and the turbine turns; the river goes on below it. " * 6
 WAIT = re.compile(r"would wait about ([\d.]+) s, more than the 1 s that this server allows")
 CLIENTS, SECONDS, PAUSE_S = 300, 3.0, 0.5
 SOON_S = 30.0
 """What begins within 1.2 s is answered much sooner, but for a machine that does other things."""
-
-
-@pytest.fixture(scope="module")
-def hurried() -> Iterator[Daemon]:
-    model = str(demo_models()[EMBEDDER_NAME])
-    with running(model, "--threads", "1", "--max-queue-seconds", "1") as daemon:
-        yield daemon
 
 
 async def crowd(url: str) -> list[tuple[float, httpx.Response]]:
@@ -53,8 +43,11 @@ async def crowd(url: str) -> list[tuple[float, httpx.Response]]:
     return answers
 
 
-def test_what_would_wait_too_long_is_told_so_at_once(hurried: Daemon) -> None:
-    answers = asyncio.run(crowd(hurried.url))
+def test_what_would_wait_too_long_is_told_so_at_once() -> None:
+    model = str(demo_models()[EMBEDDER_NAME])
+    with running(model, "--threads", "1", "--max-queue-seconds", "1") as daemon:
+        answers = asyncio.run(crowd(daemon.url))
+        counted = metric(daemon.url, "penstock_http_requests_total", status="429")
     taken = [seconds for seconds, answer in answers if answer.status_code == 200]
     refused = [answer for _, answer in answers if answer.status_code == 429]
     assert len(taken) + len(refused) == len(answers)
@@ -68,14 +61,4 @@ def test_what_would_wait_too_long_is_told_so_at_once(hurried: Daemon) -> None:
         assert wait is not None, error
         assert float(wait[1]) >= 1
         assert abs(int(answer.headers["retry-after"]) - math.ceil(float(wait[1]))) <= 1
-    counted = metric(
-        hurried.url, "penstock_http_requests_total", endpoint="/v1/embeddings", status="429"
-    )
     assert counted == len(refused)
-
-
-def test_an_idle_daemon_takes_one_request_however_large(hurried: Daemon) -> None:
-    wait_until(lambda: metric(hurried.url, "penstock_engine_expected_wait_seconds") == 0)
-    body = {"input": [PASSAGE] * 80}
-    answer = httpx.post(f"{hurried.url}/v1/embeddings", json=body, timeout=120)
-    assert (answer.status_code, len(answer.json()["data"])) == (200, 80)

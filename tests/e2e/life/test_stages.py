@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+from collections.abc import Iterable
 
 import httpx
 import numpy as np
 import pytest
 
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
+from tests.e2e.api.test_structured import COLOURS, JSON_SCHEMA, PROMPT, VERSION
 from tests.e2e.daemon import Daemon, metric, running
 from tests.patience import wait_until
 
@@ -17,11 +19,24 @@ BODIES = [
     for prompt in ("The function returns", "In this case, the interpreter will")
     for sampling in ({"temperature": 0}, {"temperature": 0.9, "top_p": 0.9, "seed": 3, "n": 3})
 ]
+COUNTED = {
+    "seed": 11, "min_p": 0.02, "presence_penalty": 0.3, "frequency_penalty": 0.4,
+    "repetition_penalty": 1.1, "logit_bias": {"394": -3.5, "1141": 2},
+}  # fmt: skip
+"""The last stage counts tokens; the requests' own order of steps must not matter."""
+FORMS = [
+    BODIES[0] | {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": False} | form
+    for form in (
+        {"response_format": JSON_SCHEMA, "temperature": 1, "seed": 4, "n": 3},
+        {"regex": VERSION},
+        {"choice": COLOURS, "temperature": 1, "seed": 9},
+    )
+]
 TEXTS = [f"Sentence number {i} " + "is long " * (i * 7 % 40) for i in range(30)]
 
 
-def texts(daemon: Daemon) -> list[list[str]]:
-    answers = [httpx.post(f"{daemon.url}/v1/completions", json=b, timeout=60) for b in BODIES]
+def texts(daemon: Daemon, bodies: Iterable[object] = BODIES) -> list[list[str]]:
+    answers = [httpx.post(f"{daemon.url}/v1/completions", json=b, timeout=60) for b in bodies]
     return [[choice["text"] for choice in answer.json()["choices"]] for answer in answers]
 
 
@@ -33,6 +48,8 @@ def vectors(daemon: Daemon) -> np.ndarray:
 
 def test_a_pipeline_gives_the_answers_of_one_stage(demo: Daemon, pipeline: Daemon) -> None:
     check_pipeline(pipeline, 2, demo)
+    others = [BODIES[0] | COUNTED, *FORMS]
+    assert texts(pipeline, others) == texts(demo, others)
 
 
 @pytest.mark.long

@@ -3,10 +3,8 @@
 import json
 import os
 import signal
-import socket
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.e2e.daemon import Daemon
@@ -58,8 +56,7 @@ def files(demo: Daemon) -> Path:
 
 def test_an_upload_that_breaks_off_leaves_nothing(demo: Daemon, files: Path) -> None:
     before = set(files.iterdir())
-    address = httpx.URL(demo.url)
-    with socket.create_connection((address.host, address.port or 0)) as connection:
+    with demo.connect() as connection:
         connection.sendall(
             b"POST /v1/files HTTP/1.1\r\nhost: a\r\ncontent-length: 9999999\r\n"
             b"content-type: multipart/form-data; boundary=b\r\n\r\n"

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from engine_core.client import pending_jobs
-from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
 from engine_core.messages import (
     Abort,
@@ -21,11 +20,12 @@ from engine_core.messages import (
 )
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.batches import EncodeBatch
-from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
+from engine_core.schedulers.prefill_only import PrefillOnlyScheduler
 from engine_core.workflows.base import workflow_for
 from engine_core.workflows.tokenizer_threads import Text
 from tests.engine_core.client.test_engine_client import connected, int32
 from tests.engine_core.configs import MODEL, execution_config
+from tests.engine_core.schedulers.test_prefill_only import Steps
 from workers.contract.config import Task
 from workers.contract.messages import EmbedOutput, EmbedSparseOutput
 
@@ -60,16 +60,12 @@ def scheduled(
     task: Task, *jobs: list[int], states: int = 0, max_step_tokens: int = 32
 ) -> tuple[PrefillOnlyScheduler, EncodeBatch]:
     """The first step of jobs with rows of these lengths; the job `states` asks for states."""
-    config = execution_config(task=task, max_model_len=8, max_step_tokens=max_step_tokens)
-    scheduler = PrefillOnlyScheduler(config, 0)
+    steps = Steps(task=task, max_model_len=8, max_step_tokens=max_step_tokens)
     for number, lens in enumerate(jobs, 1):
-        message = EncodeJob(number, ids=[b""] * len(lens), token_states=number == states)
-        tokens, types = np.zeros(sum(lens), np.int32), np.empty(0, np.uint8)
-        rows = EncoderRows(tokens, types, np.array(lens, np.int32))
-        scheduler.add(Job(b"a", message, len(lens), sum(lens)), rows)
-    batch = scheduler.schedule(None)
+        steps.add(number, lens, token_states=number == states)
+    batch = steps.scheduler.schedule(None)
     assert batch is not None
-    return scheduler, batch
+    return steps.scheduler, batch
 
 
 def test_a_step_returns_vectors_and_states_of_other_sizes() -> None:

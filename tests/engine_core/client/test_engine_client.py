@@ -1,8 +1,11 @@
-"""The asyncio client against a scripted engine on a real socket."""
+"""The asyncio client against a scripted engine on a real socket. A refusal is one value, and
+whoever keeps it ties no frames into a cycle."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+import gc
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -12,7 +15,8 @@ import zmq
 import zmq.asyncio
 
 from engine_core.client.engine_client import CircuitBreaker, EngineClient
-from engine_core.client.pending_jobs import GenerateStream
+from engine_core.client.pending_jobs import GenerateStream, Outcome
+from engine_core.client.trace_client import trace_engines
 from engine_core.messages import (
     Abort,
     Accepted,
@@ -114,22 +118,24 @@ async def test_a_row_ended_here_is_told_once_and_its_news_dropped(tmp_path: Path
         assert stream.ended
 
 
+async def refusal_of(asked: Awaitable[object]) -> RefusalError:
+    with pytest.raises(RefusalError) as raised:
+        await asked
+    return raised.value
+
+
 async def test_a_failure_comes_after_the_news_before_it(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, script):
         job, stream = await streaming(client, script)
         news = [RowOutput(job, 0, 4)]
         await script.send(Outputs(rows=news, failed=[Failed(job, "row_failed", "not finite")]))
         assert await stream.next() == news
-        with pytest.raises(RefusalError) as raised:
-            await stream.next()
-        assert raised.value.code == "row_failed"
+        assert (await refusal_of(stream.next())).code == "row_failed"
         assert not client.dead
 
 
 async def refused(client: EngineClient, priority: int = 0) -> RefusalError:
-    with pytest.raises(RefusalError) as raised:
-        await client.encode(ids=[b"1234"], options=JobOptions(priority=priority))
-    return raised.value
+    return await refusal_of(client.encode(ids=[b"1234"], options=JobOptions(priority=priority)))
 
 
 async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> None:
@@ -193,9 +199,8 @@ async def test_a_refusal_is_raised_with_its_field(
         call = asyncio.create_task(client.encode(texts=["a", "b"]))
         job = await script.job()
         await script.send(Outputs(failed=[Failed(job.id, code, "empty", param)]))
-        with pytest.raises(RefusalError) as raised:
-            await call
-        assert (raised.value.code, raised.value.param) == (code, param)
+        error = await refusal_of(call)
+        assert (error.code, error.param) == (code, param)
         assert client.dead == dead
 
 
@@ -217,9 +222,7 @@ async def test_after_the_end_of_all_jobs_there_are_no_new_ones(tmp_path: Path) -
         job = await script.job()
         client.abort_all(RefusalError("draining", "shutting down"))
         for asked in (call, client.generate(SamplingParams(), texts=["a"])):
-            with pytest.raises(RefusalError) as raised:
-                await asked
-            assert raised.value.code == "draining"
+            assert (await refusal_of(asked)).code == "draining"
         assert await script.receive() == Abort([job.id])
 
 
@@ -234,8 +237,76 @@ async def test_an_engine_that_goes_fails_every_job_at_once(tmp_path: Path) -> No
             await socket.recv_multipart()
         socket.close(0)
         for asked in (call, client.generate(SamplingParams(), texts=["a"]), client.wait_ready()):
-            with pytest.raises(RefusalError) as raised:
-                await asked
-            assert raised.value.code == "engine_dead"
+            assert (await refusal_of(asked)).code == "engine_dead"
         assert client.dead
         client.close()
+
+
+def test_an_interrupt_of_a_trace_before_all_is_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket that is open then does not hold the end up."""
+
+    def interrupted(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(msgspec.msgpack, "encode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trace_engines({"model": f"ipc://{tmp_path}/engine"}, 60)
+
+
+FIELDS = ("overloaded", "the queue is full", "prompt[1]", 2.5)
+
+Ask = Callable[[], Awaitable[object] | None]
+
+
+class Texts:
+    """What a request holds while it waits."""
+
+
+def of_an_outcome() -> Ask:
+    outcome: Outcome[None] = Outcome()
+    outcome.set(RefusalError(*FIELDS))
+    return lambda: outcome
+
+
+def of_a_stream() -> Ask:
+    stream = GenerateStream(1, 1, lambda _: None, lambda _: None)
+    stream.fail(RefusalError(*FIELDS))
+    return stream.next
+
+
+def of_a_breaker() -> Ask:
+    breaker = CircuitBreaker(lambda: 0.0)
+    breaker.refused(0, RefusalError(*FIELDS))
+    return lambda: breaker.check(0)
+
+
+def of_a_client() -> Ask:
+    client = EngineClient("ipc://nowhere")
+    client.abort_all(RefusalError(*FIELDS))
+    return lambda: client.generate(SamplingParams(), texts=["a"])
+
+
+@pytest.mark.parametrize("keeper", [of_an_outcome, of_a_stream, of_a_breaker, of_a_client])
+async def test_a_refusal_that_is_kept_is_raised_without_the_frames_of_others(
+    keeper: Callable[[], Ask],
+) -> None:
+    ask = keeper()
+    texts_of_each: list[weakref.ref[Texts]] = []
+
+    async def request() -> None:
+        texts = Texts()
+        texts_of_each.append(weakref.ref(texts))
+        with suppress(RefusalError):
+            if (answer := ask()) is not None:
+                await answer
+            pytest.fail("it is refused")
+
+    gc.disable()
+    try:
+        for _ in range(2):
+            await request()
+        assert [texts() for texts in texts_of_each] == [None, None]
+    finally:
+        gc.enable()

@@ -1,7 +1,6 @@
 """The bound on work in flight, where jobs of two keys come, end row by row and leave."""
 
 import msgspec
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -89,15 +88,6 @@ class BudgetMachine(RuleBasedStateMachine):
 
 def test_what_is_in_flight_is_always_counted_right() -> None:
     run_state_machine_as_test(BudgetMachine, settings=settings(max_examples=40, deadline=None))
-
-
-def test_the_first_job_of_a_key_is_never_too_much_for_its_key() -> None:
-    budget = Budget(ROWS, TOKENS)
-    for _ in range(4):
-        budget.admit(b"", message(ROWS, 10, 1))
-    with pytest.raises(RefusalError, match="this API key"):
-        budget.admit(b"", message(1, 1, 1))
-    budget.admit(b"", message(1, 1, 2))
 
 
 def test_a_keys_batch_leaves_the_key_what_it_may_have() -> None:

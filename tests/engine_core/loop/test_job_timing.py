@@ -51,8 +51,7 @@ def test_it_is_told_with_the_first_token_of_any_row(engine: Engine) -> None:
     messages = engine.clients.outputs(A)
     (told,) = [outputs for outputs in messages if outputs.timings]
     assert {row.row for outputs in messages for row in outputs.rows} == {r.row for r in told.rows}
-    for _ in range(40):
-        engine.iterate()
+    engine.run(40)
     assert len(timings(engine)) == 1
 
 
@@ -68,8 +67,7 @@ def test_a_job_that_never_answers_is_not_told(engine: Engine) -> None:
     engine.clients.put(A, generate(1, length=12, tokens=2))
     engine.iterate()
     engine.clients.put(A, Abort([1]))
-    for _ in range(20):
-        engine.iterate()
+    engine.run(20)
     assert not timings(engine)
 
 
@@ -99,8 +97,7 @@ def test_tokenizing_is_part_of_it(
     engine = Engine(word_tokenizer, "LlamaForCausalLM", 24, max_model_len=64)
     params = SamplingParams(max_tokens=1)
     engine.clients.put(A, GenerateJob(1, params=params, texts=["a b c"]))
-    for _ in range(3):
-        engine.iterate()
+    engine.run(3)
     may_end.set()
     engine.iterate_until(lambda: timings(engine))
     assert timings(engine)[1].tokenize >= 2 * ITERATION

@@ -197,10 +197,9 @@ def test_the_loop_wakes_when_a_held_step_is_due(word_tokenizer, seconds: float) 
 @pytest.mark.parametrize("source", ["clients", "executor"])
 def test_the_loop_wakes_for_what_arrives_before(word_tokenizer, source: str) -> None:
     engine = quiet_engine(word_tokenizer, 50)
-    is_client = source == "clients"
-    descriptor = engine.clients.arrivals if is_client else engine.executor.results
+    descriptors = {"clients": engine.clients.arrivals, "executor": engine.executor.results}
     started = time.monotonic()
-    arrival = threading.Timer(5e-3, os.eventfd_write, (descriptor, 1))
+    arrival = threading.Timer(5e-3, os.eventfd_write, (descriptors[source], 1))
     arrival.start()
     engine.core._wait()
     assert 5e-3 <= time.monotonic() - started < 10

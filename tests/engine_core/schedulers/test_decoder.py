@@ -18,28 +18,32 @@ _STOPPED = _TEXT[: _TEXT.index(_TEXT[3]) + 1]
         ({"eos_token_ids": _STOP}, _STOPPED, "stop"),
         ({"eos_token_ids": frozenset(range(50)), "ignore_eos": True}, _TEXT, "length"),
         ({"stop_token_ids": _STOP, "ignore_eos": True}, _STOPPED, "stop"),
+        ({"max_tokens": 0}, [], "length"),
     ],
 )
 def test_a_text_ends_once_at_its_length_or_a_stop_token(params, text, finish) -> None:
     """A stop token wastes one row and nothing else."""
     driver = Driver(num_blocks=16)
-    driver.add(1, prompt_of(6), max_tokens=12, **params)
+    driver.add(1, prompt_of(6), **({"max_tokens": 12} | params))
     driver.drain()
     assert driver.text(1) == text
     assert [row.finish for row in driver.outputs[1]] == [None] * (len(text) - 1) + [finish]
-    assert driver.scheduler.usage().generated_tokens == len(text)
-    driver.assert_idle()
+    assert driver.scheduler.usage().generated_tokens == max(1, len(text))
 
 
-@pytest.mark.parametrize(("max_tokens", "afters"), [(4, [-1, 0, 1, 2]), (1, [-1])])
-def test_a_step_is_submitted_before_its_token_is_known_unless_it_ends(max_tokens, afters) -> None:
-    driver = Driver(num_blocks=16)
+@pytest.mark.parametrize(("ahead", "stages"), [(1, 1), (0, 1), (0, 2), (0, 4)])
+@pytest.mark.parametrize("max_tokens", [4, 1])
+def test_a_step_is_submitted_before_its_token_is_known_unless_it_ends_or_waits_for_that(
+    max_tokens: int, ahead: int, stages: int
+) -> None:
+    driver = Driver(num_blocks=16, stages=stages, steps_ahead=ahead)
     driver.add(1, prompt_of(5), max_tokens)
     submitted = [driver.submit() for _ in range(3)]
-    assert sum(submitted) == min(2, max_tokens), "at most one ahead step"
+    assert sum(submitted) == min(1 + ahead, max_tokens)
     driver.drain()
     assert [batch.starts for batch in driver.submitted] == [[0], [5], [6], [7]][:max_tokens]
-    assert [batch.after for batch in driver.submitted] == afters
+    assert [batch.after for batch in driver.submitted] == [-1, 0, 1, 2][:max_tokens]
+    assert driver.text(1) == reference(prompt_of(5), max_tokens)
 
 
 def test_first_news_of_a_row_go_before_those_of_older_ones() -> None:
@@ -57,67 +61,40 @@ def test_first_news_of_a_row_go_before_those_of_older_ones() -> None:
     assert order == [[2, 1], [1, 2]]
 
 
-@pytest.mark.parametrize("stages", [1, 2, 4])
-def test_without_ahead_steps_each_step_waits_for_its_tokens(stages: int) -> None:
-    driver = Driver(num_blocks=16, stages=stages, steps_ahead=0)
-    driver.add(1, prompt_of(5), max_tokens=4)
-    assert driver.submit()
-    assert not driver.submit()
-    driver.drain()
-    assert driver.text(1) == reference(prompt_of(5), 4)
-    finished = [batch.after for batch in driver.submitted]
-    assert finished == [-1, 0, 1, 2]
-
-
 def test_the_number_of_micro_batches_follows_the_prompts_that_wait() -> None:
     """P, P + 2 while prompts wait for rounds of steps, P again; each row once in P + 1 … P + 3."""
     driver = Driver(num_blocks=600, stages=4, max_running=8, max_step_tokens=8)
-    for job in range(4):
-        driver.add(job, prompt_of(3, seed=job), max_tokens=60)
+    prompts = driver.add_each((prompt_of(3, seed=job) for job in range(4)), 60)
     depths: list[int] = []
     for number in range(60):
         if number == 10:
             driver.add(9, prompt_of(200, seed=9), max_tokens=3)
-        while driver.submit():
-            pass
+        driver.fill()
         depths.append(len(driver.batches))
         driver.finish()
     assert max(depths[:10]) <= 5
     assert max(depths) == 7
     assert max(depths[-10:]) <= 5
-    driver.drain()
+    driver.assert_texts(prompts, 60)
     assert driver.text(9) == reference(prompt_of(200, seed=9), 3)
-    driver.assert_texts({job: prompt_of(3, seed=job) for job in range(4)}, 60)
 
 
-def test_a_lower_priority_begins_first_and_among_equals_the_older() -> None:
+@pytest.mark.parametrize(
+    ("priorities", "waited", "order"),
+    [([0, 5, -1, 0, -1, -(2**63)], 0.0, [0, 6, 3, 5, 1, 4, 2]), ([0, 0, -1], 10.0, [0, 1, 3, 2])],
+)
+def test_a_lower_priority_begins_first_behind_what_has_waited_ten_seconds(
+    priorities: list[int], waited: float, order: list[int]
+) -> None:
+    """Among equals the older. The first has `waited` when the others come."""
     driver = Driver(num_blocks=64, max_running=1)
     driver.add(0, prompt_of(5), max_tokens=6)
     driver.submit()
-    for job, priority in ((1, 0), (2, 5), (3, -1), (4, 0), (5, -1), (6, -(2**63))):
+    for job, priority in enumerate(priorities, 1):
         driver.add(job, prompt_of(5, seed=job), max_tokens=3, priority=priority)
-    driver.assert_texts({job: prompt_of(5, seed=job) for job in range(1, 7)}, 3)
-    assert [job.message.id for job in driver.ended] == [0, 6, 3, 5, 1, 4, 2]
-
-
-def test_what_has_waited_ten_seconds_begins_before_any_priority() -> None:
-    driver = Driver(num_blocks=64, max_running=1)
-    driver.add(0, prompt_of(5), max_tokens=6)
-    driver.submit()
-    driver.add(1, prompt_of(5, seed=1), max_tokens=3)
-    driver.now = 10.0
-    driver.add(2, prompt_of(5, seed=2), max_tokens=3)
-    driver.add(3, prompt_of(5, seed=3), max_tokens=3, priority=-1)
-    driver.drain()
-    assert [job.message.id for job in driver.ended] == [0, 1, 3, 2]
-    driver.assert_idle()
-
-
-def test_no_token_wanted_ends_with_length() -> None:
-    driver = Driver(num_blocks=16)
-    driver.add(1, prompt_of(6), max_tokens=0)
-    driver.drain()
-    assert [(row.token, row.finish) for row in driver.outputs[1]] == [(-1, "length")]
+        driver.now = waited
+    driver.assert_texts({job: prompt_of(5, seed=job) for job in range(1, len(order))}, 3)
+    assert [job.message.id for job in driver.ended] == order
 
 
 def test_equal_prompts_share_blocks_even_within_one_step() -> None:
@@ -152,10 +129,8 @@ def test_the_oldest_is_served_without_a_break(stages: int) -> None:
     """The oldest request is never preempted, however crowded the cache is; and once it has ended,
     neither is the next."""
     driver = Driver(num_blocks=9, stages=stages)
-    for job in range(6):
-        driver.add(job, prompt_of(7, seed=job), max_tokens=20)
-    ended = 0
-    while ended < 6:
+    prompts = driver.add_each((prompt_of(7, seed=job) for job in range(6)), 20)
+    while len(driver.ended) < 6:
         oldest = next(iter(driver.scheduler._running), None)
         while driver.submit():
             driver.assert_ordered()
@@ -163,9 +138,8 @@ def test_the_oldest_is_served_without_a_break(stages: int) -> None:
                 assert oldest.status is Status.RUNNING
         driver.finish()
         assert [job.message.id for job in driver.ended] == list(range(len(driver.ended)))
-        ended = len(driver.ended)
     assert driver.scheduler.usage().preemptions > 0
-    driver.assert_texts({job: prompt_of(7, seed=job) for job in range(6)}, 20)
+    driver.assert_texts(prompts, 20)
 
 
 def test_rows_of_a_job_that_the_client_ends_one_by_one_leave_nothing_behind() -> None:
@@ -180,21 +154,17 @@ def test_rows_of_a_job_that_the_client_ends_one_by_one_leave_nothing_behind() ->
     driver.drain()
     assert driver.ended == [job]
     assert not any(driver.scheduler._rows.num_jobs)
-    driver.assert_idle()
 
 
 def test_micro_batches_of_a_pipeline_are_disjoint_and_even() -> None:
     driver = Driver(num_blocks=64, stages=2)
-    for job in range(6):
-        driver.add(job, prompt_of(3, seed=job), max_tokens=12)
+    prompts = driver.add_each((prompt_of(3, seed=job) for job in range(6)), 12)
     for _ in range(6):
-        while driver.submit():
-            pass
-        driver.finish()
+        driver.turn()
     decodes = [b for b in driver.submitted[-6:] if all(length == 1 for length in b.lens)]
     assert decodes
     assert {len(batch.requests) for batch in decodes} == {3}
-    driver.assert_texts({job: prompt_of(3, seed=job) for job in range(6)}, 12)
+    driver.assert_texts(prompts, 12)
 
 
 def test_the_simulation_notices_a_wrong_block() -> None:
@@ -226,4 +196,3 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
     assert batch.lens[jobs.index(1)] >= 200
     driver.drain()
     assert (driver.text(1), driver.text(2)) == (reference(long, 5), reference(short, 1))
-    driver.assert_idle()

@@ -1,4 +1,4 @@
-"""The KV manager alone: allocation, sharing, eviction."""
+"""The KV manager alone: allocation, sharing, eviction; and the block that begins like a prompt."""
 
 from array import array
 
@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.schedulers.kv_cache import BlockHash, KVCacheManager
-from tests.engine_core.integrity import check_blocks
+from engine_core.schedulers.kv_cache import (
+    NO_MATCH,
+    BlockHash,
+    ChildBlocks,
+    KVCacheManager,
+    common_tokens,
+)
+from tests.engine_core.integrity import check_blocks, check_children
+from tests.engine_core.simulated_model import ids
 
 
 def tokens(*values: int) -> "array[int]":
@@ -120,3 +127,37 @@ def test_the_peak_is_what_was_held_at_once() -> None:
     assert kv.peak == 3
     kv.release(second + third)
     assert kv.peak == 3
+
+
+_tokens = st.lists(st.sampled_from([0, 1, 255, 256, 1 << 30]), max_size=6)
+
+
+def common(one: list[int], other: list[int]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+@given(_tokens, _tokens)
+def test_common_tokens(one: list[int], other: list[int]) -> None:
+    assert common_tokens(ids(*one), ids(*other)) == common(one, other)
+
+
+@given(st.lists(_tokens.filter(bool), max_size=12), _tokens, st.sets(st.integers(0, 11)))
+def test_the_longest_match(children: list[list[int]], wanted: list[int], gone: set[int]) -> None:
+    found = ChildBlocks()
+    for block, tokens in enumerate(children):
+        found.add(block, b"parent", None, ids(*tokens[:1]))
+        found.add(block, b"parent", None, ids(*tokens))
+        found.add(block, b"other parent", "scope", ids(*wanted))
+    for block in gone:
+        found.forget(block)
+    check_children(found)
+    left = {block: own for block, own in enumerate(children) if block not in gone}
+    block, count = found.longest(b"parent", None, ids(*wanted))
+    assert count == max((common(own, wanted) for own in left.values()), default=0)
+    assert common(left[block], wanted) == count if count else (block, count) == NO_MATCH
+    block, count = found.longest_whole(b"parent", None, ids(*wanted))
+    whole = [own for own in left.values() if wanted[: len(own)] == own]
+    assert count == max(map(len, whole), default=0)
+    assert left[block] == wanted[:count] if count else (block, count) == NO_MATCH
+    assert found.longest(b"parent", "scope", ids(*wanted)) == NO_MATCH

@@ -4,6 +4,7 @@ the times of an 8B model."""
 import math
 import random
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,14 +17,9 @@ SECONDS, REQUESTS, RATE = 3.2, 24, 8.0
 PROMPT, OUTPUT = 256, 24
 
 
-def seconds_of(step: StepInput) -> float:
-    """4 ms, and 23 ms for 1,024 tokens."""
-    return 4e-3 + len(step.tokens) // 4 * 19e-6
-
-
-def seconds_by_tiles(step: StepInput) -> float:
-    """The same, where a tile of 256 tokens that is not full takes as long as one that is."""
-    return 4e-3 + math.ceil(len(step.tokens) / 4 / 256) * 256 * 19e-6
+def seconds_of(step: StepInput, tile: int = 1) -> float:
+    """4 ms, and 23 ms for 1,024 tokens. A tile that is not full takes as long as one that is."""
+    return 4e-3 + math.ceil(len(step.tokens) / 4 / tile) * tile * 19e-6
 
 
 @dataclass
@@ -38,7 +34,7 @@ class Measured:
 def measured(tokenizer, *, batch: bool, online: bool, tiles: bool = False) -> Measured:
     timed = TimedEngine(
         tokenizer,
-        seconds_by_tiles if tiles else seconds_of,
+        partial(seconds_of, tile=256 if tiles else 1),
         devices=("cuda:0" if tiles else "cpu",),
         tick=4e-4,
         blocks=6000,

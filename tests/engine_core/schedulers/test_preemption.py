@@ -12,13 +12,10 @@ _PREFIX = 18
 
 def add_batch(driver: Driver, rows: int, max_tokens: int) -> dict[int, list[int]]:
     """Jobs 0 … rows - 1, of which eight each share a prefix: 18 + 3 prompt tokens each."""
-    prompts = {
-        row: prompt_of(_PREFIX, seed=row // 8) + prompt_of(3, seed=10_000 + row)
-        for row in range(rows)
-    }
-    for row, prompt in prompts.items():
-        driver.add(row, prompt, max_tokens, batch=True)
-    return prompts
+    prompts = (
+        prompt_of(_PREFIX, seed=row // 8) + prompt_of(3, seed=10_000 + row) for row in range(rows)
+    )
+    return driver.add_each(prompts, max_tokens, batch=True)
 
 
 def running_batch(driver: Driver, rows: int, max_tokens: int) -> dict[int, list[int]]:

@@ -1,6 +1,7 @@
 """Encode jobs in the core: which rows run first, how keys share steps, what is truncated."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from engine_core.loop.reports import StepWork
 from engine_core.messages import Accepted, EncodeJob, Failed, KeyShare, Tokenization
 from engine_core.schedulers.cost_model import Coefficients, CostModel
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
-from tests.engine_core.configs import ENCODER, execution_config
+from tests.engine_core.configs import execution_config
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.simulated_model import ids
+from tests.engine_core.test_core import Ledger
 from workers.contract.messages import EmbedOutput
 
 A = b"a"
@@ -26,20 +28,9 @@ BGE_BASE = Coefficients(step=1e-4, token=4e-7, attended=8e-11, context=0.0)
 class Steps:
     """A scheduler whose steps run at once; `order` has (job, row) as they were submitted."""
 
-    def __init__(
-        self,
-        max_step_tokens: int = 32,
-        stages: int = 1,
-        max_model_len: int = 16,
-        costs: Coefficients = BGE_BASE,
-    ) -> None:
-        config = execution_config(
-            num_stages=stages,
-            model=ENCODER,
-            task="embed",
-            max_model_len=max_model_len,
-            max_step_tokens=max_step_tokens,
-        )
+    def __init__(self, stages: int = 1, costs: Coefficients = BGE_BASE, **options: Any) -> None:
+        fixed = {"max_model_len": 16, "num_stages": stages, "task": "embed"}
+        config = execution_config(**fixed | options)
         self.costs = CostModel(costs)
         self.now = 0.0
         self.scheduler = PrefillOnlyScheduler(config, 0, lambda: self.now, self.costs)
@@ -48,18 +39,21 @@ class Steps:
         self.jobs: dict[int, Job] = {}
         self.works: list[StepWork] = []
 
-    def add(
-        self,
-        job_id: int,
-        lens: list[int],
-        priority: int = 0,
-        **options: Any,
-    ) -> None:
+    def add(self, job_id: int, lens: list[int], priority: int = 0, **options: Any) -> None:
         message = EncodeJob(job_id, ids=[b""] * len(lens), priority=priority, **options)
         job = self.jobs[job_id] = Job(A, message, len(lens), sum(lens))
         tokens = np.zeros(sum(lens), np.int32)
         rows = EncoderRows(tokens, np.empty(0, np.uint8), np.array(lens, np.int32))
         self.scheduler.add(job, rows)
+
+    def add_each(self, jobs: Iterable[int], lens: list[int], **options: Any) -> None:
+        """Several jobs of the same lengths."""
+        for job in jobs:
+            self.add(job, lens, **options)
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
 
     def step(self) -> bool:
         batch = self.scheduler.schedule(None)
@@ -75,9 +69,12 @@ class Steps:
         return True
 
     def drain(self) -> list[int]:
-        """The jobs in the order in which their last rows ran."""
+        """The jobs in the order in which their last rows ran. Nothing is left behind."""
         while self.step():
             pass
+        usage, budget = self.scheduler.usage(), self.scheduler._budget
+        assert (usage.running, usage.waiting, self.scheduler._waiting_rows) == (0, 0, 0)
+        assert (budget._whole_costs, budget._waiting, self.scheduler._rows) == (0, [0, 0, 0], {})
         last = {job: at for at, rows in enumerate(self.order) for job, _ in rows}
         return sorted(last, key=lambda job: (last[job], job))
 
@@ -118,8 +115,6 @@ def test_a_dropped_job_leaves_its_priority() -> None:
     assert steps.scheduler.abort(steps.jobs[1]) == 2  # it waits no longer: nothing happens
     steps.drain()
     assert steps.order == [[(1, 0), (1, 1)], [(2, 0), (2, 1)]]
-    usage = steps.scheduler.usage()
-    assert (usage.running, usage.waiting) == (0, 0)
 
 
 @settings(max_examples=100, deadline=None)
@@ -150,8 +145,7 @@ def test_every_row_runs_once_in_steps_of_the_budget(jobs: list[tuple[list[int], 
     assert ran == [(job, row) for job, (lens, _) in enumerate(jobs) for row in range(len(lens))]
     for rows in steps.order:
         assert sum(jobs[job][0][row] for job, row in rows) <= 32
-    usage = steps.scheduler.usage()
-    assert (usage.running, usage.waiting) == (0, 0)
+    steps.drain()
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
@@ -169,18 +163,15 @@ def test_the_steps_of_a_pipeline_take_equal_time_to_the_last(stages: int, lens: 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_many_small_jobs_end_without_a_tail_of_tiny_steps(stages: int) -> None:
     steps = Steps(max_step_tokens=16_384, stages=stages, max_model_len=512)
-    for job in range(2000):
-        steps.add(job, [32])
+    steps.add_each(range(2000), [32])
     steps.drain()
     assert all(work.tokens >= 512 for work in steps.works[:-1])
     assert len(steps.works) <= 16 * stages
-    assert (steps.scheduler._budget._whole_costs, steps.scheduler._waiting_rows) == (0, 0)
 
 
 def test_rows_of_one_length_fill_a_pipelines_steps_to_the_brim() -> None:
     steps = Steps(max_step_tokens=16_384, stages=2, max_model_len=512)
-    for job in range(64):
-        steps.add(job, [512] * 64)
+    steps.add_each(range(64), [512] * 64)
     steps.drain()
     assert {work.tokens for work in steps.works} == {16_384}
 
@@ -193,7 +184,7 @@ def test_short_rows_beside_long_ones_are_no_more_than_a_step_may_have() -> None:
     assert max(work.tokens for work in steps.works) == 16_384
 
 
-GREEDY, HONEST, THIRD = KeyShare(1), KeyShare(2), KeyShare(3)
+GREEDY, HONEST = KeyShare(1), KeyShare(2)
 
 
 def of_key(steps: Steps) -> list[Counter[int]]:
@@ -208,8 +199,7 @@ def test_a_text_waits_for_no_backlog_of_another_key_which_takes_the_rest(
     backlog, length, rows
 ) -> None:
     steps = Steps()
-    for job in range(backlog):
-        steps.add(job, [8], key=GREEDY)
+    steps.add_each(range(backlog), [8], key=GREEDY)
     steps.step()
     steps.add(5_000, [length], key=HONEST)
     steps.step()
@@ -224,8 +214,7 @@ def test_weights_of_keys_are_shares(length: int, each: int) -> None:
     for job in range(600 // each):
         for share in shares:
             steps.add(2 * job + share.number - 1, [length] * each, key=share)
-    for _ in range(40):
-        steps.step()
+    steps.run(40)
     rows = sum(of_key(steps), Counter[int]())
     assert rows[2] / rows[1] == pytest.approx(3, rel=0.1)
 
@@ -233,18 +222,15 @@ def test_weights_of_keys_are_shares(length: int, each: int) -> None:
 def test_more_keys_than_fit_a_step_take_turns() -> None:
     steps = Steps(max_step_tokens=32)
     for key in range(8):
-        for job in range(20):
-            steps.add(key * 20 + job, [16], key=KeyShare(key + 1))
-    for _ in range(40):
-        steps.step()
+        steps.add_each(range(key * 20, key * 20 + 20), [16], key=KeyShare(key + 1))
+    steps.run(40)
     assert sum(of_key(steps), Counter[int]()) == dict.fromkeys(range(1, 9), 10)
 
 
 def test_a_key_whose_job_ends_waits_no_more() -> None:
     steps = Steps()
-    steps.add(1, [8] * 9, key=GREEDY)
-    steps.add(2, [8] * 9, key=HONEST)
-    steps.add(3, [8] * 9, key=THIRD)
+    for key in (1, 2, 3):
+        steps.add(key, [8] * 9, key=KeyShare(key))
     steps.step()
     steps.scheduler.abort(steps.jobs[2])
     steps.drain()
@@ -253,20 +239,14 @@ def test_a_key_whose_job_ends_waits_no_more() -> None:
     assert all(2 not in step for step in rows[1:])
 
 
-def answer(word_tokenizer, job: EncodeJob) -> tuple[Accepted | Failed, dict[int, list[float]]]:
-    """The first answer to one job, and its vectors by row: each is (length, sum of ids)."""
+def answer(word_tokenizer, job: EncodeJob) -> tuple[Accepted | Failed, list[list[float]]]:
+    """The first answer to one job, and the vectors of its rows: each is (length, sum of ids)."""
     architecture = "BertModel" if job.query is None else "BertForSequenceClassification"
     engine = Engine(word_tokenizer, architecture, 0, max_model_len=16, max_pending_rows=100)
-    engine.clients.put(A, job)
-    engine.iterate_until(lambda: not (engine.clients._arrivals or engine.core._jobs))
-    outputs = engine.clients.outputs(A)
+    engine.serve(job, client=A)
+    outputs, vectors = engine.clients.outputs(A), Ledger(engine, A).vectors
     (first,) = [first for each in outputs for first in (*each.accepted, *each.failed)]
-    vectors: dict[int, list[float]] = {}
-    for part in [part for each in outputs for part in each.encoded]:
-        rows = np.frombuffer(part.rows, np.int32).tolist()
-        data = np.frombuffer(part.values, np.float32).reshape(len(rows), -1).tolist()
-        vectors.update(zip(rows, data, strict=True))
-    return first, vectors
+    return first, [vectors[1, row].tolist() for row in range(len(vectors))]
 
 
 TWENTY = [ids(*range(1, 21)), ids(7)]
@@ -294,9 +274,7 @@ def to(tokens: int, side: Any = "right") -> Tokenization:
     ids=["ids", "ids from the left", "texts", "nothing", "text of a pair", "prompt"],
 )  # fmt: skip
 def test_items_are_cut_as_asked_for(word_tokenizer, job, tokens, dropped, vectors) -> None:
-    accepted, found = answer(word_tokenizer, job)
-    assert accepted == Accepted(1, tokens, dropped=dropped)
-    assert [found[row] for row in range(len(found))] == vectors
+    assert answer(word_tokenizer, job) == (Accepted(1, tokens, dropped=dropped), vectors)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +298,7 @@ def test_items_are_cut_as_asked_for(word_tokenizer, job, tokens, dropped, vector
     ids=["too long", "a text of many", "unknown id", "of many", "empty", "only a prompt", "pair"],
 )  # fmt: skip
 def test_what_is_wrong_with_an_item_is_named(word_tokenizer, job, code, param, message) -> None:
-    assert answer(word_tokenizer, job) == (Failed(1, code, message, param), {})
+    assert answer(word_tokenizer, job) == (Failed(1, code, message, param), [])
 
 
 def test_rows_behind_prompts_share_steps_with_others() -> None:

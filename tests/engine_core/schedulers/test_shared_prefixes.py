@@ -1,6 +1,10 @@
-"""Which rows of a step share a prefix, by what the workers are told and by definition."""
+"""Which rows of a step share a prefix, by what the workers are told and by definition. In a
+pipeline they are kept in one micro-batch."""
 
 from array import array
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,53 +23,38 @@ from tests.engine_core.driver import Driver, prompt_of
 _SIZE = 4
 
 
-class Recorder(Driver):
-    """A driver that keeps the groups of its steps."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(num_blocks=100, max_step_tokens=64, **options)
-        self.groups: list[list[list[int]]] = []
-
-    def submit(self) -> bool:
-        submitted = super().submit()
-        if submitted:
-            sent = np.frombuffer(self.pipeline._queue[-1].groups, np.int32)
-            self.groups.append(sent.reshape(-1, 3).tolist())
-        return submitted
+def groups_of(
+    prompts: Iterable[list[int]], max_tokens: int = 8, *, batch: bool = False, **options: Any
+) -> list[list[list[int]]]:
+    """The groups of each step that serves these prompts."""
+    driver = Driver(num_blocks=100, max_step_tokens=64, **options)
+    driver.add_each(prompts, max_tokens, batch=batch)
+    driver.drain()
+    sent = [np.frombuffer(groups, np.int32) for groups in driver.pipeline.groups]
+    return [groups.reshape(-1, 3).tolist() for groups in sent]
 
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_rows_with_a_common_beginning_are_a_group_while_they_generate(batch: bool) -> None:
     """Whoever computes it is in the group from the next step on."""
-    driver = Recorder()
     common = prompt_of(2 * _SIZE + 2, seed=1)
-    for job in range(3):
-        driver.add(job, [*common, job], 8, batch=batch)
-    driver.add(3, prompt_of(2 * _SIZE, seed=2), 8, batch=batch)
-    driver.drain()
+    prompts = [*([*common, job] for job in range(3)), prompt_of(2 * _SIZE, seed=2)]
+    found = groups_of(prompts, batch=batch)
     if not batch:
-        assert driver.groups[0] == [[1, 2, 2 * _SIZE]]
-        assert driver.groups[1] == [[0, 3, 2 * _SIZE]]
-    assert [[0, 3, 2 * _SIZE]] in driver.groups
-    assert all(len(groups) <= 1 for groups in driver.groups)
-    driver.assert_idle()
+        assert found[:2] == [[[1, 2, 2 * _SIZE]], [[0, 3, 2 * _SIZE]]]
+    assert [[0, 3, 2 * _SIZE]] in found
+    assert all(len(groups) <= 1 for groups in found)
 
 
 def test_members_of_two_groups_that_mix_are_side_by_side() -> None:
-    driver = Recorder()
-    for job in range(6):
-        driver.add(job, [*prompt_of(_SIZE, seed=job % 2), job], 12)
-    driver.drain()
-    most = max(driver.groups, key=lambda groups: sum(count for _, count, _ in groups))
+    found = groups_of(([*prompt_of(_SIZE, seed=job % 2), job] for job in range(6)), 12)
+    most = max(found, key=lambda groups: sum(count for _, count, _ in groups))
     assert sorted(most) == [[0, 3, _SIZE], [3, 3, _SIZE]]
 
 
 def test_none_are_sent_if_they_are_not_wanted() -> None:
-    driver = Recorder(disable_cascade_attn=True)
-    for job in range(3):
-        driver.add(job, [*prompt_of(32, seed=1), job], 8)
-    driver.drain()
-    assert not any(driver.groups)
+    prompts = ([*prompt_of(32, seed=1), job] for job in range(3))
+    assert not any(groups_of(prompts, disable_cascade_attn=True))
 
 
 def row(tokens: list[int]) -> Request:
@@ -166,3 +155,44 @@ def test_groups_hold_the_same_blocks_as_rows_come_and_go(
         cache.leave(request)
         assert request.shared_block == UNSHARED
     assert not cache.shared
+
+
+_GROUPS, _DEGREE, _SLOTS = 36, 12, 200
+
+
+def gathered(driver: Driver) -> float:
+    """Of the prefixes of all steps, the mean share of each one's rows that are in the step."""
+    shares: list[float] = []
+    while True:
+        while driver.submit():
+            batch, running = driver.submitted[-1], driver.scheduler._running
+            here = Counter(row.shared_block for row in batch.requests[: batch.num_decodes])
+            all_rows = Counter(row.shared_block for row in running if row not in running.prompts)
+            shares += [here[block] / all_rows[block] for block in here if block != UNSHARED]
+        if not driver.batches:
+            return sum(shares) / len(shares)
+        driver.finish()
+
+
+@pytest.mark.parametrize("stages", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_rows_of_a_prefix_come_together_and_micro_batches_stay_even(stages: int) -> None:
+    driver = Driver(
+        num_blocks=20000, stages=stages, max_running=_SLOTS, max_step_tokens=2000, steps_ahead=0
+    )
+    for job in range(_GROUPS * _DEGREE):
+        prompt = prompt_of(80, seed=job // _DEGREE) + prompt_of(5, seed=1000 + job)
+        driver.add(job, prompt, 30, batch=True)
+    assert gathered(driver) > 0.85
+    rows = [batch.num_decodes for batch in driver.submitted]
+    full = [pair for pair in pairwise(rows) if sum(pair) > 0.9 * _SLOTS]
+    assert full or stages > 2
+    assert all(abs(one - other) <= 0.2 * _SLOTS for one, other in full)
+    driver.assert_idle()
+
+
+def test_a_group_larger_than_a_micro_batch_is_divided() -> None:
+    driver = Driver(num_blocks=4000, stages=2, max_running=64, max_step_tokens=2000, steps_ahead=0)
+    driver.add_each(([*prompt_of(80), job] for job in range(64)), 40, batch=True)
+    driver.drain()
+    rows = [batch.num_decodes for batch in driver.submitted]
+    assert max(rows) <= 40

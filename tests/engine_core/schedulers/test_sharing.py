@@ -31,7 +31,6 @@ def test_prompts_of_one_list(key: int) -> None:
     assert driver.scheduler.usage().cached_tokens == 5 * 250
     for row, prompt in enumerate(_PROMPTS):
         assert driver.text(0, row) == reference(prompt, 3)
-    driver.assert_idle()
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -83,13 +82,11 @@ def test_an_online_prompt_waits_where_that_saves_more_than_a_steps_fixed_time(
     """250 tokens take 25 ms. The second prompt comes beside the first, which is not computed."""
     costs = Coefficients(step=fixed, token=1e-4, attended=0.0, context=0.0)
     driver = Driver(100, max_step_tokens=1024, block_size=500, costs=costs)
-    for number in (0, 1):
-        driver.add(number, _PROMPTS[number], 3, key=7)
+    driver.add_each(_PROMPTS[:2], 3, key=7)
     first = driver.step()
     assert len(first.requests) == (1 if waits else 2)
     driver.drain()
     assert driver.scheduler.usage().cached_tokens == (250 if waits else 0)
-    driver.assert_idle()
 
 
 def test_an_online_prompt_waits_for_one_step_at_most() -> None:
@@ -103,13 +100,11 @@ def test_an_online_prompt_waits_for_one_step_at_most() -> None:
     assert not driver.scheduler._in_progress._leaders
     driver.drain()
     assert driver.text(1) == reference([*long[:599], 7], 1)
-    driver.assert_idle()
 
 
 def test_what_waits_in_a_batch_is_not_before_a_request_of_a_client() -> None:
     driver = Driver(num_blocks=100, max_step_tokens=64, block_size=128)
-    for number in range(4):
-        driver.add(number, _PROMPTS[number], 3, batch=True)
+    driver.add_each(_PROMPTS[:4], 3, batch=True)
     while not driver.scheduler._in_progress:
         driver.step()
     running = sum(driver.scheduler._running.unsubmitted)
@@ -118,7 +113,6 @@ def test_what_waits_in_a_batch_is_not_before_a_request_of_a_client() -> None:
     driver.add(9, _PROMPTS[0], 3)
     assert driver.scheduler.tokens_before(0) == running + len(_PROMPTS[0])
     driver.drain()
-    driver.assert_idle()
 
 
 @pytest.mark.parametrize("ended", ["no", "running", "preempted"])
@@ -146,7 +140,6 @@ def test_who_repeats_scores_begins_after_the_row_that_has_them(ended: str) -> No
     begun = [request.row for batch in driver.submitted for request in batch.requests]
     assert begun.index(1) > 0
     assert len(driver.finishes(0)) == (3 if ended == "no" else 2)
-    driver.assert_idle()
 
 
 def sharing(driver: Driver, prefix_len: int, owns: list[int]) -> tuple[list[Job], dict]:
@@ -240,13 +233,11 @@ def test_rows_that_are_not_finite_fail_one_by_one(
         return GenerateOutput(step=step.step, tokens=tokens.tobytes())
 
     monkeypatch.setattr(driver.pipeline._model, "run", spoilt)
-    for member in range(4):
-        driver.add(member, [*prefix, member], 5, batch=True)
+    driver.add_each(([*prefix, member] for member in range(4)), 5, batch=True)
     driver.drain()
     assert sorted(failed) == sorted(broken)
     for member in {0, 1, 2, 3} - broken:
         assert driver.text(member) == reference([*prefix, member], 5)
-    driver.assert_idle()
 
 
 @pytest.mark.parametrize("lines", [2_000, pytest.param(50_000, marks=pytest.mark.long)])
@@ -274,4 +265,3 @@ def test_of_a_large_shuffled_file_nearly_all_that_can_be_is_shared(lines: int) -
         driver.add(number, text, 4, batch=True)
     driver.drain()
     assert driver.scheduler.usage().cached_tokens >= 0.98 * savable
-    driver.assert_idle()

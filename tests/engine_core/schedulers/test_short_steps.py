@@ -17,18 +17,16 @@ COSTS = Coefficients(step=4e-3, token=1e-4, attended=1e-7, context=1e-6)
 LEAST = 32
 
 
-def driver_of(stages: int = 1, max_running: int = 64, max_step_tokens: int = 1024) -> Driver:
-    return Driver(4000 * stages, stages, max_running, max_step_tokens, costs=COSTS)
+def driver_of(stages: int = 1, costs: Coefficients = COSTS, **options: int) -> Driver:
+    options = {"max_running": 64, "max_step_tokens": 1024} | options
+    return Driver(4000 * stages, stages, costs, **options)
 
 
 def add_batch(
     driver: Driver, rows: int, prompt: int = 50, output: int = 20
 ) -> dict[int, list[int]]:
     """Jobs 0 … rows - 1, none of which share anything."""
-    prompts = {job: prompt_of(prompt, seed=job) for job in range(rows)}
-    for job, tokens in prompts.items():
-        driver.add(job, tokens, output, batch=True)
-    return prompts
+    return driver.add_each((prompt_of(prompt, seed=job) for job in range(rows)), output, batch=True)
 
 
 def batch_tokens(batch: DecodeBatch) -> int:
@@ -55,9 +53,7 @@ def test_steps_are_short_while_a_client_waits_and_full_before(stages: int, rows:
 @pytest.mark.parametrize("cached", [32, 64, 128, 496])
 def test_rows_behind_a_cached_prefix_never_begin_with_nothing(cached: int) -> None:
     """Their next token takes longer than the first one of a prompt, for which there is time."""
-    driver = Driver(
-        4000, 1, 64, 1024, costs=COSTS._replace(attended=1e-6 if cached < 200 else 1e-7)
-    )
+    driver = driver_of(costs=COSTS._replace(attended=1e-6 if cached < 200 else 1e-7))
     driver.add(100, prompt_of(30, seed=100), 500)
     for length in range(cached + 4, cached + 60, 9):
         driver.add_job(length, [prompt_of(length, seed=7)] * 40, 1)
@@ -81,8 +77,7 @@ def test_steps_stay_short_for_five_seconds() -> None:
 
 def test_steps_of_online_requests_alone_are_as_they_were() -> None:
     driver = driver_of()
-    for job in range(12):
-        driver.add(job, prompt_of(200, seed=job), 3)
+    driver.add_each((prompt_of(200, seed=job) for job in range(12)), 3)
     assert driver.step().num_tokens == 1024
 
 
@@ -121,7 +116,6 @@ def test_rows_of_the_batch_take_turns(stages: int) -> None:
     assert min(turns.values()) >= 20 // stages - 1
     driver.scheduler.abort(job)
     driver.drain()
-    driver.assert_idle()
 
 
 @pytest.mark.parametrize("stages", [1, pytest.param(3, marks=pytest.mark.long)])

@@ -4,25 +4,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.loop.admission import InFlight
-from engine_core.messages import Abort, GenerateJob, Grammar, SamplingParams, Trace, TracedSteps
-from engine_core.structured.grammar import GrammarCompiler
+from engine_core.messages import GenerateJob, Grammar, SamplingParams, Trace, TracedSteps
 from engine_core.structured.matcher import Matcher
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.generate import DecoderPreprocessor
 from tests.engine_core.configs import MODEL
 from tests.engine_core.fake_transport import Engine
-from tests.engine_core.grammars import END, GRAMMARS, json_tokenizer, reference_within
-from tests.engine_core.simulated_model import VOCAB, reference
-from tests.engine_core.test_core import A, B, Ledger, idle, ids
+from tests.engine_core.grammars import GRAMMARS, reference_within
+from tests.engine_core.masked_driver import COMPILER, STOPS, TOKENIZER
+from tests.engine_core.simulated_model import ids, reference
+from tests.engine_core.test_core import A, Ledger, RandomLife, served
+from tests.patience import PATIENT
 
-STOPS = frozenset({END})
 BAD = Grammar("regex", "a(", "regex")
-TOKENIZER = json_tokenizer()
-COMPILER = GrammarCompiler(TOKENIZER, VOCAB)
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +38,6 @@ def constrained(grammar: Grammar, max_tokens: int = 30) -> SamplingParams:
     return SamplingParams(max_tokens=max_tokens, eos_token_ids=STOPS, grammar=grammar)
 
 
-def served(engine: Engine, *jobs: GenerateJob | Abort) -> Ledger:
-    """What client A is told of these messages."""
-    for job in jobs:
-        engine.clients.put(A, job)
-    engine.iterate_until(lambda: idle(engine))
-    return Ledger(engine, A)
-
-
 def job_of(number: int, grammar: Grammar | None, max_tokens: int = 30) -> GenerateJob:
     """Without a grammar it is free, and ends at no token."""
     params = constrained(grammar, max_tokens) if grammar else SamplingParams(max_tokens=max_tokens)
@@ -56,9 +45,7 @@ def job_of(number: int, grammar: Grammar | None, max_tokens: int = 30) -> Genera
 
 
 def assert_nothing_left(engine: Engine) -> None:
-    usage = engine.core._scheduler.usage()
-    assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
-    assert engine.core._budget.held == InFlight()
+    engine.assert_idle()
     preprocessor = engine.core._preprocessor
     assert isinstance(preprocessor, DecoderPreprocessor)
     engine.iterate_until(lambda: not preprocessor._compiler_threads._waiting)
@@ -98,33 +85,23 @@ def test_a_grammar_that_is_refused_refuses_its_job_alone(
 
 
 @pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.long), 3])
-@settings(
-    max_examples=20,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(PATIENT, max_examples=20)
 @given(data=st.data())
 def test_every_job_gets_exactly_one_end(folder: Path, stages: int, data: st.DataObject) -> None:
     """Free, constrained and impossible jobs of two clients, with aborts at random iterations."""
     engine = engine_of(folder, num_stages=stages, max_model_len=64)
     jobs: dict[tuple[bytes, int], tuple[SamplingParams, int]] = {}
-    aborted: set[tuple[bytes, int]] = set()
+    life = RandomLife(engine, data)
     for job_id in range(data.draw(st.integers(1, 10))):
-        client = data.draw(st.sampled_from([A, B]))
         grammar = data.draw(st.none() | st.sampled_from([*GRAMMARS, BAD]))
         params = SamplingParams(max_tokens=data.draw(st.integers(1, 30)), grammar=grammar)
         n = data.draw(st.integers(1, 3))
-        engine.clients.put(client, GenerateJob(job_id, params=params, ids=[ids(1, job_id)], n=n))
-        jobs[client, job_id] = (params, n)
-        for _ in range(data.draw(st.integers(0, 3))):
-            engine.iterate()
-        if data.draw(st.integers(0, 3)) == 0:
-            engine.clients.put(client, Abort([job_id]))
-            aborted.add((client, job_id))
-    engine.iterate_until(lambda: idle(engine))
+        job = GenerateJob(job_id, params=params, ids=[ids(1, job_id)], n=n)
+        jobs[life.put(job)] = (params, n)
+    engine.serve()
     for (client, job_id), (params, n) in jobs.items():
         ledger = Ledger(engine, client)
-        is_aborted = (client, job_id) in aborted
+        is_aborted = (client, job_id) in life.aborted
         if params.grammar == BAD:
             assert job_id not in ledger.accepted
             assert is_aborted or ledger.failed[job_id].param == "regex"

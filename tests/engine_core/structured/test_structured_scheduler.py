@@ -1,4 +1,5 @@
-"""Constrained rows among others: a mask for each step that needs one, and always the same text."""
+"""Constrained rows among others: a mask for each step that needs one, and always the same text.
+Masks may come after later steps: nothing but their own rows waits for them."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -6,7 +7,7 @@ from hypothesis import strategies as st
 
 from engine_core.loop.jobs import Job
 from engine_core.messages import Grammar, SamplingParams
-from tests.engine_core.driver import prompt_of
+from tests.engine_core.driver import jobs_in, prompt_of
 from tests.engine_core.grammars import GRAMMARS, matches, reference_within
 from tests.engine_core.masked_driver import COMPILER, STOPS, MaskedDriver, params_of
 from tests.engine_core.simulated_model import next_token, reference
@@ -20,7 +21,6 @@ def served(*jobs: SamplingParams, num_blocks: int = 64, stages: int = 1) -> Mask
     for job, params in enumerate(jobs):
         driver.constrain(job, prompt_of(5, job), params)
     driver.drain()
-    driver.assert_idle()
     return driver
 
 
@@ -73,7 +73,6 @@ def test_a_token_outside_the_grammar_fails_its_job_alone(monkeypatch: pytest.Mon
     driver.drain()
     assert [(failed.id, failed.code) for failed in driver.failed] == [(1, "row_failed")]
     assert matches(DIGITS, driver.decoded(2))
-    driver.assert_idle()
 
 
 def test_preemption_changes_no_text() -> None:
@@ -123,8 +122,7 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
         if action == "add" and len(jobs) < 8:
             prompt = prompt_of(data.draw(st.integers(1, 18)), seed=data.draw(st.integers(0, 1)))
             params = data.draw(PARAMS)
-            add = driver.add_free if params.grammar is None else driver.constrain
-            job = add(len(jobs), prompt, params)
+            job = driver.constrain(len(jobs), prompt, params)
             jobs[job.message.id] = (job, prompt, params)
         elif action == "submit":
             driver.submit()
@@ -135,7 +133,6 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
             if driver.scheduler.abort(jobs[chosen][0]):
                 aborted.add(chosen)
     driver.drain()
-    driver.assert_idle()
     assert not driver.failed
     for job_id, (_, prompt, params) in jobs.items():
         if params.grammar is None:
@@ -148,3 +145,94 @@ def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject)
         else:
             assert driver.text(job_id) == expected
             assert finish in (None, driver.finish_reason(job_id))
+
+
+ENDLESS = Grammar("regex", "[a-z]{100}", "regex")
+"""25 tokens at least, unless `max_tokens` cuts it."""
+TOKENS = 9
+
+
+def driver_of(stages: int, constrained: range = range(0)) -> MaskedDriver:
+    """Eight rows, some of them constrained; each gets `TOKENS`."""
+    driver = MaskedDriver(num_blocks=128, stages=stages)
+    for job in range(8):
+        if job in constrained:
+            driver.constrain(job, prompt_of(4, job), params_of(ENDLESS, TOKENS))
+        else:
+            driver.add(job, prompt_of(4, job), TOKENS)
+    return driver
+
+
+@pytest.mark.parametrize("constrained", [range(1), range(0, 8, 2), range(8)])
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_constrained_rows_keep_the_pipeline_full(stages: int, constrained: range) -> None:
+    """As many steps are in flight, of the same rows, as if no row were constrained."""
+    driver, free = driver_of(stages, constrained), driver_of(stages)
+    driver.fill()
+    free.fill()
+    assert len(driver.batches) > stages
+    while driver.batches:
+        assert [batch.step for batch in driver.batches] == [batch.step for batch in free.batches]
+        driver.finish()
+        assert not driver.pipeline.owed, "the masks that depend on the step that has ended"
+        free.finish()
+        driver.fill()
+        free.fill()
+    assert [*map(jobs_in, driver.submitted)] == [*map(jobs_in, free.submitted)]
+    assert (driver.pipeline.most_owed > 1) == (stages > 1 and len(constrained) > 1)
+    driver.assert_idle()
+    for job in range(8):
+        text = reference(prompt_of(4, job), TOKENS)
+        if job in constrained:
+            text, _ = reference_within(COMPILER, prompt_of(4, job), params_of(ENDLESS, TOKENS))
+        assert driver.text(job) == text
+        assert len(text) == TOKENS
+
+
+def test_a_prompt_is_submitted_while_a_mask_is_owed() -> None:
+    driver = MaskedDriver(num_blocks=32, stages=2)
+    driver.constrain(1, prompt_of(5), params_of(ENDLESS, TOKENS))
+    driver.fill()
+    assert len(driver.batches) == 2
+    assert driver.pipeline.owed == {1}
+    driver.add(2, prompt_of(5, 2), TOKENS)
+    assert driver.submit()
+    assert jobs_in(driver.submitted[2]) == [2]
+    driver.finish()
+    assert not driver.pipeline.owed
+    driver.drain()
+    assert driver.text(1) == reference_within(COMPILER, prompt_of(5), params_of(ENDLESS, TOKENS))[0]
+
+
+@pytest.mark.parametrize("aborted", [{0}, {1, 2}, {0, 1, 2}])
+def test_a_step_gets_its_mask_though_rows_are_aborted(aborted: set[int]) -> None:
+    driver = MaskedDriver(num_blocks=64, stages=2)
+    params = params_of(ENDLESS, TOKENS)
+    jobs = [driver.constrain(job, prompt_of(4, job), params) for job in range(3)]
+    driver.fill()
+    assert driver.pipeline.owed == {1, 2}
+    for job in aborted:
+        assert driver.scheduler.abort(jobs[job]) == 1
+    driver.drain()
+    assert not driver.pipeline.owed
+    assert aborted.isdisjoint(driver.outputs)
+    for job in {0, 1, 2} - aborted:
+        text, finish = reference_within(COMPILER, prompt_of(4, job), params)
+        assert (driver.text(job), driver.finish_reason(job)) == (text, finish)
+
+
+def test_a_grammar_that_fails_frees_every_step_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows of one job are in two steps whose masks are owed; the first row's grammar fails."""
+    driver = MaskedDriver(num_blocks=64, stages=2, max_running=16)
+    params = params_of(ENDLESS, TOKENS)
+    driver.constrain(0, prompt_of(4, 0), params, rows=2)
+    driver.constrain(1, prompt_of(4, 1), params)
+    driver.fill()
+    assert driver.pipeline.owed == {1, 2}
+    first = driver.submitted[1].requests[0]
+    assert first.job.message.id == 0
+    monkeypatch.setattr(first.matcher, "finish_mask", lambda mask: False)
+    driver.drain()
+    assert not driver.pipeline.owed
+    assert [(failed.id, failed.code) for failed in driver.failed] == [(0, "row_failed")]
+    assert driver.text(1) == reference_within(COMPILER, prompt_of(4, 1), params)[0]

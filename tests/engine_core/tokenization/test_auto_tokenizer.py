@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import msgspec
 import pytest
@@ -37,80 +37,73 @@ def added(content: str, **properties: bool) -> dict[str, Any]:
     return {"content": content, **token, "special": True, **properties}
 
 
+P = ParamSpec("P")
 Change = Callable[[TokenizerFolder], None]
 
 
-def keys(*dropped: str, **config: Any) -> Change:
-    def change(folder: TokenizerFolder) -> None:
-        folder.config = {k: v for k, v in folder.config.items() if k not in dropped} | config
+def change(made: Callable[Concatenate[TokenizerFolder, P], None]) -> Callable[P, Change]:
+    """Of arguments without the folder, the change that they make of one."""
+    return lambda *args, **named: lambda folder: made(folder, *args, **named)
 
-    return change
+
+@change
+def keys(folder: TokenizerFolder, *dropped: str, **config: Any) -> None:
+    folder.config = {k: v for k, v in folder.config.items() if k not in dropped} | config
 
 
 def named(name: str, **config: Any) -> Change:
     return keys(tokenizer_class=name, **config)
 
 
-def only(**config: Any) -> Change:
+@change
+def only(folder: TokenizerFolder, **config: Any) -> None:
     """These keys beside `added_tokens_decoder`."""
-
-    def change(folder: TokenizerFolder) -> None:
-        keys(*folder.config.keys() - {"added_tokens_decoder"}, **config)(folder)
-
-    return change
+    keys(*folder.config.keys() - {"added_tokens_decoder"}, **config)(folder)
 
 
+@change
 def older(
-    special: dict[str, Any] | None = None, added: str | None = None, ahead: int = 0, **config: Any
-) -> Change:
+    folder: TokenizerFolder, special: Any = None, added: str | None = None, ahead: int = 0,
+    **config: Any,
+) -> None:  # fmt: skip
     """Without `added_tokens_decoder`, and with the files that count then."""
-
-    def change(folder: TokenizerFolder) -> None:
-        keys("added_tokens_decoder", **config)(folder)
-        folder.special = special
-        if added is not None:
-            known, size = folder.tokenizer.token_to_id(added), folder.tokenizer.get_vocab_size()
-            folder.added = {added: (size if known is None else known) + ahead}
-
-    return change
+    keys("added_tokens_decoder", **config)(folder)
+    folder.special = special
+    if added is not None:
+        known, size = folder.tokenizer.token_to_id(added), folder.tokenizer.get_vocab_size()
+        folder.added = {added: (size if known is None else known) + ahead}
 
 
-def next_token(content: str, ahead: int = 0, **properties: bool) -> Change:
+@change
+def next_token(folder: TokenizerFolder, content: str, ahead: int = 0, **properties: bool) -> None:
     """A token that only `added_tokens_decoder` has, behind the vocabulary."""
-
-    def change(folder: TokenizerFolder) -> None:
-        index = folder.tokenizer.get_vocab_size() + ahead
-        folder.config["added_tokens_decoder"][str(index)] = added(content, **properties)
-
-    return change
+    index = folder.tokenizer.get_vocab_size() + ahead
+    folder.config["added_tokens_decoder"][str(index)] = added(content, **properties)
 
 
-def property_of(content: str, **properties: bool) -> Change:
+@change
+def property_of(folder: TokenizerFolder, content: str, **properties: bool) -> None:
     """Another property of a token than in tokenizer.json."""
-
-    def change(folder: TokenizerFolder) -> None:
-        for token in folder.config["added_tokens_decoder"].values():
-            if token["content"] == content:
-                token.update(properties)
-
-    return change
+    for token in folder.config["added_tokens_decoder"].values():
+        if token["content"] == content:
+            token.update(properties)
 
 
 def model(**config: Any) -> Change:
     return lambda folder: folder.model.update(config)
 
 
-def both(first: Change, second: Change) -> Change:
-    def change(folder: TokenizerFolder) -> None:
-        first(folder)
-        second(folder)
-
-    return change
+@change
+def both(folder: TokenizerFolder, first: Change, second: Change) -> None:
+    first(folder)
+    second(folder)
 
 
 def llama2_of_5() -> TokenizerFolder:
     return kinds.llama2(metaspace=True)
 
+
+STRIPPED = {"content": "<|x|>", "lstrip": True}
 
 OBEYED = {
     "metaspace": (llama2_of_5, keys()),
@@ -152,10 +145,7 @@ OBEYED = {
     ),
     "map has a new token": (kinds.llama3, older({"pad_token": "<|x|>"})),
     "map has additional": (kinds.llama3, older({"additional_special_tokens": ["<|x|>"]})),
-    "map has extra": (
-        kinds.gpt2,
-        older({"extra_special_tokens": [{"content": "<|x|>", "lstrip": True}]}),
-    ),
+    "map has extra": (kinds.gpt2, older({"extra_special_tokens": [STRIPPED]})),
     "added_tokens.json": (kinds.gpt2, older(added="<|x|>")),
     "added_tokens.json of a special token": (kinds.gpt2, older({"pad_token": "<|x|>"}, "<|x|>")),
     "added_tokens.json of known tokens": (kinds.roberta, older(added="<mask>")),
@@ -271,11 +261,7 @@ REFUSED = {
         "fix_mistral_regex true .* has another regex",
     ),
     "another id": (kinds.llama3, next_token("<|x|>", ahead=5), r"<\|x\|> is \d+, and by .* \d+"),
-    "another id in added_tokens.json": (
-        kinds.gpt2,
-        older(added="<|im_end|>", ahead=1),
-        "added_tokens.json: ",
-    ),
+    "another added id": (kinds.gpt2, older(added="<|im_end|>", ahead=1), "added_tokens.json: "),
     "rstrip of qwen2": (kinds.qwen2, property_of("<|im_end|>", rstrip=True), "rstrip"),
     "not a token": (kinds.bert, keys(mask_token=3), "mask_token is not a token"),
     "not an id": (kinds.bert, keys(added_tokens_decoder={"a": added("x")}), "decoder is not valid"),

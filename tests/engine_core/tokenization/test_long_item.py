@@ -1,10 +1,11 @@
 """What is kept of a text that is tokenized in parts is what would be kept of it as a whole."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import normalizers, pre_tokenizers
@@ -16,6 +17,7 @@ from engine_core.tokenization.tokenized import Tokenized, WholeText, tokenize_lo
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
 from tests.engine_core.tokenization import tokenizer_folders as kinds
+from tests.patience import PATIENT
 
 WORDS = [
     "word", "don't", "naïve", "Straße", "e\u0301te\u0301", "x", "x" * 40, "1234567", "3.14",
@@ -53,12 +55,10 @@ def roberta() -> RawTokenizer:
     return raw
 
 
-@pytest.fixture(scope="module", params=["unigram", "whole-text", "roberta", *demo_models()])
+@pytest.fixture(scope="module", params=[unigram, whole_text_bpe, roberta, *demo_models().values()])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    made = {"unigram": unigram, "whole-text": whole_text_bpe, "roberta": roberta}
-    if request.param in made:
-        return Tokenizer(made[request.param]())
-    return Tokenizer.load(demo_models()[request.param])
+    made = request.param
+    return Tokenizer.load(made) if isinstance(made, Path) else Tokenizer(made())
 
 
 @pytest.fixture(autouse=True)
@@ -87,11 +87,7 @@ OPTIONS = st.builds(
 )
 
 
-@settings(
-    max_examples=80,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(PATIENT, max_examples=80)
 @example(text=("word ", ""), options=Tokenization(truncate_to=2))
 @given(text=TEXTS | st.tuples(TEXTS, TEXTS), options=OPTIONS)
 def test_parts_have_the_tokens_of_the_whole(
