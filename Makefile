@@ -6,10 +6,9 @@ BIN := $(VENV)/bin
 TORCH_READY := $(VENV)/.torch-ready
 RUN_READY := $(VENV)/.run-ready
 TEST_READY := $(VENV)/.test-ready
-CLIENTS := .venv-clients
-CLIENTS_READY := $(CLIENTS)/.installed
-DEPLOY := .venv-deploy
-DEPLOY_READY := $(DEPLOY)/.installed
+CLIENTS_READY := .venv-clients/.installed
+NEWEST_CLIENTS_READY := .venv-clients-newest/.installed
+DEPLOY_READY := .venv-deploy/.installed
 DEPLOY_TOOLS := tests/deploy/tools
 NODE_READY := $(DEPLOY_TOOLS)/node_modules/.installed
 CONSTRAINTS := constraints.txt
@@ -42,17 +41,17 @@ help:
 	@echo
 	@echo "What is missing is first installed into $(VENV), with \$$PYTHON ($(PYTHON)). To run, that is"
 	@echo "0.3 GB to download, or 2.7 GB where the package index has torch for CUDA; TORCH_INDEX=URL"
-	@echo "names an index with torch for CPUs (README.md). To test, it is 0.5 GB more."
+	@echo "names an index with torch for CPUs (README.md). To test, it is 0.6 GB more."
 
 run: $(RUN_READY)
 	@exec $(BIN)/penstock serve $(ARGS)
 
 # Three tests at a time, but for those that measure: half of the suite waits for daemons.
-test: check $(CLIENTS_READY)
+test: check $(CLIENTS_READY) $(NEWEST_CLIENTS_READY)
 	$(BIN)/pytest -q -m "not (alone or gpu or matrix or deploy or long)" --numprocesses 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -q -m "(alone or gpu) and not deploy"
 
-test-long: $(TEST_READY) $(CLIENTS_READY)
+test-long: $(TEST_READY) $(CLIENTS_READY) $(NEWEST_CLIENTS_READY)
 	$(BIN)/pytest -q -m long --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Not two at a time: they build images, run containers and measure.
@@ -110,22 +109,23 @@ $(TEST_READY): $(RUN_READY)
 	$(STEP) "what tests need, 0.4 GB" $(PIP) --editable '.[dev]'
 	@touch $@
 
-# The list is complete, so pip need not search for what fits: that takes it minutes.
 $(CLIENTS_READY): tests/clients/requirements.txt
-	@$(PYTHON) -m venv --clear $(CLIENTS)
-	$(STEP) "the clients that tests drive, 0.1 GB" $(call PIP_OF,$(CLIENTS)) \
+$(CLIENTS_READY): TITLE := the clients that tests drive (1 of 2), 0.1 GB
+$(NEWEST_CLIENTS_READY): tests/clients/requirements-newest.txt
+$(NEWEST_CLIENTS_READY): TITLE := their newest releases (2 of 2), 0.1 GB
+$(DEPLOY_READY): $(DEPLOY_TOOLS)/requirements.txt
+$(DEPLOY_READY): TITLE := the tools that the tests of deploy/ run, 0.2 GB
+
+# Each list is complete, so pip need not search for what fits: that takes it minutes.
+$(CLIENTS_READY) $(NEWEST_CLIENTS_READY) $(DEPLOY_READY):
+	@$(PYTHON) -m venv --clear $(@D)
+	$(STEP) "$(TITLE)" $(call PIP_OF,$(@D)) \
 		--no-deps --no-compile --only-binary :all: --requirement $<
 	@touch $@
 
 # Always asked: what is installed is not in this folder.
 debian:
 	@$(DEPLOY_TOOLS)/install-debian $(DEPLOY_TOOLS)/debian.txt
-
-$(DEPLOY_READY): $(DEPLOY_TOOLS)/requirements.txt
-	@$(PYTHON) -m venv --clear $(DEPLOY)
-	$(STEP) "the tools that the tests of deploy/ run, 0.2 GB" $(call PIP_OF,$(DEPLOY)) \
-		--no-deps --no-compile --only-binary :all: --requirement $<
-	@touch $@
 
 # By the npm that pyright brings. Each package is held to its checksum, and none runs a script.
 $(NODE_READY): $(DEPLOY_TOOLS)/package-lock.json | $(TEST_READY)

@@ -207,6 +207,14 @@ def test_a_release_that_differs_has_a_line_for_each_python() -> None:
 # What is installed for what
 
 
+LISTS = {
+    ".venv-clients": "tests/clients/requirements.txt",
+    ".venv-clients-newest": "tests/clients/requirements-newest.txt",
+    ".venv-deploy": "tests/deploy/tools/requirements.txt",
+}
+"""Environment -> all that is installed into it."""
+
+
 def commands(folder: Path, target: str) -> list[str]:
     """What `make` would do for `target`."""
     made = subprocess.run(
@@ -223,8 +231,7 @@ def commands(folder: Path, target: str) -> list[str]:
 @pytest.fixture
 def fresh(tmp_path: Path) -> Path:
     """A checkout as it was cloned."""
-    files = ("Makefile", "constraints.txt", "pyproject.toml", "tests/clients/requirements.txt")
-    copy_files(tmp_path, *files)
+    copy_files(tmp_path, "Makefile", "constraints.txt", "pyproject.toml", *LISTS.values())
     return tmp_path
 
 
@@ -234,6 +241,25 @@ def test_running_installs_no_tools(fresh: Path) -> None:
     assert "[dev]" in test
     before = run.index("0.3 GB"), run.index("2.7 GB")
     assert max(before) < run.index("pip install")
+
+
+@pytest.mark.parametrize(("environment", "requirements"), LISTS.items())
+def test_an_environment_has_what_its_list_says(
+    fresh: Path, environment: str, requirements: str
+) -> None:
+    made = " ".join(commands(fresh, f"{environment}/.installed"))
+    assert f" -m venv --clear {environment} " in made
+    assert f" {environment}/bin/python -m pip install " in made
+    assert re.findall(r"--requirement (\S+)", made) == [requirements]
+
+
+@pytest.mark.parametrize("target", ["test", "test-long"])
+def test_the_clients_of_both_environments_are_installed(fresh: Path, target: str) -> None:
+    made = " ".join(commands(fresh, target))
+    assert re.findall(r"--requirement (tests/clients/\S+)", made) == [
+        LISTS[".venv-clients"],
+        LISTS[".venv-clients-newest"],
+    ]
 
 
 def test_what_is_set_up_is_left_alone(fresh: Path) -> None:

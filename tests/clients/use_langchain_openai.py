@@ -1,16 +1,12 @@
-"""langchain-openai and langchain-cohere."""
+"""langchain-openai: its models, and its embeddings."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 import openai
 import pytest
-from langchain_cohere import CohereRerank
-from langchain_core.documents import Document
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
-
-QUERY = "What do pandas eat?"
 
 
 @pytest.fixture(scope="module")
@@ -85,20 +81,10 @@ def tiktoken_files() -> Path:
     return Path(spec.origin).parent / "litellm_core_utils" / "tokenizers"
 
 
-def test_rerank(daemon, documents):
-    rerank = CohereRerank(
-        model=daemon.embedder, base_url=daemon.url, cohere_api_key=daemon.key, top_n=2
-    )
-    best = rerank.compress_documents([Document(text) for text in documents], QUERY)
-    assert best[0].page_content == documents[1]
-    assert len(best) == 2
-
-
-def test_quick_start(daemon, documents, monkeypatch):
-    """The documentation's programs; Cohere's piece has to be told the base URL."""
+def test_quick_start(daemon, monkeypatch):
+    """The documentation's programs as they are: the environment says where."""
     monkeypatch.setenv("OPENAI_API_BASE", f"{daemon.url}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", daemon.key)
-    monkeypatch.setenv("COHERE_API_KEY", daemon.key)
     llm = ChatOpenAI(model="gpt-4o", temperature=0, max_tokens=None, timeout=None, max_retries=2)
     messages = [
         ("system", "You are a helpful translator. Translate the user sentence to French."),
@@ -106,6 +92,3 @@ def test_quick_start(daemon, documents, monkeypatch):
     ]
     assert llm.invoke(messages).content
     assert OpenAI(model="gpt-3.5-turbo-instruct").invoke("Hello how are you?") is not None
-    rerank = CohereRerank(model="rerank-english-v3.0", base_url=daemon.url)
-    best = rerank.compress_documents([Document(text) for text in documents], QUERY)
-    assert best[0].page_content == documents[1]
