@@ -63,6 +63,7 @@ def test_the_page_needs_nothing_from_elsewhere(deployment):
         assert response.status_code == 200
         assert response.content
     assert '"validatorUrl": null' in page.text
+    assert '"defaultModelsExpandDepth": 0' in page.text, "schemas are folded"
     assert deployment.http.get("/redoc").status_code == 404
 
 
@@ -139,6 +140,29 @@ def test_every_parameter_of_a_path_is_described(description):
         in_path = {each["name"] for each in found if each["in"] == "path"}
         assert in_path == set(re.findall(r"{(\w+)}", name)), name
         assert all(each["description"] for each in found), name
+
+
+def test_every_operation_is_in_a_group_of_the_page(description):
+    groups = {tag["name"] for tag in description["tags"]}
+    assert {tag for _, operation in operations(description) for tag in operation["tags"]} == groups
+    assert all(operation["tags"] for _, operation in operations(description))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "tags"),
+    [
+        ("post", "/v1/chat/completions", ["OpenAI"]),
+        ("post", "/v2/chat", ["Cohere"]),
+        ("post", "/v2/embed", ["Cohere"]),
+        ("post", "/v1/rerank", ["Jina, vLLM", "Cohere"]),
+        ("post", "/classify", ["Jina, vLLM"]),
+        ("post", "/rerank", ["TEI", "Jina, vLLM"]),
+        ("post", "/", ["TEI"]),
+        ("get", "/", ["Operations"]),
+    ],
+)
+def test_groups_are_those_whose_clients_ask_so(description, method, path, tags):
+    assert description["paths"][path][method]["tags"] == tags
 
 
 def test_every_operation_is_described_and_has_its_examples(description):
