@@ -123,6 +123,8 @@ _page_files = StaticFiles(packages=[("server.api", "status_page")])
 async def home(request: Request) -> Response:
     """Where to go from here: for browsers, which accept `text/html`, the status page. Neither needs
     an API key, or shows anything of models."""
+    # The path is an endpoint of TEI, too, whose answers are counted apart.
+    record_of(request).endpoint = page_file.path_format
     if "text/html" in request.headers.get("accept", ""):
         answer = await _page_file(request, "page.html")
     else:
