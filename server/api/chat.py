@@ -34,7 +34,7 @@ from server.service.token_text import TokenIds, TokenText
 
 
 @answers(
-    Endpoint("POST", "/v1/chat/completions", tasks=("generate",), order=20),
+    Endpoint("POST", "/v1/chat/completions", "OpenAI", tasks=("generate",), order=20),
     operation(ChatCompletion, ChatRequest, chunk=ChatChunk),
 )
 async def create_chat_completion(request: Request, body: ChatRequest, model: Model) -> Response:

@@ -47,7 +47,7 @@ class ClassificationList(EncodeAnswer[Classification], frozen=True, kw_only=True
     """The answer of `/v1/classify`, in input order."""
 
 
-@answers(Endpoint("POST", "/v1/classify", tasks=("classify",), order=60))
+@answers(Endpoint("POST", "/v1/classify", "Jina, vLLM", tasks=("classify",), order=60))
 async def create_classifications(
     request: Request, body: ClassifyRequest, model: Model
 ) -> ClassificationList:

@@ -28,7 +28,7 @@ DEFAULT_MAX_TOKENS = 16
 
 
 @answers(
-    Endpoint("POST", "/v1/completions", tasks=("generate",), order=10),
+    Endpoint("POST", "/v1/completions", "OpenAI", tasks=("generate",), order=10),
     operation(Completion, CompletionRequest, chunk=Completion),
 )
 async def create_completion(request: Request, body: CompletionRequest, model: Model) -> Response:

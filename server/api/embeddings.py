@@ -49,7 +49,7 @@ class EmbeddingPlan(msgspec.Struct, frozen=True, kw_only=True):
     dtype: EmbedDtype
 
 
-@answers(Endpoint("POST", "/v1/embeddings", tasks=("embed",), order=30))
+@answers(Endpoint("POST", "/v1/embeddings", "OpenAI", tasks=("embed",), order=30))
 async def create_embeddings(
     request: Request, body: EmbeddingRequest, model: Model
 ) -> EmbeddingList:

@@ -221,7 +221,7 @@ FileId = Annotated[str, "The file's id."]
 BatchId = Annotated[str, "The batch's id."]
 
 
-@answers(Endpoint("POST", "/v1/files", order=71), operation(FileObject, form=FileForm))
+@answers(Endpoint("POST", "/v1/files", "OpenAI", order=71), operation(FileObject, form=FileForm))
 async def create_file(request: Request) -> FileObject:
     """Store a file for a batch: a form with `file` and `purpose`, read as it comes."""
     stored, limits = stored_of(request), service_of(request).limits
@@ -237,7 +237,7 @@ async def create_file(request: Request) -> FileObject:
     return _file_object(file)
 
 
-@answers(Endpoint("GET", "/v1/files", order=72))
+@answers(Endpoint("GET", "/v1/files", "OpenAI", order=72))
 async def list_files(request: Request, query: FileListQuery) -> FileList:
     """The client's files of one `purpose` or all, newest first or by `order`: `limit` behind
     `after`."""
@@ -249,14 +249,14 @@ async def list_files(request: Request, query: FileListQuery) -> FileList:
     return FileList(**found)
 
 
-@answers(Endpoint("GET", "/v1/files/{file}", order=73))
+@answers(Endpoint("GET", "/v1/files/{file}", "OpenAI", order=73))
 async def get_file(request: Request, file: FileId) -> FileObject:
     """Name, size and purpose of a file."""
     state, owner = stored_of(request)
     return _file_object(_known("file", file, await in_state(state.files.get, file, owner)))
 
 
-@answers(Endpoint("GET", "/v1/files/{file}/content", order=75))
+@answers(Endpoint("GET", "/v1/files/{file}/content", "OpenAI", order=75))
 async def get_content(request: Request, file: FileId) -> FileResponse:
     """The contents of a file."""
     state, owner = stored_of(request)
@@ -267,7 +267,7 @@ async def get_content(request: Request, file: FileId) -> FileResponse:
     return FileResponse(path, media_type="application/octet-stream", filename=found.filename)
 
 
-@answers(Endpoint("DELETE", "/v1/files/{file}", order=74))
+@answers(Endpoint("DELETE", "/v1/files/{file}", "OpenAI", order=74))
 async def delete_file(request: Request, file: FileId) -> DeletedFile:
     """Delete a file. A batch that reads it goes on, but not after a restart of the daemon."""
     state, owner = stored_of(request)
@@ -326,7 +326,7 @@ def _file_object(file: StoredFile) -> FileObject:
     return msgspec.convert(known, FileObject)
 
 
-@answers(Endpoint("POST", "/v1/batches", order=81))
+@answers(Endpoint("POST", "/v1/batches", "OpenAI", order=81))
 async def create_batch(request: Request, body: BatchRequest) -> BatchObject:
     """Answer every line of an uploaded file, below the priority of all other requests."""
     state, owner = stored_of(request)
@@ -349,7 +349,7 @@ async def create_batch(request: Request, body: BatchRequest) -> BatchObject:
     return _batch_object(batch)
 
 
-@answers(Endpoint("GET", "/v1/batches", order=82))
+@answers(Endpoint("GET", "/v1/batches", "OpenAI", order=82))
 async def list_batches(request: Request, query: BatchListQuery) -> BatchList:
     """The client's batches, newest first: `limit` of them, behind `after`."""
     state, owner = stored_of(request)
@@ -358,14 +358,14 @@ async def list_batches(request: Request, query: BatchListQuery) -> BatchList:
     return BatchList(**found)
 
 
-@answers(Endpoint("GET", "/v1/batches/{batch}", order=83))
+@answers(Endpoint("GET", "/v1/batches/{batch}", "OpenAI", order=83))
 async def get_batch(request: Request, batch: BatchId) -> BatchObject:
     """How far a batch is."""
     state, owner = stored_of(request)
     return _batch_object(_known("batch", batch, await in_state(state.batches.get, batch, owner)))
 
 
-@answers(Endpoint("POST", "/v1/batches/{batch}/cancel", order=84))
+@answers(Endpoint("POST", "/v1/batches/{batch}/cancel", "OpenAI", order=84))
 async def cancel_batch(request: Request, batch: BatchId) -> BatchObject:
     """End a batch: what is done of it will be in its files. One that is over stays as it is."""
     state, owner = stored_of(request)

@@ -23,7 +23,7 @@ from server.service.status_report import status_of
 _MODEL = {"model": "Any name of the model, percent-encoded or not."}
 
 
-@answers(Endpoint("GET", "/v1/models", order=220))
+@answers(Endpoint("GET", "/v1/models", "OpenAI", order=220))
 async def list_models(request: Request) -> ModelList:
     """The models of this daemon, each under all its names, in the order of its configuration."""
     registry = service_of(request).registry
@@ -32,7 +32,10 @@ async def list_models(request: Request) -> ModelList:
     )
 
 
-@answers(Endpoint("GET", "/v1/models/{model:path}", order=230), operation(ModelCard, path=_MODEL))
+@answers(
+    Endpoint("GET", "/v1/models/{model:path}", "OpenAI", order=230),
+    operation(ModelCard, path=_MODEL),
+)
 async def get_model(request: Request) -> Response:
     """One model of this daemon. Its id may hold slashes, percent-encoded or not."""
     registry = service_of(request).registry
@@ -52,7 +55,7 @@ def _card(registry: Registry, model: Model, name: str) -> ModelCard:
     )
 
 
-@answers(Endpoint("GET", "/health/live", order=240, needs_key=False))
+@answers(Endpoint("GET", "/health/live", "Operations", order=240, needs_key=False))
 async def live(request: Request) -> Health:
     """Whether every engine is alive, or still loading: a liveness probe."""
     record_of(request).is_probe = True
@@ -61,7 +64,7 @@ async def live(request: Request) -> Health:
     return Health()
 
 
-@answers(Endpoint("GET", "/health", order=250, needs_key=False))
+@answers(Endpoint("GET", "/health", "Operations", order=250, needs_key=False))
 async def ready(request: Request) -> Health:
     """Whether every model is ready, and new requests are taken: a readiness probe."""
     record_of(request).is_probe = True
@@ -75,14 +78,14 @@ async def ready(request: Request) -> Health:
 health_ready = ready.at("/health/ready", order=260)
 
 
-@answers(Endpoint("GET", "/version", order=270))
+@answers(Endpoint("GET", "/version", "Operations", order=270))
 async def version(_: Request) -> Version:
     """The daemon's version."""
     return Version(__version__)
 
 
 @answers(
-    Endpoint("GET", "/metrics", order=280, needs_key="metrics_key"),
+    Endpoint("GET", "/metrics", "Operations", order=280, needs_key="metrics_key"),
     Operation(arguments={"response_class": PlainTextResponse}),
 )
 async def metrics(request: Request) -> Response:
@@ -91,7 +94,7 @@ async def metrics(request: Request) -> Response:
     return Response(await service_of(request).metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
 
-@answers(Endpoint("GET", "/status", order=290), operation(Status))
+@answers(Endpoint("GET", "/status", "Operations", order=290), operation(Status))
 async def status(request: Request) -> Response:
     """The daemon's state as JSON: models, load, counts since its start."""
     record_of(request).is_probe = True
@@ -116,10 +119,12 @@ _PAGE_HEADERS: Final = {
 _page_files = StaticFiles(packages=[("server.api", "status_page")])
 
 
-@answers(Endpoint("GET", "/", order=300, needs_key=False), operation(Home))
+@answers(Endpoint("GET", "/", "Operations", order=300, needs_key=False), operation(Home))
 async def home(request: Request) -> Response:
     """Where to go from here: for browsers, which accept `text/html`, the status page. Neither needs
     an API key, or shows anything of models."""
+    # The path is an endpoint of TEI, too, whose answers are counted apart.
+    record_of(request).endpoint = page_file.path_format
     if "text/html" in request.headers.get("accept", ""):
         answer = await _page_file(request, "page.html")
     else:

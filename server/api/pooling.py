@@ -94,7 +94,7 @@ Pooled = tuple[Iterable[AnyArray], Encoded]
 """Each item's numbers in the type requested, [D] or [tokens, D], and the engine's answer."""
 
 
-@answers(Endpoint("POST", "/pooling", tasks=("embed", "classify"), order=65))
+@answers(Endpoint("POST", "/pooling", "Jina, vLLM", tasks=("embed", "classify"), order=65))
 async def create_poolings(request: Request, body: PoolingRequest, model: Model) -> PoolingList:
     """Embed texts or their tokens, or classify texts."""
     service = service_of(request)

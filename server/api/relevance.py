@@ -107,7 +107,9 @@ class Relevance(msgspec.Struct, frozen=True):
 _TASKS: tuple[Task, ...] = ("embed", "classify", "rerank")
 
 
-@answers(Endpoint("POST", "/v1/rerank", tasks=_TASKS, relevance=True, order=40))
+@answers(
+    Endpoint("POST", "/v1/rerank", "Jina, vLLM", "Cohere", tasks=_TASKS, relevance=True, order=40)
+)
 async def create_reranking(request: Request, body: RerankRequest, model: Model) -> Reranking:
     """Score documents against a query: by a reranker, or the similarity of vectors."""
     service = service_of(request)
@@ -146,7 +148,7 @@ def cut_warnings(items: Items, dropped: list[int]) -> list[str]:
     return [f"{items.name(row)} was cut to fit" for row, tokens in enumerate(dropped) if tokens]
 
 
-rerank_v2 = create_reranking.at("/v2/rerank", order=41)
+rerank_v2 = create_reranking.at("/v2/rerank", "Cohere", order=41)
 
 
 async def _document_tokenization(model: Model, body: RerankRequest) -> Tokenization | None:
@@ -172,7 +174,7 @@ def _results(
     return results, data
 
 
-@answers(Endpoint("POST", "/v1/score", tasks=_TASKS, relevance=True, order=50))
+@answers(Endpoint("POST", "/v1/score", "Jina, vLLM", tasks=_TASKS, relevance=True, order=50))
 async def create_scores(request: Request, body: ScoreRequest, model: Model) -> ScoreList:
     """Score pairs of texts: by a reranker, or the similarity of vectors."""
     service = service_of(request)

@@ -86,7 +86,7 @@ class DetokenizedText(msgspec.Struct, frozen=True):
 ALL_TASKS = get_args(Task)
 
 
-@answers(Endpoint("POST", "/detokenize", tasks=ALL_TASKS, order=210))
+@answers(Endpoint("POST", "/detokenize", "Jina, vLLM", tasks=ALL_TASKS, order=210))
 async def detokenize(request: Request, body: DetokenizeRequest, model: Model) -> DetokenizedText:
     """The text of token ids."""
     check_ids(body.tokens, "tokens", model.vocab_size)

@@ -5,6 +5,7 @@ import pkgutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from typing import get_args
 
 from fastapi import FastAPI, Request, Response
 from fastapi_offline import FastAPIOffline
@@ -18,7 +19,7 @@ from server.errors import INTERNAL
 from server.http.answers import ErrorAnswer
 from server.http.gate import Gate, RouteTable, redirect_slashes, with_cors
 from server.http.openapi import describe, route_of
-from server.service.endpoint import Endpoint
+from server.service.endpoint import Endpoint, Tag
 from server.service.service import Service
 
 
@@ -36,13 +37,15 @@ def create_app(service: Service) -> ASGIApp:
     app = FastAPIOffline(
         title="penstock",
         version=__version__,
-        description="Completions, embeddings and reranking in OpenAI's shapes.",
+        description="Completions, embeddings, reranking and classification.",
         lifespan=lifespan,
         routes=own_routes,
         # ReDoc loads its logo from the internet.
         redoc_url=None,
-        # Swagger UI would otherwise send the description to a validator on the internet.
-        swagger_ui_parameters={"validatorUrl": None},
+        openapi_tags=[{"name": tag} for tag in get_args(Tag)],
+        # Swagger UI would otherwise send the description to a validator on the internet. The list
+        # of schemas, which follows the endpoints, is folded.
+        swagger_ui_parameters={"validatorUrl": None, "defaultModelsExpandDepth": 0},
     )
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_exception)

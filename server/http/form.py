@@ -17,7 +17,9 @@ _MAX_FIELD_BYTES = 4096
 
 
 class Form(MultiPartParser):
-    """A form: the file in the field `file_field` is uploaded as it comes, other fields are kept."""
+    """A form: the file in the field `file_field` is uploaded as it comes, other fields are kept.
+
+    A text in the place of the file is left out."""
 
     def __init__(self, request: Request, file_field: str, upload: Upload) -> None:
         super().__init__(
@@ -47,7 +49,8 @@ class Form(MultiPartParser):
             message = f"the body is not a form (multipart/form-data): {error}"
             param = shortened(self._current_part.field_name) or None
             raise RefusalError("invalid_request", message, param) from None
-        self.fields = {name: value for name, value in form.items() if isinstance(value, str)}
+        texts = {name: value for name, value in form.items() if isinstance(value, str)}
+        self.fields = {name: texts[name] for name in texts if name != self._file_field}
 
     async def _parts(self, account: Account) -> AsyncGenerator[bytes]:
         """The body. A part is held until it has been written."""

@@ -147,6 +147,7 @@ class Gate:
 
         try:
             handler = self._table.find(scope)
+            record.endpoint = self._table.endpoint(scope)
             if handler in self._open or self._has_key(headers, record):
                 await self._answer(handler, scope, receive, send_with_id)
             else:
@@ -182,7 +183,6 @@ class Gate:
         await response(scope, receive, send)
 
     def _note(self, scope: Scope, record: RequestRecord, handler: Handler | None) -> None:
-        record.endpoint = self._table.endpoint(scope)
         self._service.note(scope, record)
         if self._service.tracer is not None and handler not in self._open and not record.is_probe:
             self._service.tracer.add(scope, record)

@@ -31,7 +31,8 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
 def route_of(endpoint: Endpoint) -> APIRoute:
-    arguments: JSON = {"response_class": Response, **endpoint.operation.arguments}
+    arguments: JSON = {"response_class": Response, "tags": [*endpoint.tags]}
+    arguments |= endpoint.operation.arguments
     return APIRoute(endpoint.path, endpoint.handler, methods=[endpoint.method], **arguments)
 
 

@@ -16,6 +16,8 @@ from workers.contract.config import ExecutionConfig, Task
 
 Handler = Callable[[Request], Awaitable[Response]]
 Method = Literal["GET", "POST", "DELETE"]
+Tag = Literal["OpenAI", "Cohere", "Jina, vLLM", "TEI", "Operations"]
+"""The groups of the documentation, in its order: whose clients call an endpoint so."""
 
 REF: Final = "#/components/schemas/{name}"
 
@@ -92,7 +94,7 @@ def operation(
 class Endpoint:
     """A method and path, the handler that answers, and which models serve it.
 
-        @answers(Endpoint("POST", "/v1/classify", tasks=("classify",)))
+        @answers(Endpoint("POST", "/v1/classify", "Jina, vLLM", tasks=("classify",)))
         async def classify(request: Request, body: Texts, model: Model) -> Labels: ...
 
     The application finds each that a module of `server.api` declares. The fields of its request are
@@ -108,7 +110,7 @@ class Endpoint:
         self,
         method: Method,
         path: str,
-        *,
+        *tags: Tag,
         tasks: tuple[Task, ...] = (),
         relevance: bool = False,
         variant_of: "Endpoint | None" = None,
@@ -118,20 +120,30 @@ class Endpoint:
         """Models of these `tasks` serve it. There are none if it is not about a model. With
         `relevance` only those serve it whose scores are one (`ExecutionConfig.scores_relevance`). A
         variant is the same service in another form: the list of a model's endpoints has only the
-        original. `order` sorts the documentation and that list. With `needs_key` only clients with
-        an API key are answered: always, never, or if the setting of that name says so."""
+        original. `tags` group the documentation; `order` sorts it and that list. With `needs_key`
+        only clients with an API key are answered: always, never, or if the setting of that name
+        says so."""
         self.method: Method = method
         self.path = path
+        self.tags = tags
         self.tasks = tasks if variant_of is None else variant_of.tasks
         self.relevance = relevance if variant_of is None else variant_of.relevance
         self.variant_of = variant_of
         self.order = order
         self._needs_key: bool | Literal["metrics_key"] = needs_key
 
-    def at(self, path: str, *, order: int) -> "Endpoint":
-        """A variant at another path, with the same bodies and answers unless it gets its own."""
+    def at(self, path: str, *tags: Tag, order: int) -> "Endpoint":
+        """A variant at another path, with the same tags, bodies and answers unless it gets its
+        own."""
         original, needs_key = self.variant_of or self, self._needs_key
-        variant = Endpoint(self.method, path, variant_of=original, order=order, needs_key=needs_key)
+        variant = Endpoint(
+            self.method,
+            path,
+            *tags or self.tags,
+            variant_of=original,
+            order=order,
+            needs_key=needs_key,
+        )
         variant.handler, variant.operation = self.handler, self.operation
         return variant
 

@@ -190,7 +190,7 @@ _SCHEMA, _COHERE_SCHEMA = "response_format.schema", "response_format.json_schema
 
 
 @answers(
-    create_chat_completion.at("/v2/chat", order=21),
+    create_chat_completion.at("/v2/chat", "Cohere", order=21),
     operation(CohereChat, CohereChatRequest, chunk=CohereChatEvent),
 )
 async def chat(request: Request, body: CohereChatRequest, model: Model) -> Response:

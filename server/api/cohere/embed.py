@@ -98,7 +98,7 @@ class CohereEmbeddings(msgspec.Struct, frozen=True, kw_only=True):
     """Version, units and warnings."""
 
 
-@answers(create_embeddings.at("/v1/embed", order=31))
+@answers(create_embeddings.at("/v1/embed", "Cohere", order=31))
 async def embed(request: Request, body: CohereEmbedRequest, model: Model) -> CohereEmbeddings:
     """Embed texts as Cohere does: too long ones are cut unless `truncate` is NONE."""
     service = service_of(request)

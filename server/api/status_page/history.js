@@ -1,6 +1,8 @@
 // The last minute of answers of /status, and what follows from the differences between them.
 
-const WATCHERS = /^\/(status|status-page\/.*|metrics|health.*)$/;
+/** What this page asks for. */
+export const OWN = /^\/(status|status-page\/.*)$/;
+const PROBES = /^\/(metrics|health.*)$/;
 /** The status of an answer for which the client did not wait. */
 export const LEFT = 499;
 
@@ -96,7 +98,8 @@ export const answered = (status) => sumOf(toClients(status));
 export const refused = (status) => sumOf(toClients(status).filter((one) => isRefusal(one.status)));
 
 /** Answers neither to this page nor to those who watch the daemon. */
-const toClients = (status) => status.answers.filter((one) => !WATCHERS.test(one.endpoint));
+const toClients = (status) =>
+  status.answers.filter(({ endpoint }) => !OWN.test(endpoint) && !PROBES.test(endpoint));
 
 const sumOf = (answers) => answers.reduce((sum, one) => sum + one.count, 0);
 

@@ -1,7 +1,7 @@
 // Answers by endpoint, refusals by reason.
 
 import { byId, make } from "./dom.js";
-import { LEFT, isFailure, isRefusal } from "./history.js";
+import { LEFT, OWN, isFailure, isRefusal } from "./history.js";
 import { count } from "./numbers.js";
 
 const KINDS = {
@@ -11,9 +11,9 @@ const KINDS = {
   failed: ["Failed", isFailure],
 };
 
-/** The counts of the daemon's answers; `Left`: the client did not wait. */
+/** The counts of the daemon's answers, but to this page; `Left`: the client did not wait. */
 export function showAnswers(history) {
-  const { answers } = history.now;
+  const answers = history.now.answers.filter((one) => !OWN.test(one.endpoint));
   const endpoints = [...new Set(answers.map((one) => one.endpoint))];
   const sum = (endpoint, is) =>
     answers.filter((one) => one.endpoint === endpoint && is(one.status)).reduce((n, one) => n + one.count, 0);

@@ -1,6 +1,7 @@
 // The box that tries an endpoint of a model.
 
 import { events, post, relative, storedKey } from "./api.js";
+import { Conversation } from "./conversation.js";
 import { byId, make, tell } from "./dom.js";
 import { duration } from "./numbers.js";
 import { TRIALS } from "./trials.js";
@@ -8,6 +9,7 @@ import { TRIALS } from "./trials.js";
 export class TrialForm {
   #models = [];
   #stopper = null;
+  #conversation = new Conversation();
 
   /** `onError` is called with what made a trial fail. */
   constructor(onError) {
@@ -16,6 +18,7 @@ export class TrialForm {
     byId("try-endpoint").addEventListener("change", () => this.#showFields());
     byId("try-fields").addEventListener("input", () => this.#showCommand());
     byId("try-stop").addEventListener("click", () => this.#stopper?.abort());
+    byId("try-anew").addEventListener("click", () => this.#beginAnew());
     byId("try").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#send();
@@ -51,6 +54,13 @@ export class TrialForm {
         return make("div", {}, make("label", { for: id }, field.label), inputOf(field, id, name));
       }),
     );
+    this.#beginAnew();
+  }
+
+  /** Forget the conversation and the answer. */
+  #beginAnew() {
+    this.#conversation = new Conversation();
+    byId("try-anew").hidden = true;
     byId("try-answer").hidden = true;
     tell(byId("try-note"), "");
     this.#showCommand();
@@ -58,11 +68,11 @@ export class TrialForm {
 
   #values() {
     const inputs = byId("try-fields").querySelectorAll("[name]");
-    return Object.fromEntries([...inputs].map((one) => [one.name, one.type === "number" ? Number(one.value) : one.value]));
+    return Object.fromEntries([...inputs].map((one) => [one.name, valueOf(one)]));
   }
 
   #body() {
-    return { model: byId("try-model").value, ...TRIALS[this.#path].body(this.#values()) };
+    return { model: byId("try-model").value, ...TRIALS[this.#path].body(this.#values(), this.#conversation.turns) };
   }
 
   #showCommand() {
@@ -74,64 +84,88 @@ export class TrialForm {
   }
 
   async #send() {
-    const answer = byId("try-answer");
     const started = performance.now();
-    this.#begin();
+    const trial = TRIALS[this.#path];
+    const values = this.#values();
+    const body = this.#body();
+    const question = values[trial.turn];
+    const text = this.#begin(question);
     try {
-      const trial = TRIALS[this.#path];
-      const values = this.#values();
-      const response = await post(this.#path, this.#body(), this.#stopper.signal);
+      const response = await post(this.#path, body, this.#stopper.signal);
       const first = trial.piece
-        ? await showPieces(answer, trial, response, started)
-        : answer.replaceChildren(trial.show(await response.json(), values));
+        ? await showPieces(text, trial, response, started)
+        : byId("try-answer").replaceChildren(trial.show(await response.json(), values));
       const whole = duration((performance.now() - started) / 1000);
       tell(byId("try-note"), first ? `First text after ${duration(first / 1000)}, whole after ${whole}.` : `Answered after ${whole}.`);
     } catch (error) {
-      this.#failed(error);
+      if (error.name !== "AbortError") {
+        this.#failed(error);
+        return;
+      }
+      tell(byId("try-note"), "Stopped.");
     } finally {
-      this.#stopper = null;
-      byId("try-send").disabled = false;
-      byId("try-stop").disabled = true;
+      setBusy(false);
     }
+    if (question !== undefined && text.textContent !== "") this.#goOn(question, text.textContent);
   }
 
-  #begin() {
+  /** Make room for an answer, to a conversation's `question` if there is one; returns where its
+      text belongs. */
+  #begin(question) {
+    const region = byId("try-answer");
     this.#stopper = new AbortController();
-    byId("try-send").disabled = true;
-    byId("try-stop").disabled = false;
-    byId("try-answer").replaceChildren();
-    byId("try-answer").hidden = false;
+    setBusy(true);
+    this.#showCommand();
+    region.hidden = false;
     tell(byId("try-note"), "Waiting for the answer …");
+    if (question !== undefined) return this.#conversation.ask(question, region);
+    const text = make("p", { class: "text" });
+    region.replaceChildren(text);
+    return text;
+  }
+
+  #goOn(question, answer) {
+    this.#conversation.add(question, answer);
+    byId("try-anew").hidden = false;
+    const field = byId(`try-field-${TRIALS[this.#path].turn}`);
+    if (field.value === question) field.value = ""; // else it is another one by now
   }
 
   #failed(error) {
-    if (error.name === "AbortError") {
-      tell(byId("try-note"), "Stopped.");
-      return;
-    }
     tell(byId("try-note"), "No answer.");
     byId("try-answer").append(make("p", { class: "error" }, error.message));
     this.onError(error);
   }
 }
 
+/** While an answer is on its way, it can be stopped, and nothing else be asked. */
+function setBusy(busy) {
+  for (const id of ["try-send", "try-anew", "try-model", "try-endpoint"]) byId(id).disabled = busy;
+  byId("try-stop").disabled = !busy;
+}
+
 /** Show a streamed text as it comes; returns when its first piece came, in ms after `started`. */
-async function showPieces(answer, trial, response, started) {
+async function showPieces(text, trial, response, started) {
+  const region = byId("try-answer");
   let first = null;
-  const text = make("p", { class: "text" });
-  answer.append(text);
   for await (const event of events(response)) {
     const piece = trial.piece(event);
     if (piece !== "") first ??= performance.now() - started;
+    // Who has scrolled up to read is left there.
+    const atEnd = region.scrollHeight - region.scrollTop - region.clientHeight < 8;
     text.append(piece);
+    if (atEnd) region.scrollTop = region.scrollHeight;
   }
   return first;
 }
 
-function inputOf(field, id, name) {
-  if (field.number) {
-    return make("input", { id, name, type: "number", min: 1, value: field.value, required: "" });
-  }
-  if (field.rows === 1) return make("input", { id, name, type: "text", value: field.value, required: "" });
-  return make("textarea", { id, name, rows: field.rows, required: "" }, field.value);
+/** What was typed into an input; undefined for a number that was left out. */
+function valueOf({ type, value }) {
+  if (type !== "number") return value;
+  return value === "" ? undefined : Number(value);
+}
+
+function inputOf({ value, rows, attributes }, id, name) {
+  if (rows) return make("textarea", { id, name, rows, ...attributes }, value);
+  return make("input", { id, name, value, ...attributes });
 }

@@ -3,10 +3,16 @@
 import { make } from "./dom.js";
 
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter((line) => line !== "");
-const long = (label, value) => ({ label, value, rows: 3 });
-const short = (label, value) => ({ label, value, rows: 1 });
-const TOKENS = { label: "At most so many tokens", value: "64", number: true };
+const long = (label, value) => ({ label, value, rows: 3, attributes: { required: "" } });
+const short = (label, value) => ({ label, value, attributes: { type: "text", required: "" } });
 
+const SYSTEM = { label: "System prompt", value: "", rows: 3, attributes: { placeholder: "None" } };
+const TOKENS = { label: "Tokens at most", value: "64", attributes: { type: "number", min: 1, required: "" } };
+const TEMPERATURE = {
+  label: "Temperature",
+  value: "",
+  attributes: { type: "number", min: 0, step: "any", placeholder: "Default" },
+};
 const QUERY = short("Query", "What do pandas eat?");
 const DOCUMENTS = long(
   "Documents, one a line",
@@ -14,18 +20,32 @@ const DOCUMENTS = long(
 );
 const TEXTS = long("Texts, one a line", "The cat sat on the mat.\nA kitten rested on the rug.");
 
-/** By path. A streamed answer is shown by `piece` (its events' text), another one by `show`. */
+/** By path. A streamed answer is shown by `piece` (its events' text), another one by `show`. With
+    `turn`, the field of this name and the answer are turns of a conversation. */
 export const TRIALS = {
   "/v1/chat/completions": {
-    fields: { message: long("Message", "Tell me about files."), tokens: TOKENS },
-    body: ({ message, tokens }) => ({
-      messages: [{ role: "user", content: message }], max_tokens: tokens, stream: true,
+    fields: {
+      system: SYSTEM,
+      message: long("Message", "Tell me about files."),
+      tokens: TOKENS,
+      temperature: TEMPERATURE,
+    },
+    turn: "message",
+    body: ({ system, message, tokens, temperature }, turns) => ({
+      messages: [
+        ...(system === "" ? [] : [{ role: "system", content: system }]),
+        ...turns,
+        { role: "user", content: message },
+      ],
+      max_tokens: tokens,
+      temperature,
+      stream: true,
     }),
     piece: (event) => event.choices[0]?.delta?.content ?? "",
   },
   "/v1/completions": {
-    fields: { prompt: long("Prompt", "The Python interpreter"), tokens: TOKENS },
-    body: ({ prompt, tokens }) => ({ prompt, max_tokens: tokens, stream: true }),
+    fields: { prompt: long("Prompt", "The Python interpreter"), tokens: TOKENS, temperature: TEMPERATURE },
+    body: ({ prompt, tokens, temperature }) => ({ prompt, max_tokens: tokens, temperature, stream: true }),
     piece: (event) => event.choices[0]?.text ?? "",
   },
   "/v1/embeddings": {

@@ -59,7 +59,7 @@ def _first_of(*endpoints: Endpoint) -> FindModel:
     return find
 
 
-@tei.answers(create_embeddings.at("/embed", order=70))
+@tei.answers(create_embeddings.at("/embed", "TEI", order=70))
 async def embed(request: Request, body: tei.EmbedRequest, model: Model) -> list[list[float]]:
     """A vector for each text, of length 1 unless `normalize` is false."""
     normalize = body.normalize is not False
@@ -68,7 +68,7 @@ async def embed(request: Request, body: tei.EmbedRequest, model: Model) -> list[
 
 
 @tei.answers(
-    Endpoint("POST", "/embed_sparse", tasks=("embed_sparse",), order=80),
+    Endpoint("POST", "/embed_sparse", "TEI", tasks=("embed_sparse",), order=80),
     tei.described(list[list[tei.SparseValue]], tei.EmbedTokensRequest),
 )
 async def embed_sparse(request: Request, body: tei.EmbedTokensRequest, model: Model) -> list[Raw]:
@@ -80,7 +80,7 @@ async def embed_sparse(request: Request, body: tei.EmbedTokensRequest, model: Mo
 
 
 @tei.answers(
-    create_embeddings.at("/embed_all", order=90),
+    create_embeddings.at("/embed_all", "TEI", order=90),
     tei.described(list[list[list[float]]], tei.EmbedTokensRequest),
 )
 async def embed_all(request: Request, body: tei.EmbedTokensRequest, model: Model) -> list[Raw]:
@@ -91,7 +91,7 @@ async def embed_all(request: Request, body: tei.EmbedTokensRequest, model: Model
     return await rows_in_json(rows, in_lists)
 
 
-@tei.answers(create_embeddings.at("/similarity", order=100))
+@tei.answers(create_embeddings.at("/similarity", "TEI", order=100))
 async def similarity(request: Request, body: tei.SimilarityRequest, model: Model) -> list[float]:
     """The similarity of a sentence to others: the cosine of their vectors, or the model's own."""
     sentences = body.inputs.sentences
@@ -137,7 +137,7 @@ def _sparse_values(entries: FloatArray) -> list[tei.SparseValue]:
     return [tei.SparseValue(*entry) for entry in zip(indices, values, strict=True)]
 
 
-@tei.answers(create_classifications.at("/predict", order=110))
+@tei.answers(create_classifications.at("/predict", "TEI", order=110))
 async def predict(
     request: Request, body: tei.PredictRequest, model: Model
 ) -> list[tei.Prediction] | list[list[tei.Prediction]]:
@@ -196,7 +196,7 @@ def _predictions(scores: FloatArray, labels: tuple[str, ...]) -> list[tei.Predic
 
 
 @answers(
-    create_reranking.at("/rerank", order=120),
+    create_reranking.at("/rerank", "TEI", "Jina, vLLM", order=120),
     operation(
         Reranking | list[tei.Rank],
         RerankRequest | tei.RerankTextsRequest,
@@ -244,7 +244,7 @@ async def _rerank_texts(
 _described = _first_of(create_embeddings, embed_sparse, create_classifications)
 
 
-@tei.answers(Endpoint("GET", "/info", order=130), find=_described)
+@tei.answers(Endpoint("GET", "/info", "TEI", order=130), find=_described)
 async def get_info(request: Request, model: Model) -> tei.Info:
     """The model that answers, and the limits of a request."""
     limits, execution = service_of(request).limits, model.served.execution
@@ -278,7 +278,7 @@ def _model_type(model: Model) -> tei.ModelType:
     return tei.ModelType(reranker=labels) if ranks else tei.ModelType(classifier=labels)
 
 
-@tei.answers(Endpoint("POST", "/", order=140), tei.described(Any, tei.EmbedRequest))
+@tei.answers(Endpoint("POST", "/", "TEI", order=140), tei.described(Any, tei.EmbedRequest))
 async def answer(request: Request) -> Response:
     """`/embed` if there is an embedder, or else `/embed_sparse`, `/rerank` for a reranker,
     `/predict` for a classifier; with `model` by the task of that."""
@@ -303,7 +303,7 @@ _of_any_task = _first_of(create_embeddings, embed_sparse, create_classifications
 
 
 @answers(
-    Endpoint("POST", "/tokenize", tasks=ALL_TASKS, order=200),
+    Endpoint("POST", "/tokenize", "Jina, vLLM", "TEI", tasks=ALL_TASKS, order=200),
     operation(
         Tokens | list[list[tei.SimpleToken]],
         TokenizeRequest | tei.TokenizeTextsRequest,
@@ -339,7 +339,7 @@ async def _tokenize_texts(
         )
 
 
-@tei.answers(detokenize.at("/decode", order=125), find=_of_any_task)
+@tei.answers(detokenize.at("/decode", "TEI", order=125), find=_of_any_task)
 async def decode(request: Request, body: tei.DecodeRequest, model: Model) -> list[str]:
     """The text of each list of token ids, without special tokens unless they are asked for."""
     service, skips = service_of(request), body.skip_special_tokens is not False

@@ -176,6 +176,11 @@ class Page:
             event["params"]["request"]["url"] for event in self._events("Network.requestWillBeSent")
         ]
 
+    def posted(self) -> list[JSON]:
+        """The body of every POST of JSON, in order."""
+        sent = [event["params"]["request"] for event in self._events("Network.requestWillBeSent")]
+        return [json.loads(request["postData"]) for request in sent if "postData" in request]
+
     def complaints(self) -> list[str]:
         """What the console shows of errors and warnings: of scripts, the network, the policy."""
         entries = [event["params"]["entry"] for event in self._events("Log.entryAdded")]

@@ -117,6 +117,16 @@ def test_refusals_are_shown_by_their_reason(board: Page, demo: Daemon) -> None:
     assert "/v1/completions" in board.text("#answers")
 
 
+def test_the_table_has_what_others_asked_for(board: Page, demo: Daemon) -> None:
+    """The page itself asks for `/`, for its files, and for `/status`."""
+    httpx.post(f"{demo.url}/v1/embeddings", json={"input": "a"}).raise_for_status()
+    httpx.get(f"{demo.url}/metrics").raise_for_status()
+    board.wait_text("#answers", "/metrics")
+    endpoints = {row.split("\t")[0] for row in board.text("#answers tbody").splitlines()}
+    assert {"/v1/embeddings", "/metrics"} <= endpoints
+    assert [path for path in endpoints if re.match(r"/$|/status", path)] == []
+
+
 @pytest.mark.parametrize(
     ("model", "endpoint", "part"),
     [
@@ -149,6 +159,68 @@ def test_classifiers_and_sparse_embedders_can_be_tried(page: Page, readers: Daem
         assert int(entries) > len(largest.split(", ")) == 4
         weights = [float(entry.split(": ")[1]) for entry in largest.split(", ")]
         assert weights == sorted(weights, reverse=True)
+
+
+def test_a_chat_goes_on_with_the_answer_so_far(board: Page) -> None:
+    fill(board, system="You are terse.", message="Tell me about files.", temperature="0")
+    answers = [send_turn(board)]
+    fill(board, message="And then?")
+    answers.append(send_turn(board))
+    first, second = board.posted()
+    opening = [
+        {"role": "system", "content": "You are terse."},
+        {"role": "user", "content": "Tell me about files."},
+    ]
+    assert (first["messages"], first["temperature"], first["max_tokens"]) == (opening, 0, 64)
+    assert second["messages"] == [
+        *opening,
+        {"role": "assistant", "content": answers[0]},
+        {"role": "user", "content": "And then?"},
+    ]
+    shown = board.text("#try-answer")
+    assert [shown.count(text) for text in ("You\n", "And then?", answers[1])] == [2, 1, 1]
+    assert '"And then?"' in board.value("document.getElementById('try-command').textContent")
+
+
+def test_a_conversation_begins_anew_with_the_models_own_temperature(board: Page) -> None:
+    assert board.text("#try-anew") == ""
+    send_turn(board)
+    board.value("document.getElementById('try-anew').click()")
+    assert (board.text("#try-answer"), board.text("#try-anew")) == ("", "")
+    fill(board, message="And then?")
+    send_turn(board)
+    *_, last = board.posted()
+    assert last["messages"] == [{"role": "user", "content": "And then?"}]
+    assert "temperature" not in last
+
+
+def test_a_turn_without_an_answer_can_be_sent_again(page: Page, demo: Daemon) -> None:
+    page.open(f"{demo.url}/")
+    page.wait_text("#state", "ready")
+    fill(page, message="Once.", tokens="100000")
+    page.value("document.getElementById('try-send').click()")
+    page.wait_text("#try-answer", "400")
+    assert page.value("document.getElementById('try-field-message').value") == "Once."
+    fill(page, tokens="8")
+    send_turn(page)
+    assert [message["content"] for message in page.posted()[-1]["messages"]] == ["Once."]
+    assert "400" not in page.text("#try-answer")
+
+
+def fill(page: Page, **values: str) -> None:
+    """Type into fields of the box."""
+    for name, value in values.items():
+        page.value(f"document.getElementById('try-field-{name}').select()")
+        page.type(value)
+
+
+def send_turn(page: Page) -> str:
+    """The model's answer to the message in the box, which is empty then."""
+    page.value("document.getElementById('try-note').textContent = ''")
+    page.value("document.getElementById('try-send').click()")
+    page.wait_text("#try-note", "after")
+    assert page.value("document.getElementById('try-field-message').value") == ""
+    return page.value("document.querySelector('#try-answer p:last-child span').textContent")
 
 
 def send_trial(page: Page, model: str, endpoint: str) -> None:

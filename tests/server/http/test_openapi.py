@@ -62,6 +62,7 @@ def test_the_page_needs_nothing_from_elsewhere(deployment):
         assert response.status_code == 200
         assert response.content
     assert '"validatorUrl": null' in page.text
+    assert '"defaultModelsExpandDepth": 0' in page.text, "schemas are folded"
     assert deployment.http.get("/redoc").status_code == 404
 
 
@@ -114,6 +115,30 @@ def test_every_field_is_described(description):
     }
     assert len(properties) > 500
     assert [name for name, schema in properties.items() if not schema.get("description")] == []
+
+
+def test_every_operation_is_in_a_group_of_the_page(description):
+    groups = {tag["name"] for tag in description["tags"]}
+    tags = [each["tags"] for item in description["paths"].values() for each in item.values()]
+    assert {tag for each in tags for tag in each} == groups
+    assert all(tags)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "tags"),
+    [
+        ("post", "/v1/chat/completions", ["OpenAI"]),
+        ("post", "/v2/chat", ["Cohere"]),
+        ("post", "/v2/embed", ["Cohere"]),
+        ("post", "/v1/rerank", ["Jina, vLLM", "Cohere"]),
+        ("post", "/classify", ["Jina, vLLM"]),
+        ("post", "/rerank", ["TEI", "Jina, vLLM"]),
+        ("post", "/", ["TEI"]),
+        ("get", "/", ["Operations"]),
+    ],
+)
+def test_groups_are_those_whose_clients_ask_so(description, method, path, tags):
+    assert description["paths"][path][method]["tags"] == tags
 
 
 def test_every_operation_is_described_and_has_its_examples(description):

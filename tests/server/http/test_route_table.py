@@ -32,8 +32,22 @@ def test_every_documented_path_is_counted_by_its_name(deployment: Deployment) ->
     wait_until(lambda: all(counts(deployment)[each] == before[each] + 1 for each in answered))
 
 
+def test_the_status_page_is_counted_apart_from_the_path_of_tei(deployment: Deployment) -> None:
+    before = counts(deployment)
+    for accept in ("text/html", "application/json"):
+        assert deployment.http.get("/", headers={"accept": accept}).status_code == 200
+    assert deployment.post("/", {"inputs": "a"}).status_code == 200
+    expected = {("/status-page/{file}", 200): 2, ("/", 200): 1}
+
+    def counted() -> dict[tuple[str, int], int]:
+        after = counts(deployment)
+        return {each: after[each] - before[each] for each in expected}
+
+    wait_until(lambda: counted() == expected)
+
+
 def test_head_is_get_without_its_body(deployment: Deployment) -> None:
-    gets = operations(deployment, "get")
+    gets = [path for path in operations(deployment, "get") if path != "/"]
     assert {"/info", "/v1/models/{model}"} <= set(gets)
     answered: set[tuple[str, int]] = set()
     for pattern in gets:
