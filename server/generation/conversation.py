@@ -139,10 +139,9 @@ def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
     for name in ("name", "tool_call_id", "reasoning_content", "reasoning"):
         if (value := getattr(message, name)) is not None:
             found[name] = value
-    value_under_any_name(
-        (f"{field}.reasoning_content", message.reasoning_content),
-        (f"{field}.reasoning", message.reasoning),
-    )
+    if "reasoning" in found and "reasoning_content" in found:
+        values = [(f"{field}.{name}", found[name]) for name in ("reasoning_content", "reasoning")]
+        value_under_any_name(*values)
     return found
 
 
