@@ -85,12 +85,13 @@ async def conversation(
 
 
 def _num_characters(messages: Sequence[ChatMessage]) -> int:
-    characters = 0
-    for message in messages:
-        parts = message.content or ""
-        texts = [parts] if isinstance(parts, str) else [p.text or p.refusal or "" for p in parts]
-        characters += len(message.role) + sum(map(len, texts))
-    return characters
+    return sum(len(message.role) + _length(message.content) for message in messages)
+
+
+def _length(content: str | list[ContentPart] | None) -> int:
+    if content is None or isinstance(content, str):
+        return len(content or "")
+    return sum(len(part.text or part.refusal or "") for part in content)
 
 
 def last_answer(messages: Sequence[ChatMessage]) -> str:
