@@ -124,19 +124,27 @@ Resumed = tuple[Request, int]
 """A request that waits for others no more, and how many tokens of another it waited for."""
 
 
+_Beginning = tuple[bytes, bytes]
+"""A salt, and the first `LEAST_SHARED` tokens."""
+
+
+def _beginning(request: Request) -> _Beginning:
+    return request.salt, request.tokens[:LEAST_SHARED].tobytes()
+
+
 class PromptsInProgress:
     """Prompts of running requests that are not all computed, and the requests that wait for them.
 
-    By salt they are sorted by their tokens: the best match of a newcomer is beside its place. Rows
-    of one job, and of the batch band, wait until what they share is computed; rows that repeat the
-    scores of their prompt for the row that has them; any other for one step, if that saves more
-    tokens than a step computes in its fixed time.
+    Those of one salt that begin alike are sorted by their tokens: the best match of a newcomer is
+    beside its place. Rows of one job, and of the batch band, wait until what they share is
+    computed; rows that repeat the scores of their prompt for the row that has them; any other for
+    one step, if that saves more tokens than a step computes in its fixed time.
     """
 
     def __init__(self, kv: KVCacheManager, costs: CostModel) -> None:
         self._kv, self._costs = kv, costs
         self._numbers = count()
-        self._sorted: dict[bytes, list[tuple[bytes, int, Request]]] = {}  # by salt
+        self._sorted: dict[_Beginning, list[tuple[bytes, int, Request]]] = {}
         self._entries: dict[Request, tuple[bytes, int, Request]] = {}
         self._waiting: dict[Request, dict[Request, int]] = {}
         self._leaders: dict[Request, Request] = {}
@@ -155,7 +163,7 @@ class PromptsInProgress:
         if len(request.tokens) - request.submitted < LEAST_SHARED:
             return
         entry = self._entries[request] = (request.tokens.tobytes(), next(self._numbers), request)
-        insort(self._sorted.setdefault(request.salt, []), entry)
+        insort(self._sorted.setdefault(_beginning(request), []), entry)
 
     def holds(self, request: Request, step: int) -> bool:
         """Decide if a request whose turn has come waits, until one of the next three returns it."""
@@ -210,10 +218,11 @@ class PromptsInProgress:
         """Remove a request that stops being computed. Yields those that waited for it."""
         entry = self._entries.pop(request, None)
         if entry is not None:
-            own = self._sorted[request.salt]
+            beginning = _beginning(request)
+            own = self._sorted[beginning]
             del own[bisect_left(own, entry)]
             if not own:
-                del self._sorted[request.salt]
+                del self._sorted[beginning]
         return self._released(list(self._waiting.get(request, {})))
 
     def forget(self, request: Request) -> int:
@@ -232,16 +241,15 @@ class PromptsInProgress:
 
     def _most_shared(self, request: Request) -> tuple[Request | None, int]:
         """The prompt in progress that shares most with a request, and how many tokens."""
-        own = self._sorted.get(request.salt)
+        own = self._sorted.get(_beginning(request))
         if own is None or request.awaits_scores:
             return None, 0
         tokens = request.tokens[:-1].tobytes()
         place = bisect_left(own, (tokens,))
         found: tuple[Request | None, int] = None, 0
         for prompt, _, leader in own[max(0, place - 1) : place + 1]:
-            common = common_tokens(prompt, tokens)
-            if common >= LEAST_SHARED:
-                found = max(found, (leader, self._shareable(request, leader, common)), key=_shared)
+            shared = self._shareable(request, leader, common_tokens(prompt, tokens))
+            found = max(found, (leader, shared), key=_shared)
         return found
 
     def _shareable(self, request: Request, leader: Request, common: int) -> int:

@@ -154,7 +154,7 @@ def test_many_clients_and_a_small_deployment(builder):
     refusal = next(answer for answer in answers if answer.status_code == 429)
     assert refusal.headers["retry-after"] == "1"
     assert is_error(refusal, 429, "overloaded")
-    assert "for log-probabilities" in refusal.json()["error"]["message"]
+    assert "--max-unread-size" in refusal.json()["error"]["message"]
     for what in ("requests", "rows"):
         wait_until(lambda what=what: metric(deployment, "penstock_in_flight", what=what) == 0)
     deployment.ask("/v1/completions", **scored)
