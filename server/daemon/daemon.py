@@ -81,7 +81,10 @@ def serve(command: ServeCommand, hangup: Hangup) -> int:
         with room_for(f"write to {folder}"):
             announce(announcement, config.models)
             parts = daemon_parts(config, listener.fileno(), folder)
-        return asyncio.run(_supervise(parts, config, credentials, listener, folder, hangup))
+        code = asyncio.run(_supervise(parts, config, credentials, listener, folder, hangup))
+    if code == 0:  # else the last line says why
+        _log.info("stopped")
+    return code
 
 
 def build_config(

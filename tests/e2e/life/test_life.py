@@ -100,6 +100,7 @@ def test_sigterm_finishes_what_runs_and_refuses_what_is_new(generator: str) -> N
         reader.join(PATIENCE)
         assert lines[-1] == "data: [DONE]"
         assert daemon.exit_code() == 0
+    assert daemon.log[-1].endswith(" stopped\n")
 
 
 @pytest.mark.parametrize(
