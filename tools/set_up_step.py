@@ -25,7 +25,8 @@ def main() -> int:
         errors="replace",
     )
     Thread(target=_read, args=(process, lines), daemon=True).start()
-    began, said = time.monotonic(), _followed(title, lines)
+    began = time.monotonic()
+    said = _followed(title, began, lines)
     code = process.wait()
     result = "done" if code == 0 else "failed"
     _show(f"{title}: {result} after {time.monotonic() - began:.0f} s", end="\n")
@@ -40,9 +41,9 @@ def _read(process: subprocess.Popen[str], lines: SimpleQueue[str | None]) -> Non
     lines.put(None)
 
 
-def _followed(title: str, lines: SimpleQueue[str | None]) -> str:
+def _followed(title: str, began: float, lines: SimpleQueue[str | None]) -> str:
     """All lines until the None, while what pip does is shown on a terminal, with the seconds."""
-    said, doing, began = "", "", time.monotonic()
+    said = doing = ""
     while True:
         try:
             line = lines.get(timeout=1)

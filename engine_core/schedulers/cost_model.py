@@ -37,7 +37,7 @@ class Coefficients(NamedTuple):
 
 
 def starting_coefficients(model: ModelConfig) -> Coefficients:
-    """Estimate the coefficients from a model's shape: weights are read once a step, tokens and
+    """Estimate the coefficients from a model's shape. Weights are read once a step, tokens and
     attention are arithmetic, and decode rows read their keys and values."""
     hidden, layers = model.hidden_size, model.num_layers
     heads = model.num_heads * model.head_dim

@@ -134,6 +134,7 @@ class DecoderScheduler:
         # so it is the choice of last resort until all micro-batches are in flight.
         full = self._step - ahead_of >= self._micro_batches.count
         self._add_decodes(batch, ahead_of if full else -1)
+        # Asking once more how much is queued would cost each decode step.
         if queued or self._counted.preemptions > preempted:
             self._add_prompts(batch)
         if not batch.requests and not full:

@@ -63,18 +63,16 @@ class ChildBlocks:
 
     def forget(self, block: int) -> None:
         """`block` is about to hold something else."""
-        if (places := self._places.pop(block, None)) is not None:
-            for place, tokens in places.items():
-                self._discard(block, place, tokens)
+        for place, tokens in self._places.pop(block, {}).items():
+            self._discard(block, place, tokens)
 
     def longest(self, parent: BlockHash, scope: Scope, tokens: bytes) -> tuple[int, int]:
         """The block that begins with most of `tokens`, and how many these are, or `NO_MATCH`."""
-        if (children := self._children.get((parent, scope))) is None:
-            return NO_MATCH
+        children = self._children.get((parent, scope), [])
         place = bisect_left(children, (tokens,))
         beside = children[max(0, place - 1) : place + 1]
         found = [(common_tokens(own, tokens), block) for own, block in beside]
-        count, block = max(found)
+        count, block = max(found, default=(0, -1))
         return (block, count) if count else NO_MATCH
 
     def longest_whole(self, parent: BlockHash, scope: Scope, tokens: bytes) -> tuple[int, int]:

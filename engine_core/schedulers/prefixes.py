@@ -9,7 +9,6 @@ another's prompt token by token: `cached_tokens` would show when it is right.
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from itertools import count
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 from engine_core.loop.jobs import Job, JobKind
@@ -28,8 +27,9 @@ _ENDED: Final = "ended texts"
 
 
 class CachedPrefix(NamedTuple):
-    """The longest prefix that a request may share: `length` tokens in whole `blocks`, and in the
-    first part of the block `source` unless that is -1."""
+    """The longest prefix that a request may share, of `length` tokens.
+
+    They are in whole `blocks`, and in the first part of the block `source` unless that is -1."""
 
     blocks: list[int]
     source: int
@@ -117,8 +117,6 @@ def _match_within(kv: KVCacheManager, request: Request, index: int, rest: bytes)
 
 LEAST_SHARED: Final = 16
 """Tokens that two prompts begin with alike which are worth looking at."""
-
-_shared = itemgetter(1)
 
 Resumed = tuple[Request, int]
 """A request that waits for others no more, and how many tokens of another it waited for."""
@@ -246,11 +244,13 @@ class PromptsInProgress:
             return None, 0
         tokens = request.tokens[:-1].tobytes()
         place = bisect_left(own, (tokens,))
-        found: tuple[Request | None, int] = None, 0
-        for prompt, _, leader in own[max(0, place - 1) : place + 1]:
-            shared = self._shareable(request, leader, common_tokens(prompt, tokens))
-            found = max(found, (leader, shared), key=_shared)
-        return found
+        return max(
+            (
+                (leader, self._shareable(request, leader, common_tokens(prompt, tokens)))
+                for prompt, _, leader in own[max(0, place - 1) : place + 1]
+            ),
+            key=lambda found: found[1],
+        )
 
     def _shareable(self, request: Request, leader: Request, common: int) -> int:
         """The part of `common` tokens that may be shared: whole blocks only beyond a scope."""

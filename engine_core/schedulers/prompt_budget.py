@@ -85,7 +85,7 @@ class PromptBudget:
         self._least = self._each = 0
 
     def left_by(self, tokens: int) -> int:
-        """Tokens of the step that a prompt with `tokens` left leaves to short ones behind it: none
+        """Tokens of the step that a prompt with `tokens` left leaves to short ones behind it. None
         if it ends in this step, or in a pipeline."""
         if self._seconds < math.inf or tokens <= self._tokens:
             return 0

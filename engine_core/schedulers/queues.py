@@ -91,8 +91,9 @@ class BatchQueue(RequestQueue):
         return self._kv.num_free >= self._growth + needed
 
     def quota(self, decode_rows: int, micro_batches: int) -> int:
-        """The most prompt tokens of a step: as many as all rows that can run need in the time of an
-        output, and at least those that make a step beside `decode_rows` worth its fixed cost."""
+        """The most prompt tokens of a step: what all rows that can run need in an output's time.
+
+        At least those that make a step beside `decode_rows` worth its fixed cost."""
         if not self._rows:
             return 0
         computed, output = self._row_tokens / self._rows, self._mean_output()

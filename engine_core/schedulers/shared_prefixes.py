@@ -85,8 +85,8 @@ class SharedPrefixes:
         return groups
 
     def _deeper(self, request: Request, block: int, depth: int) -> int:
-        """Choose the last block of the newcomer's prefix: that of a new one of `depth` blocks if it
-        saves more than the members' present ones, else `block`."""
+        """Choose the last block of the newcomer's prefix. It is that of a new one of `depth` blocks
+        if this saves more than the members' present ones, else `block`."""
         last = request.blocks[depth - 1]
         members = [
             other

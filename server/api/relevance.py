@@ -93,7 +93,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Relevance(msgspec.Struct, frozen=True):
-    """One score a pair, float32[N], in three forms; `dropped` is that of the texts. A classifier's
+    """One score a pair, float32[N], in three forms. `dropped` is that of the texts. A classifier's
     `scores` are what its checkpoint defines, `raw_scores` its logits, `probabilities` within 0 and
     1. An embedder's are all similarities."""
 

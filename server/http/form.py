@@ -49,8 +49,11 @@ class Form(MultiPartParser):
             message = f"the body is not a form (multipart/form-data): {error}"
             param = shortened(self._current_part.field_name) or None
             raise RefusalError("invalid_request", message, param) from None
-        texts = {name: value for name, value in form.items() if isinstance(value, str)}
-        self.fields = {name: texts[name] for name in texts if name != self._file_field}
+        self.fields = {
+            name: value
+            for name, value in form.items()
+            if isinstance(value, str) and name != self._file_field
+        }
 
     async def _parts(self, account: Account) -> AsyncGenerator[bytes]:
         """The body. A part is held until it has been written."""

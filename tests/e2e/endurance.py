@@ -105,9 +105,9 @@ class Footprint:
 
 def footprint(device: int = 0) -> Footprint:
     """Of the engine that this process has started; `device` is what the caller has measured."""
-    children = children_of(os.getpid())  # also daemons that other tests share
-    pids = {name: pid for name in ("engine_core", "workers") for pid in children[name]}
-    return Footprint({name: _resident(pid) for name, pid in pids.items()}, device)
+    # Daemons that other tests share are children of this process, too.
+    own = {name: pids for name, pids in children_of(os.getpid()).items() if name != "server"}
+    return Footprint({name: _resident(pid) for name, (pid,) in own.items()}, device)
 
 
 def _resident(pid: int) -> int:

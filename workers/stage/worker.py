@@ -209,8 +209,8 @@ def _announcement(
 
 def _start_heartbeat(engine: EngineLink, number: int, stage: Stage) -> None:
     """Send heartbeats to the engine core (`engine_core/executor/stage_link.py`) until the process
-    ends, over a link of its own, in a thread: how long a step may take is the engine core's to
-    judge."""
+    ends. That is in a thread, over a link of its own: how long a step may take is the engine core's
+    to judge."""
 
     def beat() -> NoReturn:
         while True:

@@ -48,7 +48,7 @@ from server.service.service import Model, record_of, service_of
 
 
 def _first_of(*endpoints: Endpoint) -> FindModel:
-    """Find the model of a name, which serves the last endpoint, or without a name the only one
+    """Find the model of a name, which serves the last endpoint. Without a name it is the only one
     behind the first endpoint that is served at all."""
 
     def find(request: Request, name: str | None) -> Model:

@@ -294,8 +294,8 @@ described = partial(operation, errors=ERRORS)
 
 
 async def fields_of(request: Request) -> dict[str, Raw]:
-    """The fields of a body that are not null, none if it cannot be decoded; it can still be read.
-    Raises RefusalError."""
+    """The fields of a body that are not null, none if it cannot be decoded. The body can still be
+    read. Raises RefusalError."""
     try:
         fields = _fields.decode(await looked_at(request))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -67,8 +67,10 @@ class FlashAttention4Backend(TritonBackend):
         return out
 
     def _plan_others(self, step: PagedStep, first: int) -> dict[str, Any]:
-        """Arguments of the call for the rows of several queries: where their queries start,
-        int32[R + 1], their contexts' lengths, and block ids for the longest of them, int32[R, N].
+        """Arguments of the call for the rows of several queries.
+
+        Where their queries start, int32[R + 1], their contexts' lengths, and block ids for the
+        longest of them, int32[R, N].
         """
         width = -(-int(step.contexts[first:].max()) // self._needs.block_size)
         return {
