@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from workers.contract.process import exit_with_parent, finish_standard_error, op
 
 def main() -> None:
     """Run the stage that the file named on the command line describes. Exits with code 1."""
+    begun = time.monotonic()
     # Ctrl-C reaches the whole process group: the supervisor alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
@@ -26,7 +28,7 @@ def main() -> None:
     from workers.stage.worker import run_worker  # noqa: PLC0415
 
     torch.set_num_threads(execution.threads)
-    _failure = run_worker(config, zmq.Context())  # held, with all that its traceback holds
+    _failure = run_worker(config, zmq.Context(), begun)  # held, with all that its traceback holds
     finish_standard_error()
     # No thread is joined, no process group destroyed, no memory freed: each may wait for a stage
     # that is gone.

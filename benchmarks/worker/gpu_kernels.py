@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.report import Figure, NotMeasuredError
-from workers.device.timing import seconds_of
+from workers.device.choices import Choices
+from workers.device.timing import Stopwatch
 from workers.kernels.linear.fused import FusedActivation, FusedKernels, Norm, fused_kernels
 from workers.layers.norm import QKNorm
 
@@ -31,14 +32,15 @@ class Compared(NamedTuple):
 
 def measure() -> list[Figure]:
     """Raises NotMeasuredError without a CUDA device."""
-    if (kernels := fused_kernels(_CUDA)) is None or not torch.cuda.is_available():
+    if (kernels := fused_kernels(_CUDA, Choices())) is None or not torch.cuda.is_available():
         raise NotMeasuredError("there is no CUDA device")
     cases = [*_rotations(), *_products(kernels), *_gates(kernels), *_norms(kernels)]
     return [_figure(case) for case in cases]
 
 
 def _figure(case: Compared) -> Figure:
-    fused, plain = (seconds_of(run, _CUDA) * 1e6 for run in (case.fused, case.plain))
+    watch = Stopwatch(_CUDA)
+    fused, plain = (watch.seconds(run) * 1e6 for run in (case.fused, case.plain))
     return Figure(case.name, fused, "us", note=f"{plain:.1f} us without")
 
 

@@ -22,6 +22,7 @@ from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, SlotInit
 from workers.contract.share import shares_of
 from workers.contract.token_sampling import GREEDY
+from workers.device.choices import Choices
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.model_runner import attention_needs
 from workers.weights.loader import LoadedModel, load_model
@@ -76,7 +77,7 @@ def measure() -> list[Figure]:
 
 def _steps_of_backend(config: WorkerConfig, loaded: LoadedModel, name: str) -> list[Figure]:
     try:
-        backends = select_backends(name, attention_needs(config.execution))
+        backends = select_backends(name, attention_needs(config.execution), Choices())
     except AttentionBackendError as error:
         print(f"{name}: not measured: {error}", file=sys.stderr)
         return []

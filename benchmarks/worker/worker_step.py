@@ -27,6 +27,7 @@ from workers.contract.messages import DecodeStep, FromWorker, GenerateOutput, To
 from workers.contract.process import exit_with_parent
 from workers.contract.share import shares_of
 from workers.contract.token_sampling import GREEDY, TokenSampling
+from workers.device.choices import Choices
 from workers.links.engine_link import EngineLink, StepInbox
 from workers.links.transport import Links
 from workers.stage.decode_runner import DecodeRunner
@@ -95,7 +96,9 @@ class _Worker:
         config = WorkerConfig(execution=execution, stage=0)
         (share,) = shares_of([execution.model.num_layers])
         loaded = load_model(config, share)
-        backends = select_backends(execution.attention_backend, attention_needs(execution))
+        backends = select_backends(
+            execution.attention_backend, attention_needs(execution), Choices()
+        )
         self.engine = engine
         self.stopwatch = Stopwatch()
         timed = self.stopwatch.wrap

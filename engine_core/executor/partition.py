@@ -7,7 +7,6 @@ as some layers when decoding and next to nothing on prompts. So no partition is 
 import logging
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from statistics import median
 
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import WorkerConnected
@@ -20,9 +19,6 @@ DECODE_WEIGHT = 3
 
 LEAST_GAIN = 1.02
 """Less is within the noise of a measurement, and another start would choose otherwise."""
-
-ALIKE = 1.1
-"""Stages whose times differ by no more than this factor are taken for equal devices."""
 
 LEAST_BLOCKS = 0.9
 """The part of the even split's KV blocks that a partition must keep."""
@@ -43,9 +39,6 @@ def stage_shares(execution: ExecutionConfig, connected: Sequence[WorkerConnected
     if execution.stage_layers:
         layers = execution.stage_layers
     elif len(costs) == len(connected):
-        if not all(stage.layer.prompts for stage in costs):
-            log.warning("a stage could not measure layers in time: their weights stand for times")
-            costs = [_by_weights(execution, stage) for stage in costs]
         layers = choose_layers(execution, costs)
     else:
         layers = even_split(execution.model.num_layers, len(connected))
@@ -61,46 +54,10 @@ def choose_layers(execution: ExecutionConfig, costs: Sequence[StageCosts]) -> tu
     KV blocks. Raises ModelConfigError as `stage_shares` does.
     """
     even = even_split(execution.model.num_layers, len(costs))
-    costs = _of_equal_devices(execution, costs)
     time = _weighted_time(costs, even)
     best = _least_slowest(costs, time, _most_layers(execution, costs, even), sum(even))
     slowest, least = (max(_seconds(costs, layers, time)) for layers in (even, best))
     return best if slowest >= LEAST_GAIN * least else even
-
-
-def _by_weights(execution: ExecutionConfig, costs: StageCosts) -> StageCosts:
-    """Estimate times from weights, in units of their own, for devices that are alike. Decoding
-    reads all weights. On prompts a generator's head has few tokens, an encoder's all."""
-    generates = execution.task == "generate"
-    layer, head = float(costs.layer.weight_bytes), float(costs.head.weight_bytes)
-    return StageCosts(
-        layer=PartCosts(layer * generates, layer, costs.layer.weight_bytes),
-        embedding=PartCosts(0.0, 0.0, costs.embedding.weight_bytes),
-        head=PartCosts(head * generates, head * (not generates), costs.head.weight_bytes),
-        kv_block_bytes=costs.kv_block_bytes,
-    )
-
-
-def _of_equal_devices(
-    execution: ExecutionConfig, costs: Sequence[StageCosts]
-) -> Sequence[StageCosts]:
-    """The median of all stages for each, if their devices are alike: then noise moves no layer."""
-    for time in (_decode, _prompts):
-        times = [time(stage.layer) for stage in costs]
-        if len(set(execution.devices)) > 1 and max(times) > ALIKE * min(times):
-            return costs
-    typical = StageCosts(
-        layer=_typical([stage.layer for stage in costs]),
-        embedding=_typical([stage.embedding for stage in costs]),
-        head=_typical([stage.head for stage in costs]),
-        kv_block_bytes=costs[0].kv_block_bytes,
-    )
-    return [typical] * len(costs)
-
-
-def _typical(parts: Sequence[PartCosts]) -> PartCosts:
-    decode, prompts = median(map(_decode, parts)), median(map(_prompts, parts))
-    return PartCosts(decode, prompts, parts[0].weight_bytes)
 
 
 def _seconds(

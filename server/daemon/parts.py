@@ -15,7 +15,7 @@ import msgspec
 
 from server.event_loop import ChildProcess, lasting_task
 from server.models.devices import VISIBLE_DEVICES, available_cores, visible_devices
-from server.settings.settings import ServedModel, ServerConfig, child_environment
+from server.settings.settings import ServedModel, ServerConfig, cache_folder, child_environment
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.process import BEAT_SECONDS, NO_MULTICAST
 
@@ -46,6 +46,9 @@ _CPU_WORKER_SETTINGS = {
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
     "LRU_CACHE_CAPACITY": "256",
 }
+
+_FLASH_ATTENTION_CACHE = "FLASH_ATTENTION_CUTE_DSL_CACHE"
+"""The beginning of the variables by which flash-attn-4 keeps what it compiles, for seconds each."""
 
 _API_SETTINGS = {
     # glibc would keep what large bodies and answers took, once a few have been freed. Bytes.
@@ -126,7 +129,7 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
         environment=child_environment(
             compute_threads=execution.threads,
             settings=_WORKER_SETTINGS
-            | (_CPU_WORKER_SETTINGS if execution.device_type == "cpu" else {})
+            | (_CPU_WORKER_SETTINGS if execution.device_type == "cpu" else _cuda_worker_settings())
             | {
                 VISIBLE_DEVICES: visible_devices(execution.gpus),
                 # Torch's symmetric memory makes its sockets there (symm_mem-PID).
@@ -134,6 +137,20 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
             },
         ),
     )
+
+
+def _cuda_worker_settings() -> dict[str, str]:
+    """Where a worker on a GPU keeps compiled kernels, if it can write there and nothing else is
+    set."""
+    folder = cache_folder() / "flash_attn"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    settings = {
+        f"{_FLASH_ATTENTION_CACHE}_ENABLED": "1",
+        f"{_FLASH_ATTENTION_CACHE}_DIR": str(folder),
+    }
+    free = not settings.keys() & os.environ.keys()
+    return settings if free and os.access(folder, os.W_OK) else {}
 
 
 def write_server_config(config: ServerConfig, directory: Path) -> str:

@@ -25,6 +25,7 @@ from server.settings.settings import (
     Limits,
     ServedModel,
     SettingNames,
+    cache_folder,
 )
 from server.templates.template_files import check_template_files
 from workers.contract.checkpoint.architectures import TaskError, family_of, task_of
@@ -164,6 +165,8 @@ def execution_config(
         worker_endpoint=f"ipc://{prefix}.workers",
         token_endpoint=f"ipc://{prefix}.tokens",
         rendezvous=f"{prefix}.rendezvous",
+        # A CPU is never as free as it was.
+        choices_folder=f"{prefix}.choices" if on_cpu else str(cache_folder() / "choices"),
         log_level=options.log_level,
         setting_names=options.setting_names,
     )

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from workers.contract.model_config import ActivationName
+from workers.device.choices import Choices
 from workers.device.tuning import FUSED_NORM_MIN_ROWS
 from workers.kernels.linear.fused import Norm, fused_kernels
 from workers.layers.layer import Placement
@@ -107,7 +108,7 @@ def test_products_with_bias_norm_and_residual(inputs: int, outputs: int) -> None
 @pytest.mark.parametrize("name", ["silu", "gelu", "gelu_pytorch_tanh"])
 @pytest.mark.parametrize("biased", [True, False])
 def test_gates(name: ActivationName, biased: bool) -> None:
-    kernels, function = fused_kernels(DEVICE), FUSED[ACTIVATIONS[name]]
+    kernels, function = fused_kernels(DEVICE, Choices()), FUSED[ACTIVATIONS[name]]
     assert kernels is not None
     weight, scale = drawn(2 * 2048, 1024) / 32, drawn(1024)
     bias = drawn(2 * 2048) if biased else None

@@ -21,6 +21,7 @@ from tests.workers.equivalence import DEMO
 from workers.attention import backend_selection
 from workers.attention.backend_selection import AttentionBackendError, select_backend
 from workers.contract.attention_backends import AttentionBackendName
+from workers.device.choices import Choices
 
 pytestmark = pytest.mark.gpu
 
@@ -107,12 +108,12 @@ def test_a_kernel_that_does_not_compile_gives_way_or_is_an_error_where_it_was_as
 ) -> None:
     path = "tests.gpu.broken_backend:BrokenBackend"
     monkeypatch.setitem(backend_selection._BACKENDS, "triton", (path,))
-    backend = select_backend("auto", NEEDS)
+    backend = select_backend("auto", NEEDS, Choices())
     assert type(backend).__name__ != "BrokenBackend"
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     (warning,) = [message for message in warnings if "broken_backend" in message]
     with pytest.raises(AttentionBackendError, match="'triton' fails on 'cuda'") as error:
-        select_backend("triton", NEEDS)
+        select_backend("triton", NEEDS, Choices())
     assert "these would do:" in str(error.value)
     for message in (warning, str(error.value)):
         assert "broken_backend fails: " in message

@@ -12,6 +12,7 @@ from tests.workers.checkpoints import load_share
 from workers.attention.backend_selection import select_backends
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, StepMask
+from workers.device.choices import Choices
 from workers.heads.base import HeadResult
 from workers.layers.layer import TORCH_DTYPES
 from workers.links.engine_link import StepInbox
@@ -198,7 +199,7 @@ def stage_runner(
 ) -> CountingRunner:
     """A runner with its weights; nothing is warm and nothing captured."""
     backends = select_backends(
-        config.execution.attention_backend, attention_needs(config.execution)
+        config.execution.attention_backend, attention_needs(config.execution), Choices()
     )
     with torch.inference_mode():
         return CountingRunner(config, load_share(config), backends, num_blocks, last_tokens)

@@ -23,6 +23,7 @@ from workers.contract.messages import (
     StepOutput,
 )
 from workers.contract.model_config import ModelConfig
+from workers.device.choices import Choices
 from workers.heads.decoder_head import RequestedOutputs
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.model_runner import EncodeRunner, attention_needs
@@ -49,7 +50,7 @@ class _AllStages(ABC, Generic[RunnerT]):
         self.block_size = execution.block_size
         self.runners: list[RunnerT] = []
         for stage in range(num_stages):
-            chosen = select_backends(backend, attention_needs(execution))
+            chosen = select_backends(backend, attention_needs(execution), Choices())
             runner = self._runner(WorkerConfig(execution=execution, stage=stage), chosen)
             with torch.inference_mode():
                 runner.warm_up()

@@ -1,9 +1,9 @@
 """Selects the attention backends of a model on a device, one a kind of layer."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import distributions
 from pkgutil import resolve_name
 from textwrap import shorten
@@ -20,7 +20,8 @@ from workers.attention.base import (
 )
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.messages import EncodeStep
-from workers.device.timing import queued_milliseconds
+from workers.device.choices import Choices, version_of
+from workers.device.timing import Stopwatch
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 from workers.step.rows import StepRows
@@ -41,20 +42,19 @@ class AttentionBackendError(ValueError):
     """No backend, or not the one asked for, can serve the model. The message names what can."""
 
 
-Probed = tuple[AttentionBackend, dict[str, float]]
-"""A backend that works, and its milliseconds for one layer of each kind of step."""
-
-
-def select_backends(name: str, needs: Sequence[AttentionNeeds]) -> list[AttentionBackend]:
+def select_backends(
+    name: str, needs: Sequence[AttentionNeeds], choices: Choices
+) -> list[AttentionBackend]:
     """`select_backend` for each kind of layer. The backends may differ."""
-    return [select_backend(name, own) for own in needs]
+    return [select_backend(name, own, choices) for own in needs]
 
 
-def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
+def select_backend(name: str, needs: AttentionNeeds, choices: Choices) -> AttentionBackend:
     """Select the backend called `name`, or for "auto" the fastest one that meets `needs`.
 
-    On CUDA every candidate first runs a few probe steps of the model's shape, which compiles its
-    kernels. One that fails is skipped with a warning. Raises AttentionBackendError if none is left.
+    On CUDA that is one of the `choices`: every candidate runs a few probe steps of the model's
+    shape, and one that fails is skipped with a warning. They compile the kernels of the chosen one.
+    Raises AttentionBackendError if none is left.
     """
     kind = needs.device.partition(":")[0]
     names = _AUTO.get(kind, ()) if name == "auto" else (name,)
@@ -69,9 +69,12 @@ def select_backend(name: str, needs: AttentionNeeds) -> AttentionBackend:
         )
     if kind != "cuda":
         return fitting[0][1](needs)
-    backend = _fastest(name, fitting, needs)
-    torch.cuda.empty_cache()  # Frees the probe's tensors before free memory is measured.
-    return backend
+    probe = Probe(needs)
+    try:
+        return _chosen(name, fitting, probe, choices)
+    finally:
+        del probe
+        torch.cuda.empty_cache()  # Frees the probe's tensors before free memory is measured.
 
 
 def implementations(name: str) -> list[type[AttentionBackend]]:
@@ -79,12 +82,30 @@ def implementations(name: str) -> list[type[AttentionBackend]]:
     return [resolve_name(path) for path in _BACKENDS[name]]
 
 
-def _fastest(
-    name: str, fitting: Sequence[tuple[str, type[AttentionBackend]]], needs: AttentionNeeds
-) -> AttentionBackend:
-    """The fastest of the `fitting`, each name by its first implementation that works."""
-    probe = Probe(needs)
-    passed: dict[str, Probed] = {}
+Fitting = Sequence[tuple[str, type[AttentionBackend]]]
+"""Implementations that meet the needs, each with its name."""
+
+
+def _chosen(name: str, fitting: Fitting, probe: "Probe", choices: Choices) -> AttentionBackend:
+    """The fastest of the `fitting`, compiled."""
+    needs, fastest = probe.needs, partial(_fastest, name, fitting, probe)
+    able = [
+        (each.__name__, required and version_of(required[0]))
+        for _, each in fitting
+        for required in [each.capabilities.requires]
+    ]
+    device = torch.device(needs.device)
+    chosen = choices.get("attention backend", str, fastest, device, able, needs)
+    known, implementation = next(each for each in fitting if each[1].__name__ == chosen)
+    _logger.info("attention backend %s for %s", known, _described(needs))
+    return probe.run(implementation)
+
+
+def _fastest(name: str, fitting: Fitting, probe: "Probe", watch: Stopwatch) -> str:
+    """The class of the fastest of the `fitting`, each name by its first implementation that works.
+    Raises AttentionBackendError if none does."""
+    needs = probe.needs
+    passed: dict[str, AttentionBackend] = {}
     failures: list[str] = []
     for known, implementation in fitting:
         if known in passed:
@@ -95,15 +116,16 @@ def _fastest(
             reason = shorten(f"{type(error).__name__}: {error}", _MAX_REASON)
             failures.append(f"{implementation.label} fails: {reason}")
             _logger.warning("attention backend %s", failures[-1])
+            watch.failed = True
     if not passed:
         raise AttentionBackendError(
             f"attention backend {name!r} fails on {needs.device!r} ({'; '.join(failures)}); "
             f"{_alternatives(needs, {known for known, _ in fitting})}"
         )
-    best = min(passed, key=lambda known: sum(passed[known][1].values()))
-    kind = _described(needs)
-    _logger.info("attention backend %s for %s; measured %s", best, kind, _table(passed))
-    return passed[best][0]
+    times = {known: probe.times(backend, watch) for known, backend in passed.items()}
+    _logger.info("attention backends, measured: %s", _table(times))
+    best = min(times, key=lambda known: sum(times[known].values()))
+    return type(passed[best]).__name__
 
 
 def _alternatives(needs: AttentionNeeds, tried: Set[str] = frozenset()) -> str:
@@ -125,11 +147,11 @@ def _described(needs: AttentionNeeds) -> str:
     )
 
 
-def _table(passed: dict[str, Probed]) -> str:
+def _table(times: Mapping[str, Mapping[str, float]]) -> str:
     """Times by backend in one line, microseconds."""
     return "; ".join(
-        f"{name} " + ", ".join(f"{step} {time * 1000:.0f} µs" for step, time in times.items())
-        for name, (_, times) in passed.items()
+        f"{name} " + ", ".join(f"{step} {time * 1e6:.0f} µs" for step, time in own.items())
+        for name, own in times.items()
     )
 
 
@@ -187,7 +209,7 @@ class Probe:
     """Steps, and a KV cache filled for them, the same for every backend."""
 
     def __init__(self, needs: AttentionNeeds) -> None:
-        self._needs = needs
+        self.needs = needs
         self._device = torch.device(needs.device)
         self._random = torch.Generator(self._device).manual_seed(0)
         kinds = _PAGED if needs.paged else _BIDIRECTIONAL
@@ -197,19 +219,23 @@ class Probe:
         self._keys = self._normal(tokens, needs.num_kv_heads, needs.head_dim)
 
     @torch.inference_mode()
-    def run(self, implementation: type[AttentionBackend]) -> Probed:
-        """Build the backend, run every step once, then time it. CUDA only. Raises what goes wrong,
-        and ArithmeticError for values that are not finite."""
-        times: dict[str, float] = {}
-        backend = implementation(self._needs)
+    def run(self, implementation: type[AttentionBackend]) -> AttentionBackend:
+        """Build the backend and run every step once, which compiles its kernels. Raises what goes
+        wrong, and ArithmeticError for values that are not finite."""
+        backend = implementation(self.needs)
         for kind, step in self.steps.items():
-            attend = self.attend(backend, step)
-            if not bool(attend().isfinite().all()):
+            if not bool(self.attend(backend, step)().isfinite().all()):
                 raise ArithmeticError(f"{kind}: not finite")
-            times[kind] = queued_milliseconds(attend, self._device)
-        if self._needs.paged and backend.capabilities.prefix_groups:
+        if self.needs.paged and backend.capabilities.prefix_groups:
             self.attend(backend, self._grouped_step())()
-        return backend, times
+        return backend
+
+    @torch.inference_mode()
+    def times(self, backend: AttentionBackend, watch: Stopwatch) -> dict[str, float]:
+        """The backend's seconds for one layer of each kind of step."""
+        return {
+            kind: watch.seconds(self.attend(backend, step)) for kind, step in self.steps.items()
+        }
 
     def attend(
         self, backend: AttentionBackend, step: PagedStep | PackedStep
@@ -225,13 +251,13 @@ class Probe:
 
     def _normal(self, *shape: int) -> torch.Tensor:
         return torch.randn(
-            shape, generator=self._random, device=self._device, dtype=self._needs.dtype
+            shape, generator=self._random, device=self._device, dtype=self.needs.dtype
         )
 
     @cached_property
     def _cache(self) -> LayerCache:
         """Filled, and large enough for the largest paged step."""
-        needs, size = self._needs, self._needs.block_size
+        needs, size = self.needs, self.needs.block_size
         steps = [*_PAGED.values(), _GROUPED]
         blocks = max(len(rows) * -(-max(map(sum, rows)) // size) for rows in steps)
         shape = (blocks, size, needs.num_kv_heads, needs.head_dim)
@@ -241,7 +267,7 @@ class Probe:
         """A step of these rows. A paged row r is in slot r, and all have as many blocks."""
         cached, lens = np.array(rows, np.int32).T
         tokens = np.zeros(int(lens.sum()), np.int32)
-        if not self._needs.paged:
+        if not self.needs.paged:
             message = EncodeStep(step=0, tokens=tokens.tobytes(), query_lens=lens.tobytes())
             return PackedStep.of(message, self._device)
         slots = np.arange(len(rows), dtype=np.int32)
@@ -250,13 +276,13 @@ class Probe:
 
     def _grouped_step(self) -> PagedStep:
         """A step of `_GROUPED`, whose groups share their first rows' blocks."""
-        prefix = 1023 // self._needs.block_size * self._needs.block_size
+        prefix = 1023 // self.needs.block_size * self.needs.block_size
         step = self._step(_GROUPED)
         assert isinstance(step, PagedStep), "of a decoder"
         return replace(step, groups=np.array([(0, 64, prefix), (64, 16, prefix)], np.int32))
 
     def _slot_table(self, rows: StepRows) -> SlotTable:
-        count, size = len(rows.slots), self._needs.block_size
+        count, size = len(rows.slots), self.needs.block_size
         pages = -(-int(rows.contexts.max()) // size)
         blocks = np.arange(count * pages)
         table = SlotTable(count, pages, size, 0, self._device)

@@ -43,6 +43,8 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_endpoint       the socket between the engine core and its workers
     token_endpoint        the socket on which the first stage takes sampled tokens from the last
     rendezvous            a private file through which the stages' process groups find each other
+    choices_folder        a folder for what is chosen by measuring (`workers/device/choices.py`); ""
+                          where each process measures for itself
     setting_names         names of settings in messages, by key: how a person has set them
                           (`--max-running`, `models[0].max_running of penstock.yaml`)
     """
@@ -69,11 +71,19 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_endpoint: str
     token_endpoint: str
     rendezvous: str
+    choices_folder: str = ""
     log_level: str = "info"
     setting_names: dict[str, str] = {}
 
     def setting(self, key: str) -> str:
         return self.setting_names.get(key, key)
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """All that decides how long the parts of a model take on a device."""
+        model = msgspec.structs.replace(self.model, path="")
+        lengths = self.max_model_len, self.max_running, self.max_step_tokens, self.block_size
+        return model, self.task, self.dtype, lengths, self.num_stages, self.threads
 
     @property
     def scores_pairs(self) -> bool:

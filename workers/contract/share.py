@@ -64,8 +64,6 @@ class PartCosts(msgspec.Struct, array_like=True, frozen=True):
 class StageCosts(msgspec.Struct, array_like=True, frozen=True):
     """Costs of the parts of a model on one stage's device, measured before layers are divided.
 
-    All times are 0 where that would have taken too long.
-
     layer           one layer
     embedding       what the first stage computes besides its layers
     head            what the last stage does: final norm, logits, sampling or pooling, less what its

@@ -22,7 +22,7 @@ import torch
 from workers.attention.backends.triton import min_splits
 from workers.attention.prefix_tiles import PrefixTiler
 from workers.attention.stage_attention import StageAttention
-from workers.device.timing import least_milliseconds
+from workers.device.timing import Stopwatch
 from workers.device.tuning import (
     CLEARLY_FASTER,
     DECODE_GRAPH_ROWS,
@@ -224,9 +224,14 @@ class StageGraphs:
             return _smallest(self.decode, rows)
         return _smallest(self.mixed, rows) or _smallest(self.piecewise, rows)
 
-    def counts(self) -> str:
+    def sizes(self) -> "GraphSizes":
         kinds: dict[str, list[CapturedStep]] = vars(self)
-        return ", ".join(f"{len(graphs)} {kind}" for kind, graphs in kinds.items() if graphs)
+        return {kind: [graph.inputs.size for graph in own] for kind, own in kinds.items()}
+
+    def drop_slow(self, watch: Stopwatch) -> None:
+        """Keep those that no larger graph of their kind clearly outruns."""
+        for kind, graphs in vars(self).items():
+            setattr(self, kind, without_slow(graphs, lambda graph: watch.seconds(graph.replay)))
 
     def _grouped(self, rows: StepRows) -> FullGraph | None:
         """The graph for rows some of which share a prefix that is worth it."""
@@ -237,6 +242,10 @@ class StageGraphs:
         if tables is None or min_splits(rows.contexts - tables.starts) > 1:
             return None
         return graph
+
+
+GraphSizes = dict[str, list[int]]
+"""The sizes of the graphs of each kind of `StageGraphs`, rising."""
 
 
 def _smallest(graphs: list[_Graph], rows: StepRows) -> _Graph | None:
@@ -285,35 +294,30 @@ class GraphCapture:
         self._prefix_tiler = prefix_tiler
         self._pool = GraphPool()
 
-    def capture(
-        self, rows: list[int], tokens: list[int], hidden_like: torch.Tensor | None
-    ) -> StageGraphs:
-        """Capture decode steps of these `rows` and steps with prompts of these `tokens`.
-
-        Graphs that a larger one outruns are dropped. `hidden_like` [1, hidden_size] is a token's
-        input of a later stage, None on the first stage.
-        """
+    def capture(self, sizes: GraphSizes, hidden_like: torch.Tensor | None) -> StageGraphs:
+        """Capture steps of these sizes. `hidden_like` [1, hidden_size] is a token's input of a
+        later stage, None on the first stage."""
         graphs, tiler = StageGraphs(), self._prefix_tiler
+        tokens = max([0, *sizes["mixed"], *sizes["piecewise"]])
         if hidden_like is not None:
-            most = max([*rows, *tokens], default=0)
+            most = max([tokens, *sizes["decode"], *sizes["grouped"]])
             self._hidden = hidden_like.expand(most, -1).contiguous()
-        self._buffers = self._attention_buffers(max(tokens, default=0))
-        captures, decode = list[Callable[[], None]](), self._capture_decode
-        for size in sorted(tokens, reverse=True):
-            prompts = partial(self._capture_prompts, size)
-            captures.append(partial(prompts, graphs.piecewise))
-            if self._attention.chunks_graph_safe:
-                captures.append(partial(prompts, graphs.mixed, self._static_rows(size)))
-        for size in sorted(rows, reverse=True):
-            captures.append(partial(decode, size, graphs.decode))
-        for size in reversed(grouped_graph_sizes(sorted(rows)) if tiler else []):
-            captures.append(partial(decode, size, graphs.grouped, tiler))
+        self._buffers = self._attention_buffers(tokens)
+        kinds: dict[str, Callable[[int], None]] = {
+            "piecewise": lambda size: self._capture_prompts(size, graphs.piecewise),
+            "mixed": lambda size: self._capture_prompts(
+                size, graphs.mixed, self._static_rows(size)
+            ),
+            "decode": lambda size: self._capture_decode(size, graphs.decode),
+            "grouped": lambda size: self._capture_decode(size, graphs.grouped, tiler),
+        }
+        captures = [
+            partial(capture, size)
+            for kind, capture in kinds.items()
+            for size in reversed(sizes[kind])
+        ]
         for capture in progress("capturing CUDA graphs", captures, len(captures)):
             capture()
-        graphs.grouped = drop_slow_graphs(graphs.grouped, _milliseconds)
-        graphs.decode = drop_slow_graphs(graphs.decode, _milliseconds)
-        graphs.mixed = drop_slow_graphs(graphs.mixed, _milliseconds)
-        graphs.piecewise = drop_slow_graphs(graphs.piecewise, _milliseconds)
         return graphs
 
     def _capture_decode(
@@ -347,8 +351,8 @@ class GraphCapture:
         )
 
 
-def drop_slow_graphs(
-    graphs: list[_AnyGraph], measure: Callable[[_AnyGraph], float]
+def without_slow(
+    graphs: Sequence[_AnyGraph], measure: Callable[[_AnyGraph], float]
 ) -> list[_AnyGraph]:
     """The `graphs`, by rising size, without those that a larger one clearly outruns.
 
@@ -363,8 +367,3 @@ def drop_slow_graphs(
             kept.insert(0, graph)
         fastest = min(fastest, taken)
     return kept
-
-
-def _milliseconds(graph: CapturedStep) -> float:
-    """The shortest time of a replay, over inputs of the padding slot."""
-    return least_milliseconds(graph.replay)

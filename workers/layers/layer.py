@@ -1,12 +1,13 @@
 """The base class of a model and of its parts, and where their weights are placed."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 import torch
 
 from workers.contract.config import Dtype, WorkerConfig
+from workers.device.choices import Choices
 from workers.kernels.linear.fused import FusedKernels, fused_kernels
 
 TORCH_DTYPES: dict[Dtype, torch.dtype] = {
@@ -62,15 +63,17 @@ class Chain(Layer):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The device and element type of a stage's weights."""
+    """The device and element type of a stage's weights, and what was chosen for the device."""
 
     device: torch.device
     dtype: torch.dtype
+    choices: Choices = field(default_factory=Choices)
 
     @classmethod
     def of(cls, worker: WorkerConfig) -> Self:
-        dtype = TORCH_DTYPES[worker.execution.dtype]
-        return cls(torch.device(worker.local_device), dtype)
+        execution = worker.execution
+        choices = Choices(execution.choices_folder, execution.rendezvous)
+        return cls(torch.device(worker.local_device), TORCH_DTYPES[execution.dtype], choices)
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """An uninitialised weight of `shape`, of another element type if given."""
@@ -79,4 +82,4 @@ class Placement:
     @property
     def kernels(self) -> FusedKernels | None:
         """The fused kernels of this device, or None."""
-        return fused_kernels(self.device)
+        return fused_kernels(self.device, self.choices)

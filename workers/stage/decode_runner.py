@@ -11,15 +11,19 @@ import torch
 
 from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import KVCache
+from workers.attention.prefix_tiles import PrefixTiler
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep, StepMask
+from workers.device.timing import Stopwatch
 from workers.device.tuning import WARM_LM_HEAD_ROWS
 from workers.graphs.stage_graphs import (
     FullGraph,
     GraphCapture,
+    GraphSizes,
     PartialGraph,
     StageGraphs,
     decode_graph_sizes,
+    grouped_graph_sizes,
     prompt_graph_sizes,
 )
 from workers.heads.base import HeadResult
@@ -159,33 +163,57 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
                 self.run_alone(step_of_first_tokens(rows))
         self._clear()
 
-    def graph_sizes(self) -> tuple[list[int], list[int]]:
-        """Rows of the captured decode steps, which only a generator has, and tokens of the captured
-        steps with prompts."""
-        config = self.config
-        rows = decode_graph_sizes(config.max_running) if config.task == "generate" else []
-        return rows, prompt_graph_sizes(config.max_step_tokens)
+    def graph_sizes(self, most: int | None = None) -> GraphSizes:
+        """Sizes of the steps to capture: all, or the `most` largest numbers of rows of decode
+        steps, which only a generator has, and of tokens of steps with prompts."""
+        config, largest = self.config, slice(most and -most, None)
+        rows = decode_graph_sizes(config.max_running)[largest]
+        tokens = prompt_graph_sizes(config.max_step_tokens)[largest]
+        generates = config.task == "generate"
+        return {
+            "decode": rows if generates else [],
+            "grouped": grouped_graph_sizes(rows) if generates and self._prefix_tiler else [],
+            "mixed": tokens if self.attention.chunks_graph_safe else [],
+            "piecewise": tokens,
+        }
 
     def can_capture(self) -> bool:
         return self.device.type == "cuda" and self.attention.graph_safe
 
-    def capture(self, rows: list[int], tokens: list[int]) -> StageGraphs:
-        """Capture decode steps of `rows` and other steps of `tokens`, in place of any before. Such
-        steps are replayed from now on. Returns the graphs that were kept."""
+    def capture(self, sizes: GraphSizes) -> StageGraphs:
+        """Capture steps of these sizes, in place of any before. Such steps are replayed from now
+        on."""
         scratch_kv_index = self.kv_cache.num_blocks * self.config.block_size
-        tiler = None if self.config.disable_cascade_attn else self.attention.prefix_tiler
-        capture = GraphCapture(self._model, self.attention, self.slots, scratch_kv_index, tiler)
         hidden_like = None if self.first else self.hidden_like()
-        self._graphs = capture.capture(rows, tokens, hidden_like)
+        capture = GraphCapture(
+            self._model, self.attention, self.slots, scratch_kv_index, self._prefix_tiler
+        )
+        self._graphs = capture.capture(sizes, hidden_like)
         return self._graphs
 
+    @property
+    def _prefix_tiler(self) -> PrefixTiler | None:
+        return None if self.config.disable_cascade_attn else self.attention.prefix_tiler
+
     def _capture_all(self) -> None:
-        rows, tokens = self.graph_sizes()
+        """Capture all steps, and keep those graphs that are worth it; or only these, if that was
+        chosen before."""
         started, free = time.monotonic(), torch.cuda.mem_get_info()[0]
-        graphs = self.capture(rows, tokens)
+
+        def measure(watch: Stopwatch) -> GraphSizes:
+            graphs = self.capture(self.graph_sizes())
+            graphs.drop_slow(watch)
+            return graphs.sizes()
+
+        backends = sorted({layer.backend.label for layer in self.attention.layers})
+        sizes = self.placement.choices.get(
+            "CUDA graphs", GraphSizes, measure, self.device, self.config.shape, backends
+        )
+        if self._graphs is None or self._graphs.sizes() != sizes:
+            self.capture(sizes)
         taken, seconds = free - torch.cuda.mem_get_info()[0], time.monotonic() - started
-        kept = graphs.counts()
-        _logger.info("CUDA graphs: %s; %.1f s, %d MiB", kept, seconds, taken >> 20)
+        kinds = ", ".join(f"{len(own)} {kind}" for kind, own in sizes.items() if own)
+        _logger.info("CUDA graphs: %s; %.1f s, %d MiB", kinds, seconds, taken >> 20)
 
     def _clear(self) -> None:
         """Forget every slot, and what the warm-up wrote to the cache."""

@@ -67,11 +67,11 @@ def _graph_bytes(runner: DecodeRunner) -> int:
     """
     if not runner.can_capture():
         return 0
-    rows, tokens = runner.graph_sizes()
     used: list[int] = []
     for captured in (1, 2):
         before = torch.cuda.mem_get_info()[0]
-        runner.capture(rows[-captured:], tokens[-captured:])
+        runner.capture(runner.graph_sizes(captured))
         used.append(before - torch.cuda.mem_get_info()[0])
-    further = sum(len(sizes) - 1 for sizes in (rows, tokens) if sizes)
+    sizes = runner.graph_sizes()
+    further = sum(len(sizes[kind]) - 1 for kind in ("decode", "piecewise") if sizes[kind])
     return used[0] + further * max(used[1] - used[0], 0) // 2

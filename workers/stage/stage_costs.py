@@ -1,10 +1,11 @@
 """Costs of the parts of a model on a stage's device, by which its layers are divided
-(`engine_core/executor/partition.py`). They are timed before any weights are loaded.
+(`engine_core/executor/partition.py`). They are timed before any weights are loaded, by one stage
+for all on equal devices.
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from workers.contract.config import Device, ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep
 from workers.contract.share import PartCosts, Share, StageCosts
 from workers.contract.token_sampling import TokenSampling
-from workers.device.timing import seconds_of
+from workers.device.timing import Stopwatch
 from workers.layers.layer import Placement
 from workers.models.base import StageModel, forward, model_class, run_layer
 from workers.stage.model_runner import (
@@ -45,38 +46,44 @@ PROMPT_TOKENS: dict[Device, int] = {"cpu": 64, "cuda": 2048}
 PROMPT_LEN = 512
 """The most tokens of one of its prompts."""
 
-MEASURING_SECONDS = 4.0
-"""Seconds after which no further part is timed. The last one may have kernels to compile."""
-
 _logger = logging.getLogger(__name__)
 
 
 def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageCosts | None:
     """Time one layer with random weights, the embedding and the head on the stage's device.
 
-    None for layers that are too small, and on a CPU for those that are too large. Where kernels
-    compile for more than `MEASURING_SECONDS`, all times are 0.
+    None for layers that are too small, and on a CPU for those that are too large.
     """
-    started, execution = time.monotonic(), worker.execution
-    placement, weights = Placement.of(worker), _part_weights(execution)
+    execution, placement = worker.execution, Placement.of(worker)
+    weights = _part_weights(execution)
     on_cpu, (layer_weights, _, head_weights) = execution.device_type == "cpu", weights
     too_large = on_cpu and layer_weights + head_weights > MOST_CPU_WEIGHTS
     if layer_weights < LEAST_LAYER_WEIGHTS or too_large:
         return None
+    measure = partial(_measured, worker, placement, backends, weights)
+    labels = [backend.label for backend in backends]
+    device, shape = placement.device, execution.shape
+    return placement.choices.get("layers", StageCosts, measure, device, labels, shape)
+
+
+def _measured(
+    worker: WorkerConfig,
+    placement: Placement,
+    backends: Sequence[AttentionBackend],
+    weights: Sequence[int],
+    watch: Stopwatch,
+) -> StageCosts:
+    execution, block_bytes = worker.execution, 0
     loaded = LoadedModel(_made_up_model(execution, placement), 0, 0.0)
-    block_bytes = 0
     if execution.model.has_kv_cache:
         measure = _decoder_seconds
         block_bytes = kv_block_bytes(execution.model, 1, execution.block_size, placement.dtype)
     else:
         measure = _encoder_seconds
-    try:
-        decode, prompts = measure(worker, loaded, backends, started + MEASURING_SECONDS)
-    except TimeoutError:
-        decode = prompts = [0.0 for _ in weights]
+    decode, prompts = measure(worker, loaded, backends, watch)
     sizes = [count * placement.dtype.itemsize for count in weights]
     layer, embedding, head = map(PartCosts, decode, prompts, sizes)
-    _logger.info("the model's parts were measured in %.1f s", time.monotonic() - started)
+    _logger.info("measured what each part of the model costs")
     return StageCosts(layer, embedding, head, block_bytes)
 
 
@@ -85,20 +92,17 @@ def _seconds(
     step: PagedStep | PackedStep,
     attention: StepAttention,
     head: Callable[[torch.Tensor], object],
-    until: float,
+    watch: Stopwatch,
 ) -> list[float]:
-    """Seconds of a layer, the embedding and the head in one step. `head` gets states of its tokens.
-    Raises TimeoutError for a part that would be timed after `until`."""
-    hidden, times = torch.randn_like(model.embed(step)), list[float]()
-    for part in (
+    """Seconds of a layer, the embedding and the head in one step. `head` gets states of its
+    tokens."""
+    hidden = torch.randn_like(model.embed(step))
+    parts = (
         lambda: run_layer(model, 0, hidden, attention),
         lambda: model.embed(step),
         lambda: head(hidden),
-    ):
-        if time.monotonic() >= until:
-            raise TimeoutError
-        times.append(seconds_of(part, hidden.device))
-    return times
+    )
+    return [watch.seconds(part) for part in parts]
 
 
 def _part_weights(execution: ExecutionConfig) -> tuple[int, int, int]:
@@ -136,7 +140,10 @@ def _fill(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def _encoder_seconds(
-    worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], until: float
+    worker: WorkerConfig,
+    loaded: LoadedModel,
+    backends: Sequence[AttentionBackend],
+    watch: Stopwatch,
 ) -> tuple[list[float], list[float]]:
     """The time of each part in a decode step, which an encoder has not, and in a step of texts."""
     model, runner = loaded.model, EncodeRunner(worker, loaded, backends)
@@ -145,12 +152,15 @@ def _encoder_seconds(
     def head(hidden: torch.Tensor) -> None:
         runner.run_head(step, model.final_norm(hidden))
 
-    prompts = _seconds(model, step, runner.attention.over(step), head, until)
+    prompts = _seconds(model, step, runner.attention.over(step), head, watch)
     return [0.0 for _ in prompts], prompts
 
 
 def _decoder_seconds(
-    worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], until: float
+    worker: WorkerConfig,
+    loaded: LoadedModel,
+    backends: Sequence[AttentionBackend],
+    watch: Stopwatch,
 ) -> tuple[list[float], list[float]]:
     # Encoders need none of this.
     from workers.stage.decode_runner import DecodeRunner  # noqa: PLC0415
@@ -172,7 +182,7 @@ def _decoder_seconds(
         def head(hidden: torch.Tensor) -> None:
             runner.run_head(prepared, forward(model, step, hidden, at_the_end))
 
-        parts = _seconds(model, step, runner.attention.over(step), head, until)
+        parts = _seconds(model, step, runner.attention.over(step), head, watch)
         layer, embedding, last_layer_and_head = parts
         # The last layer computes less than the others: after its keys and values, only what the
         # last tokens of prompts need.

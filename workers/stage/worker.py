@@ -26,7 +26,7 @@ from workers.contract.model_config import ModelConfigError
 from workers.contract.process import BEAT_SECONDS, end_with_threads
 from workers.contract.share import Share, StageCosts
 from workers.device.heap import HeapTrimmer
-from workers.layers.layer import TORCH_DTYPES
+from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.links.engine_link import EngineLink, StepInbox, TokenReceiver, TokenSender, ZMQContext
 from workers.links.transport import Links, PipelineError, connect
 from workers.stage.memory import DeviceMemoryError, explained, release_cached
@@ -54,9 +54,9 @@ _logger = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT", Share, AllocateKV)
 
 
-def run_worker(config: WorkerConfig, context: ZMQContext) -> Exception:
+def run_worker(config: WorkerConfig, context: ZMQContext, begun: float) -> Exception:
     """Serve steps until the process is killed. Returns only after a failure, which is then logged
-    and sent to the engine core.
+    and sent to the engine core. The process has `begun` at that time of the monotonic clock.
 
     The failure's traceback keeps alive what the stage had on its device. The process is to exit
     while it is held: freeing may wait for a device that waits for a lost neighbour.
@@ -67,7 +67,7 @@ def run_worker(config: WorkerConfig, context: ZMQContext) -> Exception:
     engine = EngineLink(context, config.execution.worker_endpoint, config.stage)
     try:
         with torch.inference_mode():
-            _serve(config, context, engine)
+            _serve(config, context, engine, Phases(begun))
     except Exception as error:
         send_last_words(error)
         return error
@@ -85,7 +85,25 @@ def _send_last_words(execution: ExecutionConfig, stage: int, error: BaseExceptio
     context.destroy(LINGER_MS)
 
 
-def _serve(config: WorkerConfig, context: ZMQContext, engine: EngineLink) -> NoReturn:
+class Phases:
+    """The seconds of each phase of a start."""
+
+    def __init__(self, begun: float) -> None:
+        self._begun = self._last = begun
+        self._ended: list[str] = []
+
+    def end(self, name: str) -> None:
+        """Count all since the phase before to this one."""
+        before, self._last = self._last, time.monotonic()
+        self._ended.append(f"{name} {self._last - before:.1f}")
+
+    def log(self) -> None:
+        _logger.info("ready after %.1f s: %s", self._last - self._begun, ", ".join(self._ended))
+
+
+def _serve(
+    config: WorkerConfig, context: ZMQContext, engine: EngineLink, phases: Phases
+) -> NoReturn:
     # float32 means float32, not TF32, whatever the environment sets.
     torch.set_float32_matmul_precision("highest")
     execution = config.execution
@@ -96,11 +114,16 @@ def _serve(config: WorkerConfig, context: ZMQContext, engine: EngineLink) -> NoR
     remedy = f"lower {execution.setting('max_step_tokens')}"
     with explained("allocating what stages share", remedy):
         links = connect(config)
-    backends = select_backends(execution.attention_backend, attention_needs(execution))
+    phases.end("imports and links")
+    choices = Placement.of(config).choices
+    backends = select_backends(execution.attention_backend, attention_needs(execution), choices)
+    phases.end("attention backend")
     engine.send(WorkerConnected(config.stage, _costs(config, backends)))
     share = _answer(engine, Share)
+    phases.end("costs of layers")
     with explained("loading the weights", "use a smaller model"):
         loaded = load_model(config, share)
+    phases.end("weights")
     announcement = _announcement(config, loaded, backends, links)
     engine.send(announcement)
     num_blocks = _answer(engine, AllocateKV).num_blocks
@@ -109,13 +132,15 @@ def _serve(config: WorkerConfig, context: ZMQContext, engine: EngineLink) -> NoR
     remedy = f"lower {setting('kv_cache_memory')} (or {setting('memory_share')})"
     with explained("allocating the KV cache", remedy, needed):
         runner = _runner(config, loaded, backends, num_blocks, links)
+    phases.end("KV cache")
     inbox = StepInbox(engine)
     stage = _stage(runner, links, engine, inbox, context)
     with explained("warming up", remedy):
         runner.warm_up()
+    phases.end("warm-up")
+    phases.log()
     engine.send(WorkerReady(config.stage))
-    beats = EngineLink(context, config.execution.worker_endpoint, config.stage, "beats")
-    _start_heartbeat(beats, config.stage, stage)
+    _start_heartbeat(config, context, stage)
     trimmer = HeapTrimmer() if execution.device_type == "cpu" else None
     while True:
         stage.run(inbox.next_step())
@@ -207,10 +232,12 @@ def _announcement(
     )
 
 
-def _start_heartbeat(engine: EngineLink, number: int, stage: Stage) -> None:
+def _start_heartbeat(config: WorkerConfig, context: ZMQContext, stage: Stage) -> None:
     """Send heartbeats to the engine core (`engine_core/executor/stage_link.py`) until the process
     ends. That is in a thread, over a link of its own: how long a step may take is the engine core's
     to judge."""
+    number = config.stage
+    engine = EngineLink(context, config.execution.worker_endpoint, number, "beats")
 
     def beat() -> NoReturn:
         while True:

@@ -20,6 +20,7 @@ from workers.attention.backends.naive import NaiveBackend
 from workers.attention.base import AttentionBackend, AttentionNeeds
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.model_config import PositionBias
+from workers.device.choices import Choices
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -198,7 +199,7 @@ def test_the_fastest_backend_is_chosen_by_measurement(
 ) -> None:
     caplog.set_level(logging.INFO)
     chosen = select_backend(
-        "auto", needs((32, 8 if paged else 32, 128, torch.bfloat16), paged=paged)
+        "auto", needs((32, 8 if paged else 32, 128, torch.bfloat16), paged=paged), Choices()
     )
     line = next(message for message in caplog.messages if "measured" in message)
     assert "sdpa" in line

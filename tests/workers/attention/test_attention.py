@@ -10,6 +10,7 @@ from tests.workers.attention.reference import solution
 from tests.workers.attention_problems import Heads, PackedProblem, Problem, attention_needs
 from workers.attention.backend_selection import select_backend
 from workers.attention.backends.sdpa import padded_batches
+from workers.device.choices import Choices
 
 BACKENDS = ["naive", "sdpa"]
 HEADS = [(4, 4, 64), (4, 1, 80), (6, 2, 96), (4, 2, 128)]
@@ -51,7 +52,7 @@ LENGTHS_AT_WINDOWS = [[1], [WINDOW - 1, WINDOW, WINDOW + 1], [30, 2, 29, 1, 3 * 
 
 
 def solve(problem: Problem | PackedProblem, name: str) -> torch.Tensor:
-    return problem.solve(select_backend(name, problem.want))
+    return problem.solve(select_backend(name, problem.want, Choices()))
 
 
 def check(problem: Problem | PackedProblem, name: str) -> None:
@@ -104,7 +105,7 @@ def test_bidirectional_kinds(
 @pytest.mark.parametrize("wrong", [WINDOW - 1, WINDOW + 1])
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_window_off_by_one_is_noticed(name: str, wrong: int) -> None:
-    backend = select_backend(name, attention_needs(window=wrong))
+    backend = select_backend(name, attention_needs(window=wrong), Choices())
     for rows in ([(0, WINDOW + 1)], [(WINDOW, 1)], [(WINDOW, 2)]):
         problem = Problem(rows, attention_needs(window=WINDOW))
         assert (problem.solve(backend).double() - solution(problem)).abs().max() > 1e-3

@@ -12,15 +12,22 @@ from workers.attention import backend_selection
 from workers.attention.backend_selection import (
     AttentionBackendError,
     Probe,
-    Probed,
     select_backend,
     select_backends,
     unmet_need,
 )
 from workers.attention.backends.naive import NaiveBackend
 from workers.attention.backends.sdpa import SdpaBackend
-from workers.attention.base import QKV, AttentionNeeds, Capabilities, LayerCache
+from workers.attention.base import (
+    QKV,
+    AttentionBackend,
+    AttentionNeeds,
+    Capabilities,
+    LayerCache,
+)
 from workers.contract.model_config import PositionBias
+from workers.device.choices import Choices
+from workers.device.timing import Stopwatch
 from workers.step.paged_step import PagedStep
 
 ON_GPU = {"device": "cuda:0", "dtype": torch.bfloat16, "head_dim": 128, "block_size": 16}
@@ -28,7 +35,7 @@ ON_GPU = {"device": "cuda:0", "dtype": torch.bfloat16, "head_dim": 128, "block_s
 
 def refused(name: str, **changes: Any) -> str:
     with pytest.raises(AttentionBackendError) as error:
-        select_backend(name, attention_needs(**changes))
+        select_backend(name, attention_needs(**changes), Choices())
     message = str(error.value)
     assert "\n" not in message
     return message
@@ -126,11 +133,10 @@ def test_each_kind_of_layer_has_a_backend_of_its_own(
     _table(monkeypatch, encoders="OnlyEncoders", first="Usable")
     caplog.set_level(logging.INFO)
     kinds = [attention_needs(**ON_GPU), attention_needs(**ON_GPU, window=8)]
-    full, windowed = select_backends("auto", kinds)
+    full, windowed = select_backends("auto", kinds, Choices())
     assert full is not windowed
-    lines = "; ".join(caplog.messages)
-    assert "backend first for causal paged attention;" in lines
-    assert "backend first for causal paged attention with window;" in lines
+    for kind in ("", " with window"):
+        assert f"attention backend first for causal paged attention{kind}" in caplog.messages
 
 
 class Usable(NaiveBackend):
@@ -168,13 +174,16 @@ class FakeProbe:
     MILLISECONDS: ClassVar = {"Usable": (2.0, 3.0), "Again": (1.0, 7.0)}
 
     def __init__(self, needs: AttentionNeeds) -> None:
-        self._needs = needs
+        self.needs = needs
 
-    def run(self, implementation: type[Any]) -> Probed:
+    def run(self, implementation: type[Any]) -> AttentionBackend:
         if implementation.__name__ == "Unusable":
             raise RuntimeError("ptxas\nfails")
-        times = self.MILLISECONDS[implementation.__name__]
-        return implementation(self._needs), dict(zip(("decode", "chunks"), times, strict=True))
+        return implementation(self.needs)
+
+    def times(self, backend: AttentionBackend, _: Stopwatch) -> dict[str, float]:
+        times = self.MILLISECONDS[type(backend).__name__]
+        return {kind: ms / 1e3 for kind, ms in zip(("decode", "chunks"), times, strict=True)}
 
 
 def _table(monkeypatch: pytest.MonkeyPatch, **names: str) -> None:
@@ -192,17 +201,17 @@ def test_the_fastest_is_chosen_and_the_times_are_logged(
 ) -> None:
     _table(monkeypatch, encoders="OnlyEncoders", second="Again", first="Usable")
     caplog.set_level(logging.INFO)
-    chosen = select_backend("auto", attention_needs(**ON_GPU))
+    chosen = select_backend("auto", attention_needs(**ON_GPU), Choices())
     assert type(chosen).__name__ == "Usable"
-    (line,) = caplog.messages
-    assert "backend first" in line
-    assert "second decode 1000 µs, chunks 7000 µs; first decode 2000 µs, chunks 3000 µs" in line
+    times, line = caplog.messages
+    assert line == "attention backend first for causal paged attention"
+    assert "second decode 1000 µs, chunks 7000 µs; first decode 2000 µs, chunks 3000 µs" in times
 
 
 def test_equally_fast_backends_go_by_preference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeProbe, "MILLISECONDS", dict.fromkeys(("Usable", "Again"), (1.0, 1.0)))
     _table(monkeypatch, preferred="Again", other="Usable")
-    assert type(select_backend("auto", attention_needs(**ON_GPU))).__name__ == "Again"
+    assert type(select_backend("auto", attention_needs(**ON_GPU), Choices())).__name__ == "Again"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +229,7 @@ def test_one_that_fails_gives_way_to_the_next_with_a_warning(
     chosen: str,
 ) -> None:
     _table(monkeypatch, **table)
-    assert type(select_backend(name, attention_needs(**ON_GPU))).__name__ == chosen
+    assert type(select_backend(name, attention_needs(**ON_GPU), Choices())).__name__ == chosen
     (warning,) = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert "fails: RuntimeError: ptxas fails" in warning.getMessage()
 
@@ -241,8 +250,8 @@ def test_where_all_that_was_asked_for_fails_is_an_error(
 
 def test_on_a_cpu_nothing_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend_selection, "Probe", None)
-    assert isinstance(select_backend("auto", attention_needs()), SdpaBackend)
-    assert isinstance(select_backend("naive", attention_needs()), NaiveBackend)
+    assert isinstance(select_backend("auto", attention_needs(), Choices()), SdpaBackend)
+    assert isinstance(select_backend("naive", attention_needs(), Choices()), NaiveBackend)
 
 
 def test_a_probe_takes_nothing_that_is_not_finite() -> None:

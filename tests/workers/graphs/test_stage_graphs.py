@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from workers.device.timing import Stopwatch
 from workers.graphs.stage_graphs import (
     AttentionBuffers,
     PartialGraph,
     StageGraphs,
     decode_graph_sizes,
-    drop_slow_graphs,
     grouped_graph_sizes,
     prompt_graph_sizes,
+    without_slow,
 )
 from workers.graphs.static_inputs import StaticRows
 from workers.step.rows import StepRows
@@ -97,7 +98,7 @@ def test_everything_up_to_the_last_attention_is_captured(with_rows: bool) -> Non
 def test_a_graph_that_a_larger_one_clearly_outruns_is_dropped(
     taken: list[float], kept: list[int]
 ) -> None:
-    assert drop_slow_graphs([*range(len(taken))], taken.__getitem__) == kept
+    assert without_slow([*range(len(taken))], taken.__getitem__) == kept
 
 
 def graph(size: int, static_rows: StaticRows | None = None) -> Any:
@@ -149,6 +150,16 @@ def test_shared_prefixes_have_few_sizes_up_to_the_largest() -> None:
     assert grouped_graph_sizes([]) == []
 
 
-def test_what_was_kept_in_one_line() -> None:
-    graphs = StageGraphs(decode=[graph(1), graph(2)], piecewise=[graph(16)])
-    assert graphs.counts() == "2 decode, 1 piecewise"
+def test_each_kind_loses_the_graphs_that_a_larger_one_outruns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Stopwatch, "seconds", lambda _, run: run())
+
+    def timed(size: int, seconds: float) -> Any:
+        return SimpleNamespace(inputs=SimpleNamespace(size=size), replay=lambda: seconds)
+
+    graphs = StageGraphs(
+        decode=[timed(1, 2.0), timed(2, 1.0)], piecewise=[timed(16, 5.0), timed(32, 7.0)]
+    )
+    graphs.drop_slow(Stopwatch(torch.device("cuda")))
+    assert graphs.sizes() == {"decode": [2], "grouped": [], "mixed": [], "piecewise": [16, 32]}

@@ -159,7 +159,7 @@ def test_a_dead_stage_ends_its_neighbours_with_one_line_each(llama: Path) -> Non
             assert "\n" not in said[stage].message
         for stage in (0, 2):
             assert group.processes[stage].wait(timeout=PATIENCE) == 1
-            (line,) = group.log(stage)
+            _, line = group.log(stage)
             assert f" ERROR   worker {stage} of tiny: {said[stage].message}" in line
 
 

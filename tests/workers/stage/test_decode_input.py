@@ -12,6 +12,7 @@ from tests.workers.step_maker import int32
 from workers.attention.backend_selection import select_backends
 from workers.contract.messages import DecodeStep, SlotInit
 from workers.contract.token_sampling import TokenSampling
+from workers.device.choices import Choices
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.model_runner import attention_needs
 
@@ -36,7 +37,7 @@ def stage_of(llama: Path, stage: int, num_stages: int) -> DecodeRunner:
     config = worker_config(llama, stage=stage, num_stages=num_stages)
     config = with_execution(config, max_running=4, max_model_len=8 * BLOCK_SIZE)
     assert config.execution.block_size == BLOCK_SIZE
-    backends = select_backends("auto", attention_needs(config.execution))
+    backends = select_backends("auto", attention_needs(config.execution), Choices())
     return DecodeRunner(config, load_share(config), backends, num_blocks=12)
 
 

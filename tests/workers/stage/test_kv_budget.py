@@ -8,6 +8,7 @@ import torch
 
 from tests.workers.checkpoints import LLAMA, load_share, with_execution, worker_config
 from workers.attention.backend_selection import select_backends
+from workers.device.choices import Choices
 from workers.stage.decode_runner import DecodeRunner
 from workers.stage.kv_budget import largest_step
 from workers.stage.model_runner import attention_needs, blocks_of
@@ -35,7 +36,7 @@ def test_the_largest_step_is_as_large_as_a_step_may_be(
     assert (lens.sum(), lens.max()) == (tokens, longest)
     assert len(lens) == min(max_running, max_step_tokens)
     blocks = blocks_of(step)
-    backends = select_backends("auto", attention_needs(config.execution))
+    backends = select_backends("auto", attention_needs(config.execution), Choices())
     runner = DecodeRunner(config, load_share(config), backends, blocks)
     with torch.inference_mode():
         runner.run_alone(step)

@@ -12,9 +12,10 @@ import torch
 import workers.stage.worker
 from workers.attention.backend_selection import select_backend
 from workers.attention.base import AttentionNeeds
+from workers.device.choices import Choices
 from workers.contract.model_config import AttentionKind
 kind = AttentionKind(causal=False, scale=1.0)
-select_backend("auto", AttentionNeeds(kind, "cpu", torch.float32, 4, 4, 32, 16))
+select_backend("auto", AttentionNeeds(kind, "cpu", torch.float32, 4, 4, 32, 16), Choices())
 print(*sys.modules)
 
 from tests.engine_core.configs import execution_config

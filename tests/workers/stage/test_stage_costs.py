@@ -21,7 +21,8 @@ from tests.workers.step_maker import encoder_step
 from tests.workers.worker_group import WorkerGroup
 from workers.attention.backend_selection import select_backends
 from workers.contract.config import Task, WorkerConfig
-from workers.contract.share import PartCosts, StageCosts, shares_of
+from workers.contract.share import StageCosts, shares_of
+from workers.device.choices import Choices
 from workers.stage import worker
 from workers.stage.model_runner import attention_needs
 from workers.stage.stage_costs import LEAST_LAYER_WEIGHTS
@@ -35,7 +36,7 @@ SECONDS = 5.0
 def perhaps_measured(config: WorkerConfig, **execution: Any) -> StageCosts | None:
     """As a worker of two stages measures it, unless it need not."""
     config = with_execution(config, **{"devices": ("cpu", "cpu"), **execution})
-    backends = select_backends("auto", attention_needs(config.execution))
+    backends = select_backends("auto", attention_needs(config.execution), Choices())
     with torch.inference_mode():
         return worker._costs(config, backends)
 
@@ -63,31 +64,6 @@ def test_a_decoder_is_measured_for_decoding_and_prompts(tmp_path: Path, tied: bo
         assert part.prompts > 0
     # The head multiplies each row by 26 million numbers, the layer by two million.
     assert costs.head.decode > costs.layer.decode > costs.embedding.decode
-
-
-@pytest.mark.parametrize("task", ["generate", "embed"])
-def test_no_part_is_timed_once_the_time_is_over(
-    tmp_path: Path, task: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where kernels compile for long: what is left is what needs no measurement."""
-    save = save_llama if task == "generate" else save_bert
-    save(tmp_path, **WIDE)
-    config = worker_config(tmp_path, task=task)
-    whole = measured(config)
-    timed: list[object] = []
-
-    def slowly(run: object, device: torch.device) -> float:
-        timed.append(run)
-        time.sleep(0.2)
-        return 0.2
-
-    monkeypatch.setattr("workers.stage.stage_costs.seconds_of", slowly)
-    monkeypatch.setattr("workers.stage.stage_costs.MEASURING_SECONDS", 0.3)
-    costs = measured(config)
-    assert len(timed) <= 2
-    for part in ("layer", "embedding", "head"):
-        assert getattr(costs, part) == PartCosts(0.0, 0.0, getattr(whole, part).weight_bytes)
-    assert costs.kv_block_bytes == whole.kv_block_bytes
 
 
 @pytest.mark.parametrize(
@@ -147,11 +123,15 @@ def test_a_heavy_head_takes_a_layer_off_the_last_stage(tmp_path: Path) -> None:
     save_masked_lm(tmp_path, **(WIDE | {"num_hidden_layers": 4}), vocab_size=20_000)
     step = encoder_step([[5] * 17, [6, 7, 8]])
     expected = EncoderStages(tmp_path, task=task, backend="naive").run(step)
-    config = with_execution(worker_config(tmp_path, task=task), attention_backend="naive")
+    config = with_execution(
+        worker_config(tmp_path, task=task),
+        attention_backend="naive",
+        choices_folder=str(tmp_path / "choices"),
+    )
     with WorkerGroup(config, 2) as group:
         group.get_ready(0)
         assert group.shares == shares_of([3, 1])
-        for stage in (0, 1):
-            assert sum("measured in" in line for line in group.log(stage)) == 1
+        lines = [line for stage in (0, 1) for line in group.log(stage)]
+        assert sum("measured what each part" in line for line in lines) == 1
         group.submit(step)
         assert without_time(group.output()) == expected

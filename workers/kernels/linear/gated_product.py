@@ -12,9 +12,8 @@ data in the L2 cache.
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import logging
-import time
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +21,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from workers.device.timing import least_milliseconds
+from workers.device.choices import Choices
+from workers.device.timing import Stopwatch
 from workers.device.tuning import (
     GATED_HIGH_TILE,
     GATED_LOW_TILE,
@@ -32,9 +32,6 @@ from workers.device.tuning import (
 from workers.kernels.launch import processors
 from workers.kernels.linear.fused import FusedActivation
 from workers.kernels.linear.rowwise import activated, activation_mul
-
-_ROUNDS, _PAUSE_SECONDS = 2, 2e-3
-"""Pauses keep the GPU from its power limit, which steps of so few tokens mostly run far from."""
 
 _ALIGNMENT = 16
 """Bytes, of a tensor's start and of the stride of its rows, for the copy engine."""
@@ -47,14 +44,20 @@ class GatedProduct:
     Their first halves belong to the gate."""
 
     def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, function: FusedActivation
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        function: FusedActivation,
+        choices: Choices,
     ) -> None:
-        """Measures for the first weight of a shape, about a second on its GPU."""
+        """The tiles are one of the `choices`, measured in about a second."""
         self._weight, self._bias = weight, bias
         self._function: FusedActivation = function
-        layer = weight.shape, weight.dtype, weight.device
-        has_choice = bias is None and can_multiply(weight)
-        self._tiles = _tiles(*layer, function) if has_choice else None
+        self._tiles: list[GatedTile | None] | None = None
+        if bias is None and can_multiply(weight):
+            layer, device = (weight.shape, weight.dtype, function), weight.device
+            measure, kind = partial(_tiles, *layer, device), list[GatedTile | None]
+            self._tiles = choices.get("gated product", kind, measure, device, *layer)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         if (tile := self._tile(len(rows))) is None:
@@ -71,47 +74,36 @@ class GatedProduct:
         return self._tiles[index] if index < len(measured) else GATED_HIGH_TILE
 
 
-@cache
 def _tiles(
     shape: tuple[int, int],
     dtype: torch.dtype,
-    device: torch.device,
     function: FusedActivation,
-) -> Sequence[GatedTile | None]:
+    device: torch.device,
+    watch: Stopwatch,
+) -> list[GatedTile | None]:
     """The fastest way for each of `GATED_MEASURED_ROWS`. The numbers are random: the bits that
     change decide a processor's power, and so its speed."""
-    started = time.monotonic()
     weight = torch.randn(shape, dtype=dtype, device=device)
     tiles = [
-        _fastest(torch.randn(rows, shape[1], dtype=dtype, device=device), weight, function)
+        _fastest(torch.randn(rows, shape[1], dtype=dtype, device=device), weight, function, watch)
         for rows in GATED_MEASURED_ROWS
     ]
     _logger.info(
-        "gated product, %d to %d features in %s: own kernel for %d of %d numbers of tokens; "
-        "measured in %.1f s",
-        *(shape[1], shape[0] // 2, dtype),
-        *(sum(tile is not None for tile in tiles), len(tiles), time.monotonic() - started),
+        "gated product, %d to %d features in %s: own kernel for %d of %d numbers of tokens",
+        *(shape[1], shape[0] // 2, dtype, sum(tile is not None for tile in tiles), len(tiles)),
     )
     return tiles
 
 
 def _fastest(
-    rows: torch.Tensor, weight: torch.Tensor, function: FusedActivation
+    rows: torch.Tensor, weight: torch.Tensor, function: FusedActivation, watch: Stopwatch
 ) -> GatedTile | None:
     ways: dict[GatedTile | None, Callable[[], object]] = {
         None: lambda: activation_mul(F.linear(rows, weight), function),
         GATED_LOW_TILE: lambda: gated_linear(rows, weight, function, GATED_LOW_TILE),
         GATED_HIGH_TILE: lambda: gated_linear(rows, weight, function, GATED_HIGH_TILE),
     }
-    rounds = [{way: _milliseconds(run) for way, run in ways.items()} for _ in range(_ROUNDS)]
-    return min(ways, key=lambda way: min(taken[way] for taken in rounds))
-
-
-def _milliseconds(run: Callable[[], object]) -> float:
-    """The time of a run right after another one, so that launching it is not measured."""
-    time.sleep(_PAUSE_SECONDS)
-    run()
-    return least_milliseconds(run)
+    return min(ways, key=lambda way: watch.seconds(ways[way]))
 
 
 def can_multiply(weight: torch.Tensor) -> bool:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from tests.workers.kernels.cases import cases, drawn
 from workers.contract.model_config import ActivationName
+from workers.device.choices import Choices
 from workers.device.tuning import (
     GATED_HIGH_TILE,
     GATED_LOW_TILE,
@@ -79,7 +80,7 @@ def test_great_gates_stay_finite(device: torch.device) -> None:
 def test_without_a_choice_nothing_is_measured(device: torch.device) -> None:
     weight = drawn(48, 40, dtype=torch.float32, device=device)
     rows = drawn(3, 40, dtype=torch.float32, device=device)
-    got = GatedProduct(weight, None, "silu")(rows)
+    got = GatedProduct(weight, None, "silu", Choices())(rows)
     torch.testing.assert_close(got.double(), expected(rows, weight), rtol=1e-4, atol=1e-4)
 
 
@@ -109,11 +110,12 @@ def test_what_was_measured_is_logged_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     weight = drawn(2 * 1360, 256, dtype=torch.bfloat16, device=device)
-    product, _ = (GatedProduct(weight, None, "silu") for _ in range(2))
+    choices = Choices()
+    product, _ = (GatedProduct(weight, None, "silu", choices) for _ in range(2))
     (line,) = caplog.messages
     print(line)
     own = sum(tile is not None for tile in product._tiles or [])
-    measured = f"own kernel for {own} of {len(GATED_MEASURED_ROWS)} numbers of tokens; measured in "
+    measured = f"own kernel for {own} of {len(GATED_MEASURED_ROWS)} numbers of tokens"
     assert f"gated product, 256 to 1360 features in torch.bfloat16: {measured}" in line
 
 
@@ -122,7 +124,7 @@ def test_what_was_measured_is_logged_once(
 def test_any_number_of_rows_in_the_fastest_way(device: torch.device, biased: bool) -> None:
     weight = drawn(2 * 1352, 512, dtype=torch.bfloat16, device=device) * 512**-0.5
     bias = drawn(2 * 1352, dtype=torch.bfloat16, device=device) if biased else None
-    product = GatedProduct(weight, bias, "gelu_tanh")
+    product = GatedProduct(weight, bias, "gelu_tanh", Choices())
     for count in (1, 384, 385, 400, 401, 1008, 1009, 1024, 1025, 2000):
         rows = drawn(count, 512, dtype=torch.bfloat16, device=device)
         rounded = 2 * torch.finfo(torch.bfloat16).eps
