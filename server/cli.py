@@ -80,8 +80,8 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 _SHOWN = (
-    "host port api_workers api_keys share_prefixes metrics_key tls cors_origins strict_fields "
-    "startup_timeout drain_timeout stall_timeout log_level metrics_alias access_log "
+    "host port default_model api_workers api_keys share_prefixes metrics_key tls cors_origins "
+    "strict_fields startup_timeout drain_timeout stall_timeout log_level metrics_alias access_log "
     "otlp_traces_endpoint count_files process_file batch_file limits state models"
 ).split()
 

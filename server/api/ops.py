@@ -1,6 +1,5 @@
 """Endpoints about the daemon itself: models, health, version, metrics, status, the status page."""
 
-from http import HTTPStatus
 from typing import Final
 
 from fastapi import Request, Response
@@ -13,6 +12,7 @@ from starlette.staticfiles import StaticFiles
 from engine_core.refusal import RefusalError
 from server import __version__
 from server.api.declaration import answers
+from server.errors import quoted
 from server.http.gate import SlashRedirect
 from server.schemas.common import Health, ModelCard, ModelList, Version
 from server.schemas.status import Home, Status
@@ -147,6 +147,7 @@ async def _page_file(request: Request, name: str) -> Response:
     try:
         answer = await _page_files.get_response(name, request.scope)
     except HTTPException:
-        raise RefusalError("not_found", HTTPStatus.NOT_FOUND.phrase) from None
+        message = f"the status page has no file {quoted(name)}"
+        raise RefusalError("not_found", message, "file") from None
     answer.headers.update(_PAGE_HEADERS)
     return answer

@@ -178,7 +178,7 @@ async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
 def result_options(command: ServeCommand) -> dict[str, str]:
     """Name the models, which are downloaded, and their settings that change results. Raises
     ModelSourceError."""
-    options: dict[str, str] = {}
+    options = {flag_name("default_model"): str(command.settings.default_model)}
     for index, model in enumerate(command.settings.models):
         suffix = f" of model {index + 1}" if index else ""
         options[f"the model{suffix}"] = f"{model.model} ({_contents(model)})"

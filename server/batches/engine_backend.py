@@ -110,7 +110,10 @@ async def engine_backend(config: ServerConfig, share: float = 1.0) -> AsyncGener
     Raises RefusalError if an engine dies before it is ready.
     """
     registry = Registry.load(
-        config.models, all_endpoints(), lambda engine: BatchClient(engine, share)
+        config.models,
+        all_endpoints(),
+        lambda engine: BatchClient(engine, share),
+        default_model=config.default_model,
     )
     # The clients keep to the engines' bounds, and lines wait: nothing is to be refused here.
     unlimited = msgspec.structs.replace(config, max_unread_size=_UNLIMITED, max_request_seconds=0.0)

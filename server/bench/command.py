@@ -74,8 +74,10 @@ def add_bench(parser: argparse.ArgumentParser) -> None:
         help="where prompts share prefixes, give jobs cache salts of their own, so that "
         "none finds what another has computed",
     )
+    starts = "start the engine N times, measure the cases on each, and report how far starts differ"
+    _add_number(offline, "--repeat-starts", f"{starts} (default: 1)")
     serve = _command(commands, "serve", _SERVE, _HTTP_GROUPS, "a server over HTTP")
-    serve.set_defaults(run=_serve)
+    serve.set_defaults(run=_serve, repeat_starts=1)
     _add_server_flags(serve)
     for command in (offline, serve):
         add_flags(command, ENGINE_FLAGS)
@@ -212,6 +214,7 @@ class _Bench:
         self._options, self._start, self._targets = options, start, report.read_targets()
         command = shlex.join(["penstock", *sys.argv[1:]])
         self._report = report.Report(command, this_machine(), self._targets.vllm_version)
+        self._cases: dict[str, report.CaseReport] = {}
 
     def run(self) -> int:
         """Measure the named cases, groups expanded, each once and in the order given.
@@ -223,13 +226,18 @@ class _Bench:
         self._check_outputs()
         print(whole.machine.header(), flush=True)
         named = [options.groups.get(name) or [options.named[name]] for name in options.case]
-        uvloop.run(self._measure(list(dict.fromkeys(chain.from_iterable(named)))))
+        cases = dict.fromkeys(chain.from_iterable(named))
+        for _ in range(options.repeat_starts):
+            uvloop.run(self._measure([case for case in cases if case.name not in self._lost()]))
         print("\n" + report.table(whole.cases, whole.vllm_version), end="", flush=True)
         if options.plot is not None:
             report.plot(whole, options.plot)
-        if lost := [case.case for case in whole.cases if case.error is not None]:
+        if lost := self._lost():
             raise BenchError(f"not measured: {', '.join(lost)}")
         return 0
+
+    def _lost(self) -> list[str]:
+        return [name for name, case in self._cases.items() if case.error is not None]
 
     def _check_outputs(self) -> None:
         """Find at the start what would fail at the end. Raises BenchError."""
@@ -265,12 +273,16 @@ class _Bench:
                         over += 1
             except (BenchError, RefusalError, *START_ERRORS) as error:
                 for case in group[over:]:
-                    self._add(report.failed(case.scaled(self._options.scale), error))
+                    self._add(self._failed(case.scaled(self._options.scale), error))
 
     def _add(self, case: report.CaseReport) -> None:
-        self._report.cases.append(case)
+        self._cases[case.case] = case
+        self._report.cases[:] = self._cases.values()
         print(report.details(case), flush=True)
         self._save()
+
+    def _failed(self, part: Case, error: Exception) -> report.CaseReport:
+        return report.failed(part, error, self._cases.get(part.name))
 
     async def _measured(self, case: Case, runner: OfflineRunner | HTTPRunner) -> report.CaseReport:
         part: Any = case.scaled(self._options.scale)
@@ -278,7 +290,7 @@ class _Bench:
             await runner.warm_up(part)
             runs = [await runner.measure(part, run) for run in range(self._options.repeat)]
         except (BenchError, RefusalError) as error:
-            return report.failed(part, error)
+            return self._failed(part, error)
         engine = runner.model.execution if runner.model is not None else None
         return report.measured(
             part,
@@ -286,6 +298,7 @@ class _Bench:
             targets=self._targets,
             notes=self._differences(case, part, engine),
             engine={name: getattr(engine, name) for name in _SETTINGS} if engine else {},
+            earlier=self._cases.get(part.name),
         )
 
     def _differences(self, case: Case, part: Case, engine: ExecutionConfig | None) -> list[str]:

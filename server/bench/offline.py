@@ -164,15 +164,19 @@ async def offline_runner(
     options: EngineOptions, prefix_caching: bool, folder: Path, _: OfflineCase
 ) -> AsyncGenerator["OfflineRunner"]:
     """An engine with the model in `folder`. Raises what `running_engine` raises."""
+    begun = time.perf_counter()
     async with running_engine(folder, options) as engine:
-        yield OfflineRunner(engine, prefix_caching=prefix_caching)
+        start_seconds = time.perf_counter() - begun
+        yield OfflineRunner(engine, start_seconds, prefix_caching=prefix_caching)
 
 
 class OfflineRunner:
-    """Runs cases on one engine, one after another."""
+    """Runs cases on one engine, which was ready after `start_seconds`, one after another."""
 
-    def __init__(self, engine: RunningEngine, *, prefix_caching: bool) -> None:
-        self._prefix_caching = prefix_caching
+    def __init__(
+        self, engine: RunningEngine, start_seconds: float, *, prefix_caching: bool
+    ) -> None:
+        self._start_seconds, self._prefix_caching = start_seconds, prefix_caching
         self.model: ServedModel | None = engine.model
         self.engine = engine
 
@@ -193,6 +197,7 @@ class OfflineRunner:
         figures = await timed(case.name, work)
         after = await next_beat(self.engine.client)
         figures |= counted(before, after, figures["seconds"])
+        figures["start_seconds"] = self._start_seconds
         if case.prefix:
             figures["saved_share"] = figures["cached_tokens"] / figures["prompt_tokens"]
             figures["kv_blocks_peak"] = after.usage.kv_blocks_peak

@@ -69,7 +69,8 @@ _INCHES_WIDE, _INCHES_A_ROW = 9.0, 0.6
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of a case beside its target. `verdict` is `pass`, `miss`, or empty without a goal
-    or with notes."""
+    or with notes. `spread_percent`, of several starts, is how far the highest median of a start is
+    above the lowest."""
 
     label: str
     figure: str
@@ -80,13 +81,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     goal: float | None
     at_least: bool
     verdict: str
+    spread_percent: float | None = None
 
 
 class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A case: what was run, the figures of each run, their medians, or why there are none.
+    """A case: what was run, the figures of each run, their medians, or why it was not measured.
 
-    `notes` list how the run differs from the workload of that name. `engine` has its settings, as
-    far as they are known.
+    `starts` are the medians of each start of the engine. `notes` list how the run differs from the
+    workload of that name. `engine` has its settings, as far as they are known.
     """
 
     case: str
@@ -95,6 +97,7 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     engine: dict[str, Any] = {}
     runs: list[Figures] = []
+    starts: list[Figures] = []
     figures: Figures = {}
     rows: list[Row] = []
     error: str | None = None
@@ -116,18 +119,22 @@ def measured(
     targets: Targets,
     notes: Sequence[str],
     engine: Mapping[str, Any],
+    earlier: CaseReport | None = None,
 ) -> CaseReport:
-    """The report of a case with these `runs`. A pipeline has a GPU for each stage."""
+    """The report of a case with these `runs` of one start, after the starts that `earlier` has. A
+    pipeline has a GPU for each stage."""
     stages, stage_layers = len(engine.get("devices", ("",))), engine.get("stage_layers", ())
-    figures = {name: median(run[name] for run in runs) for name in runs[0]}
-    report = CaseReport(
-        case=case.name,
-        what=case.what,
-        shape=case.shape,
+    so_far = earlier or _unmeasured(case)
+    all_runs, starts = [*so_far.runs, *runs], [*so_far.starts, _medians(runs)]
+    figures = _medians(all_runs)
+    report = msgspec.structs.replace(
+        so_far,
         notes=list(notes),
         engine=dict(engine),
-        runs=list(runs),
+        runs=all_runs,
+        starts=starts,
         figures=figures,
+        rows=[],
     )
     for figure in (*case.headlines, *(PIPELINE_HEADLINES & figures.keys())):
         target = targets.of(case.name, figure)
@@ -146,6 +153,7 @@ def measured(
             goal=goal,
             at_least=at_least,
             verdict=verdict,
+            spread_percent=_spread_percent([start[figure] for start in starts]),
         )
         report.rows.append(row)
     return report
@@ -163,9 +171,23 @@ def _label(case: Case, figure: str, stages: int, stage_layers: Sequence[int]) ->
     return " ".join(words)
 
 
-def failed(case: Case, error: Exception) -> CaseReport:
-    """The report of a case that could not be measured."""
-    return CaseReport(case=case.name, what=case.what, shape=case.shape, error=str(error))
+def failed(case: Case, error: Exception, earlier: CaseReport | None = None) -> CaseReport:
+    """The report of a case that could not be measured, with the starts that `earlier` has."""
+    return msgspec.structs.replace(earlier or _unmeasured(case), error=str(error))
+
+
+def _unmeasured(case: Case) -> CaseReport:
+    return CaseReport(case=case.name, what=case.what, shape=case.shape)
+
+
+def _medians(runs: Sequence[Figures]) -> Figures:
+    return {name: median(run[name] for run in runs) for name in runs[0]}
+
+
+def _spread_percent(starts: Sequence[float]) -> float | None:
+    if len(starts) == 1 or not min(starts):
+        return None
+    return (max(starts) / min(starts) - 1) * 100
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -175,14 +197,14 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}"
 
 
-_PADDED = (str.ljust, str.rjust, str.ljust, str.rjust, str.rjust, str.rjust, str.ljust, str.ljust)
+_PADDED = (str.ljust, str.rjust, str.ljust, str.rjust, str.rjust, str.rjust) + (str.ljust,) * 3
 """Numbers are on the right of their columns, words on the left."""
 
 
 def table(cases: Sequence[CaseReport], vllm_version: str | None) -> str:
     """Lines for headlines, ours beside targets, then for stages, notes and errors. A column without
     an entry is left out."""
-    heads = ("case", "ours", "unit", f"vLLM {vllm_version}", "floor", "goal", "", "runs")
+    heads = ("case", "ours", "unit", f"vLLM {vllm_version}", "floor", "goal", "", "runs", "starts")
     lines = [heads, *[_cells(case, row) for case in cases for row in case.rows]]
     columns = [
         [padded(cell, max(map(len, column))) for cell in column]
@@ -206,7 +228,15 @@ def _cells(case: CaseReport, row: Row) -> tuple[str, ...]:
     bound = "≥ " if row.at_least else "≤ "
     goal = bound + _exact(row.goal) if row.goal is not None else ""
     ours = (row.label, _exact(row.ours), row.unit)
-    return (*ours, _exact(row.vllm), _exact(row.floor), goal, row.verdict, spread)
+    others = (_exact(row.vllm), _exact(row.floor), goal)
+    return (*ours, *others, row.verdict, spread, _starts(case, row))
+
+
+def _starts(case: CaseReport, row: Row) -> str:
+    if row.spread_percent is None:
+        return ""
+    medians = (_exact(start[row.figure]) for start in case.starts)
+    return f"{', '.join(medians)} ({row.spread_percent:.1f}%)"
 
 
 def _exact(value: float | None) -> str:
@@ -215,15 +245,14 @@ def _exact(value: float | None) -> str:
 
 
 def details(case: CaseReport) -> str:
-    """Every figure of one case, or its error, and a line for each stage."""
+    """Every figure of one case in its last start, or its error, and a line for each stage."""
     if case.error is not None:
         return f"{case.case} ({case.what}): FAILED: {case.error}"
+    last = case.starts[-1]
     figures = ", ".join(
-        f"{name} {number(value)}"
-        for name, value in case.figures.items()
-        if not name.startswith("stage_")
+        f"{name} {number(value)}" for name, value in last.items() if not name.startswith("stage_")
     )
-    return "\n  ".join([f"{case.case} ({case.what}): {figures}", *stage_lines(case.figures)])
+    return "\n  ".join([f"{case.case} ({case.what}): {figures}", *stage_lines(last)])
 
 
 def drawing_library() -> Any:

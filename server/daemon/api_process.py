@@ -101,7 +101,8 @@ async def serve(
     config_file: Path, config: ServerConfig, listener: socket.socket, *, index: int = 0
 ) -> None:
     """Serve on `listener` until it has drained. Raises TokenizerError for a bad model folder."""
-    service = Service(config, Registry.load(config.models, all_endpoints()), index=index)
+    registry = Registry.load(config.models, all_endpoints(), default_model=config.default_model)
+    service = Service(config, registry, index=index)
     unread = UnreadAnswers(service.ledger, config.max_unread_seconds)
     uvicorn_config = uvicorn.Config(
         create_app(service),

@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import get_args
 
@@ -19,6 +20,7 @@ from server.errors import INTERNAL
 from server.http.answers import ErrorAnswer
 from server.http.gate import Gate, RouteTable, redirect_slashes, with_cors
 from server.http.openapi import describe, route_of
+from server.http.unknown_paths import UnknownPaths
 from server.service.endpoint import Endpoint, Tag
 from server.service.service import Service
 
@@ -47,7 +49,7 @@ def create_app(service: Service) -> ASGIApp:
         # of schemas, which follows the endpoints, is folded.
         swagger_ui_parameters={"validatorUrl": None, "defaultModelsExpandDepth": 0},
     )
-    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(HTTPException, partial(_on_http_exception, UnknownPaths(endpoints)))
     app.add_exception_handler(Exception, _on_exception)
     redirect_slashes(app)
     describe(app, endpoints)
@@ -55,12 +57,14 @@ def create_app(service: Service) -> ASGIApp:
     return with_cors(gate, service.config.cors_origins, service.access_log)
 
 
-async def _on_http_exception(_: Request, error: Exception) -> Response:
+async def _on_http_exception(unknown: UnknownPaths, request: Request, error: Exception) -> Response:
     """Answer for starlette: nothing is at a path, or not by this method."""
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
-    code = "not_found" if status == HTTPStatus.NOT_FOUND else "method_not_allowed"
-    return ErrorAnswer(RefusalError(code, status.phrase), headers=error.headers)
+    refusal = RefusalError("method_not_allowed", status.phrase)
+    if status == HTTPStatus.NOT_FOUND:
+        refusal = unknown.refusal(request.method, request.scope["path"])
+    return ErrorAnswer(refusal, headers=error.headers)
 
 
 async def _on_exception(_: Request, error: Exception) -> Response:

@@ -38,6 +38,10 @@ def build_served_models(
     Raises SettingsError, and without a file also MODEL_ERRORS.
     """
     names = _names(settings.models, setting_names)
+    known, default = [name for own in names for name in own], settings.default_model
+    if default is not None and default not in known:
+        where = setting_names.of("default_model")
+        raise SettingsError(f"{where}: no model is called {default} ({', '.join(known)})")
     shares = _memory_shares(settings, setting_names)
     resolved: list[ServedModel] = []
     for index, model in enumerate(settings.models):

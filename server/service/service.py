@@ -63,6 +63,9 @@ class Model:
         self.client = client
         self.chat = TemplateClient(served.name, Path(served.path))
 
+    def serves(self, endpoint: Endpoint) -> bool:
+        return endpoint.is_served_by(self.served.execution)
+
     def check_alive(self) -> None:
         """Raises RefusalError if the engine has died. The supervisor kills one that hangs."""
         if self.client.dead:
@@ -90,11 +93,18 @@ def system_fingerprint(execution: ExecutionConfig) -> str:
 class Registry:
     """The models by name, in the order in which the daemon was given them."""
 
-    def __init__(self, models: list[Model], endpoints: Sequence[Endpoint]) -> None:
+    def __init__(
+        self,
+        models: list[Model],
+        endpoints: Sequence[Endpoint],
+        default_model: str | None = None,
+    ) -> None:
+        """`default_model` is the name of one of `models`."""
         self.models = models
         self.endpoints = endpoints
         self.created = int(time.time())
         self._by_name = {name: model for model in models for name in model.names}
+        self._default = None if default_model is None else self._by_name[default_model]
 
     @classmethod
     def load(
@@ -104,6 +114,8 @@ class Registry:
         client: Callable[[EngineConfig], EngineClient] = lambda engine: EngineClient(
             engine.client_endpoint
         ),
+        *,
+        default_model: str | None = None,
     ) -> Self:
         """Read every tokenizer. Raises TokenizerError, naming the file that is missing."""
         models: list[Model] = []
@@ -111,7 +123,7 @@ class Registry:
             execution = model.execution
             tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
             models.append(Model(model, tokenizer, client(model.engine)))
-        return cls(models, endpoints)
+        return cls(models, endpoints, default_model)
 
     async def start(self) -> None:
         """Connect to every engine, which need not be up yet. Compile the chat templates."""
@@ -130,10 +142,14 @@ class Registry:
             model.client.abort_all(error)
 
     def find(self, name: str | None, endpoint: Endpoint) -> Model:
-        """The model that a request means. Raises RefusalError: unknown name, a model that does not
-        serve the endpoint, no name although several serve it."""
+        """The model that a request means: where its name is nobody's, the default model, if that
+        serves the endpoint. Raises RefusalError: unknown name, a model that does not serve the
+        endpoint, no name although several serve it."""
+        default = self._default
+        if default is not None and name not in self._by_name and default.serves(endpoint):
+            return default
         model = self._only(endpoint) if name is None else self.named(name)
-        if not endpoint.is_served_by(model.served.execution):
+        if not model.serves(endpoint):
             served = ", ".join(self.paths_of(model))
             reason = f"model {model.name} serves {served}, not {endpoint.path}"
             if endpoint.relevance and not model.served.execution.model.reads_pairs:
@@ -146,12 +162,12 @@ class Registry:
         return [
             endpoint.path
             for endpoint in self.endpoints
-            if endpoint.variant_of is None and endpoint.is_served_by(model.served.execution)
+            if endpoint.variant_of is None and model.serves(endpoint)
         ]
 
     def serves(self, endpoint: Endpoint) -> bool:
         """True if some model serves it."""
-        return any(endpoint.is_served_by(model.served.execution) for model in self.models)
+        return any(model.serves(endpoint) for model in self.models)
 
     def named(self, name: str) -> Model:
         """The model of this name, in any state. Raises RefusalError for an unknown one."""
@@ -163,7 +179,7 @@ class Registry:
         return model
 
     def _only(self, endpoint: Endpoint) -> Model:
-        able = [model for model in self.models if endpoint.is_served_by(model.served.execution)]
+        able = [model for model in self.models if model.serves(endpoint)]
         if len(able) == 1:
             return able[0]
         if not able:

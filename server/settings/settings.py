@@ -323,6 +323,14 @@ class DaemonSettings(Limits, frozen=True, kw_only=True):
     Engines with a `memory_share` of their own take theirs first. Times are in seconds.
     """
 
+    default_model: Annotated[
+        Text | None,
+        FlagGroup.MODELS(
+            "a name of the model that answers requests for a model that nobody serves, or for none "
+            "of several, if it serves their endpoint (default: none, such requests are refused)",
+            "NAME",
+        ),
+    ] = None
     host: Annotated[Text, FlagGroup.HTTP("address to listen on")] = "127.0.0.1"
     port: Annotated[Port, FlagGroup.HTTP("0: any free port")] = 8000
     api_workers: Annotated[Positive, FlagGroup.HTTP("processes that speak HTTP")] = 1
@@ -519,7 +527,7 @@ class ServerConfig(DaemonSettings, frozen=True, kw_only=True):
 def unattended(settings: DaemonSettings, models: tuple[ServedModel, ...]) -> ServerConfig:
     """The configuration of an application without HTTP or keys: of `settings`, only what concerns
     requests."""
-    kept = (*Limits.__struct_fields__, "strict_fields", "log_level")
+    kept = (*Limits.__struct_fields__, "default_model", "strict_fields", "log_level")
     return ServerConfig(models=models, **{key: getattr(settings, key) for key in kept})
 
 

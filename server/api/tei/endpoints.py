@@ -296,7 +296,7 @@ def _named(request: Request, fields: Mapping[str, Raw]) -> Model:
         name = msgspec.json.decode(fields["model"], type=str)
     except (KeyError, msgspec.MsgspecError, UnicodeDecodeError):
         return _described(request, None)
-    return service_of(request).registry.named(name)
+    return _of_any_task(request, name)
 
 
 _of_any_task = _first_of(create_embeddings, embed_sparse, create_classifications, detokenize)

@@ -47,5 +47,5 @@ async def fake(
         client = EngineClient(model.engine.client_endpoint)
         await client.start()
         await client.wait_ready()
-        yield engine, OfflineRunner(RunningEngine(client, model), prefix_caching=True)
+        yield engine, OfflineRunner(RunningEngine(client, model), 1.5, prefix_caching=True)
         client.close()

@@ -38,7 +38,7 @@ async def test_prompts_that_share_prefixes_are_sorted_and_of_the_batch_band(
 
 async def test_without_prefix_caching_none_share(fake: tuple[FakeEngine, OfflineRunner]) -> None:
     engine, runner = fake
-    alone = OfflineRunner(runner.engine, prefix_caching=False)
+    alone = OfflineRunner(runner.engine, 1.5, prefix_caching=False)
     await alone.measure(CASES["b16"].scaled(0.01), 0)
     salts = {job.cache_salt for job in engine.received}
     assert len(salts) == len(engine.received) == 64

@@ -1,7 +1,10 @@
 """`penstock bench offline`: real engines on the CPU, and engines that do other than asked."""
 
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import msgspec
 import pytest
@@ -12,6 +15,7 @@ from server import cli
 from server.bench.measurement import BenchError
 from server.bench.offline import OfflineRunner, offline_runner
 from server.bench.workloads import DEGREES, GENERATION, PREFILL, SHARING
+from server.daemon.run import StartError
 from tests.server.bench.conftest import bench, cases_of, write_shape
 from tests.server.checkpoint_folders import BERT, LLAMA
 from tests.server.fake_engine import FakeEngine
@@ -40,6 +44,47 @@ def test_generation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr()
     assert "dec: not judged: a quick look: 1 instead of 256, on shape tiny" in said.out
     assert said.err.endswith("penstock: error: not measured: long32k\n")
+
+
+def test_several_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--case", "one", "dec", "--scale", "0.0025", "--repeat-starts", "2"]
+    config = LLAMA | {"max_position_embeddings": 800}
+    one, dec = cases_of(tmp_path, config, *arguments)
+    assert one["case"] == "one"
+    for case in (one, dec):
+        rates = [start["output_tokens_per_s"] for start in case["starts"]]
+        assert [run["output_tokens_per_s"] for run in case["runs"]] == rates
+        spread = (max(rates) / min(rates) - 1) * 100
+        assert case["rows"][0]["spread_percent"] == pytest.approx(spread)
+    seconds = [[start["start_seconds"] for start in case["starts"]] for case in (one, dec)]
+    assert seconds[0] == seconds[1]
+    # Each start is an engine of its own.
+    assert len(set(seconds[0])) == 2
+    assert min(seconds[0]) > 0.5
+    said = capsys.readouterr().out
+    assert said.count("start_seconds") == 4
+    assert re.search(r"^dec .* \S+, \S+ \(\d+\.\d%\)$", said, re.MULTILINE)
+
+
+def test_a_later_start_that_fails(tmp_path: Path, monkeypatch, capsys) -> None:
+    starts = Mock(side_effect=[started(3.0), started(4.0), StartError("the device is full")])
+    monkeypatch.setattr("server.bench.command.offline_runner", starts)
+    arguments = ["--case", "one", "--repeat-starts", "5"]
+    (one,) = cases_of(tmp_path, LLAMA, *arguments, code=1)
+    assert starts.call_count == 3
+    assert [start["output_tokens_per_s"] for start in one["starts"]] == [3.0, 4.0]
+    assert one["error"] == "the device is full"
+    said = capsys.readouterr()
+    assert "3, 4 (33.3%)\n" in said.out
+    assert "one: FAILED: the device is full\n" in said.out
+    assert said.err.endswith("penstock: error: not measured: one\n")
+
+
+@asynccontextmanager
+async def started(rate: float) -> AsyncIterator[Mock]:
+    """What runs cases on an engine that is so fast."""
+    run = {"output_tokens_per_s": rate}
+    yield Mock(model=None, warm_up=AsyncMock(), measure=AsyncMock(return_value=run))
 
 
 @pytest.mark.long
@@ -109,6 +154,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Pa
         (["--case", "nothing"], "invalid choice: 'nothing'"),
         (["--case", "one", "--scale", "0"], "'0' is not a fraction"),
         (["--case", "one", "--scale", "1.5"], "'1.5' is not a fraction"),
+        (["--case", "one", "--repeat-starts", "0"], "'0' is not a whole number above 0"),
         (["--case", "one", "--repeat", "0"], "'0' is not a whole number above 0"),
         ([], "the following arguments are required: --case"),
     ],

@@ -110,6 +110,37 @@ def test_medians_of_the_runs() -> None:
     assert line.split() == "one 236 tok/s 197 249 ≥ 235 pass 230 to 240".split()
 
 
+def test_how_far_starts_differ() -> None:
+    report = None
+    for rate in (60.0, 66.0, 63.0):
+        runs = [{"requests_per_s": rate + more, "start_seconds": rate / 2} for more in (0, -3, 3)]
+        report = measured(
+            CASES["rand"], runs, targets=Targets(), notes=(), engine={}, earlier=report
+        )
+        assert details(report).endswith(f"start_seconds {rate / 2:.3g}")
+    assert report is not None
+    assert report.figures == {"requests_per_s": 63.0, "start_seconds": 31.5}
+    assert len(report.runs) == 9
+    assert [start["requests_per_s"] for start in report.starts] == [60.0, 66.0, 63.0]
+    (row,) = report.rows
+    assert row.spread_percent == pytest.approx(10.0)
+    head, line = table([report], None).splitlines()
+    assert head.split() == ["case", "ours", "unit", "runs", "starts"]
+    assert line.split("  ")[-2:] == ["57 to 69", "60, 66, 63 (10.0%)"]
+
+
+@pytest.mark.parametrize(("starts", "spread"), [([0.05], None), ([0.0, 0.05], None)])
+def test_starts_without_a_spread(starts: list[float], spread: float | None) -> None:
+    report = None
+    for bubble in starts:
+        run = {"requests_per_s": 60.0, "bubble_share": bubble}
+        report = measured(
+            CASES["rand"], [run], targets=Targets(), notes=(), engine={}, earlier=report
+        )
+    assert report is not None
+    assert report.rows[1].spread_percent is spread
+
+
 def test_a_failure_is_reported() -> None:
     report = failed(CASES["rand"], BenchError("nothing came"))
     assert "rand: FAILED: nothing came" in table([report], VLLM)

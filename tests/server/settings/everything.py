@@ -8,6 +8,7 @@ import yaml
 from server.settings.settings import Settings
 
 EVERYTHING = """
+default_model: gpt-4o
 host: 0.0.0.0
 port: 9000
 api_workers: 2

@@ -133,6 +133,16 @@ def test_aliases_and_default_names(penstock: Penstock) -> None:
     assert names == [("a", ["b", "c"]), ("bert", [])]
 
 
+def test_the_default_model_has_one_of_the_names(
+    penstock: Penstock, folder: Path, refused: Refused
+) -> None:
+    text = "default_model: b\nmodels: [{model: llama, names: [a, b]}, {model: bert}]"
+    assert penstock.of_file(text)["default_model"] == "b"
+    assert penstock.of_file(text, "--default-model", "bert")["default_model"] == "bert"
+    asked = ["config", folder / "llama", "--default-model", "gpt"]
+    assert refused(*asked) == "--default-model: no model is called gpt (llama)"
+
+
 def test_a_check_says_how_each_model_would_run(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,6 +201,8 @@ def test_a_pipeline_shares_each_of_its_gpus(penstock: Penstock) -> None:
          "models[1].names: two models are called llama"),
         ("models: [{model: llama, names: [a, b]}, {model: bert, names: [c, a]}]",
          "models[1].names: two models are called a"),
+        ("default_model: gpt\nmodels: [{model: llama, names: [a, b]}, {model: bert}]",
+         "default_model: no model is called gpt (a, b, bert)"),
         ("models: [{model: llama, names: [a, a]}]", "models[0].names: two models are called a"),
         ("models: [{model: llama, names: [' ']}]", "models[0].names: ' ' is not a name"),
         ("models: [{model: llama, names: [\"a\\tb\"]}]", "models[0].names: 'a\\tb' is not a name"),

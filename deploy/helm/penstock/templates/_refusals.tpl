@@ -5,6 +5,7 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- define "penstock.refusals" -}}
 {{- include "penstock.refuseImage" . -}}
 {{- include "penstock.refuseModels" . -}}
+{{- include "penstock.refuseDefaultModel" . -}}
 {{- include "penstock.refuseGpus" . -}}
 {{- include "penstock.refuseTimes" . -}}
 {{- include "penstock.refuseReplicas" . -}}
@@ -48,6 +49,21 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- else -}}
 {{- range $key, $_ := omit . "name" "aliases" "model" "options" -}}
 {{- fail (printf "%s.%s is set, but layout is shared: a model has its own only with layout perModel." $where $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "penstock.refuseDefaultModel" -}}
+{{- with .Values.server.options.default_model -}}
+{{- $default := . -}}
+{{- range (include "penstock.parts" $ | fromJson).parts -}}
+{{- $names := list -}}
+{{- range .models -}}
+{{- $names = concat $names (list .name) (.aliases | default list) -}}
+{{- end -}}
+{{- if and $names (not (has $default $names)) -}}
+{{- fail (printf "server.options.default_model is %q, but no model of %s is called so: its pods would not start." $default .name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
