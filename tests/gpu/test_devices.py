@@ -201,7 +201,8 @@ def check_log(log: Sequence[str], backends: Mapping[str, str]) -> None:
     taken = dict(re.findall(r"of (\w+): attention backend (\w+) for", lines))
     assert all(asked in (taken[model], "auto") for model, asked in backends.items())
     measured = torch.cuda.get_device_capability()[0] == 9
-    assert len(re.findall(r"of generator: gated product, ", lines)) == measured
+    # Once for all starts: what was chosen is kept.
+    assert len(re.findall(r"of generator: gated product, ", lines)) <= measured
     (graphs,) = re.findall(r"of generator: CUDA graphs: (.+)", lines)
     first = implementations(taken["generator"])[0]
     assert (" decode" in graphs) == first.capabilities.graph_safe

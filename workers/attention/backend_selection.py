@@ -122,9 +122,11 @@ def _fastest(name: str, fitting: Fitting, probe: "Probe", watch: Stopwatch) -> s
             f"attention backend {name!r} fails on {needs.device!r} ({'; '.join(failures)}); "
             f"{_alternatives(needs, {known for known, _ in fitting})}"
         )
-    times = {known: probe.times(backend, watch) for known, backend in passed.items()}
-    _logger.info("attention backends, measured: %s", _table(times))
-    best = min(times, key=lambda known: sum(times[known].values()))
+    best = next(iter(passed))
+    if len(passed) > 1:
+        times = {known: probe.times(backend, watch) for known, backend in passed.items()}
+        _logger.info("attention backends, measured: %s", _table(times))
+        best = min(times, key=lambda known: sum(times[known].values()))
     return type(passed[best]).__name__
 
 
