@@ -74,7 +74,7 @@ def byte_level_bpe() -> RawTokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_python_sources(), trainer)
+    tokenizer.train_from_iterator(python_sources(), trainer)
     # A library with few sources has too few merges.
     missing = _VOCABULARY_SIZE - tokenizer.get_vocab_size()
     unused = [AddedToken(f"<unused{index}>") for index in range(missing)]
@@ -82,7 +82,8 @@ def byte_level_bpe() -> RawTokenizer:
     return tokenizer
 
 
-def _python_sources() -> Iterator[str]:
+def python_sources() -> Iterator[str]:
+    """The text of each file of Python's own library, but for its tests."""
     library = Path(sysconfig.get_path("stdlib"))
     for file in sorted(library.rglob("*.py")):
         if not _NOT_TRAINED_ON & set(file.relative_to(library).parts):
