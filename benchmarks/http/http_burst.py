@@ -19,7 +19,8 @@ from server.batches.http_client import Address
 from server.bench.dummy_models import shape_folder, tokenizer_for, write_model
 from server.bench.http_runner import HTTPRunner
 from server.bench.measurement import Figures
-from server.bench.workloads import HTTP, HTTPCase, single_token_words
+from server.bench.words import single_token_words
+from server.bench.workloads import HTTP, HTTPCase
 from server.models.devices import available_cores
 
 _TOKENS_A_SECOND = 40_000

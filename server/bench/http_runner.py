@@ -16,12 +16,12 @@ from server.bench import running_model
 from server.bench.dummy_models import tokenizer_for, write_model
 from server.bench.load import ClientLoad, ClientResult, connected_clients, figures_of
 from server.bench.measurement import BenchError, Figures, counted, next_beat
+from server.bench.words import single_token_words
 from server.bench.workloads import (
     SEED,
     HTTPCase,
     HTTPEmbeddingCase,
     HTTPGenerationCase,
-    single_token_words,
     texts_of,
 )
 from server.daemon.parts import daemon_parts
@@ -98,7 +98,7 @@ async def running_server(
     words = tokenizer_file and single_token_words(tokenizer_for(case, tokenizer_file))
     with closing(HTTPClient(address)) as client:
         name = name or await running_model.only_model(client, case)
-        words = words or await running_model.common_words(client, name)
+        words = words or await running_model.single_token_words(client, name)
     yield HTTPRunner(address, name, words, clients)
 
 
@@ -162,14 +162,13 @@ class HTTPRunner:
     def _requests(self, case: HTTPCase, seed: str) -> list[bytes]:
         body: dict[str, object] = {"model": self.name}
         if isinstance(case, HTTPEmbeddingCase):
-            size = case.texts
-            texts = texts_of(self._words, case.count * size, case.tokens, seed)
+            size, tokens = case.texts, case.tokens
             body["encoding_format"] = "base64" if case.base64 else "float"
         else:
-            size = 1
-            texts = texts_of(self._words, case.count, case.prompt_tokens, seed)
+            size, tokens = 1, case.prompt_tokens
             body |= {"max_tokens": case.outputs, "temperature": 0.0, "ignore_eos": True}
             body |= {"stream": True, "stream_options": {"include_usage": True}}
+        texts = texts_of(self._words, case.count * size, tokens, seed)
         inputs = [texts[i : i + size] if size > 1 else texts[i] for i in range(0, len(texts), size)]
         request = partial(self._address.request, "POST", case.path)
         return [request({**body, case.field: each}) for each in inputs]

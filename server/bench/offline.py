@@ -14,11 +14,18 @@ from engine_core.messages import JobOptions, ResetCache, SamplingParams
 from engine_core.refusal import RefusalError
 from server.batches.progress import progress_shown
 from server.bench.measurement import BenchError, Figures, counted, milliseconds, next_beat, rates
-from server.bench.workloads import GenerationCase, OfflineCase, offline_prompts, output_lengths
+from server.bench.workloads import (
+    LARGEST_ID,
+    GenerationCase,
+    OfflineCase,
+    offline_prompts,
+    output_lengths,
+)
 from server.daemon.run import RunningEngine, running_engine
 from server.event_loop import all_of
 from server.models.model_setup import EngineOptions
 from server.settings.settings import ServedModel
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 
 _WARM_UP_SEED = 1
 _WARM_UP_TOKENS = 1 << 17
@@ -163,7 +170,13 @@ Work = Continuations | Sequences
 async def offline_runner(
     options: EngineOptions, prefix_caching: bool, folder: Path, _: OfflineCase
 ) -> AsyncGenerator["OfflineRunner"]:
-    """An engine with the model in `folder`. Raises what `running_engine` raises."""
+    """An engine with the model in `folder`. Raises BenchError if its vocabulary is too small, and
+    what `running_engine` raises."""
+    if (size := read_model_config(folder).vocab_size) <= LARGEST_ID:
+        raise BenchError(
+            f"{folder.name}: its vocabulary has {size:,} entries, and prompts have token ids up to "
+            f"{LARGEST_ID:,}"
+        )
     async with running_engine(folder, options) as engine:
         yield OfflineRunner(engine, prefix_caching=prefix_caching)
 

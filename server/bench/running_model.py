@@ -1,21 +1,18 @@
 """The model of a running server that is measured: its name, and words of one token each."""
 
-import re
-from collections import Counter
 from collections.abc import Sequence
 from itertools import compress
 
 import msgspec
 
 from server.batches.http_client import HTTPClient
-from server.bench.dummy_models import python_sources
 from server.bench.load import KindT, check_status, decoded
 from server.bench.measurement import BenchError
+from server.bench.words import common_words
 from server.bench.workloads import HTTPCase
 from server.event_loop import all_of
 
-_WORD = re.compile(r"\b[a-z]{2,}\b")
-_WORDS, _ASKED_AT_ONCE = 1024, 64
+_ASKED_AT_ONCE = 64
 
 
 class _Model(msgspec.Struct):
@@ -43,27 +40,21 @@ async def only_model(client: HTTPClient, case: HTTPCase) -> str:
     return (await _asked(client, "--model", case.path, _Answer, {case.field: "a"})).model
 
 
-async def common_words(client: HTTPClient, model: str) -> Sequence[str]:
-    """The common words that are one token each, by the server's `/tokenize` as penstock and vLLM
-    have it. Raises BenchError."""
+async def single_token_words(client: HTTPClient, model: str) -> Sequence[str]:
+    """The common words that are one token each behind a space, by the server's `/tokenize` as
+    penstock and vLLM have it. Raises BenchError."""
 
     async def is_single(word: str) -> bool:
         body = {"model": model, "prompt": f" {word}", "add_special_tokens": False}
         return (await _asked(client, "--tokenizer", "/tokenize", _Tokens, body)).count == 1
 
-    words, single = _candidates(), list[str]()
+    words, single = common_words(), list[str]()
     for start in range(0, len(words), _ASKED_AT_ONCE):
         some = words[start : start + _ASKED_AT_ONCE]
         single += compress(some, await all_of(map(is_single, some), BenchError))
     if not single:
         raise BenchError(f"no common lower-case word is one token of {model}")
     return single
-
-
-def _candidates() -> list[str]:
-    """The commonest lower-case words of Python's own library: most vocabularies have most."""
-    found = Counter(word for source in python_sources() for word in _WORD.findall(source))
-    return [word for word, _ in found.most_common(_WORDS)]
 
 
 async def _asked(

@@ -5,15 +5,12 @@ Prompts are drawn from `random.Random(SEED)`: the same on every machine and with
 
 import math
 import random
-import re
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal, Self
 
 import msgspec
 
-from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.measurement import BenchError
 from workers.contract.token_sampling import GREEDY, TokenSampling
 
 Shape = Literal["llama8b", "bge-base", "xlmr-large", "qwen3-reranker-0.6b"]
@@ -21,11 +18,7 @@ Shape = Literal["llama8b", "bge-base", "xlmr-large", "qwen3-reranker-0.6b"]
 
 SEED = 123
 _SHUFFLE_SEED = 7
-_LARGEST_ID = 20_000
-_WORD = re.compile(r"[a-z]{2,}")
-_ID_BYTES = 4
-_SPACE_MARKS = "Ġ▁"
-"""How vocabularies write the space before a word."""
+LARGEST_ID = 20_000
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,26 +256,13 @@ def _grouped(case: OfflineCase, drawn: random.Random) -> Iterator[bytes]:
 
 
 def _ids(drawn: random.Random, count: int) -> bytes:
-    """Draw as `drawn.randint(1, _LARGEST_ID)` does, in a fifth of the time."""
+    """Draw as `drawn.randint(1, LARGEST_ID)` does, in a fifth of the time."""
     ids = array("i")
-    bits = _LARGEST_ID.bit_length()
+    bits = LARGEST_ID.bit_length()
     while left := count - len(ids):
         some = [drawn.getrandbits(bits) for _ in range(left)]
-        ids.extend([number + 1 for number in some if number < _LARGEST_ID])
+        ids.extend([number + 1 for number in some if number < LARGEST_ID])
     return ids.tobytes()
-
-
-def single_token_words(tokenizer: Tokenizer) -> list[str]:
-    """The lower-case words that are one token each behind a space, sorted. Raises BenchError."""
-    vocabulary = tokenizer.raw.get_vocab(with_added_tokens=False)
-    pieces = {token.lstrip(_SPACE_MARKS) for token in vocabulary}
-    words = sorted(word for word in pieces if _WORD.fullmatch(word))
-    texts = [f" {word}" for word in words]
-    encoded = tokenizer.encode(texts, add_special_tokens=False)
-    single = [word for word, ids in zip(words, encoded, strict=True) if len(ids) == _ID_BYTES]
-    if not single:
-        raise BenchError("the tokenizer has no lower-case words that are one token each")
-    return single
 
 
 def texts_of(words: Sequence[str], count: int, tokens: int, seed: int | str = SEED) -> list[str]:

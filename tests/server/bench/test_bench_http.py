@@ -14,7 +14,8 @@ from server.batches.http_client import Address, HTTPClient
 from server.bench.http_runner import HTTPRunner
 from server.bench.load import ClientLoad, Load, figures_of
 from server.bench.measurement import BenchError
-from server.bench.workloads import HTTP, single_token_words
+from server.bench.words import single_token_words
+from server.bench.workloads import HTTP
 from tests.server.canned_server import CannedServer, answer, chunked
 
 CASES = {case.name: case for case in HTTP}

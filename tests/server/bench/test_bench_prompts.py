@@ -15,12 +15,12 @@ from server.bench.dummy_models import (
     tokenizer_for,
     write_model,
 )
+from server.bench.words import single_token_words
 from server.bench.workloads import (
     GENERATION,
     HTTP,
     PREFILL,
     offline_prompts,
-    single_token_words,
     texts_of,
 )
 from server.demo import GENERATOR_NAME, demo_models

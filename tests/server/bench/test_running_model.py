@@ -7,9 +7,10 @@ import pytest
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.batches.http_client import Address, HTTPClient
+from server.bench import words
 from server.bench.measurement import BenchError
-from server.bench.running_model import common_words, only_model
-from server.bench.workloads import HTTP, HTTPCase, single_token_words
+from server.bench.running_model import only_model, single_token_words
+from server.bench.workloads import HTTP, HTTPCase
 from tests.server.canned_server import CannedServer, answer
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import server_config
@@ -55,8 +56,9 @@ async def test_the_only_model_that_is_listed_is_not_asked_for_a_case(
 async def test_words_are_one_token_each_to_the_server(
     client: HTTPClient, tokenizer: Tokenizer
 ) -> None:
-    words = set(await common_words(client, "writer"))
-    assert {"the", "and"} < words <= set(single_token_words(tokenizer))
+    found = await single_token_words(client, "writer")
+    assert {"the", "and"} < set(found)
+    assert found == words.single_token_words(tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -73,4 +75,4 @@ async def test_a_server_that_makes_no_words(said: bytes, message: str) -> None:
         client_of(server.url) as client,
         pytest.raises(BenchError, match=message),
     ):
-        await common_words(client, "m")
+        await single_token_words(client, "m")
