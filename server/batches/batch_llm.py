@@ -412,8 +412,8 @@ def opened(field: str, prompt: Prompt | PromptFields) -> str | list[int]:
     """A `plain` prompt, out of its object if it is in one. Raises RequestError."""
     if not isinstance(prompt, Mapping):
         return plain(field, prompt)
-    _check_names(prompt, PromptObject.__struct_fields__, f"{field}.")
-    fields = dict(prompt)
+    fields = {name: value for name, value in prompt.items() if value is not None}
+    _check_names(fields, PromptObject.__struct_fields__, f"{field}.")
     if isinstance(ids := fields.get("prompt_token_ids"), np.ndarray | array):
         fields["prompt_token_ids"] = ids.tolist()
     try:

@@ -14,13 +14,7 @@ from engine_core.messages import JobOptions, ResetCache, SamplingParams
 from engine_core.refusal import RefusalError
 from server.batches.progress import progress_shown
 from server.bench.measurement import BenchError, Figures, counted, milliseconds, next_beat, rates
-from server.bench.workloads import (
-    LARGEST_ID,
-    GenerationCase,
-    OfflineCase,
-    offline_prompts,
-    output_lengths,
-)
+from server.bench.workloads import GenerationCase, OfflineCase, offline_prompts, output_lengths
 from server.daemon.run import RunningEngine, running_engine
 from server.event_loop import all_of
 from server.models.model_setup import EngineOptions
@@ -168,15 +162,13 @@ Work = Continuations | Sequences
 
 @asynccontextmanager
 async def offline_runner(
-    options: EngineOptions, prefix_caching: bool, folder: Path, _: OfflineCase
+    options: EngineOptions, prefix_caching: bool, folder: Path, case: OfflineCase
 ) -> AsyncGenerator["OfflineRunner"]:
     """An engine with the model in `folder`. Raises BenchError if its vocabulary is too small, and
     what `running_engine` raises."""
-    if (size := read_model_config(folder).vocab_size) <= LARGEST_ID:
-        raise BenchError(
-            f"{folder.name}: its vocabulary has {size:,} entries, and prompts have token ids up to "
-            f"{LARGEST_ID:,}"
-        )
+    if (size := read_model_config(folder).vocab_size) <= case.largest_id:
+        ids = f"prompts have token ids up to {case.largest_id:,}"
+        raise BenchError(f"{folder.name}: its vocabulary has {size:,} entries, and {ids}")
     async with running_engine(folder, options) as engine:
         yield OfflineRunner(engine, prefix_caching=prefix_caching)
 

@@ -68,4 +68,4 @@ async def _asked(
         return decoded(answer.body, kind)
     except (OSError, BenchError) as error:
         where = f"http://{address.host}:{address.port}{path}"
-        raise BenchError(f"{where}: {error} (asked for want of {flag})") from None
+        raise BenchError(f"{where}: {error} (asked as {flag} is not given)") from None

@@ -18,7 +18,7 @@ Shape = Literal["llama8b", "bge-base", "xlmr-large", "qwen3-reranker-0.6b"]
 
 SEED = 123
 _SHUFFLE_SEED = 7
-LARGEST_ID = 20_000
+_LARGEST_ID = 20_000
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +52,7 @@ class OfflineCase(Case, frozen=True, kw_only=True):
     group may have `documents`, each with `document` more shared tokens and members of its own.
     """
 
+    largest_id: ClassVar = _LARGEST_ID
     members: int = 1
     prefix: int = 0
     documents: int = 1
@@ -256,12 +257,12 @@ def _grouped(case: OfflineCase, drawn: random.Random) -> Iterator[bytes]:
 
 
 def _ids(drawn: random.Random, count: int) -> bytes:
-    """Draw as `drawn.randint(1, LARGEST_ID)` does, in a fifth of the time."""
+    """Draw as `drawn.randint(1, _LARGEST_ID)` does, in a fifth of the time."""
     ids = array("i")
-    bits = LARGEST_ID.bit_length()
+    bits = _LARGEST_ID.bit_length()
     while left := count - len(ids):
         some = [drawn.getrandbits(bits) for _ in range(left)]
-        ids.extend([number + 1 for number in some if number < LARGEST_ID])
+        ids.extend([number + 1 for number in some if number < _LARGEST_ID])
     return ids.tobytes()
 
 

@@ -15,6 +15,7 @@ from server.service.service import Model
 _FIELD = "truncate_prompt_tokens"
 _PLAIN = {str, int, list}
 _Plain = Sequence[str | int | list[int]]
+_Forms = PromptObject | Sequence[str | int | list[int] | PromptObject]
 
 
 class Items(msgspec.Struct, frozen=True):
@@ -28,12 +29,7 @@ class Items(msgspec.Struct, frozen=True):
         return len(self.texts) + len(self.ids)
 
 
-def parse_items(
-    value: str | PromptObject | Sequence[str | int | list[int] | PromptObject],
-    field: str,
-    model: Model,
-    max_items: int,
-) -> Items:
+def parse_items(value: str | _Forms, field: str, model: Model, max_items: int) -> Items:
     """Parse a text, one item's token ids, or several of either, bare or in objects.
 
     Raises RefusalError, with the index if there is one: an empty or mixed list, too many items, far
@@ -66,9 +62,7 @@ def parse_items(
     return Items([], [_checked(ids, name(i), model) for i, ids in enumerate(lists)], name)
 
 
-def _opened(
-    value: PromptObject | Sequence[str | int | list[int] | PromptObject], field: str
-) -> tuple[_Plain, Callable[[int], str]]:
+def _opened(value: _Forms, field: str) -> tuple[_Plain, Callable[[int], str]]:
     """The texts and token ids out of their objects, and a function for the field of an index.
     Raises RefusalError."""
     is_one = isinstance(value, PromptObject)

@@ -209,7 +209,7 @@ def test_what_is_wrong_for_one_prompt_is_in_its_place() -> None:
 IDS = np.array([3, 4], np.int32)
 OBJECTS: list[tuple[Any, Any]] = [
     ({"prompt": "a"}, "a"),
-    ({"prompt": "a", "prompt_token_ids": None}, "a"),
+    ({"prompt": "a", "prompt_token_ids": None, "multi_modal_data": None}, "a"),
     *[({"prompt_token_ids": ids}, [3, 4]) for ids in ([3, 4], (3, 4), IDS, array("i", [3, 4]))],
 ]
 

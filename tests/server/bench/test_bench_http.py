@@ -240,7 +240,7 @@ def test_nobody_listens(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     arguments = ["--case", "http-gen-16", "--scale", "0.01"]
     arguments += ["--tokenizer", str(folder / "tokenizer.json")]
     assert cli.main(["bench", "serve", "--url", url, *arguments]) == 1
-    assert re.search(r"/v1/models: .* \(asked for want of --model\)", capsys.readouterr().out)
+    assert re.search(r"/v1/models: .* \(asked as --model is not given\)", capsys.readouterr().out)
     assert cli.main(["bench", "serve", "--url", url, "--model", "m", *arguments]) == 1
     said = capsys.readouterr()
     assert "http-gen-16: FAILED: 6 of 6 requests failed" in said.out

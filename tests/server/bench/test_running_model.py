@@ -64,7 +64,7 @@ async def test_words_are_one_token_each_to_the_server(
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        (answer(b"", "404 Not Found"), r"/tokenize: status 404:  \(asked for want of --tokenizer"),
+        (answer(b"", "404 Not Found"), r"/tokenize: status 404:  \(asked as --tokenizer is"),
         (answer(b'{"tokens": []}'), r"/tokenize: an answer that cannot be read .*--tokenizer"),
         (answer(b'{"count": 2}'), "no common lower-case word is one token of m"),
     ],
