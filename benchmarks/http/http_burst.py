@@ -19,6 +19,7 @@ from server.batches.http_client import Address
 from server.bench.dummy_models import shape_folder, tokenizer_for, write_model
 from server.bench.http_runner import HTTPRunner
 from server.bench.measurement import Figures
+from server.bench.words import single_token_words
 from server.bench.workloads import HTTP, HTTPCase
 from server.models.devices import available_cores
 
@@ -53,10 +54,11 @@ def _process_counts() -> Iterator[int]:
 
 def _run(case: HTTPCase, model: Path, tokenizer: Tokenizer, processes: int) -> Figures:
     async def measured(address: Address) -> Figures:
-        runner = HTTPRunner(address, _MODEL, tokenizer, clients=processes)
+        runner = HTTPRunner(address, _MODEL, words, clients=processes)
         await runner.warm_up(case)
         return await runner.measure(case, 0)
 
+    words = single_token_words(tokenizer)
     endpoints = {_MODEL: Endpoint(model, "generate", _STEP_MS)}
     with running_api_processes(endpoints, processes) as api:
         return uvloop.run(measured(Address.of(api.url, None)))

@@ -7,7 +7,8 @@ import json
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from itertools import groupby, islice
 from operator import attrgetter
@@ -30,12 +31,15 @@ from server.errors import fault_of
 from server.http.body import Body
 from server.models.model_setup import EngineOptions
 from server.models.model_source import model_folder
-from server.schemas.completions import Completion, CompletionRequest
+from server.schemas.common import invalid
+from server.schemas.completions import Completion, CompletionRequest, PromptObject
 from server.schemas.embeddings import EmbeddingList, EmbeddingRequest
 from server.schemas.rerank import Reranking, RerankRequest, RerankResult
 from server.settings.setting_types import parse_size
 from server.settings.settings import EngineSettings, ServerConfig
 
+PromptFields = Mapping[str, object]
+"""A prompt as an object: its text as `prompt`, or its ids as `prompt_token_ids`."""
 Prompt = str | Sequence[int]
 """A text, or its token ids."""
 Options = Mapping[str, object]
@@ -121,7 +125,7 @@ class Completions(Job[Generated]):
     def __init__(
         self,
         named: Options,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[Prompt | PromptFields],
         sampling: Options | Sequence[Options],
         common: Options,
     ) -> None:
@@ -144,7 +148,7 @@ class Completions(Job[Generated]):
             try:
                 if own:  # the common ones have been checked
                     check_options(_COMPLETIONS, options)
-                fields = {**named, "prompt": plain("prompt", prompt), **options}
+                fields = {**named, "prompt": opened("prompt", prompt), **options}
                 fields["return_token_ids"] = True
                 self.lines.append(line_of(index, _COMPLETIONS, fields))
             except RequestError as error:
@@ -293,16 +297,18 @@ class BatchLLM:
 
     def generate(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[Prompt | PromptFields] | PromptFields,
         sampling: Options | Sequence[Options] = _NONE,
         **options: object,
     ) -> list[GenerateResult]:
-        """Continue each prompt, a text or its token ids. A refused one has a RequestError.
+        """Continue each prompt: a text, its token ids or an object with either, which may be alone.
+        A refused one has a RequestError.
 
         `options` are fields of `/v1/completions`, `sampling` more of them, for all prompts or one
         for each. Raises ValueError for options that are wrong for all, or without prompts, and
         JobStoppedError if the engine is lost.
         """
+        prompts = [prompts] if isinstance(prompts, Mapping) else prompts
         _check_any("prompts", prompts)
         return self._run(Completions(self._named, prompts, sampling, options))
 
@@ -354,9 +360,9 @@ class BatchLLM:
 
 
 def _check_any(name: str, given: Sequence[object]) -> None:
-    """Raises ValueError for an empty list, and for a text in place of one."""
-    if isinstance(given, str):
-        raise ValueError(f"{name}: a list, not one text")
+    """Raises ValueError for an empty list, and for a text or an object in place of one."""
+    if isinstance(given, str | Mapping):
+        raise ValueError(f"{name}: a list, not one text or object")
     if not len(given):
         raise ValueError(f"{name}: is empty")
 
@@ -364,11 +370,7 @@ def _check_any(name: str, given: Sequence[object]) -> None:
 def check_options(url: str, options: Options) -> Options:
     """Check the options of a job for `url`. Raises RequestError for one that is unknown, no JSON,
     or wrong for completions, whose prompt is checked where the line is answered."""
-    known = _OPTIONS[url]
-    if unknown := sorted(options.keys() - known):
-        names = ", ".join(sorted(known))
-        message = f"{unknown[0]}: there is no such option here; there are {names}"
-        raise RequestError("invalid_request", message, unknown[0])
+    _check_names(options, _OPTIONS[url])
     line = line_of(0, url, {**options, "prompt": ""})
     if url == _COMPLETIONS:
         try:
@@ -376,6 +378,14 @@ def check_options(url: str, options: Options) -> Options:
         except RefusalError as error:
             raise RequestError(error.code, error.message, error.param) from None
     return options
+
+
+def _check_names(given: Options, known: Collection[str], prefix: str = "") -> None:
+    """Raises RequestError for one that is not `known`."""
+    if unknown := sorted(given.keys() - known):
+        names, name = ", ".join(sorted(known)), prefix + unknown[0]
+        message = f"{name}: there is no such option here; there are {names}"
+        raise RequestError("invalid_request", message, name)
 
 
 def line_of(index: int, url: str, fields: Options) -> Line:
@@ -396,6 +406,24 @@ def plain(field: str, prompt: Prompt) -> str | list[int]:
     except (TypeError, msgspec.ValidationError):
         message = f"{field}: a text or token ids; conversations are rendered before"
         raise RequestError("invalid_request", message, field) from None
+
+
+def opened(field: str, prompt: Prompt | PromptFields) -> str | list[int]:
+    """A `plain` prompt, out of its object if it is in one. Raises RequestError."""
+    if not isinstance(prompt, Mapping):
+        return plain(field, prompt)
+    fields = {name: value for name, value in prompt.items() if value is not None}
+    _check_names(fields, PromptObject.__struct_fields__, f"{field}.")
+    if isinstance(ids := fields.get("prompt_token_ids"), np.ndarray | array):
+        fields["prompt_token_ids"] = ids.tolist()
+    try:
+        return msgspec.convert(fields, PromptObject).opened(field)[1]
+    except msgspec.ValidationError as error:
+        fault = fault_of(error)
+        refused = invalid(f"{field}.{fault.path}", fault.reason)
+    except RefusalError as error:
+        refused = error
+    raise RequestError(refused.code, refused.message, refused.param)
 
 
 def refusal(answer: Answer) -> RequestError:

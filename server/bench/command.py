@@ -28,7 +28,6 @@ from server.models.model_setup import EngineOptions
 from server.settings.flags import ENGINE_FLAGS, add_flags
 from server.settings.setting_types import parse_positive, parse_share
 from server.settings.settings import API_KEY_VARIABLE, api_key_from
-from workers.contract.config import ExecutionConfig
 
 _GPU = "H200"
 _SETTINGS = (
@@ -163,14 +162,15 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model",
         metavar="NAME",
-        help="with --url, the model to measure (default: the first that the server lists)",
+        help="with --url, the model to measure (default: the only one that serves the case)",
     )
     group.add_argument(
         "--tokenizer",
         type=Path,
         metavar="FILE",
-        help="the model's tokenizer.json (default: for generation a byte-level BPE of 32,768 "
-        "entries, trained at the start; for embeddings the demo embedder's)",
+        help="the model's tokenizer.json (default: with --url the server's /tokenize; with --start "
+        "for generation a byte-level BPE of 32,768 entries, trained at the start, for embeddings "
+        "the demo embedder's)",
     )
     _add_number(group, "--api-workers", "with --start, processes that speak HTTP (default: 1)")
     sending = "processes that send the requests and receive the answers (default: 1)"
@@ -296,17 +296,20 @@ class _Bench:
             part,
             runs,
             targets=self._targets,
-            notes=self._differences(case, part, engine),
+            notes=self._differences(case, part, runner),
             engine={name: getattr(engine, name) for name in _SETTINGS} if engine else {},
             earlier=self._cases.get(part.name),
         )
 
-    def _differences(self, case: Case, part: Case, engine: ExecutionConfig | None) -> list[str]:
+    def _differences(self, case: Case, part: Case, runner: OfflineRunner | HTTPRunner) -> list[str]:
         """How a run differs from the workload that its targets are for."""
         found: list[str] = []
+        engine = runner.model.execution if runner.model is not None else None
         if part.count < case.count:
             found.append(f"a quick look: {part.count} instead of {case.count}")
-        if self._options.shape is not None:
+        if isinstance(runner, HTTPRunner) and engine is None and runner.name != case.shape:
+            found.append(f"on model {runner.name} instead of {case.shape}")
+        elif self._options.shape is not None:
             found.append(f"on shape {self._options.shape.name} instead of {case.shape}")
         if engine is not None and engine.device_type == "cpu":
             found.append("on a CPU")

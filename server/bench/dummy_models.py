@@ -1,7 +1,5 @@
 """Folders of models with dummy weights: a shape, and a tokenizer for texts over HTTP."""
 
-import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -9,6 +7,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
+from server.bench.words import python_sources
 from server.bench.workloads import HTTPCase, HTTPGenerationCase, Shape
 from server.demo import EMBEDDER_NAME, demo_models
 from workers.contract.checkpoint.folder_files import read_json
@@ -18,7 +17,6 @@ _TOKENIZER_FILE = "tokenizer.json"
 _VOCABULARY_SIZE = 32_768
 _BOS_ID, _EOS_ID = 0, 1
 _SPECIAL = ["<s>", "</s>"]
-_NOT_TRAINED_ON = {"site-packages", "test", "tests"}
 
 
 def shape_folder(shape: Shape) -> Path:
@@ -61,7 +59,7 @@ def write_model(folder: Path, shape: Path, tokenizer: Tokenizer) -> None:
 
 
 def byte_level_bpe() -> RawTokenizer:
-    """Train a byte-level BPE of exactly 32,768 entries on Python's own library (13 MB, 2 s): the
+    """Train a byte-level BPE of exactly 32,768 entries on Python's own library (2 s): the
     same everywhere for one Python. It adds no special tokens."""
     tokenizer = RawTokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(  # pyright: ignore[reportAttributeAccessIssue]
@@ -74,16 +72,9 @@ def byte_level_bpe() -> RawTokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_python_sources(), trainer)
+    tokenizer.train_from_iterator(python_sources(), trainer)
     # A library with few sources has too few merges.
     missing = _VOCABULARY_SIZE - tokenizer.get_vocab_size()
     unused = [AddedToken(f"<unused{index}>") for index in range(missing)]
     tokenizer.add_tokens(unused)  # pyright: ignore[reportUnknownMemberType]
     return tokenizer
-
-
-def _python_sources() -> Iterator[str]:
-    library = Path(sysconfig.get_path("stdlib"))
-    for file in sorted(library.rglob("*.py")):
-        if not _NOT_TRAINED_ON & set(file.relative_to(library).parts):
-            yield file.read_text("utf-8", "replace")

@@ -3,24 +3,25 @@
 import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.tokenization.tokenizer import Tokenizer
 from server.batches.http_client import Address, HTTPClient
 from server.batches.progress import progress_shown
+from server.bench import running_model
 from server.bench.dummy_models import tokenizer_for, write_model
 from server.bench.load import ClientLoad, ClientResult, connected_clients, figures_of
 from server.bench.measurement import BenchError, Figures, counted, next_beat
+from server.bench.words import single_token_words
 from server.bench.workloads import (
     SEED,
     HTTPCase,
     HTTPEmbeddingCase,
     HTTPGenerationCase,
-    single_token_words,
     texts_of,
 )
 from server.daemon.parts import daemon_parts
@@ -77,7 +78,8 @@ async def started_server(
                 await engine.start()
                 announce(announcement, [model])
                 address = Address(config.host, config.port)
-                yield HTTPRunner(address, shape.name, tokenizer, clients, model, engine)
+                words = single_token_words(tokenizer)
+                yield HTTPRunner(address, shape.name, words, clients, model, engine)
             finally:
                 engine.close()
 
@@ -91,24 +93,17 @@ async def running_server(
     _: Path,
     case: HTTPCase,
 ) -> AsyncGenerator["HTTPRunner"]:
-    """A server that runs already, and its model `name` (None: the first that it lists). Raises
-    BenchError, and what `tokenizer_for` raises."""
-    tokenizer = tokenizer_for(case, tokenizer_file)
-    if name is None:
-        client = HTTPClient(address)
-        try:
-            answer = await client.exchange(address.request("GET", "/v1/models"))
-            name = msgspec.convert(msgspec.json.decode(answer.body)["data"][0]["id"], str)
-        except (OSError, msgspec.MsgspecError, LookupError, TypeError) as error:
-            where = f"http://{address.host}:{address.port}/v1/models"
-            raise BenchError(f"{where} names no model: {error}") from None
-        finally:
-            client.close()
-    yield HTTPRunner(address, name, tokenizer, clients)
+    """A server that runs already, and its model `name` (None: its only one, or the only one for the
+    case). Raises BenchError, and what `tokenizer_for` raises."""
+    words = tokenizer_file and single_token_words(tokenizer_for(case, tokenizer_file))
+    with closing(HTTPClient(address)) as client:
+        name = name or await running_model.only_model(client, case)
+        words = words or await running_model.single_token_words(client, name)
+    yield HTTPRunner(address, name, words, clients)
 
 
 class HTTPRunner:
-    """Runs cases on one model of one server, with texts of exact lengths by its `tokenizer`.
+    """Runs cases on one model of one server, with texts of `words` that are one token each.
 
     The `engine` of a server that was started here adds its counters to the figures.
     """
@@ -117,7 +112,7 @@ class HTTPRunner:
         self,
         address: Address,
         name: str,
-        tokenizer: Tokenizer,
+        words: Sequence[str],
         clients: int = 1,
         model: ServedModel | None = None,
         engine: EngineClient | None = None,
@@ -125,8 +120,7 @@ class HTTPRunner:
         self.model = model
         self._engine = engine
         self._clients = clients
-        self._address, self._name, self._tokenizer = address, name, tokenizer
-        self._words = single_token_words(tokenizer)
+        self._address, self.name, self._words = address, name, words
 
     async def warm_up(self, case: HTTPCase) -> None:
         """Send as many requests as will be in flight, with other contents. Raises BenchError."""
@@ -166,18 +160,18 @@ class HTTPRunner:
         return figures_of(results)
 
     def _requests(self, case: HTTPCase, seed: str) -> list[bytes]:
-        body: dict[str, object] = {"model": self._name}
+        body: dict[str, object] = {"model": self.name}
         if isinstance(case, HTTPEmbeddingCase):
-            path, field, size = "/v1/embeddings", "input", case.texts
-            texts = texts_of(self._tokenizer, self._words, case.count * size, case.tokens, seed)
+            size, tokens = case.texts, case.tokens
             body["encoding_format"] = "base64" if case.base64 else "float"
         else:
-            path, field, size = "/v1/completions", "prompt", 1
-            texts = texts_of(self._tokenizer, self._words, case.count, case.prompt_tokens, seed)
+            size, tokens = 1, case.prompt_tokens
             body |= {"max_tokens": case.outputs, "temperature": 0.0, "ignore_eos": True}
             body |= {"stream": True, "stream_options": {"include_usage": True}}
+        texts = texts_of(self._words, case.count * size, tokens, seed)
         inputs = [texts[i : i + size] if size > 1 else texts[i] for i in range(0, len(texts), size)]
-        return [self._address.request("POST", path, {**body, field: each}) for each in inputs]
+        request = partial(self._address.request, "POST", case.path)
+        return [request({**body, case.field: each}) for each in inputs]
 
 
 def _errors_of(results: Sequence[ClientResult], requests: int) -> str:

@@ -19,6 +19,7 @@ from typing import TypeVar
 import msgspec
 import uvloop
 
+from server.batches import answering
 from server.batches.http_client import Address, Answer, HTTPClient
 from server.bench.measurement import BenchError, Figures, milliseconds, rates
 from server.bench.workloads import HTTPCase, HTTPEmbeddingCase, HTTPGenerationCase
@@ -36,7 +37,7 @@ _COMMAND = (sys.executable, "-P", "-m", "server.bench.load")
 _LONGEST_LINE = 1 << 30
 _SAY_SECONDS = 0.5
 
-_KindT = TypeVar("_KindT", bound=msgspec.Struct)
+KindT = TypeVar("KindT", bound=msgspec.Struct)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,14 +68,19 @@ class _Vectors(msgspec.Struct):
 
 def outcome_of(answer: Answer, case: HTTPCase) -> Outcome:
     """Read and check an answer of `case`. Raises BenchError."""
-    if answer.status != _OK:
-        text = answer.body[:_SHOWN].decode("utf-8", "replace")
-        raise BenchError(f"status {answer.status}: {text}")
+    check_status(answer)
     return _vectors(answer, case) if isinstance(case, HTTPEmbeddingCase) else _stream(answer, case)
 
 
+def check_status(answer: Answer) -> None:
+    """Raises BenchError, with the server's reason, unless the answer is a success."""
+    if answer.status != _OK:
+        refused = answering.Answer(answer.status, answer.request_id, answer.body)
+        raise BenchError(answering.error_of(refused).message)
+
+
 def _vectors(answer: Answer, case: HTTPEmbeddingCase) -> Outcome:
-    vectors = _decoded(answer.body, _Vectors)
+    vectors = decoded(answer.body, _Vectors)
     if len(vectors.data) != case.texts:
         raise BenchError(f"{len(vectors.data)} vectors for {case.texts} texts")
     _check_prompt(vectors.usage.prompt_tokens, case.texts, case.tokens)
@@ -91,7 +97,7 @@ def _stream(answer: Answer, case: HTTPGenerationCase) -> Outcome:
     if rest or not events or events[-1] != _DONE:
         raise BenchError("the stream ends without data: [DONE]")
     for event in events[:-1]:
-        chunk = _decoded(event.removeprefix(_DATA), _Chunk)
+        chunk = decoded(event.removeprefix(_DATA), _Chunk)
         if chunk.error is not None:
             raise BenchError(f"an error within the stream: {chunk.error}")
         usage = chunk.usage or usage
@@ -114,11 +120,13 @@ def _stream(answer: Answer, case: HTTPGenerationCase) -> Outcome:
 def _check_prompt(counted: int, texts: int, tokens: int) -> None:
     if not texts * tokens <= counted <= texts * (tokens + _MOST_SPECIAL):
         raise BenchError(
-            f"the server counts {counted} tokens in {texts} x {tokens}: --tokenizer must be its own"
+            f"the server counts {counted} tokens in {texts} x {tokens}; "
+            "a --tokenizer must be its own"
         )
 
 
-def _decoded(data: bytes, kind: type[_KindT]) -> _KindT:
+def decoded(data: bytes, kind: type[KindT]) -> KindT:
+    """Raises BenchError."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:

@@ -19,6 +19,7 @@ from server.daemon.run import RunningEngine, running_engine
 from server.event_loop import all_of
 from server.models.model_setup import EngineOptions
 from server.settings.settings import ServedModel
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 
 _WARM_UP_SEED = 1
 _WARM_UP_TOKENS = 1 << 17
@@ -161,9 +162,13 @@ Work = Continuations | Sequences
 
 @asynccontextmanager
 async def offline_runner(
-    options: EngineOptions, prefix_caching: bool, folder: Path, _: OfflineCase
+    options: EngineOptions, prefix_caching: bool, folder: Path, case: OfflineCase
 ) -> AsyncGenerator["OfflineRunner"]:
-    """An engine with the model in `folder`. Raises what `running_engine` raises."""
+    """An engine with the model in `folder`. Raises BenchError if its vocabulary is too small, and
+    what `running_engine` raises."""
+    if (size := read_model_config(folder).vocab_size) <= case.largest_id:
+        ids = f"prompts have token ids up to {case.largest_id:,}"
+        raise BenchError(f"{folder.name}: its vocabulary has {size:,} entries, and {ids}")
     begun = time.perf_counter()
     async with running_engine(folder, options) as engine:
         start_seconds = time.perf_counter() - begun

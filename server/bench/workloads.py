@@ -5,15 +5,12 @@ Prompts are drawn from `random.Random(SEED)`: the same on every machine and with
 
 import math
 import random
-import re
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import msgspec
 
-from engine_core.tokenization.tokenizer import Tokenizer
-from server.bench.measurement import BenchError
 from workers.contract.token_sampling import GREEDY, TokenSampling
 
 Shape = Literal["llama8b", "bge-base", "xlmr-large", "qwen3-reranker-0.6b"]
@@ -22,12 +19,6 @@ Shape = Literal["llama8b", "bge-base", "xlmr-large", "qwen3-reranker-0.6b"]
 SEED = 123
 _SHUFFLE_SEED = 7
 _LARGEST_ID = 20_000
-_WORD = re.compile(r"[a-z]{2,}")
-_ID_BYTES = 4
-_CHECKED_AT_ONCE = 1024
-"""Texts: a tokenizer's results take some 100 bytes a token."""
-_SPACE_MARKS = "Ġ▁"
-"""How vocabularies write the space before a word."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +52,7 @@ class OfflineCase(Case, frozen=True, kw_only=True):
     group may have `documents`, each with `document` more shared tokens and members of its own.
     """
 
+    largest_id: ClassVar = _LARGEST_ID
     members: int = 1
     prefix: int = 0
     documents: int = 1
@@ -108,6 +100,8 @@ class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
     time.
     """
 
+    path: ClassVar = "/v1/completions"
+    field: ClassVar = "prompt"
     prompt_tokens: int
     outputs: int
     in_flight: int | None = None
@@ -120,6 +114,8 @@ class HTTPEmbeddingCase(Case, frozen=True, kw_only=True, tag=True):
     """Embeddings: `count` requests of `texts` texts of `tokens` (special ones on top), `in_flight`
     at once. Vectors come back in `base64` or as JSON numbers."""
 
+    path: ClassVar = "/v1/embeddings"
+    field: ClassVar = "input"
     texts: int
     tokens: int
     in_flight: int
@@ -270,30 +266,7 @@ def _ids(drawn: random.Random, count: int) -> bytes:
     return ids.tobytes()
 
 
-def single_token_words(tokenizer: Tokenizer) -> list[str]:
-    """The lower-case words that are one token each behind a space, sorted. Raises BenchError."""
-    vocabulary = tokenizer.raw.get_vocab(with_added_tokens=False)
-    pieces = {token.lstrip(_SPACE_MARKS) for token in vocabulary}
-    words = sorted(word for word in pieces if _WORD.fullmatch(word))
-    texts = [f" {word}" for word in words]
-    encoded = tokenizer.encode(texts, add_special_tokens=False)
-    single = [word for word, ids in zip(words, encoded, strict=True) if len(ids) == _ID_BYTES]
-    if not single:
-        raise BenchError("the tokenizer has no lower-case words that are one token each")
-    return single
-
-
-def texts_of(
-    tokenizer: Tokenizer, words: Sequence[str], count: int, tokens: int, seed: int | str = SEED
-) -> list[str]:
-    """`count` texts of random `words`, each exactly `tokens` tokens long (special ones on top).
-    Raises BenchError if words that follow each other are not one token each."""
+def texts_of(words: Sequence[str], count: int, tokens: int, seed: int | str = SEED) -> list[str]:
+    """`count` texts of random `words`, of so many `tokens` each if every word is one."""
     drawn = random.Random(seed)  # noqa: S311
-    texts = ["".join(f" {word}" for word in drawn.choices(words, k=tokens)) for _ in range(count)]
-    for start in range(0, count, _CHECKED_AT_ONCE):
-        some = texts[start : start + _CHECKED_AT_ONCE]
-        for text, ids in zip(some, tokenizer.encode(some, add_special_tokens=False), strict=True):
-            if len(ids) != tokens * _ID_BYTES:
-                found = len(ids) // _ID_BYTES
-                raise BenchError(f"a text of {tokens} words has {found} tokens: {text[:60]}...")
-    return texts
+    return ["".join(f" {word}" for word in drawn.choices(words, k=tokens)) for _ in range(count)]

@@ -11,9 +11,30 @@ from server.schemas.common import (
     FinishReason,
     PromptLogprobs,
     TextAnswer,
-    TextOrIds,
+    invalid,
 )
 from server.schemas.sampling import SamplingOptions
+
+
+class PromptObject(msgspec.Struct, frozen=True):
+    """A prompt as vLLM's Python API has it: a text or its token ids."""
+
+    prompt: str | None = None
+    """The text."""
+    prompt_token_ids: list[int] | None = None
+    """The token ids; not together with `prompt`."""
+
+    def opened(self, field: str) -> tuple[str, str | list[int]]:
+        """The field that is given and what is in it, where the object itself is in `field`. Raises
+        RefusalError unless it is one of the two."""
+        ids_field = f"{field}.prompt_token_ids"
+        if self.prompt_token_ids is None:
+            if self.prompt is None:
+                raise invalid(ids_field, "is required without prompt")
+            return f"{field}.prompt", self.prompt
+        if self.prompt is not None:
+            raise invalid(ids_field, "not together with prompt")
+        return ids_field, self.prompt_token_ids
 
 
 class CompletionRequest(SamplingOptions, kw_only=True, frozen=True):
@@ -23,9 +44,10 @@ class CompletionRequest(SamplingOptions, kw_only=True, frozen=True):
     """Example: {"max_tokens": 8, "n": 2, "prompt": ["The file", "The server"], "seed": 7, "stop": "
     the"}"""
 
-    prompt: TextOrIds
+    prompt: str | PromptObject | list[str | int | list[int] | PromptObject]
     """Texts get special tokens, and are empty only if there are any; ids are used as they are.
-    Either texts or ids within the vocabulary, no empty lists; over 2048: `too_large`."""
+    Either texts or ids within the vocabulary, bare or in [objects](#prompts-promptobject), no empty
+    lists; over 2048: `too_large`."""
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     """0 to 2³¹ − 1; more than the prompt leaves of the context: `context_length_exceeded`. 0
     generates nothing: see [scores of a prompt](#scores-of-a-prompt). Default: 16, or what the

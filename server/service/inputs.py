@@ -1,7 +1,7 @@
 """The items of a `prompt` or `input` field, texts or token ids, and their truncation."""
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import msgspec
@@ -9,9 +9,13 @@ import msgspec
 from engine_core.messages import Tokenization
 from engine_core.refusal import RefusalError
 from server.schemas.common import invalid
+from server.schemas.completions import PromptObject
 from server.service.service import Model
 
 _FIELD = "truncate_prompt_tokens"
+_PLAIN = {str, int, list}
+_Plain = Sequence[str | int | list[int]]
+_Forms = PromptObject | Sequence[str | int | list[int] | PromptObject]
 
 
 class Items(msgspec.Struct, frozen=True):
@@ -25,41 +29,59 @@ class Items(msgspec.Struct, frozen=True):
         return len(self.texts) + len(self.ids)
 
 
-def parse_items(
-    value: str | list[str | int | list[int]], field: str, model: Model, max_items: int
-) -> Items:
-    """Parse a text, texts, one item's token ids, or items' token ids. Raises RefusalError, with the
-    index if there is one: an empty or mixed list, too many items, far too long texts, unknown
-    ids."""
+def parse_items(value: str | _Forms, field: str, model: Model, max_items: int) -> Items:
+    """Parse a text, one item's token ids, or several of either, bare or in objects.
+
+    Raises RefusalError, with the index if there is one: an empty or mixed list, too many items, far
+    too long texts, unknown ids.
+    """
     if isinstance(value, str):
         model.text_bound.check_length(len(value), field)
         return text_items(value, field)
-    kinds = set(map(type, value))
+    kinds = {PromptObject} if isinstance(value, PromptObject) else set(map(type, value))
+    if kinds <= _PLAIN:
+        plain, name = cast("_Plain", value), _numbered(field)
+    else:
+        plain, name = _opened(value, field)
+        kinds = set(map(type, plain))
     if not kinds:
         raise invalid(field, "must not be empty")
     if len(kinds) > 1:
-        first = type(value[0])
-        odd = next(i for i, item in enumerate(value) if type(item) is not first)
-        raise RefusalError(
-            "invalid_request", f"{field}: all texts or all token ids", f"{field}[{odd}]"
-        )
+        first = type(plain[0])
+        odd = next(i for i, item in enumerate(plain) if type(item) is not first)
+        raise RefusalError("invalid_request", f"{field}: all texts or all token ids", name(odd))
     if kinds == {int}:
-        ids = _checked(cast("list[int]", value), field, model)
+        ids = _checked(cast("list[int]", plain), field, model)
         return Items([], [ids], lambda _: field)
-    check_count(len(value), field, max_items)
+    check_count(len(plain), field, max_items)
     if kinds == {str}:
-        items = text_items(cast("list[str]", value), field)
-        model.text_bound.check_all(items.texts, items.name)
-        return items
-    lists = cast("list[list[int]]", value)
-    checked = [_checked(ids, f"{field}[{i}]", model) for i, ids in enumerate(lists)]
-    return Items([], checked, lambda index: f"{field}[{index}]")
+        texts = cast("list[str]", plain)
+        model.text_bound.check_all(texts, name)
+        return Items(texts, [], name)
+    lists = cast("list[list[int]]", plain)
+    return Items([], [_checked(ids, name(i), model) for i, ids in enumerate(lists)], name)
+
+
+def _opened(value: _Forms, field: str) -> tuple[_Plain, Callable[[int], str]]:
+    """The texts and token ids out of their objects, and a function for the field of an index.
+    Raises RefusalError."""
+    is_one = isinstance(value, PromptObject)
+    places = {field: value} if is_one else {f"{field}[{i}]": item for i, item in enumerate(value)}
+    opened = [
+        item.opened(name) if isinstance(item, PromptObject) else (name, item)
+        for name, item in places.items()
+    ]
+    return [item for _, item in opened], lambda index: opened[index][0]
 
 
 def text_items(texts: str | list[str], field: str) -> Items:
     if isinstance(texts, str):
         return Items([texts], [], lambda _: field)
-    return Items(texts, [], lambda index: f"{field}[{index}]")
+    return Items(texts, [], _numbered(field))
+
+
+def _numbered(field: str) -> Callable[[int], str]:
+    return lambda index: f"{field}[{index}]"
 
 
 def check_count(count: int, field: str, limit: int) -> None:

@@ -22,6 +22,9 @@ class AttentionBackendName(StrEnum):
         member.implementations, member.auto_devices = implementations, auto_devices
         return member
 
+    # A message quotes the name, not the member.
+    __repr__ = str.__repr__
+
     AUTO = "auto"
     FLASH_ATTN = (
         "flash_attn",

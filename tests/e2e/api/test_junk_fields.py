@@ -44,7 +44,7 @@ TALK = [
      "refusal": None, "reasoning_content": None},
 ]  # fmt: skip
 NESTED: dict[str, JSON] = {
-    "CompletionRequest": {"prompt": ["The", "A"], **GENERATION},
+    "CompletionRequest": {"prompt": ["The", {"prompt": "A"}], **GENERATION},
     "ChatRequest": {"messages": TALK, **GENERATION},
     "RerankRequest": {"documents": ["b", {"text": "c"}]},
     "SimilarityRequest": {"parameters": {"truncate": True}},

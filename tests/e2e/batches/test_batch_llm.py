@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine_core.tokenization.tokenizer import Tokenizer
 from server.batches.batch_llm import BatchLLM
 from server.batches.results import Generated, GenerateResult, RequestError
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
@@ -59,6 +60,15 @@ def test_a_bad_prompt_has_its_error_in_its_place(generator: BatchLLM) -> None:
     assert codes == [None, "context_length_exceeded", bad, bad, bad, None]
     assert sorted(generator.errors) == [1, 2, 3, 4]
     assert (generator.summary.requests, generator.summary.failed) == (6, 4)
+
+
+def test_every_form_of_a_prompt_is_the_same_prompt(generator: BatchLLM) -> None:
+    (encoded,) = Tokenizer.load(demo_models()[GENERATOR_NAME]).encode(["The dam"])
+    ids = np.frombuffer(encoded, np.int32)
+    forms = ["The dam", {"prompt": "The dam"}, ids.tolist(), {"prompt_token_ids": ids}]
+    results = generator.generate(forms, max_tokens=4, temperature=0)
+    results += generator.generate({"prompt": "The dam"}, max_tokens=4, temperature=0)
+    assert len({good(result).text for result in results}) == 1
 
 
 def test_members_of_a_group_may_ask_for_different_things(generator: BatchLLM) -> None:

@@ -1,6 +1,7 @@
 import json
 import re
 import time
+from array import array
 from typing import Any
 
 import openai
@@ -82,7 +83,15 @@ def test_usage_is_absent_from_a_stream_that_did_not_ask(deployment, say):
     assert all("usage" not in chunk for chunk in stream(deployment, prompt="Hello"))
 
 
-@pytest.mark.parametrize("prompt", ["Hello", ["Hello", "Water falls"], [5, 6, 7], [[5, 6], [7]]])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        *("Hello", ["Hello", "Water falls"], [5, 6, 7], [[5, 6], [7]]),
+        *({"prompt": "Hello"}, {"prompt_token_ids": [5, 6, 7], "prompt": None}),
+        *([{"prompt": "Hello"}, "Water falls"], [[5, 6], {"prompt_token_ids": [7]}]),
+        [{"prompt": "Hello", "cache_salt": None, "unknown": 1}],
+    ],
+)
 @pytest.mark.parametrize("n", [1, 3])
 def test_every_form_of_prompt(deployment, say, tokenizer, prompt, n):
     say("so")
@@ -93,6 +102,8 @@ def test_every_form_of_prompt(deployment, say, tokenizer, prompt, n):
     assert {choice["text"] for choice in body["choices"]} == {"so"}
     assert job.n == n
     assert len(job.texts) + len(job.ids) == count
+    assert job.texts in ([], ["Hello"], ["Hello", "Water falls"])
+    assert b"".join(job.ids) in (b"", array("i", [5, 6, 7]).tobytes())
     ids = job.ids or tokenizer.encode(job.texts)
     assert body["usage"]["prompt_tokens"] == sum(len(tokens) // 4 for tokens in ids)
 

@@ -51,6 +51,7 @@ BOUNDS: dict[str, list[float]] = {
     "timeout": [0, -1, 1e7, 2**63],
 }
 """What is just outside, and far. Other types are planted by `tests/e2e/api/test_junk_fields.py`."""
+BOTH: JSON = {"prompt": "a", "prompt_token_ids": [5]}
 COMPLETIONS: Cases = [
     *[case for field, values in BOUNDS.items() for case in wrong(field, *values)],
     *wrong("prompt", [], ["a"] * 2049),
@@ -58,6 +59,42 @@ COMPLETIONS: Cases = [
     *wrong("prompt", ["a", 1], [1, -1], at="prompt[1]"),
     *wrong("prompt", [[1], [2**63]], at="prompt[1][0]"),
     *wrong("prompt", [[5], [5, 4_000_000]], at="prompt[1][1]"),
+    *wrong("prompt", {"prompt": 5}, at="prompt.prompt"),
+    *wrong("prompt", {}, {"prompt": None}, {"prompts": "a"}, at="prompt.prompt_token_ids"),
+    *wrong(
+        "prompt",
+        BOTH,
+        {"prompt_token_ids": "a"},
+        {"prompt_token_ids": []},
+        at="prompt.prompt_token_ids",
+    ),
+    *wrong(
+        "prompt",
+        {"prompt_token_ids": [5, "a"]},
+        {"prompt_token_ids": [5, 4_000_000]},
+        at="prompt.prompt_token_ids[1]",
+    ),
+    *wrong(
+        "prompt",
+        [[5], [6], BOTH],
+        ["a", "b", {}],
+        ["a", "b", {"prompt_token_ids": [5]}],
+        at="prompt[2].prompt_token_ids",
+    ),
+    *wrong(
+        "prompt",
+        [{"prompt_token_ids": [5]}, {"prompt_token_ids": [-1]}],
+        at="prompt[1].prompt_token_ids[0]",
+    ),
+    *wrong("prompt", [{"prompt": "a"}, [5]], [[5], "a"], at="prompt[1]"),
+    *wrong("prompt", [{"prompt": "a"}, {"prompt": "x" * 4_000_000}], at="prompt[1].prompt"),
+    *wrong(
+        "prompt",
+        [{"prompt": "a", "multi_modal_data": {"image": "a"}}],
+        at="prompt[0].multi_modal_data",
+    ),
+    *wrong("prompt", {"prompt": "a", "cache_salt": "b"}, at="prompt.cache_salt"),
+    *wrong("prompt", [{"prompt": "a"}] * 2049),
     *wrong("cache_salt", "", "s" * 257),
     *wrong("stop", ["a"] * 17),
     *wrong("stop", ["a", ""], ["a", 2], at="stop[1]"),

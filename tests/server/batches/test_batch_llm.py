@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from array import array
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
@@ -203,6 +204,56 @@ def test_what_is_wrong_for_one_prompt_is_in_its_place() -> None:
     errors = [each for each in job.results if isinstance(each, RequestError)]
     assert {error.code for error in errors} == {"invalid_request"}
     assert [error.param for error in errors] == ["prompt", "max_tokens", "a"]
+
+
+IDS = np.array([3, 4], np.int32)
+OBJECTS: list[tuple[Any, Any]] = [
+    ({"prompt": "a"}, "a"),
+    ({"prompt": "a", "prompt_token_ids": None, "multi_modal_data": None}, "a"),
+    *[({"prompt_token_ids": ids}, [3, 4]) for ids in ([3, 4], (3, 4), IDS, array("i", [3, 4]))],
+]
+
+
+@pytest.mark.parametrize(("prompt", "sent"), OBJECTS)
+def test_a_prompt_may_be_in_an_object(prompt: Any, sent: object) -> None:
+    job = Completions({}, [prompt, "b"], {}, {})
+    assert [body["prompt"] for body in bodies(job)] == [sent, "b"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param", "says"),
+    [
+        ({}, "prompt.prompt_token_ids", "is required without prompt"),
+        ({"prompt": "a", "prompt_token_ids": [3]}, "prompt.prompt_token_ids", "not together with"),
+        ({"prompt": [3]}, "prompt.prompt", "expected `str | null`"),
+        ({"prompt_token_ids": "a"}, "prompt.prompt_token_ids", "expected `array | null`"),
+        ({"prompt_token_ids": [3, "a"]}, "prompt.prompt_token_ids[1]", "expected `int`"),
+        ({"prompt_token_ids": IDS / 2}, "prompt.prompt_token_ids[0]", "expected `int`"),
+        (
+            {"prompt": "a", "cache_salt": "s"},
+            "prompt.cache_salt",
+            "there are prompt, prompt_token_",
+        ),
+    ],
+)
+def test_an_object_that_is_no_prompt(prompt: Any, param: str, says: str) -> None:
+    (error,) = Completions({}, [prompt], {}, {}).results
+    assert isinstance(error, RequestError)
+    assert (error.code, error.param) == ("invalid_request", param)
+    assert error.message.startswith(f"{param}: ")
+    assert says in error.message
+
+
+def test_what_is_no_list_of_texts_is_refused() -> None:
+    """An object would be taken for a list of its keys, a text for one of its letters."""
+    llm = BatchLLM("m")
+    for given in ("a", {"prompt": "a"}):
+        with pytest.raises(ValueError, match="texts: a list, not one text or object"):
+            llm.embed(given)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="prompts: a list, not one text or object"):
+        llm.generate("a")
+    with pytest.raises(RuntimeError, match="works inside its block"):
+        llm.generate({"prompt": "a"})
 
 
 def test_as_many_options_as_prompts() -> None:

@@ -1,6 +1,7 @@
 """The load generator of `penstock bench serve` against servers that say what a test wants."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from server.batches.http_client import Address, HTTPClient
 from server.bench.http_runner import HTTPRunner
 from server.bench.load import ClientLoad, Load, figures_of
 from server.bench.measurement import BenchError
+from server.bench.words import single_token_words
 from server.bench.workloads import HTTP
 from tests.server.canned_server import CannedServer, answer, chunked
 
@@ -43,7 +45,8 @@ def no_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def runner_for(server: CannedServer, tokenizer: Tokenizer, clients: int = 1) -> HTTPRunner:
-    return HTTPRunner(Address.of(server.url, "secret"), "writer", tokenizer, clients)
+    words = single_token_words(tokenizer)
+    return HTTPRunner(Address.of(server.url, "secret"), "writer", words, clients)
 
 
 async def test_a_stream_is_timed_piece_by_piece(tokenizer: Tokenizer) -> None:
@@ -237,7 +240,7 @@ def test_nobody_listens(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     arguments = ["--case", "http-gen-16", "--scale", "0.01"]
     arguments += ["--tokenizer", str(folder / "tokenizer.json")]
     assert cli.main(["bench", "serve", "--url", url, *arguments]) == 1
-    assert "/v1/models names no model: " in capsys.readouterr().out
+    assert re.search(r"/v1/models: .* \(asked as --model is not given\)", capsys.readouterr().out)
     assert cli.main(["bench", "serve", "--url", url, "--model", "m", *arguments]) == 1
     said = capsys.readouterr()
     assert "http-gen-16: FAILED: 6 of 6 requests failed" in said.out

@@ -15,9 +15,9 @@ from server import cli
 from server.bench.measurement import BenchError
 from server.bench.offline import OfflineRunner, offline_runner
 from server.bench.workloads import DEGREES, GENERATION, PREFILL, SHARING
-from server.daemon.run import StartError
+from server.daemon.run import StartError, running_engine
 from tests.server.bench.conftest import bench, cases_of, write_shape
-from tests.server.checkpoint_folders import BERT, LLAMA
+from tests.server.checkpoint_folders import BERT, LLAMA, write_json
 from tests.server.fake_engine import FakeEngine
 
 CASES = {case.name: case for case in (*GENERATION, *PREFILL, *DEGREES, *SHARING)}
@@ -30,6 +30,7 @@ def test_generation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--case", "dec", "long32k", "--scale", "0.0025"]
     dec, long32k = cases_of(tmp_path, config, *arguments, code=1)
     assert dec["engine"]["devices"] == ["cpu"]
+    assert dec["engine"]["attention_backend"] == "auto"
     run = dec["figures"]
     assert (run["prompt_tokens"], run["output_tokens"]) == (128, 512)
     # A step for each token, and those that were submitted ahead of the last.
@@ -141,6 +142,20 @@ def test_a_model_that_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixtu
         (line,) = (line for line in said.out.splitlines() if line.startswith(f"{case}: FAILED: "))
         assert "config.json: architecture 'GPT2LMHeadModel' is not supported" in line
     assert "not measured: one, dec" in said.err
+
+
+def test_a_vocabulary_that_is_too_small_is_refused_before_the_start(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    start = Mock(wraps=running_engine)
+    monkeypatch.setattr("server.bench.offline.running_engine", start)
+    (tmp_path / "tiny").mkdir()
+    write_json(tmp_path / "tiny" / "config.json", LLAMA | {"vocab_size": 20_000})
+    assert bench("--case", "one", "dec", "--shape", str(tmp_path / "tiny")) == 1
+    reason = "tiny: its vocabulary has 20,000 entries, and prompts have token ids up to 20,000"
+    said = capsys.readouterr().out
+    assert [f"{case}: FAILED: {reason}" in said for case in ("one", "dec")] == [True, True]
+    assert not start.called
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path, capsys) -> None:

@@ -36,9 +36,14 @@ def measured(folder: Path, *arguments: str) -> dict[str, Any]:
 GENERATION = ("--tokenizer", str(demo_models()[GENERATOR_NAME] / "tokenizer.json"))
 
 
-def test_generation_of_a_daemon_that_runs(demo: Daemon, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [(), GENERATION])
+def test_generation_of_a_daemon_that_runs(
+    demo: Daemon, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
     arguments = ("--url", demo.url, "--case", "http-gen-32x32", "--scale", "0.002", "--repeat", "2")
-    for run in measured(tmp_path, *arguments, *GENERATION)["runs"]:
+    report = measured(tmp_path, *arguments, *flags)
+    assert f"on model {GENERATOR_NAME} instead of llama8b" in report["notes"]
+    for run in report["runs"]:
         assert (run["requests"], run["errors"]) == (6, 0)
         # The demo model's prompts begin with one special token.
         assert (run["prompt_tokens"], run["output_tokens"]) == (6 * 33, 6 * 32)
@@ -46,13 +51,16 @@ def test_generation_of_a_daemon_that_runs(demo: Daemon, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "sequences", "tokens"),
-    [("1x32", 10, 32), pytest.param("32x128", 32, 128, marks=pytest.mark.long)],
+    ("case", "sequences", "tokens", "flags"),
+    [
+        ("1x32", 10, 32, ()),
+        pytest.param("32x128", 32, 128, ("--model", EMBEDDER_NAME), marks=pytest.mark.long),
+    ],
 )
 def test_embeddings_of_a_daemon_that_runs(
-    demo: Daemon, tmp_path: Path, case: str, sequences: int, tokens: int
+    demo: Daemon, tmp_path: Path, case: str, sequences: int, tokens: int, flags: tuple[str, ...]
 ) -> None:
-    arguments = ("--url", demo.url, "--model", EMBEDDER_NAME, "--case", f"http-emb-{case}")
+    arguments = ("--url", demo.url, *flags, "--case", f"http-emb-{case}")
     figures = measured(tmp_path, *arguments, "--scale", "0.0005")["figures"]
     # A text begins with [CLS] and ends with [SEP].
     expected = (sequences, sequences * (tokens + 2))

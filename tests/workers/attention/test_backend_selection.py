@@ -25,6 +25,7 @@ from workers.attention.base import (
     Capabilities,
     LayerCache,
 )
+from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.model_config import PositionBias
 from workers.device.choices import Choices
 from workers.device.timing import Stopwatch
@@ -47,6 +48,11 @@ def test_what_no_backend_can_do_is_refused() -> None:
     assert "no other would do" in message
     assert "for device 'tpu'" in refused("sdpa", device="tpu:0")
     assert "'auto' cannot do causal paged attention on 'tpu:0'" in refused("auto", device="tpu:0")
+
+
+@pytest.mark.parametrize("member", AttentionBackendName)
+def test_a_message_has_the_name_of_the_setting(member: AttentionBackendName) -> None:
+    assert refused(member, device="tpu:0").startswith(f"attention backend '{member.value}' cannot")
 
 
 @pytest.mark.parametrize(
