@@ -10,14 +10,16 @@ import logging
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import torch
 
 from workers.device.timing import STEADY, Stopwatch
 
+_NOT_KEPT = "each start and stage measures the %s for itself: %s"
 _SOURCES = Path(__file__).parents[1]
 
 _logger = logging.getLogger(__name__)
@@ -71,9 +73,9 @@ class Choices:
     ) -> T:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+b")
+            file = path.open("a+b", buffering=0)
         except OSError as error:
-            _logger.warning("each start and stage measures the %s for itself: %s", what, error)
+            _logger.warning(_NOT_KEPT, what, error)
             return measure(watch)
         with file:
             # Until it is closed, or its process has gone: another that measures this waits here.
@@ -87,12 +89,15 @@ class Choices:
                     "was chosen may be slower than the best; the next start measures again",
                     *(what, 100 * watch.spread),
                 )
-            file.truncate(0)
             start = self._start if disturbed or watch.failed else ""
-            file.write(msgspec.json.encode((what, start, chosen)))
+            try:
+                file.truncate(0)
+                file.write(msgspec.json.encode((what, start, chosen)))
+            except OSError as error:
+                _logger.warning(_NOT_KEPT, what, error)
             return chosen
 
-    def _read(self, file: BinaryIO, kind: type[T]) -> T | None:
+    def _read(self, file: FileIO, kind: type[T]) -> T | None:
         """What the file holds, unless that is for another start, or nothing whole."""
         file.seek(0)
         try:

@@ -1,6 +1,7 @@
 """What is chosen by measuring: once for all on equal devices, and for the next start."""
 
 import multiprocessing
+import resource
 import time
 from pathlib import Path
 
@@ -92,6 +93,20 @@ def test_a_folder_that_cannot_be_written_is_told_of(
         assert choices.get("tiles", KIND, measure, CPU) == [1, None]
     (line,) = caplog.messages
     assert line.startswith("each start and stage measures the tiles for itself: ")
+
+
+def test_what_a_full_disk_does_not_take_is_used_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most[1]))
+    try:
+        assert Choices(str(tmp_path)).get("tiles", KIND, Measured(), CPU) == [1, None]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    (line,) = caplog.messages
+    assert line.startswith("each start and stage measures the tiles for itself: ")
+    assert Choices(str(tmp_path)).get("tiles", KIND, Measured(), CPU) == [1, None]
 
 
 def _slowly(watch: Stopwatch) -> float:
