@@ -7,6 +7,7 @@ chunked prefill; vLLM's v1 scheduler).
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ from engine_core.schedulers.queues import RequestQueue, RunningRequests, Waiting
 from engine_core.schedulers.request import Request, Status
 from engine_core.schedulers.results import (
     confirm_encoded_rows,
+    confirm_read_rows,
     confirm_rows,
     fail_off_grammar,
     num_sampled,
@@ -174,7 +176,10 @@ class DecoderScheduler:
         self._share(batch)
         if isinstance(output, GenerateOutput):
             self._counted.generated_tokens += num_sampled(batch)
-            over = confirm_rows(batch, output, self.kv, outbox)
+            over = chain(
+                confirm_rows(batch, output, self.kv, outbox),
+                confirm_read_rows(batch, output, outbox),
+            )
         else:
             over = confirm_encoded_rows(batch, output, outbox)
         for request in over:
@@ -297,7 +302,7 @@ class DecoderScheduler:
                 if held == _MOST_HELD:
                     return False
                 continue
-            most -= len(request.tokens)
+            most -= request.own_tokens
             if most < 0 or not self._begin(queue, batch, request):
                 return False
             self._add_chunk(batch, request, budget)

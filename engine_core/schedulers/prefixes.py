@@ -193,12 +193,12 @@ class PromptsInProgress:
     def _wait(self, request: Request, leader: Request, shared: int) -> None:
         self._waiting.setdefault(leader, {})[request] = shared
         self._leaders[request] = leader
-        self.tokens[request.kind] += len(request.tokens)
+        self.tokens[request.kind] += request.own_tokens
 
     def promote(self, request: Request) -> None:
         """Note that a large request that waits becomes a small one."""
-        self.tokens[request.kind] -= len(request.tokens)
-        self.tokens[JobKind.SMALL] += len(request.tokens)
+        self.tokens[request.kind] -= request.own_tokens
+        self.tokens[JobKind.SMALL] += request.own_tokens
 
     def computed(self, request: Request, stop: int) -> Iterator[Resumed]:
         """Note that a request is computed up to `stop`. Yields those that waited for no more, the
@@ -227,7 +227,7 @@ class PromptsInProgress:
         """Remove a request that waits. Returns how many tokens of another it waited for."""
         self._for_one_step.pop(request, None)
         leader = self._leaders.pop(request)
-        self.tokens[request.kind] -= len(request.tokens)
+        self.tokens[request.kind] -= request.own_tokens
         waiting = self._waiting[leader]
         shared = waiting.pop(request)
         if not waiting:
