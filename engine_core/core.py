@@ -23,7 +23,7 @@ from engine_core.executor.stage_link import (
     StageLink,
     WorkerLostError,
 )
-from engine_core.loop.admission import Budget, QueueBound
+from engine_core.loop.admission import Budget, QueueBound, prompt_tokens
 from engine_core.loop.jobs import Job, JobKey
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.pace import Pacer
@@ -35,6 +35,8 @@ from engine_core.messages import (
     EndRow,
     GenerateJob,
     Hello,
+    JobMessage,
+    ReadJob,
     ResetCache,
     ToCore,
     Trace,
@@ -195,7 +197,7 @@ class EngineCore:
 
     def _handle(self, client: bytes, message: ToCore) -> None:
         match message:
-            case GenerateJob() | EncodeJob():
+            case GenerateJob() | EncodeJob() | ReadJob():
                 self._admit(client, message)
             case EndRow(job=job_id, row=row):
                 if (job := self._jobs.get((client, job_id))) is not None:
@@ -211,7 +213,7 @@ class EngineCore:
                 self._known_clients.add(client)
                 self._clients.send(client, self._info)
 
-    def _admit(self, client: bytes, message: GenerateJob | EncodeJob) -> None:
+    def _admit(self, client: bytes, message: JobMessage) -> None:
         try:
             self._workflow.check(message)
             texts = self._processor.texts(message)
@@ -241,7 +243,7 @@ class EngineCore:
         except RefusalError as refusal:
             self._outbox.fail(job, refusal)
             return
-        tokens = sum(accepted.prompt_tokens)
+        tokens = prompt_tokens(job.message, accepted)
         self._statistics.job_accepted(tokens)
         job.cost = tokens
         self._budget.changed(job)
@@ -249,7 +251,7 @@ class EngineCore:
         self._outbox.accept(job, accepted)
         self._scheduler.add(job, rows)
 
-    def _check_wait(self, message: GenerateJob | EncodeJob) -> None:
+    def _check_wait(self, message: JobMessage) -> None:
         self._queue_bound.admit(self._scheduler.tokens_before(message.priority, message.key))
 
     def _abort(self, key: JobKey) -> None:

@@ -142,6 +142,23 @@ class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
     token_states: bool = False
 
 
+class ReadJob(_Job, array_like=True, frozen=True, kw_only=True, tag="read"):
+    """Prompts that are not continued. After each, the log-probabilities of some tokens are read.
+
+    pieces   texts, each tokenized once: without added special tokens, and those that follow others
+             in any prompt as what continues a text
+    prompts  the numbers of the pieces of each row
+    tokens   int32, the ids that are read of each row
+    """
+
+    pieces: list[str]
+    prompts: list[tuple[int, ...]]
+    tokens: list[bytes]
+
+
+JobMessage = GenerateJob | EncodeJob | ReadJob
+
+
 class Abort(msgspec.Struct, array_like=True, frozen=True, tag="abort"):
     """The client no longer wants these jobs. Unfinished rows end silently."""
 
@@ -187,8 +204,9 @@ class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
     """The job is admitted.
 
     `prompt_tokens` holds the length of each prompt or text, `prompt_ids` the ids (int32) of each
-    prompt of a generate job. `dropped` counts the tokens that were truncated from each item, if any
-    were. `ignored` are the paths of what a loose schema's grammar leaves out.
+    prompt of a generate job, `piece_tokens` the length of each piece of a read job. `dropped`
+    counts the tokens that were truncated from each item, if any were. `ignored` are the paths of
+    what a loose schema's grammar leaves out.
     """
 
     id: int
@@ -196,6 +214,7 @@ class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
     prompt_ids: list[bytes] = []
     dropped: list[int] = []
     ignored: tuple[str, ...] = ()
+    piece_tokens: list[int] = []
 
 
 class Failed(msgspec.Struct, array_like=True, frozen=True, tag="failed"):
@@ -231,12 +250,13 @@ class RowOutput(msgspec.Struct, array_like=True, frozen=True):
 
 
 class EncodedRows(msgspec.Struct, array_like=True, frozen=True):
-    """Finished rows of an encode job: row numbers `rows` int32[N], and `values` float32[V, D], row
-    after row.
+    """Finished rows of an encode or a read job: row numbers `rows` int32[N], and `values`
+    float32[V, D], row after row.
 
     A row has one vector, with a classifier one logit a label. Otherwise `counts` int32[N] is how
-    many each row has: its token states, or the entries of its sparse vector. An entry is an index
-    and a value that is not zero, by ascending index.
+    many each row has: its token states, the entries of its sparse vector, or the natural logarithms
+    of the probabilities of its tokens that are read. An entry is an index and a value that is not
+    zero, by ascending index.
     """
 
     job: int
@@ -250,8 +270,9 @@ class JobTiming(msgspec.Struct, array_like=True, frozen=True):
 
     tokenize  from its arrival until its texts are tokenized and its grammar is compiled
     queue     until a step begins to compute its first row
-    prefill   until the first token of a generate job, or the last row of an encode job
+    prefill   until the first token of a generate job, or the last row of another
     cached    tokens of its prompts that were found in the prefix cache, summed over its rows
+    found     those of the row that began first: before the job had computed any itself
     """
 
     id: int
@@ -259,6 +280,7 @@ class JobTiming(msgspec.Struct, array_like=True, frozen=True):
     queue: float
     prefill: float
     cached: int
+    found: int = 0
 
 
 class Outputs(msgspec.Struct, array_like=True, frozen=True, tag="outputs"):
@@ -389,7 +411,7 @@ class Beat(msgspec.Struct, array_like=True, kw_only=True, tag="beat"):
     admitted_tokens: int = 0
 
 
-ToCore = Hello | GenerateJob | EncodeJob | Abort | EndRow | ResetCache | Trace
+ToCore = Hello | JobMessage | Abort | EndRow | ResetCache | Trace
 FromCore = EngineInfo | Outputs | Beat
 
 

@@ -5,10 +5,19 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from engine_core.client.pending_jobs import EncodeCall, Encoded, GenerateStream
+from engine_core.client.pending_jobs import (
+    EncodeCall,
+    Encoded,
+    GenerateStream,
+    Read,
+    ReadCall,
+    ResultT,
+    RowsCall,
+)
 from engine_core.loop.transport import AsyncDealer
 from engine_core.messages import (
     Abort,
@@ -19,8 +28,10 @@ from engine_core.messages import (
     FromCore,
     GenerateJob,
     Hello,
+    JobMessage,
     JobOptions,
     Outputs,
+    ReadJob,
     SamplingParams,
 )
 from engine_core.refusal import RefusalError
@@ -89,7 +100,7 @@ class EngineClient:
         self.breakers: defaultdict[int, CircuitBreaker] = defaultdict(CircuitBreaker)
         self._endpoint = endpoint
         self._ids = itertools.count(1)
-        self._jobs: dict[int, GenerateStream | EncodeCall] = {}
+        self._jobs: dict[int, GenerateStream | RowsCall[Any]] = {}
         self._decoder = msgspec.msgpack.Decoder(FromCore)
         self._ready = asyncio.Event()
         self._dealer: AsyncDealer | None = None
@@ -171,12 +182,26 @@ class EngineClient:
             batch=self.batch,
             **msgspec.structs.asdict(options),
         )
-        await self._submit(call, message)
-        try:
-            return await call.done
-        except (asyncio.CancelledError, RefusalError):
-            self._drop(job)
-            raise
+        return await self._result(call, message)
+
+    async def read(
+        self,
+        *,
+        pieces: list[str],
+        prompts: list[tuple[int, ...]],
+        tokens: list[bytes],
+        options: JobOptions = _NO_OPTIONS,
+    ) -> Read:
+        """Read log-probabilities, as `ReadJob` says. Raises RefusalError. Cancelling aborts."""
+        message = ReadJob(
+            next(self._ids),
+            pieces=pieces,
+            prompts=prompts,
+            tokens=tokens,
+            batch=self.batch,
+            **msgspec.structs.asdict(options),
+        )
+        return await self._result(ReadCall(len(prompts)), message)
 
     def send(self, message: msgspec.Struct) -> None:
         """Send unless the engine is gone: then every job has failed already."""
@@ -196,9 +221,15 @@ class EngineClient:
         for job in jobs.values():
             job.fail(error)
 
-    async def _submit(
-        self, waiting: GenerateStream | EncodeCall, message: GenerateJob | EncodeJob
-    ) -> None:
+    async def _result(self, call: RowsCall[ResultT], message: JobMessage) -> ResultT:
+        await self._submit(call, message)
+        try:
+            return await call.done
+        except (asyncio.CancelledError, RefusalError):
+            self._drop(message.id)
+            raise
+
+    async def _submit(self, waiting: GenerateStream | RowsCall[Any], message: JobMessage) -> None:
         if self._over is not None:
             raise self._over.copy()
         breaker = self.breakers[message.key.number]
@@ -243,7 +274,7 @@ class EngineClient:
             if isinstance(stream := jobs.get(output.job), GenerateStream):
                 stream.push(output)
         for part in outputs.encoded:
-            if isinstance(call := jobs.get(part.job), EncodeCall) and call.push(part):
+            if isinstance(call := jobs.get(part.job), RowsCall) and call.push(part):
                 self.forget(part.job)
         self._fail(outputs.failed)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from typing import Any, Generic, Self, TypeVar
 
@@ -164,6 +165,66 @@ class GenerateStream(PendingJob):
         self.abort()
 
 
+class RowsCall(PendingJob, ABC, Generic[ResultT]):
+    """A job whose rows come whole, in any order. It is `done` with the last of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: Outcome[ResultT] = Outcome()
+
+    @abstractmethod
+    def push(self, part: EncodedRows) -> bool:
+        """Take finished rows. True once none is missing."""
+
+    def fail(self, error: RefusalError) -> None:
+        super().fail(error)
+        self.done.set(error)
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a read job.
+
+    values         float32 of each row: the log-probabilities of its tokens
+    prompt_tokens  each row's number of tokens
+    piece_tokens   each piece's number of tokens
+    cached         tokens of the row that began first that were in the prefix cache. The job had
+                   computed none yet, so it counts what rows share once, and nothing of its own.
+    timing         the times of the whole job
+    """
+
+    values: list[FloatArray]
+    prompt_tokens: list[int]
+    piece_tokens: list[int]
+    cached: int = 0
+    timing: JobTiming | None = None
+
+
+class ReadCall(RowsCall[Read]):
+    """The rows of one read job, gathered in their order."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self._missing, self._values = rows, dict[int, FloatArray]()
+
+    def push(self, part: EncodedRows) -> bool:
+        rows = np.frombuffer(part.rows, np.int32).tolist()
+        ends = np.cumsum(np.frombuffer(part.counts, np.int32))
+        values = np.split(np.frombuffer(part.values, np.float32), ends[:-1])
+        self._values.update(zip(rows, values, strict=True))
+        self._missing -= len(rows)
+        if self._missing == 0:
+            answer, timing = self.answer, self.timing
+            read = Read(
+                values=[self._values[row] for row in range(len(self._values))],
+                prompt_tokens=answer.prompt_tokens,
+                piece_tokens=answer.piece_tokens,
+                cached=timing.found if timing else 0,
+                timing=timing,
+            )
+            self.done.set(read)
+        return self._missing == 0
+
+
 MAX_STATE_NUMBERS = 1 << 22
 """Numbers in the answer to a job that requests token states: as text, some 80 MB."""
 
@@ -189,13 +250,12 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True):
     timing: JobTiming | None = None
 
 
-class EncodeCall(PendingJob):
+class EncodeCall(RowsCall[Encoded]):
     """The rows of one encode job, gathered in the order of its items."""
 
     def __init__(self, rows: int, info: EngineInfo, *, token_states: bool) -> None:
         """`info` is what the engine says of its model."""
         super().__init__()
-        self.done: Outcome[Encoded] = Outcome()
         self._missing = rows
         self._token_states = token_states
         width = info.hidden_size if token_states else info.vector_size
@@ -215,7 +275,6 @@ class EncodeCall(PendingJob):
             self.fail(RefusalError("too_large", text))
 
     def push(self, part: EncodedRows) -> bool:
-        """Take finished rows. True once none is missing."""
         if self.done.done():
             return False  # it has failed here, and the engine does not know yet
         rows = np.frombuffer(part.rows, np.int32)
@@ -234,10 +293,6 @@ class EncodeCall(PendingJob):
         if self._missing == 0:
             self.done.set(self._result())
         return self._missing == 0
-
-    def fail(self, error: RefusalError) -> None:
-        super().fail(error)
-        self.done.set(error)
 
     def _result(self) -> Encoded:
         counted = [self._counted[row] for row in sorted(self._counted)]

@@ -7,11 +7,12 @@ are made when others of it have ended.
 
 import math
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine_core.loop.jobs import Job
-from engine_core.messages import EncodeJob, GenerateJob
+from engine_core.messages import Accepted, GenerateJob, JobMessage, ReadJob
 from engine_core.refusal import RefusalError
 
 
@@ -23,8 +24,11 @@ class JobSize(NamedTuple):
     tokens: int
 
 
-def job_size(message: GenerateJob | EncodeJob) -> JobSize:
+def job_size(message: JobMessage) -> JobSize:
     """Count a job as engines admit it. A token has at least one byte, an id has four."""
+    if isinstance(message, ReadJob):
+        sizes = [len(piece.encode()) for piece in message.pieces]
+        return JobSize(len(message.prompts), sum(sizes), sum(own_sizes(message.prompts, sizes)))
     text_bytes = sum(len(text.encode()) for text in message.texts)
     sent = text_bytes + sum(len(ids) // 4 for ids in message.ids)
     items = len(message.texts) + len(message.ids)
@@ -35,6 +39,26 @@ def job_size(message: GenerateJob | EncodeJob) -> JobSize:
     if isinstance(query, str):
         query, pairs = [query], items
     return JobSize(items, sent, sent + pairs * sum(len(text.encode()) for text in query))
+
+
+def prompt_tokens(message: JobMessage, accepted: Accepted) -> int:
+    """Count the tokens of a job's prompts, those that prompts to read begin with alike once."""
+    if isinstance(message, ReadJob):
+        return sum(own_sizes(message.prompts, accepted.piece_tokens))
+    return sum(accepted.prompt_tokens)
+
+
+def own_sizes(prompts: Sequence[Sequence[int]], sizes: Sequence[int]) -> Iterator[int]:
+    """Yield the size of each prompt behind the pieces that an earlier one begins with, too. Piece i
+    has `sizes[i]`."""
+    beginnings: dict[tuple[int, int], int] = {}  # by what is before a piece, and the piece
+    for prompt in prompts:
+        before = own = 0
+        for piece in prompt:
+            if (before, piece) not in beginnings:
+                own += sizes[piece]
+            before = beginnings.setdefault((before, piece), len(beginnings) + 1)
+        yield own
 
 
 _JOBS_AT_LEAST, _KEYS_AT_LEAST = 8, 2
@@ -67,7 +91,7 @@ class Budget:
         self._count_changed()
         return self._all
 
-    def admit(self, client: bytes, message: GenerateJob | EncodeJob) -> Job:
+    def admit(self, client: bytes, message: JobMessage) -> Job:
         """Admit a whole job. Raises RefusalError: `too_large` for ever, or `overloaded` now."""
         rows, sent, cost = job_size(message)
         if rows < 1:
@@ -137,7 +161,7 @@ class Budget:
         job.counted_rows, job.counted_tokens = rows, tokens
 
 
-def _key_of(message: GenerateJob | EncodeJob) -> int:
+def _key_of(message: JobMessage) -> int:
     """The key whose bound a job counts in. Lines of batches count in none: their client keeps to a
     part of the engine."""
     return 0 if message.batch else message.key.number

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from engine_core.messages import EncodeJob, GenerateJob, JobTiming
+from engine_core.messages import JobMessage, JobTiming
 
 JobKey = tuple[bytes, int]
 
@@ -22,12 +22,16 @@ class JobKind(IntEnum):
 
 @dataclass(slots=True)
 class JobMoments:
-    """The times at which a job arrived, was queued and began. They are `reported` once."""
+    """The times at which a job arrived, was queued and began. They are `reported` once.
+
+    `cached` and `found` are as in `JobTiming`, None until a row begins.
+    """
 
     arrived: float = 0.0
     queued: float = 0.0
     begun: float | None = None
     cached: int = 0
+    found: int | None = None
     reported: bool = False
 
     def begin(self, now: float) -> None:
@@ -39,9 +43,8 @@ class JobMoments:
         """The message for the client, at the first token or with the last row."""
         self.reported = True
         begun = now if self.begun is None else self.begun
-        return JobTiming(
-            job_id, self.queued - self.arrived, begun - self.queued, now - begun, self.cached
-        )
+        seconds = self.queued - self.arrived, begun - self.queued, now - begun
+        return JobTiming(job_id, *seconds, self.cached, self.found or 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +59,7 @@ class Job:
     """
 
     client: bytes
-    message: GenerateJob | EncodeJob
+    message: JobMessage
     num_rows: int
     cost: int
     share: int = sys.maxsize

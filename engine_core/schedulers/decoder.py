@@ -243,9 +243,13 @@ class DecoderScheduler:
         if not waiting or not any(running.rows[JobKind.LARGE :]):
             return
         blocks, tokens = 0, self._max_tokens - running.tokens_before(JobKind.LARGE)
+        counted: set[int] = set()  # what several find in the cache is taken once
         for slots, request in enumerate(waiting.arrivals(tokens), 1):
-            held = self.kv.num_held(cached_prefix(self.kv, request).blocks)
-            blocks += self.kv.blocks_for(len(request.tokens)) - held
+            found = cached_prefix(self.kv, request).blocks
+            others = set(found) - counted
+            counted |= others
+            blocks += self.kv.blocks_for(len(request.tokens)) - len(found)
+            blocks += len(others) - self.kv.num_held(others)
             while len(running.free_slots) < slots or self.kv.num_free < blocks:
                 if not any(running.rows[JobKind.LARGE :]):
                     return
@@ -297,7 +301,7 @@ class DecoderScheduler:
                 if held == _MOST_HELD:
                     return False
                 continue
-            most -= len(request.tokens)
+            most -= request.own_tokens
             if most < 0 or not self._begin(queue, batch, request):
                 return False
             self._add_chunk(batch, request, budget)

@@ -177,12 +177,16 @@ class PromptsInProgress:
         is_stranger = request.job is not leader.job and not both_batch
         if is_stranger and request.has_waited:
             return False
-        # A batch loses nothing by waiting.
-        least: float = LEAST_COPIED if request.job.is_batch else LEAST_SHARED
+        # Hashing thousands of tokens for each row would be most of its work in the scheduler.
+        request.hashes = request.hashes or leader.hashes[: shared // self._kv.block_size]
+        cached = cached_prefix(self._kv, request).length
+        # A batch loses nothing by waiting, and many rows lack what the first of their job computes.
+        waits = request.job.is_batch or cached < request.shared
+        least: float = LEAST_COPIED if waits else LEAST_SHARED
         if is_stranger:
             costs = self._costs.coefficients
             least = max(LEAST_SHARED, costs.step / costs.token)
-        if shared - cached_prefix(self._kv, request).length < least:
+        if shared - cached < least:
             return False
         self._wait(request, leader, shared)
         if is_stranger:
@@ -193,12 +197,12 @@ class PromptsInProgress:
     def _wait(self, request: Request, leader: Request, shared: int) -> None:
         self._waiting.setdefault(leader, {})[request] = shared
         self._leaders[request] = leader
-        self.tokens[request.kind] += len(request.tokens)
+        self.tokens[request.kind] += request.own_tokens
 
     def promote(self, request: Request) -> None:
         """Note that a large request that waits becomes a small one."""
-        self.tokens[request.kind] -= len(request.tokens)
-        self.tokens[JobKind.SMALL] += len(request.tokens)
+        self.tokens[request.kind] -= request.own_tokens
+        self.tokens[JobKind.SMALL] += request.own_tokens
 
     def computed(self, request: Request, stop: int) -> Iterator[Resumed]:
         """Note that a request is computed up to `stop`. Yields those that waited for no more, the
@@ -227,7 +231,7 @@ class PromptsInProgress:
         """Remove a request that waits. Returns how many tokens of another it waited for."""
         self._for_one_step.pop(request, None)
         leader = self._leaders.pop(request)
-        self.tokens[request.kind] -= len(request.tokens)
+        self.tokens[request.kind] -= request.own_tokens
         waiting = self._waiting[leader]
         shared = waiting.pop(request)
         if not waiting:

@@ -22,12 +22,12 @@ class RequestQueue(WaitingQueue[Request]):
 
     def append(self, request: Request) -> None:
         message = request.job.message
-        self.add(request, message.key, message.priority, len(request.tokens))
+        self.add(request, message.key, message.priority, request.own_tokens)
 
     def put_back(self, request: Request, shared: int) -> None:
         """Put a request before all others: preempted, or held for `shared` tokens of another."""
         del shared
-        self.put_first(request, len(request.tokens))
+        self.put_first(request, request.own_tokens)
 
     def arrivals(self, tokens: float) -> Iterator[Request]:
         """The requests that begin next, in order, while `tokens` of prompts last."""
@@ -36,7 +36,7 @@ class RequestQueue(WaitingQueue[Request]):
             if tokens <= 0 or request.in_flight:
                 return
             yield request
-            tokens -= len(request.tokens)
+            tokens -= request.own_tokens
 
     def next(self) -> Request | None:
         self.promote_overdue()
@@ -45,7 +45,7 @@ class RequestQueue(WaitingQueue[Request]):
 
     def take(self, request: Request) -> None:
         """Remove a request because its turn has come: its key is charged."""
-        self.given(request, len(request.tokens))
+        self.given(request, request.own_tokens)
         self.remove(request)
 
     def has_room(self, request: Request, found: CachedPrefix) -> bool:

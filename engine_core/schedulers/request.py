@@ -42,6 +42,8 @@ class Request:
     matcher        follows its grammar, if it has one, and finds the tokens that it allows
     limits         for `allowed_token_ids` and `bad_words`
     barred         int32, tokens that must not come before `params.min_tokens` others
+    read           int32, tokens whose log-probabilities end it in place of a sampled token
+    shared         tokens that an earlier row of its job begins with, too
     salt           part of its blocks' hashes: only requests with the same one share blocks
     kind           LARGE is beyond the share of its job or key, BATCH of the batch band
     scored_by      the row of its job that scores its prompt, after which it begins
@@ -70,6 +72,8 @@ class Request:
     matcher: Matcher | None = None
     limits: TokenLimits | None = None
     barred: bytes = b""
+    read: bytes = b""
+    shared: int = 0
     salt: bytes = field(init=False)
     kind: JobKind = field(init=False)
     scored_by: Request | None = None
@@ -101,6 +105,11 @@ class Request:
         self.stops = stops if ignore_eos else stops | self.params.eos_token_ids
 
     @property
+    def own_tokens(self) -> int:
+        """Known tokens that are to be computed for this row: those behind the shared ones."""
+        return len(self.tokens) - self.shared
+
+    @property
     def constrained(self) -> bool:
         """True if its steps need a mask."""
         return self.matcher is not None or self.limits is not None
@@ -124,8 +133,10 @@ class Request:
         self.resident_from = len(self.tokens)
         self.scores_from = self.scored
         if not self.announced:
-            self.job.moments.cached += self.submitted - self.cached
-            self.cached = self.submitted
+            moments = self.job.moments
+            moments.found = start if moments.found is None else moments.found
+            moments.cached += start - self.cached
+            self.cached = start
 
     def wait_again(self) -> None:
         """Wait after a preemption: all known tokens will be computed again."""
@@ -155,6 +166,7 @@ class Request:
             if bias
             else _NO_BIAS,
             barred=BarredTokens(least, self.barred) if least else _NONE_BARRED,
+            read=self.read,
         )
 
 

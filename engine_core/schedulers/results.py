@@ -48,7 +48,7 @@ def confirm_rows(
             continue
         token, logprobs = next(tokens), next(sampled)
         request.unresolved -= 1
-        if request.status is ended:
+        if request.status is ended or request.read:
             continue
         if token < 0:
             outbox.fail_not_finite(request.job)
@@ -67,13 +67,17 @@ def confirm_rows(
         _announce(request, token, finish, logprobs, scored, outbox)
         if finish is not None:
             yield request
+    if output.read:
+        yield from _confirm_read_rows(batch, output.read, outbox)
 
 
 def num_sampled(batch: DecodeBatch) -> int:
     """Count the tokens that a step has sampled for requests that go on."""
     ended = Status.ENDED
     rows = zip(batch.requests, batch.samples, strict=True)
-    return sum([samples and request.status is not ended for request, samples in rows])
+    return sum(
+        [samples and request.status is not ended and not request.read for request, samples in rows]
+    )
 
 
 def fail_off_grammar(request: Request, outbox: Outbox) -> None:
@@ -192,6 +196,9 @@ class _Vectors:
         numbers = np.arange(rows.start, rows.stop, dtype=np.int32)
         return EncodedRows(job.message.id, numbers.tobytes(), own.tobytes(), counts)
 
+    def of_row(self, row: int) -> npt.NDArray[np.float32]:
+        return self.all[self._ends[row] : self._ends[row + 1]]
+
 
 def requests_token_states(job: Job) -> bool:
     """True if the job's rows end with token states, not with pooled vectors."""
@@ -211,26 +218,40 @@ def confirm_encoded_rows(
     batch: DecodeBatch, output: EmbedOutput | ClassifyOutput, outbox: Outbox
 ) -> Iterator[Request]:
     """Answer the rows of a decode step that embeds or scores. Yields the requests that are over."""
-    vectors = _vectors_by_row(output, sum(batch.samples)).all
-    finite: list[bool] = np.atleast_1d(np.isfinite(vectors).all(axis=1)).tolist()
-    indices = iter(range(len(vectors)))
-    over: dict[Job, list[tuple[Request, int]]] = {}
+    sampled: list[Request] = []
     for request, samples in zip(batch.requests, batch.samples, strict=True):
         request.in_flight -= 1
-        if not samples:
-            continue
-        index = next(indices)
-        request.unresolved -= 1
-        if request.status is Status.ENDED:
-            continue
-        over.setdefault(request.job, []).append((request, index))
-        if not finite[index]:
-            outbox.fail_not_finite(request.job)
-    for job, rows in over.items():
-        if not job.ended:
-            numbers = np.array([request.row for request, _ in rows], np.int32)
-            own = vectors[[index for _, index in rows]]
-            part = EncodedRows(job.message.id, numbers.tobytes(), own.tobytes())
-            outbox.encoded(job, part, len(rows))
-        for request, _ in rows:
-            yield request
+        if samples:
+            request.unresolved -= 1
+            sampled.append(request)
+    yield from _answer_rows(sampled, _vectors_by_row(output, len(sampled)), outbox)
+
+
+def _confirm_read_rows(batch: DecodeBatch, values: bytes, outbox: Outbox) -> Iterator[Request]:
+    """Answer the rows of a step whose tokens are read. Yields the requests that are over."""
+    rows = zip(batch.requests, batch.samples, strict=True)
+    reading = [request for request, samples in rows if samples and request.read]
+    counts = np.array([len(request.read) // _ITEM for request in reading], np.int32)
+    yield from _answer_rows(reading, _Vectors(values, len(reading), counts), outbox, counts)
+
+
+def _answer_rows(
+    requests: list[Request], vectors: _Vectors, outbox: Outbox, counts: _IntArray | None = None
+) -> Iterator[Request]:
+    """Send each job its rows' `vectors`, in the order of `requests`, with `counts` if rows have any
+    number. Yields the requests that are over. A job whose vectors are not finite fails."""
+    over: dict[Job, list[int]] = {}
+    for place, request in enumerate(requests):
+        if request.status is not Status.ENDED:
+            over.setdefault(request.job, []).append(place)
+    for job, places in over.items():
+        values = np.concatenate([vectors.of_row(place) for place in places])
+        if not np.isfinite(values).all():
+            outbox.fail_not_finite(job)
+        else:
+            numbers = np.array([requests[place].row for place in places], np.int32)
+            own = b"" if counts is None else counts[places].tobytes()
+            part = EncodedRows(job.message.id, numbers.tobytes(), values.tobytes(), own)
+            outbox.encoded(job, part, len(places))
+        for place in places:
+            yield requests[place]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding
 
-from engine_core.messages import EncodeJob, GenerateJob, Tokenization
+from engine_core.messages import JobMessage, Tokenization
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.sliced_text import SLICE_CHARACTERS, SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ class Tokenized(msgspec.Struct, frozen=True):
         return f"at least {self.at_least}" if self.at_least else f"{self.num_tokens}"
 
 
-def given_ids(message: GenerateJob | EncodeJob) -> list[Tokenized]:
+def given_ids(message: JobMessage) -> list[Tokenized]:
     """A job's items that came as ids, truncated as the job's options say."""
     limit = message.tokenization.truncate_to
     if limit is None:

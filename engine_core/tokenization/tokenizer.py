@@ -134,6 +134,12 @@ class Tokenizer:
         return continuing(self.raw)
 
     @cached_property
+    def continuing(self) -> "Tokenizer":
+        """A tokenizer for texts that continue others, by `continuation`."""
+        other = self.continuation
+        return self if other is self.raw else Tokenizer(other, self.growth)
+
+    @cached_property
     def starting_ids(self) -> frozenset[int]:
         """The ids of tokens behind which a text is tokenized like one that begins there. There are
         none where the tokenizer puts nothing before texts."""

@@ -1,15 +1,26 @@
 """A workflow: everything that differs between kinds of models, in one record."""
 
 import importlib
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
+
+import numpy as np
 
 from engine_core.executor.stage_link import Capacity
 from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.reports import StepWork
-from engine_core.messages import Accepted, EncodeJob, EngineInfo, GenerateJob, KeyShare, Usage
+from engine_core.messages import (
+    Accepted,
+    EncodeJob,
+    EngineInfo,
+    JobMessage,
+    KeyShare,
+    ReadJob,
+    Usage,
+)
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
@@ -18,7 +29,12 @@ from workers.contract.messages import StepInput, StepMask
 from workers.contract.model_config import ModelConfig
 
 Operation = Literal[
-    "generate text", "encode texts", "score pairs", "follow an instruction", "return token states"
+    "generate text",
+    "read logits",
+    "encode texts",
+    "score pairs",
+    "follow an instruction",
+    "return token states",
 ]
 """Something that a job may require of a model."""
 
@@ -26,7 +42,7 @@ Operation = Literal[
 class RequestProcessor(Protocol):
     """Turns a job's message into rows that its scheduler can run."""
 
-    def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
+    def texts(self, message: JobMessage) -> list[Text]:
         """The texts and pairs to tokenize. Empty for a job of ids. Raises RefusalError."""
         ...
 
@@ -116,9 +132,10 @@ class Workflow:
     scheduler: Callable[[ExecutionConfig, int, Callable[[], float]], Scheduler]
     vector_size: Callable[[ModelConfig], int]
 
-    def check(self, message: GenerateJob | EncodeJob) -> None:
+    def check(self, message: JobMessage) -> None:
         """Raises RefusalError for a job that this kind of model does not serve."""
-        required: dict[Operation, bool] = {"generate text": True}
+        reads = isinstance(message, ReadJob)
+        required: dict[Operation, bool] = {"generate text": not reads, "read logits": reads}
         if isinstance(message, EncodeJob):
             required = {
                 "encode texts": True,
@@ -149,6 +166,31 @@ def workflow_for(task: Task, *, has_kv_cache: bool) -> Workflow:
     encoder = "decoder_encode" if has_kv_cache else "encode"
     module = "generate" if task == "generate" else encoder
     return importlib.import_module(f"engine_core.workflows.{module}").WORKFLOWS[task]
+
+
+class RowLimit(NamedTuple):
+    """The most tokens of a row of a generator, and the `bound` that they come from."""
+
+    tokens: int
+    bound: str
+
+    @classmethod
+    def of(cls, config: ExecutionConfig, num_blocks: int) -> Self:
+        tokens, kv_tokens = config.max_model_len, num_blocks * config.block_size
+        return cls(tokens, "context length") if tokens <= kv_tokens else cls(kv_tokens, "KV cache")
+
+    def exceeded(self, param: str, has: str, at_fault: str | None = None) -> RefusalError:
+        """Return the refusal of `param`, which `has` more. Another field may be `at_fault`."""
+        reason = f"this model's {self.bound} is {self.tokens} tokens; {param} has {has}"
+        return RefusalError("context_length_exceeded", reason, at_fault or param)
+
+
+def check_vocabulary(param: str, has: str, ids: bytes, vocab_size: int) -> None:
+    """Raises the refusal of `outside_vocabulary` for the first of `ids` int32 that is no token."""
+    # Negative ones are beyond every vocabulary so.
+    if ids and np.frombuffer(ids, np.uint32).max() >= vocab_size:
+        wrong = next(token for token in array("i", ids) if not 0 <= token < vocab_size)
+        raise outside_vocabulary(param, has, wrong, vocab_size)
 
 
 def outside_vocabulary(param: str, has: str, token: int, vocab_size: int) -> RefusalError:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from operator import itemgetter
 
-from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
+from engine_core.messages import Accepted, EncodeJob, JobMessage, SamplingParams
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request
@@ -33,8 +33,8 @@ class PromptProcessor(EncodeProcessor):
         declared = None if config.task == "embed" else config.model.reranking
         self._template = None if declared is None else declared.known_template
 
-    def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
-        if self._only_pairs and (isinstance(message, GenerateJob) or message.query is None):
+    def texts(self, message: JobMessage) -> list[Text]:
+        if self._only_pairs and (not isinstance(message, EncodeJob) or message.query is None):
             raise RefusalError("invalid_request", "this model scores pairs of a query and a text")
         return super().texts(message)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from engine_core.messages import Accepted, EncodeJob, GenerateJob
+from engine_core.messages import Accepted, EncodeJob, JobMessage
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
 from engine_core.tokenization.tokenized import Tokenized
@@ -36,9 +36,9 @@ class EncodeProcessor:
         if config.model.has_kv_cache and kv_tokens < config.max_model_len:
             self._most_tokens, self._bound = kv_tokens, "this model's KV cache holds"
 
-    def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
+    def texts(self, message: JobMessage) -> list[Text]:
         texts = message.texts
-        if isinstance(message, GenerateJob) or (query := message.query) is None:
+        if not isinstance(message, EncodeJob) or (query := message.query) is None:
             return list(texts)
         if message.ids:
             raise RefusalError("invalid_request", "this model scores pairs of texts, not token ids")

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 import msgspec
-import numpy as np
 
 from engine_core.loop.jobs import Job
-from engine_core.messages import Accepted, EncodeJob, GenerateJob, SamplingParams
+from engine_core.messages import Accepted, GenerateJob, JobMessage, ReadJob, SamplingParams
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request, row_seed
@@ -19,8 +18,9 @@ from engine_core.structured.grammar import compiler_for
 from engine_core.structured.matcher import Matcher, TokenLimits
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.workflows.base import Workflow, outside_vocabulary
+from engine_core.workflows.base import RowLimit, Workflow, check_vocabulary, outside_vocabulary
 from engine_core.workflows.compiler_threads import CompilerThreads
+from engine_core.workflows.read import rows_to_read, texts_to_read
 from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
 from workers.contract.config import ExecutionConfig, Task
 
@@ -58,24 +58,24 @@ class DecoderProcessor:
 
     def __init__(self, config: ExecutionConfig, num_blocks: int) -> None:
         self._vocab_size = config.model.vocab_size
-        self._max_model_len = config.max_model_len
-        self._kv_tokens = num_blocks * config.block_size
+        self._limit = RowLimit.of(config, num_blocks)
 
-    def texts(self, message: GenerateJob | EncodeJob) -> list[Text]:
+    def texts(self, message: JobMessage) -> list[Text]:
+        if isinstance(message, ReadJob):
+            return texts_to_read(message, self._vocab_size)
         return list(message.texts)
 
     def prepare(self, inputs: JobInputs) -> tuple[Accepted, Iterator[Request]]:
         job, tokenized, grammar = inputs.job, inputs.tokenized, inputs.grammar
         message = job.message
+        if isinstance(message, ReadJob):
+            return rows_to_read(inputs, message, self._limit, self._vocab_size)
         assert isinstance(message, GenerateJob)
         self._check_ids(message.params)
         prompts = [array("i", text.ids) for text in tokenized]
         if not message.batch:
             _check_scores(message, prompts)
-        limits = [
-            self._max_len(message, index, text, tokens)
-            for index, (text, tokens) in enumerate(zip(tokenized, prompts, strict=True))
-        ]
+        limits = [self._max_len(message, index, text) for index, text in enumerate(tokenized)]
         barred = self._barred(message.params)
         unscored = message.params
         limited = unscored.allowed_token_ids or unscored.bad_words
@@ -127,34 +127,24 @@ class DecoderProcessor:
                 if not 0 <= token < self._vocab_size:
                     raise outside_vocabulary(field, "names", token, self._vocab_size)
 
-    def _max_len(
-        self, message: GenerateJob, index: int, prompt: Tokenized, tokens: array[int]
-    ) -> int:
+    def _max_len(self, message: GenerateJob, index: int, prompt: Tokenized) -> int:
         """The length at which the request ends, prompt included."""
         many = len(message.texts) + len(message.ids) > 1
         param = f"prompt[{index}]" if many else "prompt"
         if not prompt.num_tokens:
             raise RefusalError("invalid_request", f"{param} has no tokens", param)
-        # Negative ones are beyond every vocabulary so.
-        if tokens and np.frombuffer(tokens, np.uint32).max() >= self._vocab_size:
-            wrong = next(token for token in tokens if not 0 <= token < self._vocab_size)
-            raise outside_vocabulary(param, "holds", wrong, self._vocab_size)
+        check_vocabulary(param, "holds", prompt.ids, self._vocab_size)
         return self._checked_len(message.params, prompt, param)
 
     def _checked_len(self, params: SamplingParams, prompt: Tokenized, param: str) -> int:
-        prompt_len = prompt.num_tokens
-        limit = min(self._max_model_len, self._kv_tokens)
-        bound = "context length" if limit == self._max_model_len else "KV cache"
+        prompt_len, limit = prompt.num_tokens, self._limit.tokens
         most = None if params.lowered_to_fit else params.max_tokens
         # Where the request does not say how many, there must be room for at least one token.
         needed = prompt_len + (1 if most is None else most)
         if needed > limit:
             has = prompt.described + ("" if most is None else f" and {most} to generate")
-            raise RefusalError(
-                "context_length_exceeded",
-                f"this model's {bound} is {limit} tokens; {param} has {has}",
-                param if prompt_len >= limit or most is None else "max_tokens",
-            )
+            is_long = prompt_len >= limit or most is None
+            raise self._limit.exceeded(param, has, None if is_long else "max_tokens")
         return limit if params.max_tokens is None else min(prompt_len + params.max_tokens, limit)
 
 
@@ -179,7 +169,7 @@ def _check_scores(message: GenerateJob, prompts: list[array[int]]) -> None:
 WORKFLOWS: Mapping[Task, Workflow] = {
     "generate": Workflow(
         task="generate",
-        operations=frozenset({"generate text"}),
+        operations=frozenset({"generate text", "read logits"}),
         preprocessor=DecoderPreprocessor,
         processor=DecoderProcessor,
         scheduler=DecoderScheduler,

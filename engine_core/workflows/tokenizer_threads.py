@@ -7,13 +7,14 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING
 
 from engine_core.loop.fair_queue import FairQueue, Mailbox
 from engine_core.loop.jobs import Job
 from engine_core.messages import KeyShare
 from engine_core.refusal import RefusalError
+from engine_core.tokenization.continuation import Piece, tokenize_each, tokenize_long_piece
 from engine_core.tokenization.sliced_text import SLICE_CHARACTERS
 from engine_core.tokenization.tokenized import (
     TextPieces,
@@ -29,7 +30,7 @@ from engine_core.tokenization.tokenizer import Tokenizer, not_tokenized
 if TYPE_CHECKING:
     from engine_core.structured.grammar import CompiledGrammar
 
-Text = WholeText | TextPieces
+Text = WholeText | TextPieces | Piece
 _Part = tuple["JobInputs", list[WholeText]]
 
 
@@ -59,21 +60,31 @@ class JobInputs:
         empty where `next_part` is due."""
         texts: list[WholeText] = []
         for text in self._next_slice():
-            if isinstance(text, TextPieces) or _length_of(text) > SLICE_CHARACTERS:
+            if isinstance(text, TextPieces | Piece) or _is_long(text):
                 break
             texts.append(text)
         return texts
 
     def next_part(self, tokenizer: Tokenizer, max_model_len: int) -> None:
-        """Tokenize the next texts in a template, or a part of the next text, which is long."""
+        """Tokenize the next texts in a template, or the next short pieces, or a part of the next
+        text or piece, which is long."""
         options = self.job.message.tokenization
         text, *others = self._next_slice()
         if isinstance(text, TextPieces):
             pieces = [text, *(other for other in others if isinstance(other, TextPieces))]
             self.tokenized += tokenize_pieces(tokenizer, pieces, options, max_model_len)
             return
+        if isinstance(text, Piece) and not _is_long(text):
+            pieces = [other for other in (text, *others) if isinstance(other, Piece)]
+            short = takewhile(lambda piece: not _is_long(piece), pieces)
+            self.tokenized += tokenize_each(tokenizer, [*short])
+            return
         if self.long_item is None:
-            self.long_item = tokenize_long(tokenizer, text, options, max_model_len)
+            self.long_item = (
+                tokenize_long_piece(tokenizer, text, max_model_len)
+                if isinstance(text, Piece)
+                else tokenize_long(tokenizer, text, options, max_model_len)
+            )
         if (whole := next(self.long_item)) is not None:
             self.tokenized.append(whole)
             self.long_item = None
@@ -112,7 +123,7 @@ class TokenizerThreads:
         """Queue a job's texts. Returns its inputs at once where it has none."""
         if not texts:
             return JobInputs(job, given_ids(job.message))
-        long = any(_length_of(text) > SLICE_CHARACTERS for text in texts)
+        long = any(map(_is_long, texts))
         (self._long if long else self._short).queue.put(JobInputs(job, texts=texts))
         return None
 
@@ -195,6 +206,10 @@ def _adds_special_tokens(part: _Part) -> bool:
 def _refusal(error: BaseException) -> RefusalError:
     """Raises what is neither an Exception nor a panic."""
     return error.copy() if isinstance(error, RefusalError) else not_tokenized(error)
+
+
+def _is_long(text: Text) -> bool:
+    return _length_of(text) > SLICE_CHARACTERS
 
 
 def _length_of(text: Text) -> int:

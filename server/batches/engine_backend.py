@@ -11,10 +11,10 @@ import msgspec
 from starlette.types import ASGIApp, Message
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.client.pending_jobs import EncodeCall, GenerateStream
+from engine_core.client.pending_jobs import GenerateStream, RowsCall
 from engine_core.config import EngineConfig
-from engine_core.loop.admission import job_size
-from engine_core.messages import EncodeJob, GenerateJob
+from engine_core.loop.admission import job_size, prompt_tokens
+from engine_core.messages import GenerateJob, JobMessage
 from server.batches.answering import Answer, Backend, Room
 from server.daemon.application import all_endpoints, create_app
 from server.service.service import Registry, Service
@@ -67,9 +67,7 @@ class BatchClient(EngineClient):
         )
         self._holders: set[asyncio.Task[Any]] = set()
 
-    async def _submit(
-        self, waiting: GenerateStream | EncodeCall, message: GenerateJob | EncodeJob
-    ) -> None:
+    async def _submit(self, waiting: GenerateStream | RowsCall[Any], message: JobMessage) -> None:
         line = asyncio.current_task()
         assert line is not None, "jobs are submitted in tasks"
         if line in self._holders:
@@ -82,7 +80,7 @@ class BatchClient(EngineClient):
         line.add_done_callback(lambda _: keep(0, 0))
         await super()._submit(waiting, message)
         sequences = message.n if isinstance(message, GenerateJob) else 1
-        keep(size.rows, sum(waiting.answer.prompt_tokens) * sequences)
+        keep(size.rows, prompt_tokens(message, waiting.answer) * sequences)
 
 
 _AT_ONCE = 16_384

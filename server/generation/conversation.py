@@ -28,11 +28,13 @@ _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a conversation's prompt. `variables` are the request's own for the template."""
+    """Options of a conversation's prompt. `variables` are the request's own for the template,
+    `question` as in `Conversation`."""
 
     add_generation_prompt: bool | None
     continue_final_message: bool | None
     variables: dict[str, Any]
+    question: str = ""
 
 
 async def chat_prompt(
@@ -81,6 +83,7 @@ async def conversation(
         add_generation_prompt=not continues if generates is None else generates,
         continue_final_message=continues,
         variables=options.variables,
+        question=options.question,
     )
 
 

@@ -29,6 +29,7 @@ from server.observe.request_record import RequestRecord
 from server.schemas.common import invalid
 from server.service.decoding_turns import DecodingTurns
 from server.service.endpoint import Endpoint
+from server.service.label_tokens import LabelTokens
 from server.service.ledger import Ledger
 from server.service.token_text import TokenText
 from server.settings.api_keys import ClientKeys
@@ -60,6 +61,7 @@ class Model:
         self.text_bound = TextBound(tokenizer, self.max_model_len)
         self.token_bytes = tokenizer.token_bytes
         self.token_text = TokenText(self.token_bytes)
+        self.labels = LabelTokens(tokenizer)
         self.client = client
         self.chat = TemplateClient(served.name, Path(served.path))
 

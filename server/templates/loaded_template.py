@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from server.errors import quoted
 from server.templates.protocol import ChatTemplate, Conversation, Message, has_text, text_part
+from server.templates.reply_place import OpenReasoningError, reply_place
 
 # A prompt's most. A longer one would be refused for `MAX_PENDING_TOKENS` all the same.
 _MAX_CHARS = 16 * 1024 * 1024
@@ -39,6 +40,7 @@ class LoadedTemplate:
     def __init__(self, template: ChatTemplate) -> None:
         """Raises TemplateError. May take any time and memory, as prompts may."""
         self._tokens = template.tokens
+        self._source = template.source
         self._compiled = _compile(template.source)
         self.manners = self._probed({})
 
@@ -52,7 +54,27 @@ class LoadedTemplate:
                 raise
             # A variable may have the template write what it otherwise leaves out.
             messages = self._probed(conversation.variables).checked(conversation.messages)
-        return self.render(replace(conversation, messages=messages))
+        shaped = replace(conversation, messages=messages)
+        return self._to_reply(shaped) if conversation.question else self.render(shaped)
+
+    def _to_reply(self, asking: Conversation) -> str:
+        """The prompt of shaped messages with a question, up to where a reply's text begins. Raises
+        LeftOutError, naming `model`, if there is no such place."""
+        prompt, mark = self.render(asking), asking.question
+        if prompt.count(mark) != 1:
+            raise LeftOutError("model", "the text of a question, or changes or repeats it")
+        before, _, begun = prompt.partition(mark)
+
+        def written(reply: Message) -> str:
+            messages = [*asking.messages, self.manners.shaped_reply(reply)]
+            talk = replace(asking, messages=messages, add_generation_prompt=False)
+            return self.render(talk).partition(mark)[2]
+
+        try:
+            return before + mark + reply_place(begun, written, self._source)
+        except OpenReasoningError as error:
+            what = f"the end of the reasoning that it begins with {error}"
+            raise LeftOutError("model", what) from None
 
     def _probed(self, variables: dict[str, Any]) -> ProbedManners:
         return ProbedManners(
@@ -169,6 +191,9 @@ class _Kind(NamedTuple):
     role: str
     is_first: bool
     has_calls: bool = False
+
+
+_REPLY = _Kind("assistant", is_first=False)
 
 
 class _Manner(NamedTuple):
@@ -389,6 +414,10 @@ class ProbedManners:
             _shaped_message(message, self._manner(kind), self._calls)
             for message, kind in zip(messages, kinds, strict=True)
         ]
+
+    def shaped_reply(self, message: Message) -> Message:
+        """An assistant's message behind others."""
+        return _shaped_message(message, self._manner(_REPLY), self._calls)
 
     def _manner(self, kind: _Kind) -> _Manner:
         return self._usual.get(kind) or self._unusual(kind)

@@ -27,12 +27,14 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of a template. `variables` are the request's own."""
+    """The input of a template. `variables` are the request's own. A `question` is a word in a
+    message in whose place questions are asked: the prompt then ends where a reply's text begins."""
 
     messages: list[Message]
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: dict[str, Any] = {}
+    question: str = ""
 
 
 Question = Conversation | None

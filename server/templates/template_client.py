@@ -19,7 +19,11 @@ from engine_core.refusal import RefusalError
 from server.event_loop import ChildProcess, lasting_task
 from server.settings.settings import child_environment
 from server.templates import protocol
-from server.templates.template_files import NoChatTemplateError, read_chat_template
+from server.templates.template_files import (
+    MissingChatTemplateError,
+    NoChatTemplateError,
+    read_chat_template,
+)
 
 _COMMAND = (sys.executable, "-P", "-m", "server.templates.template_main")
 _ANSWER: msgspec.json.Decoder[protocol.Answer] = msgspec.json.Decoder(protocol.Answer)
@@ -92,6 +96,11 @@ class TemplateClient:
         if isinstance(self._template, NoChatTemplateError):
             raise self._no_template(self._template)
         return self._template
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the model has no template, not even one that does not work."""
+        return isinstance(self._template, MissingChatTemplateError)
 
     def start(self) -> None:
         """Start the process, if there is a template."""

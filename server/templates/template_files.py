@@ -34,9 +34,13 @@ class NoChatTemplateError(ValueError):
     """A model has no usable chat template. The message is one line with the reason."""
 
 
+class MissingChatTemplateError(NoChatTemplateError):
+    """A model has no chat template in any form."""
+
+
 def read_chat_template(folder: Path) -> ChatTemplate:
     """The chat template of the model in `folder`: of several, the one called `default`. Raises
-    NoChatTemplateError: none, none of that name, a file that cannot be read."""
+    NoChatTemplateError: none of that name, a file that cannot be read; MissingChatTemplateError."""
     names: list[str] = []
     try:
         for file, found in _candidates(folder):
@@ -50,7 +54,7 @@ def read_chat_template(folder: Path) -> ChatTemplate:
     if names:
         known = ", ".join(names)
         raise NoChatTemplateError(f"none of its chat templates is called {_DEFAULT}: {known}")
-    raise NoChatTemplateError("it has no chat template")
+    raise MissingChatTemplateError("it has no chat template")
 
 
 def check_template_files(folder: Path) -> None:

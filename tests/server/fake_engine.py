@@ -26,6 +26,7 @@ from engine_core.messages import (
     Hello,
     JobTiming,
     Outputs,
+    ReadJob,
     RowOutput,
     StageTime,
     ToCore,
@@ -94,7 +95,8 @@ class Script:
     `tokens` are the ids that every row says, over and over; `refusal` answers the next jobs,
     every job fails once a row has said `fail_after` tokens. While `held` accepted jobs do not
     move; while `deaf` jobs are not even answered. `chances` are the log-probabilities of the tokens
-    of a job's rows, over and over; `cached` of every row's prompt tokens were known.
+    of a job's rows, over and over, or of the tokens that are read of each row; `cached` of every
+    row's prompt tokens were known.
     `ignored` is left out of every schema. `traced` answers each trace.
     """
 
@@ -135,7 +137,7 @@ class FakeEngine:
         self.script = script or Script()
         self.aborted: list[int] = []
         self.ended_rows: list[tuple[int, int]] = []
-        self.received: list[GenerateJob | EncodeJob] = []
+        self.received: list[GenerateJob | EncodeJob | ReadJob] = []
         self.traces: list[float] = []
         self._tokenizer = tokenizer
         self._task = task
@@ -143,7 +145,7 @@ class FakeEngine:
         vocabulary = tokenizer.raw.get_vocab_size()
         self._info = EngineInfo(task, 2048, vocabulary, size, VECTOR_SIZE, 1 << 20, 1 << 20)
         self._jobs: dict[tuple[bytes, int], _Job] = {}
-        self._waiting: list[tuple[bytes, EncodeJob]] = []
+        self._waiting: list[tuple[bytes, EncodeJob | ReadJob]] = []
         self._greeted: set[bytes] = set()
         self._unready: set[bytes] = set()
         self._steps = itertools.count()
@@ -226,7 +228,7 @@ class FakeEngine:
                 self.ended_rows.append((message.job, message.row))
                 if (job := self._jobs.get((client, message.job))) is not None:
                     self._close_row(job, message.row)
-            case GenerateJob() | EncodeJob():
+            case GenerateJob() | EncodeJob() | ReadJob():
                 self.received.append(message)
                 if not self.script.deaf:
                     self._admit(client, message)
@@ -237,10 +239,18 @@ class FakeEngine:
             case _:
                 pass  # there is no cache here
 
-    def _admit(self, client: bytes, message: GenerateJob | EncodeJob) -> None:
+    def _admit(self, client: bytes, message: GenerateJob | EncodeJob | ReadJob) -> None:
         if (refusal := self.script.refusal) is not None:
             failed = msgspec.structs.replace(refusal, id=message.id)
             self._send(client, Outputs(failed=[failed]))
+            return
+        if isinstance(message, ReadJob):
+            pieces = self._tokenizer.encode(message.pieces, add_special_tokens=False)
+            sizes = [len(tokens) // 4 for tokens in pieces]
+            lengths = [sum(sizes[piece] for piece in prompt) for prompt in message.prompts]
+            self._waiting.append((client, message))
+            accepted = Accepted(message.id, lengths, piece_tokens=sizes)
+            self._send(client, Outputs(accepted=[accepted]))
             return
         ids = self._ids(message)
         lengths = [len(tokens) // 4 for tokens in ids]
@@ -267,10 +277,12 @@ class FakeEngine:
         for job in list(self._jobs.values()):
             self._say(job, outputs.setdefault(job.client, Outputs([], [], [], [], [])))
         for client, message in self._waiting:
-            part = self._encoded(message)
+            is_read = isinstance(message, ReadJob)
+            part = self._read(message) if is_read else self._encoded(message)
             own = outputs.setdefault(client, Outputs([], [], [], [], []))
             own.encoded.append(part)
-            own.timings.append(timing_of(message.id))
+            timing = timing_of(message.id)
+            own.timings.append(msgspec.structs.replace(timing, found=self.script.cached))
         self._waiting.clear()
         for client, own in outputs.items():
             self._send(client, own)
@@ -320,6 +332,14 @@ class FakeEngine:
         job.open_rows.discard(row)
         if not job.open_rows:
             self._jobs.pop((job.client, job.message.id), None)
+
+    def _read(self, message: ReadJob) -> EncodedRows:
+        counts = np.array([len(tokens) // 4 for tokens in message.tokens], np.int32)
+        chances = self.script.chances
+        values = np.concatenate([np.resize(np.array(chances, np.float32), n) for n in counts])
+        rows = np.arange(len(counts), dtype=np.int32)
+        parts = [each.tobytes() for each in (rows, values, counts)]
+        return EncodedRows(message.id, *parts)
 
     def _encoded(self, message: EncodeJob) -> EncodedRows:
         items = message.texts or message.ids

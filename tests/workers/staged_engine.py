@@ -8,7 +8,7 @@ from itertools import count
 
 import torch
 
-from engine_core.messages import Abort, EncodeJob, GenerateJob
+from engine_core.messages import Abort, JobMessage
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.test_core import A, idle
 from tests.workers.inline_engine import Mutation, unchanged
@@ -100,7 +100,7 @@ class EncoderRunner:
 class Visit:
     """A job that comes in one iteration of the loop, and perhaps is aborted in a later one."""
 
-    job: GenerateJob | EncodeJob
+    job: JobMessage
     comes: int = 0
     leaves: int | None = None
 

@@ -21,6 +21,7 @@ class SlotInit(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     known_tokens    int32, prompt first; empty unless `sampling` has a penalty, which counts them
     bias            added to its logits (`logit_bias`)
     barred          tokens that must not come yet (`min_tokens`)
+    read            int32, tokens whose log-probabilities are reported where the row is sampled
     """
 
     slot: int
@@ -32,6 +33,7 @@ class SlotInit(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     known_tokens: bytes = b""
     bias: TokenBias = TokenBias()
     barred: BarredTokens = BarredTokens()
+    read: bytes = b""
 
 
 class DecodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag="decode_step"):
@@ -175,11 +177,14 @@ class GenerateOutput(FinishedStep, frozen=True, kw_only=True, tag="generate"):
     tokens    int32[S]     sampled ids; -1 where the row's logits were not finite
     sampled   log-probabilities of the S sampled tokens, if any row of the step requests them
     scored    log-probabilities of the positions with a target, if the step has targets
+    read      float32[N], log-probabilities of the tokens that are read of sampled rows, row after
+              row; none is finite where the row's logits were not
     """
 
     tokens: bytes = b""
     sampled: Logprobs | None = None
     scored: Logprobs | None = None
+    read: bytes = b""
 
 
 class EmbedOutput(FinishedStep, frozen=True, kw_only=True, tag="embed"):

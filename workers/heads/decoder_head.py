@@ -19,6 +19,7 @@ from workers.device.transfer import to_device
 from workers.device.tuning import WARM_LM_HEAD_ROWS
 from workers.heads.base import HeadResult
 from workers.models.base import StageModel
+from workers.sampling.reading import ReadTokens, read_logits
 from workers.sampling.sampler import (
     TokenLogprobs,
     log_probabilities,
@@ -38,11 +39,13 @@ SCORED_AT_ONCE = 512
 @dataclass(frozen=True, slots=True)
 class SamplingInput:
     """Sampling of S rows of a step, in slots `device_slots` int32[S]. `width` is the most
-    alternatives that any of them reports, -1 for no log-probabilities."""
+    alternatives that any of them reports, -1 for no log-probabilities. Of some rows, tokens are
+    `read`."""
 
     device_slots: torch.Tensor
     rows: SamplingRows
     width: int
+    read: ReadTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +107,9 @@ def requested_outputs(
         indices, own = to_device([rows.last_token_indices[sampled], rows.slots[sampled]], device)
     if table is not None and len(sampled):
         slots = rows.slots[sampled]
-        drawn = table.rows(slots, rows.contexts[sampled])
-        sampling = SamplingInput(own, drawn, table.sampled_width(slots))
+        drawn, read = table.rows(slots, rows.contexts[sampled]), table.read_tokens(slots)
+        tokens = ReadTokens(*to_device(read, device)) if read else None
+        sampling = SamplingInput(own, drawn, table.sampled_width(slots), tokens)
     return RequestedOutputs(last_tokens, len(sampled), indices, sampling, scoring)
 
 
@@ -144,6 +148,8 @@ class GenerateHead:
             if sampling.width >= 0:
                 found = log_probabilities(logits, tokens, sampling.width)
                 fields["sampled"] = _reported(sampling.width, found)
+            if sampling.read is not None:
+                fields["read"] = read_logits(logits, sampling.read)
         return HeadResult(GenerateOutput, fields)
 
     def warm_up(self, hidden: torch.Tensor) -> None:
@@ -194,7 +200,7 @@ class LastTokenHead:
         states = requested.last_states(hidden)
         if self._task == "embed":
             return HeadResult(EmbedOutput, {"vectors": self._model.compute_logits(states.float())})
-        logits = self._model.compute_logits(states).float()
+        logits = read_logits(self._model.compute_logits(states))
         if self._task == "rerank" and logits.shape[1] == 2:
             logits = logits[:, :1] - logits[:, 1:]
         return HeadResult(ClassifyOutput, {"logits": logits})

@@ -44,17 +44,22 @@ def sample(
 
 def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) -> TokenLogprobs:
     """Log-probabilities of `tokens` integer[N] and of the `width` best tokens of each row. Logits
-    are contiguous [N, V] in any float dtype. The normaliser, summed by groups, needs no copy."""
-    assert logits.is_contiguous(), "the kernels read rows of V logits"
+    are contiguous [N, V] in any float dtype."""
     chosen = logits.gather(1, tokens.long().clamp(min=0)[:, None])[:, 0]
     top, top_ids = logits.topk(width, dim=-1)
-    peaks, sums = group_statistics(LogitRows(logits))
-    normaliser = (peaks + sums.log()).logsumexp(dim=-1)
+    normaliser = log_sum_exps(logits)
     return TokenLogprobs(
         chosen=chosen.float() - normaliser,
         top_ids=top_ids.int(),
         top=top.float() - normaliser[:, None],
     )
+
+
+def log_sum_exps(logits: torch.Tensor) -> torch.Tensor:
+    """Likewise `reading.log_sum_exps`, by groups: the logits are not copied as float32."""
+    assert logits.is_contiguous(), "the kernels read rows of V logits"
+    peaks, sums = group_statistics(LogitRows(logits))
+    return (peaks + sums.log()).logsumexp(dim=-1)
 
 
 def _adjusted(

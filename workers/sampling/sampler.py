@@ -13,6 +13,7 @@ import torch
 from workers.contract.messages import SlotInit
 from workers.contract.token_sampling import GREEDY, TokenBias, TokenSampling
 from workers.device.transfer import on_device, to_array, to_device
+from workers.sampling.reading import ReadTokens, read_logits
 from workers.sampling.sampling_table import (
     Adjustments,
     FloatArray,
@@ -114,6 +115,8 @@ def warm_up_sampling(logits: torch.Tensor, table: SamplingTable) -> None:
         table.update([init])
         sample(logits, table.rows(slots, contexts), table.counts, mask)
     log_probabilities(logits, torch.zeros(1, dtype=torch.int32, device=logits.device), 1)
+    first = torch.zeros(1, dtype=torch.int64, device=logits.device)
+    read_logits(logits, ReadTokens(first, first, first))
 
 
 # On the CPU.

@@ -13,7 +13,7 @@ from msgspec.structs import astuple, fields
 from workers.contract.messages import SlotInit
 from workers.contract.token_sampling import TokenSampling
 from workers.device.transfer import on_device
-from workers.step.rows import IntArray
+from workers.step.rows import IntArray, LongArray
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -29,12 +29,14 @@ SAMPLING_RECORD = np.dtype(
         ("penalised", np.int32),
         ("biased", np.int32),
         ("min_tokens", np.int32),
+        ("read", np.int32),
     ]
 )
 """One slot: the fields of `TokenSampling`, then those of its `SlotInit` that sampling reads."""
 
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
+_ID_BYTES = 4
 _IN_PROMPT = 1
 _ONE_SAMPLED = 2
 _FULL = np.iinfo(np.int16).max - 1
@@ -203,6 +205,7 @@ class SamplingTable:
         self.parameters = np.zeros(max_running, SAMPLING_RECORD)
         self.counts = TokenCounts(max_running, vocab_size, device)
         self._biases: dict[int, tuple[Bias, Bias]] = {}
+        self._read: dict[int, IntArray] = {}
 
     def update(self, inits: Iterable[SlotInit]) -> None:
         for init in inits:
@@ -220,7 +223,10 @@ class SamplingTable:
                 bool(init.known_tokens),
                 bool(init.bias.ids),
                 init.barred.min_tokens if init.barred.ids else 0,
+                len(init.read) // _ID_BYTES,
             )
+            if init.read:
+                self._read[init.slot] = np.frombuffer(init.read, np.int32)
 
     def rows(self, slots: IntArray, contexts: IntArray) -> SamplingRows:
         """The rows of `slots` [S], which hold `contexts` [S] tokens before the one to sample."""
@@ -232,6 +238,15 @@ class SamplingTable:
             own, early = self._biases[int(slots[row])]
             biases[row] = early if barred[row] else own
         return SamplingRows(slots, parameters, index, biases)
+
+    def read_tokens(self, slots: IntArray) -> list[LongArray]:
+        """What is read of the rows of `slots` [S], the fields of `ReadTokens`. Empty if nothing."""
+        counts = self.parameters["read"][slots]
+        rows = np.flatnonzero(counts)
+        if not len(rows):
+            return []
+        ids = np.concatenate([self._read[slot] for slot in slots[rows].tolist()])
+        return [rows, np.repeat(np.arange(len(rows)), counts[rows]), ids.astype(np.int64)]
 
     def sampled_width(self, slots: IntArray) -> int:
         """The most alternatives that any of `slots` reports beside a sampled token. -1 if none
@@ -247,6 +262,7 @@ class SamplingTable:
         self.parameters.fill(0)
         self.counts.clear()
         self._biases.clear()
+        self._read.clear()
 
     def _set_biases(self, init: SlotInit) -> None:
         """Keep a slot's own biases, and those until `min_tokens` have been sampled: with -inf for

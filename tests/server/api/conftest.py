@@ -22,6 +22,12 @@ TEMPLATES: dict[str, object] = {
     "broken": "{% if",
     "endless": ENDLESS,
     "org/deep/model": None,
+    "turns": (
+        "{% for m in messages %}<{{ m.role[0] | upper }}>{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<A>{% endif %}"
+    ),
+    "users only": "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
+    "no question": "{% for m in messages %}{{ m.content | upper }}{% endfor %}",
 }
 PROMPTS = {"query": "Q: ", "passage": "P: ", "plain": "", "Clustering": "C: ", "clustering": "K: "}
 EMBEDDERS: dict[str, dict[str, Any]] = {

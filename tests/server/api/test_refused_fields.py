@@ -248,11 +248,91 @@ DETOKENIZE: Cases = [
     *wrong("tokens", [-1], [2**63], at="tokens[0]"),
     *wrong("tokens", [1, 99_999], at="tokens[1]"),
 ]
+PREDICATE: JSON = {"type": "predicate", "instructions": "a"}
+CHOICES: list[JSON] = [{"value": "a"}, {"value": "true"}, {"value": True}]
+LEVELS: list[JSON] = [{"label": "a"}, {"label": "a"}]
+CALL: JSON = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+OUTPUT: JSON = {"type": "function_call_output", "call_id": "c", "output": "a"}
+CUSTOM: JSON = {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "a"}
+PICTURE: JSON = {"type": "input_image", "image_url": "https://images.example/a.png"}
+
+
+def nested(levels: int) -> JSON:
+    data: JSON = {}
+    for _ in range(levels - 1):
+        data = {"a": data}
+    return data
+
+
+def asked(last: JSON, before: int = 0) -> JSON:
+    return {"questions": [PREDICATE] * before + [last]}
+
+
+def choosing(*choices: JSON) -> JSON:
+    return asked({"type": "choice", "instructions": "a", "choices": [*choices]}, before=7)
+
+
+def scored(levels: object) -> JSON:
+    return asked({"type": "score", "instructions": "a", "levels": levels})
+
+
+def part(role: str, kind: str, **fields: object) -> JSON:
+    return {"input": [{"role": role, "content": [{"type": kind, **fields}]}]}
+
+
+DECISIONS: Cases = [
+    *wrong("input", None, 3, {}),
+    *wrong("input", [{"role": "user", "content": "a"}, "a"], at="input[1]"),
+    *wrong("input", [{"content": "a"}], [{"role": "tool", "content": "a"}], at="input[0].role"),
+    *wrong("input", [{"role": "user"}], at="input[0].content"),
+    *wrong("input", [{"type": "reasoning"}], at="input[0].type"),
+    *wrong("input", [CALL | {"name": None}], at="input[0].name"),
+    *wrong("input", [CALL | {"output": "a"}], at="input[0].output"),
+    *wrong("input", [CALL | {"role": "user"}], at="input[0].role"),
+    *wrong("input", [CALL, OUTPUT | {"call_id": "d"}], at="input[1].call_id"),
+    *wrong("input", [CUSTOM, OUTPUT], at="input[1].call_id"),
+    *wrong("input", [OUTPUT, OUTPUT], at="input[0].call_id"),
+    *wrong("input", [CALL, OUTPUT | {"output": [PICTURE]}], at="input[1].output[0].image_url"),
+    *wrong("input", [CALL, OUTPUT | {"output": None}], at="input[1].output"),
+    ({"input": [{"role": "user", "content": [PICTURE]}]}, "input[0].content[0].image_url"),
+    (part("user", "input_image"), "input[0].content[0]"),
+    (part("user", "output_text", text="a"), "input[0].content[0]"),
+    (part("system", "input_json", data={}), "input[0].content[0]"),
+    (part("developer", "refusal", refusal="a"), "input[0].content[0]"),
+    (part("assistant", "input_text", text="a"), "input[0].content[0]"),
+    (part("user", "input_text"), "input[0].content[0].text"),
+    (part("user", "input_text", text="a", data={}), "input[0].content[0].data"),
+    (part("user", "input_json"), "input[0].content[0].data"),
+    (part("user", "input_json", data=["a"]), "input[0].content[0].data[0]"),
+    (part("user", "input_json", data=nested(33)), "input[0].content[0].data"),
+    (part("user", "input_json", data={"a": [0] * 9_999}), "input[0].content[0].data"),
+    (part("user", "input_json", data={"a": "é" * (128 << 10)}), "input[0].content[0].data"),
+    *wrong("questions", None, [], [PREDICATE] * 401),
+    (asked({"instructions": "a"}), "questions[0].type"),
+    (asked({"type": "yes", "instructions": "a"}), "questions[0].type"),
+    (asked({"type": "predicate"}), "questions[0].instructions"),
+    (asked(PREDICATE | {"name": 3}), "questions[0].name"),
+    (asked(PREDICATE | {"choices": CHOICES}), "questions[0].choices"),
+    (asked(PREDICATE | {"instructions": [PICTURE]}), "questions[0].instructions[0].image_url"),
+    (asked(PREDICATE | {"instructions": "a" * 4_000_000}, before=1), "questions[1]"),
+    (choosing(*CHOICES[:1]), "questions[7].choices"),
+    (choosing(*({"value": str(number)} for number in range(256))), "questions[7].choices"),
+    (choosing(*CHOICES[:2], CHOICES[0]), "questions[7].choices[2].value"),
+    (choosing(*CHOICES, {"value": True}), "questions[7].choices[3].value"),
+    (choosing({"value": "a"}, {"value": 1}), "questions[7].choices[1].value"),
+    (choosing({"value": "a"}, {}), "questions[7].choices[1].value"),
+    (scored(LEVELS[:1]), "questions[0].levels"),
+    (scored(LEVELS * 6), "questions[0].levels"),
+    (scored([{"label": "a"}, {"label": 1}]), "questions[0].levels[1].label"),
+    *wrong("prompt_cache_key", 3),
+    ({"prompt_cache_key": "a", "cache_salt": "b"}, "prompt_cache_key"),
+]
 COHERE_TEXTS: JSON = {"model": "plain", "texts": ["a"]}
 REFUSED: list[tuple[str, str, JSON, Cases]] = [
     ("deployment", "/v1/completions", {"model": "writer", "prompt": "a"}, COMPLETIONS),
     ("chats", "/v1/chat/completions", {"model": "writer", "messages": HELLO}, CHAT),
     ("chats", "/v2/chat", {"model": "writer", "messages": HELLO}, COHERE_CHAT),
+    ("chats", "/v1/decisions", {"model": "writer", "input": "a", **asked(PREDICATE)}, DECISIONS),
     ("encoders", "/v1/embeddings", {"model": "plain", "input": "a"}, EMBEDDINGS),
     ("encoders", "/v1/embed", COHERE_TEXTS, COHERE_EMBED),
     ("encoders", "/v2/embed", COHERE_TEXTS, COHERE_EMBED),
