@@ -32,7 +32,7 @@ from server.service.service import Model, service_of
 _THINKING = ("enable_thinking", "thinking")
 
 
-@answers(Endpoint("POST", "/v1/systemone", "vLLM", tasks=("generate",), order=26))
+@answers(Endpoint("POST", "/v1/systemone", "Jina, vLLM", tasks=("generate",), order=26))
 async def create_systemone(
     request: Request, body: SystemOneRequest, model: Model
 ) -> SystemOneAnswer:

@@ -10,7 +10,7 @@ from server.schemas.chat import TemplateVariables
 from server.schemas.common import EncodeRequest
 
 
-class _Question(
+class _OfState(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
 ):
     """What questions of every type have."""
@@ -18,7 +18,7 @@ class _Question(
     instructions: Any = None
 
 
-class ChoiceOfState(_Question, frozen=True, kw_only=True, tag="choice"):
+class ChoiceOfState(_OfState, frozen=True, kw_only=True, tag="choice"):
     """Which of several options fits the state: descriptions, or null, by their names."""
 
     criteria: Annotated[dict[str, Any], Meta(min_length=1, max_length=255)]
@@ -31,13 +31,13 @@ class NoulCriteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     false: Any = None
 
 
-class NoulOfState(_Question, frozen=True, kw_only=True, tag="noul"):
+class NoulOfState(_OfState, frozen=True, kw_only=True, tag="noul"):
     """Whether something is true of the state."""
 
     criteria: NoulCriteria | None = None
 
 
-class ScoreOfState(_Question, frozen=True, kw_only=True, tag="score"):
+class ScoreOfState(_OfState, frozen=True, kw_only=True, tag="score"):
     """Where the state is on a scale, of which these are the levels in order."""
 
     criteria: Annotated[list[Any], Meta(min_length=2, max_length=10)]

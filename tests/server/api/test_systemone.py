@@ -16,7 +16,7 @@ JSON = dict[str, Any]
 TEAM: JSON = {
     "type": "choice",
     "instructions": "Which team?",
-    "criteria": {"billing": "money", "ships": None, "security": 3},
+    "criteria": {"billing": "money", "ships": None, "law": 3},
 }
 MONEY: JSON = {"type": "noul", "instructions": "Is money moving?"}
 TONE: JSON = {
@@ -32,7 +32,7 @@ def test_questions_are_those_of_decisions(chats, tokenizer):
     ask(chats, questions={"team": TEAM, "money": MONEY, "tone": TONE})
     job = chats.job("writer")
     assert prompts(job) == [
-        f"{BEGUN}Text.\n\nWhich team?\n\nA. billing: money\nB. ships\nC. security: 3{LETTER}{ENDED}",
+        f"{BEGUN}Text.\n\nWhich team?\n\nA. billing: money\nB. ships\nC. law: 3{LETTER}{ENDED}",
         f"{BEGUN}Text.\n\nIs money moving?\n\nA. true\nB. false{LETTER}{ENDED}",
         f"{BEGUN}Text.\n\nHow upset?\n\n0. calm\n1. annoyed\n2. furious{DIGIT}{ENDED}",
     ]
