@@ -148,7 +148,7 @@ class ReadJob(_Job, array_like=True, frozen=True, kw_only=True, tag="read"):
     pieces   texts, each tokenized once: without added special tokens, and those that follow others
              in any prompt as what continues a text
     prompts  the numbers of the pieces of each row
-    tokens   int32, the ids that are read of each row
+    tokens   int32, the ids that are read of each row; `LIKELIEST` reads the likeliest of all
     """
 
     pieces: list[str]

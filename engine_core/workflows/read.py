@@ -3,6 +3,8 @@
 from array import array
 from collections.abc import Iterator
 
+import numpy as np
+
 from engine_core.loop.admission import own_sizes
 from engine_core.messages import Accepted, ReadJob, SamplingParams
 from engine_core.refusal import RefusalError
@@ -10,6 +12,7 @@ from engine_core.schedulers.request import Request
 from engine_core.tokenization.continuation import Piece
 from engine_core.workflows.base import RowLimit, check_vocabulary
 from engine_core.workflows.tokenizer_threads import JobInputs, Text
+from workers.contract.messages import LIKELIEST
 from workers.contract.token_sampling import GREEDY
 
 _NOT_CONTINUED = SamplingParams(sampling=GREEDY, max_tokens=0)
@@ -29,7 +32,8 @@ def texts_to_read(message: ReadJob, vocab_size: int) -> list[Text]:
         param = f"tokens[{row}]"
         if not ids:
             raise RefusalError("invalid_request", f"{param} names no token to read", param)
-        check_vocabulary(param, "names", ids, vocab_size)
+        named = np.frombuffer(ids, np.int32)
+        check_vocabulary(param, "names", named[named != LIKELIEST].tobytes(), vocab_size)
     later = {piece for prompt in prompts for piece in prompt[1:]}
     return [Piece(text, piece in later) for piece, text in enumerate(message.pieces)]
 

@@ -6,7 +6,7 @@ from fastapi import Request
 
 from engine_core.messages import JobOptions
 from server.api.declaration import answers
-from server.decisions.questions import TRUTHS, Asked, Readings, Shares, read
+from server.decisions.questions import TRUTHS, Asked, Input, Readings, Shares, line, read
 from server.decisions.turns import USER_PARTS, text_of, turns_of
 from server.schemas.common import invalid, value_under_any_name
 from server.schemas.decisions import (
@@ -38,7 +38,8 @@ async def create_decision(request: Request, body: DecisionRequest, model: Model)
         await _asked(question, f"questions[{place}]")
         for place, question in enumerate(body.questions)
     ]
-    found = await read(request, model, await turns_of(body.input), questions, options)
+    given = Input("input", await turns_of(body.input), {})
+    found = await read(request, model, given, questions, options)
     return Decision(
         answers=[_answer(*each) for each in zip(body.questions, found.shares, strict=True)],
         model=model.name,
@@ -55,10 +56,10 @@ async def _asked(question: Question, field: str) -> Asked:
         case ChoiceQuestion(choices=choices):
             field_of_choices = f"{field}.choices"
             _check_values(choices, field_of_choices)
-            lines = [_line(_written(each.value), each.description) for each in choices]
+            lines = [line(_written(each.value), each.description) for each in choices]
             return Asked(field, text, "letters", lines, field_of_choices)
         case ScoreQuestion(levels=levels):
-            lines = [_line(each.label, each.description) for each in levels]
+            lines = [line(each.label, each.description) for each in levels]
             return Asked(field, text, "digits", lines, f"{field}.levels")
 
 
@@ -67,10 +68,6 @@ def _check_values(choices: Sequence[ChoiceOption], field: str) -> None:
     for place, choice in enumerate(choices):
         if (first := places.setdefault(choice.value, place)) != place:
             raise invalid(f"{field}[{place}].value", f"is that of {field}[{first}], too")
-
-
-def _line(name: str, description: str | None) -> str:
-    return f"{name}: {description}" if description else name
 
 
 def _written(value: str | bool) -> str:
@@ -94,7 +91,7 @@ def _answer(question: Question, shares: Shares) -> PredicateAnswer | ChoiceAnswe
         case ScoreQuestion(levels=levels):
             return ScoreAnswer(
                 name=name,
-                score=sum(value * share for value, share in enumerate(each)),
+                score=shares.mean,
                 confidence=shares.confidence,
                 probabilities=[
                     LevelProbability(label=level.label, value=value, probability=share)

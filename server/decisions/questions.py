@@ -12,7 +12,7 @@ import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ from server.schemas.chat import ChatMessage
 from server.schemas.common import invalid, renamed
 from server.service.label_tokens import LabelKind
 from server.service.service import Model, record_of, service_of, within_limit
+from workers.contract.messages import LIKELIEST
 
 _NO_THINKING = {"enable_thinking": False, "thinking": False}
 """The variables by which templates let a reply begin without reasoning."""
@@ -54,15 +55,30 @@ class Asked(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Each label's probability beside the others, and that of all over the whole vocabulary."""
+    """Each label's probability beside the others, and that of all over the whole vocabulary, where
+    one of them may be the likeliest token of all."""
 
     each: list[float]
     mass: float
+    has_likeliest: bool
 
     @property
     def confidence(self) -> float:
         """The probability, over the whole vocabulary, of the likeliest label."""
         return max(self.each) * self.mass
+
+    @property
+    def mean(self) -> float:
+        """The mean of the labels' places, from 0."""
+        return sum(place * share for place, share in enumerate(self.each))
+
+
+class Input(NamedTuple):
+    """What questions are about, and the chat template's `variables`. `field` has all its text."""
+
+    field: str
+    turns: Sequence[Turn]
+    variables: dict[str, Any]
 
 
 class Readings(NamedTuple):
@@ -90,10 +106,15 @@ class _Labelled(NamedTuple):
     ids: list[int]
 
 
+def line(name: str, description: str | None) -> str:
+    """An option as the model reads it."""
+    return f"{name}: {description}" if description else name
+
+
 async def read(
     request: Request,
     model: Model,
-    turns: Sequence[Turn],
+    given: Input,
     questions: Sequence[Asked],
     options: JobOptions,
 ) -> Readings:
@@ -102,7 +123,7 @@ async def read(
     Raises RefusalError, naming the field: a template that refuses the turns, a question with more
     options than the model has labels, one that does not fit behind the input.
     """
-    prompt = await _prompt(request, model, turns)
+    prompt = await _prompt(request, model, given)
     labelled: list[_Labelled] = []
     for question in questions:
         labelled.append(_labelled(question, model, prompt.behind))
@@ -120,7 +141,7 @@ async def read(
                 (0, number, first + endings.index(each.ending))
                 for number, each in enumerate(labelled, 1)
             ],
-            tokens=[array("i", each.ids).tobytes() for each in labelled],
+            tokens=[array("i", [*each.ids, LIKELIEST]).tobytes() for each in labelled],
             options=msgspec.structs.replace(
                 options, cache_salt=client.salt + options.cache_salt, key=client.share
             ),
@@ -134,16 +155,16 @@ async def read(
     return readings
 
 
-async def _prompt(request: Request, model: Model, turns: Sequence[Turn]) -> _Prompt:
+async def _prompt(request: Request, model: Model, given: Input) -> _Prompt:
     mark = f"zq{secrets.token_hex(8).translate(_LETTERS)}vx"
-    messages = [(turn.role, joined(turn.texts)) for turn in turns]
+    messages = [(turn.role, joined(turn.texts)) for turn in given.turns]
     role, text = messages.pop() if messages and messages[-1][0] == "user" else ("user", "")
     messages.append((role, joined([text, mark])))
     if model.chat.is_missing:
         written = _plain(messages, model.tokenizer)
-        model.text_bound.check_length(len(written), "input")
+        model.text_bound.check_length(len(written), given.field)
     else:
-        written = await _rendered(request, model, turns, messages, mark)
+        written = await _rendered(request, model, given, messages, mark)
     before, _, behind = written.partition(mark)
     return _Prompt(before, behind)
 
@@ -161,14 +182,14 @@ def _plain(messages: list[tuple[str, str]], tokenizer: Tokenizer) -> str:
 async def _rendered(
     request: Request,
     model: Model,
-    turns: Sequence[Turn],
+    given: Input,
     messages: list[tuple[str, str]],
     mark: str,
 ) -> str:
     options = ChatOptions(
         add_generation_prompt=True,
         continue_final_message=False,
-        variables=_NO_THINKING,
+        variables=_NO_THINKING | given.variables,
         question=mark,
     )
     talk = [ChatMessage(role=role, content=text) for role, text in messages]
@@ -180,8 +201,8 @@ async def _rendered(
             raise
         place = int(at_fault[1] or 0)
         # The last turn may be the questions' own.
-        named = turns[place].field if place < len(turns) else "questions"
-        field = "input" if at_fault[1] is None else named
+        named = given.turns[place].field if place < len(given.turns) else "questions"
+        field = given.field if at_fault[1] is None else named
         raise renamed(error, error.param, field + error.param[at_fault.end() :]) from None
 
 
@@ -195,8 +216,10 @@ def _labelled(question: Asked, model: Model, behind: str) -> _Labelled:
     if len(labels.ids) < len(options):
         reason = f"{len(options)} options; model {model.name} has labels of one token for at most "
         raise invalid(question.options_field, f"{reason}{len(labels.ids)}")
-    labelled = () if kind == "truths" else zip(labels.ids, options, strict=False)
-    lines = [f"{label}. {option}" for label, option in labelled]
+    if kind == "truths":
+        lines = [option for option in options if option not in TRUTHS]
+    else:
+        lines = [f"{label}. {option}" for label, option in zip(labels.ids, options, strict=False)]
     text = joined([question.text, "\n".join(lines), _TASKS[kind]])
     return _Labelled(text, labels.ending, [*labels.ids.values()][: len(options)])
 
@@ -223,12 +246,14 @@ def _readings(found: Read) -> Readings:
 
 
 def _shares(values: FloatArray) -> Shares:
-    """From natural logarithms of probabilities over the whole vocabulary."""
-    logs = values.astype(np.float64)
+    """From natural logarithms of probabilities over the whole vocabulary, the last one's that of
+    the likeliest token."""
+    logs = values[:-1].astype(np.float64)
     best = logs.max()
     each = np.exp(logs - best)
     total = each.sum()
-    return Shares((each / total).tolist(), min(float(total * np.exp(best)), 1.0))
+    mass = min(float(total * np.exp(best)), 1.0)
+    return Shares((each / total).tolist(), mass, has_likeliest=bool(best >= values[-1]))
 
 
 def _count(request: Request, model: Model, found: Read, readings: Readings) -> None:

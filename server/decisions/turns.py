@@ -68,6 +68,16 @@ def joined(texts: Iterable[str]) -> str:
     return "\n\n".join(filter(None, texts))
 
 
+def written(value: Any, field: str) -> str:
+    """A text as it is, any other JSON compactly. Raises RefusalError if it is nested too deeply."""
+    if isinstance(value, str):
+        return value
+    try:
+        return _as_json(value)
+    except RecursionError:
+        raise invalid(field, "is nested too deeply") from None
+
+
 async def text_of(content: str | Sequence[TextPart], field: str, kinds: tuple[str, ...]) -> str:
     """The text of a content, or its parts, which are of these kinds, one on a line. Raises
     RefusalError, naming the part, or a field of it."""

@@ -9,6 +9,9 @@ import msgspec
 from workers.contract.share import Share, StageCosts
 from workers.contract.token_sampling import BarredTokens, TokenBias, TokenSampling
 
+LIKELIEST = -1
+"""Among the tokens to read: whichever the row most likely continues with."""
+
 
 class SlotInit(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """A request moves into a slot: everything about it that later steps do not repeat.
@@ -21,7 +24,8 @@ class SlotInit(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     known_tokens    int32, prompt first; empty unless `sampling` has a penalty, which counts them
     bias            added to its logits (`logit_bias`)
     barred          tokens that must not come yet (`min_tokens`)
-    read            int32, tokens whose log-probabilities are reported where the row is sampled
+    read            int32, tokens whose log-probabilities are reported where the row is sampled, or
+                    `LIKELIEST`
     """
 
     slot: int

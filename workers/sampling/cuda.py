@@ -7,7 +7,12 @@ import torch
 from workers.device.transfer import to_device
 from workers.kernels.sampling.adjust_logits import adjusted_logits
 from workers.kernels.sampling.draw_tokens import DrawParameters, draw_tokens
-from workers.kernels.sampling.logit_rows import LogitRows, best_tokens, group_statistics
+from workers.kernels.sampling.logit_rows import (
+    GroupStatistics,
+    LogitRows,
+    best_tokens,
+    group_statistics,
+)
 from workers.sampling.sampler import TokenLogprobs
 from workers.sampling.sampling_table import Adjustments, SamplingRows, TokenCounts, TokenMask
 
@@ -56,9 +61,23 @@ def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) ->
 
 
 def log_sum_exps(logits: torch.Tensor) -> torch.Tensor:
-    """Likewise `reading.log_sum_exps`, by groups: the logits are not copied as float32."""
+    """The logarithm of each row's sum of exponentials, by groups: no logits are copied as float32.
+    They are contiguous [N, V] in any float dtype."""
+    return _whole_sums(*_statistics(logits))
+
+
+def largest_and_sums(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest logit of each row, and what `log_sum_exps` finds."""
+    peaks, sums = _statistics(logits)
+    return peaks.amax(dim=-1), _whole_sums(peaks, sums)
+
+
+def _statistics(logits: torch.Tensor) -> GroupStatistics:
     assert logits.is_contiguous(), "the kernels read rows of V logits"
-    peaks, sums = group_statistics(LogitRows(logits))
+    return group_statistics(LogitRows(logits))
+
+
+def _whole_sums(peaks: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
     return (peaks + sums.log()).logsumexp(dim=-1)
 
 

@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 import torch
 
+from workers.contract.messages import LIKELIEST
+
 
 class ReadTokens(NamedTuple):
-    """N tokens that are read of R of a step's S rows, int64 on the device.
+    """N tokens, or `LIKELIEST`, that are read of R of a step's S rows, int64 on the device.
 
     rows    [R], which of the S rows, ascending
     owners  [N], which of the R rows each token is read of
@@ -24,14 +26,19 @@ def read_logits(logits: torch.Tensor, tokens: ReadTokens | None = None) -> torch
     if tokens is None:
         return logits.float()
     own = logits if len(tokens.rows) == len(logits) else logits.index_select(0, tokens.rows)
-    return own[tokens.owners, tokens.ids].float() - log_sum_exps(own)[tokens.owners]
+    largest, sums = _largest_and_sums(own)
+    owners, ids = tokens.owners, tokens.ids
+    read = torch.where(ids == LIKELIEST, largest[owners], own[owners, ids].float())
+    return read - sums[owners]
 
 
-def log_sum_exps(logits: torch.Tensor) -> torch.Tensor:
-    """The logarithm of the sum over each row of contiguous [N, V] logits, float32[N]."""
+def _largest_and_sums(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest logit of each row of contiguous [N, V] logits, and the logarithm of the row's sum
+    of exponentials, float32[N] each."""
     if logits.device.type != "cpu":
         # Imported here, because a CPU host may have no Triton.
         from workers.sampling import cuda  # noqa: PLC0415
 
-        return cuda.log_sum_exps(logits)
-    return logits.float().logsumexp(dim=-1)
+        return cuda.largest_and_sums(logits)
+    logits = logits.float()
+    return logits.amax(dim=-1), logits.logsumexp(dim=-1)

@@ -39,6 +39,10 @@ BASES: dict[str, JSON] = {
     "/v1/completions": {**GENERATION, "prompt": "The function returns"},
     **dict.fromkeys(("/v1/chat/completions", "/v2/chat"), CHAT),
     "/v1/decisions": {"model": "writer", "input": "The parcel came late.", "questions": [TEAM]},
+    "/v1/systemone": {
+        "model": "writer", "state": "The parcel came late.",
+        "questions": {"team": {"type": "choice", "criteria": {"billing": "money", "other": None}}},
+    },
     **dict.fromkeys(("/v1/embeddings", "/pooling"), EMBEDDING),
     **dict.fromkeys(("/v1/embed", "/v2/embed"), COHERE_EMBEDDING),
     **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), RERANK),

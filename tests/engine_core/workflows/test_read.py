@@ -26,6 +26,7 @@ from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import ids, read_value
 from tests.engine_core.test_core import A, B, RandomLife, generate
 from tests.patience import PATIENT
+from workers.contract.messages import LIKELIEST
 
 Values = dict[tuple[int, int], list[float]]
 """By job and row."""
@@ -175,8 +176,8 @@ SHORT, LONG = [1, 2, 3], [4] * 94
          "names no token to read"),
         (read_job(1, [SHORT], [(0,), (0,)], [[7]]), "invalid_request", "tokens",
          "tokens are given for 1 of 2 prompts"),
-        (read_job(1, [SHORT], [(0,)], [[7, 50]]), "invalid_request", "tokens[0]", "50"),
-        (read_job(1, [SHORT], [(0,)], [[-1]]), "invalid_request", "tokens[0]", "-1"),
+        (read_job(1, [SHORT], [(0,)], [[LIKELIEST, 50]]), "invalid_request", "tokens[0]", "50"),
+        (read_job(1, [SHORT], [(0,)], [[-2]]), "invalid_request", "tokens[0]", "-2"),
         (read_job(1, [SHORT, LONG], [(0,), (1, 0)]), "context_length_exceeded", "prompts[1]",
          "this model's KV cache is 96 tokens; prompts[1] has 97"),
         (read_job(1, [SHORT], []), "invalid_request", None, "no items"),

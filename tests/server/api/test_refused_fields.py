@@ -327,12 +327,41 @@ DECISIONS: Cases = [
     *wrong("prompt_cache_key", 3),
     ({"prompt_cache_key": "a", "cache_salt": "b"}, "prompt_cache_key"),
 ]
+NOUL: JSON = {"type": "noul", "instructions": "Is it late?"}
+
+
+def of_state(criteria: object, kind: str = "choice") -> JSON:
+    return {"questions": {"late": NOUL, "q": {"type": kind, "criteria": criteria}}}
+
+
+SYSTEM_ONE: Cases = [
+    *wrong("questions", None, [], {}, {str(number): NOUL for number in range(401)}),
+    *wrong("questions", {"": NOUL}),
+    *wrong("questions", {"late": NOUL, "q": 3}, at="questions.q"),
+    *wrong("questions", {"q": {}}, {"q": {"type": "box"}}, at="questions.q.type"),
+    *wrong("questions", {"q": NOUL | {"depends_on": ["a"]}}, at="questions.q.depends_on"),
+    *[(of_state(given), "questions.q.criteria") for given in (None, {}, ["a"], "a")],
+    (of_state(dict.fromkeys(map(str, range(256)))), "questions.q.criteria"),
+    *[(of_state(given, "noul"), "questions.q.criteria") for given in (["yes", "no"], "a")],
+    (of_state({"maybe": "a"}, "noul"), "questions.q.criteria.maybe"),
+    *[
+        (of_state(given, "score"), "questions.q.criteria")
+        for given in (None, ["calm"], {"calm": None}, [*range(11)])
+    ],
+    (of_state(["calm", "cross", "calm"], "score"), "questions.q.criteria[2]"),
+    *wrong("instructions", 3),
+    *wrong("chat_template_kwargs", {"messages": []}, at="chat_template_kwargs.messages"),
+    *wrong("chat_template_kwargs", []),
+    *wrong("images", ["https://images.example/a.png"]),
+    *wrong("joint", True),
+]
 COHERE_TEXTS: JSON = {"model": "plain", "texts": ["a"]}
 REFUSED: list[tuple[str, str, JSON, Cases]] = [
     ("deployment", "/v1/completions", {"model": "writer", "prompt": "a"}, COMPLETIONS),
     ("chats", "/v1/chat/completions", {"model": "writer", "messages": HELLO}, CHAT),
     ("chats", "/v2/chat", {"model": "writer", "messages": HELLO}, COHERE_CHAT),
     ("chats", "/v1/decisions", {"model": "writer", "input": "a", **asked(PREDICATE)}, DECISIONS),
+    ("chats", "/v1/systemone", {"model": "writer", "state": "a", **of_state({"b": 1})}, SYSTEM_ONE),
     ("encoders", "/v1/embeddings", {"model": "plain", "input": "a"}, EMBEDDINGS),
     ("encoders", "/v1/embed", COHERE_TEXTS, COHERE_EMBED),
     ("encoders", "/v2/embed", COHERE_TEXTS, COHERE_EMBED),

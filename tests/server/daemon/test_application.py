@@ -23,7 +23,11 @@ def test_every_declared_endpoint_has_a_handler_and_a_path_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("task", "labels", "paths"),
     [
-        ("generate", 1, ["/v1/completions", "/v1/chat/completions", "/v1/decisions"]),
+        (
+            "generate",
+            1,
+            ["/v1/completions", "/v1/chat/completions", "/v1/decisions", "/v1/systemone"],
+        ),
         ("embed", 1, ["/v1/embeddings", "/v1/rerank", "/v1/score", "/pooling"]),
         ("embed_sparse", 1, ["/embed_sparse"]),
         ("classify", 1, ["/v1/rerank", "/v1/score", "/v1/classify", "/pooling"]),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.engine_core.simulated_model import ids
-from workers.contract.messages import SlotInit
+from workers.contract.messages import LIKELIEST, SlotInit
 from workers.contract.token_sampling import GREEDY
 from workers.device.transfer import to_device
 from workers.sampling.reading import ReadTokens, read_logits
@@ -38,6 +38,18 @@ def test_each_row_that_reads_gets_its_own_tokens() -> None:
     assert read(table, [1, 2, 4], logits[:3]) == []
     begin(table, s3=[])
     assert read(table, [3], logits[:1]) == [], "whoever has the slot next reads nothing"
+
+
+def test_the_likeliest_token_is_read_of_its_own_row() -> None:
+    table = SamplingTable(2, VOCABULARY, CPU)
+    begin(table, s0=[LIKELIEST, 7], s1=[9, LIKELIEST])
+    logits = torch.randn(2, VOCABULARY, generator=torch.Generator().manual_seed(2))
+    logits[1, 9] = 20
+    whole = logits.double().log_softmax(-1)
+    expected = [whole[0].max(), whole[0, 7], whole[1, 9], whole[1, 9]]
+    values = read(table, [0, 1], logits)
+    assert values == pytest.approx([*map(float, expected)], abs=1e-5)
+    assert values[2] == values[3], "the same token is as likely to the last bit"
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])

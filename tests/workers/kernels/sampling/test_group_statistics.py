@@ -3,6 +3,7 @@
 import torch
 
 from tests.workers.kernels.sampling.logits import logits_of
+from workers.contract.messages import LIKELIEST
 from workers.kernels.sampling import logit_rows as group_statistics
 from workers.kernels.sampling.logit_rows import LogitRows
 from workers.sampling import cuda
@@ -41,7 +42,10 @@ def test_what_is_read_equals_what_the_cpu_reads(device: torch.device, dtype: tor
     logits[3, 2] = torch.nan
     sums = cuda.log_sum_exps(logits).cpu()
     torch.testing.assert_close(sums, logits.float().cpu().logsumexp(-1), equal_nan=True)
-    given = ReadTokens(*map(torch.tensor, ([0, 1, 3], [0, 0, 1, 2], [5, 5, 9, 8])))
+    tokens = [0, 1, 3], [0, 0, 1, 2, 0, 1], [5, 5, 9, 8, LIKELIEST, LIKELIEST]
+    given = ReadTokens(*map(torch.tensor, tokens))
     read = read_logits(logits, ReadTokens(*(each.to(device) for each in given)))
-    expected = logits.float().cpu().log_softmax(-1)[[0, 0, 1, 3], [5, 5, 9, 8]]
+    expected = logits.float().cpu().log_softmax(-1)[
+        [0, 0, 1, 3, 0, 1], [5, 5, 9, 8, int(logits[0].argmax()), 9]
+    ]  # fmt: skip
     torch.testing.assert_close(read.float().cpu(), expected, equal_nan=True)
