@@ -13,6 +13,7 @@ from server.schemas.decisions import (
     ChoiceAnswer,
     ChoiceQuestion,
     Decision,
+    DecisionAnswer,
     DecisionRequest,
     DecisionUsage,
     InputTokensDetails,
@@ -77,7 +78,7 @@ def _written(value: str | bool) -> str:
     return value if isinstance(value, str) else str(value).lower()
 
 
-def _answer(question: Question, shares: Shares) -> PredicateAnswer | ChoiceAnswer | ScoreAnswer:
+def _answer(question: Question, shares: Shares) -> DecisionAnswer:
     each, name = shares.each, question.name
     match question:
         case PredicateQuestion():

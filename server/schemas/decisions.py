@@ -204,6 +204,9 @@ class ScoreAnswer(_Answer, frozen=True, kw_only=True, tag="score"):
     """Every level's share, in their order."""
 
 
+DecisionAnswer = PredicateAnswer | ChoiceAnswer | ScoreAnswer
+
+
 class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Details of the tokens that were read."""
 
@@ -238,7 +241,7 @@ class DecisionUsage(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `/v1/decisions`."""
 
-    answers: list[PredicateAnswer | ChoiceAnswer | ScoreAnswer]
+    answers: list[DecisionAnswer]
     """An answer for each question, in their order."""
     model: str
     """The first of the model's names."""
