@@ -43,14 +43,8 @@ class JobMoments:
         """The message for the client, at the first token or with the last row."""
         self.reported = True
         begun = now if self.begun is None else self.begun
-        return JobTiming(
-            job_id,
-            self.queued - self.arrived,
-            begun - self.queued,
-            now - begun,
-            self.cached,
-            self.found or 0,
-        )
+        seconds = self.queued - self.arrived, begun - self.queued, now - begun
+        return JobTiming(job_id, *seconds, self.cached, self.found or 0)
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,6 @@ chunked prefill; vLLM's v1 scheduler).
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -34,7 +33,6 @@ from engine_core.schedulers.queues import RequestQueue, RunningRequests, Waiting
 from engine_core.schedulers.request import Request, Status
 from engine_core.schedulers.results import (
     confirm_encoded_rows,
-    confirm_read_rows,
     confirm_rows,
     fail_off_grammar,
     num_sampled,
@@ -176,10 +174,7 @@ class DecoderScheduler:
         self._share(batch)
         if isinstance(output, GenerateOutput):
             self._counted.generated_tokens += num_sampled(batch)
-            over = chain(
-                confirm_rows(batch, output, self.kv, outbox),
-                confirm_read_rows(batch, output, outbox),
-            )
+            over = confirm_rows(batch, output, self.kv, outbox)
         else:
             over = confirm_encoded_rows(batch, output, outbox)
         for request in over:
@@ -248,9 +243,13 @@ class DecoderScheduler:
         if not waiting or not any(running.rows[JobKind.LARGE :]):
             return
         blocks, tokens = 0, self._max_tokens - running.tokens_before(JobKind.LARGE)
+        counted: set[int] = set()  # what several find in the cache is taken once
         for slots, request in enumerate(waiting.arrivals(tokens), 1):
-            held = self.kv.num_held(cached_prefix(self.kv, request).blocks)
-            blocks += self.kv.blocks_for(len(request.tokens)) - held
+            found = cached_prefix(self.kv, request).blocks
+            others = set(found) - counted
+            counted |= others
+            blocks += self.kv.blocks_for(len(request.tokens)) - len(found)
+            blocks += len(others) - self.kv.num_held(others)
             while len(running.free_slots) < slots or self.kv.num_free < blocks:
                 if not any(running.rows[JobKind.LARGE :]):
                     return

@@ -177,12 +177,16 @@ class PromptsInProgress:
         is_stranger = request.job is not leader.job and not both_batch
         if is_stranger and request.has_waited:
             return False
-        # A batch loses nothing by waiting.
-        least: float = LEAST_COPIED if request.job.is_batch else LEAST_SHARED
+        # Hashing thousands of tokens for each row would be most of its work in the scheduler.
+        request.hashes = request.hashes or leader.hashes[: shared // self._kv.block_size]
+        cached = cached_prefix(self._kv, request).length
+        # A batch loses nothing by waiting, and many rows lack what the first of their job computes.
+        waits = request.job.is_batch or cached < request.shared
+        least: float = LEAST_COPIED if waits else LEAST_SHARED
         if is_stranger:
             costs = self._costs.coefficients
             least = max(LEAST_SHARED, costs.step / costs.token)
-        if shared - cached_prefix(self._kv, request).length < least:
+        if shared - cached < least:
             return False
         self._wait(request, leader, shared)
         if is_stranger:

@@ -30,8 +30,7 @@ def confirm_rows(
 ) -> Iterator[Request]:
     """Advance every request of `batch` by its result. Yields the requests that are over.
 
-    Results of requests that ended meanwhile are ignored, and those whose tokens are read end apart.
-    One without finite logits fails its job.
+    Results of requests that ended meanwhile are ignored. One without finite logits fails its job.
     """
     tokens = iter(np.frombuffer(output.tokens, np.int32).tolist())
     sampled = _slices(output.sampled, repeat(1))
@@ -68,6 +67,8 @@ def confirm_rows(
         _announce(request, token, finish, logprobs, scored, outbox)
         if finish is not None:
             yield request
+    if output.read:
+        yield from _confirm_read_rows(batch, output.read, outbox)
 
 
 def num_sampled(batch: DecodeBatch) -> int:
@@ -226,16 +227,12 @@ def confirm_encoded_rows(
     yield from _answer_rows(sampled, _vectors_by_row(output, len(sampled)), outbox)
 
 
-def confirm_read_rows(
-    batch: DecodeBatch, output: GenerateOutput, outbox: Outbox
-) -> Iterator[Request]:
+def _confirm_read_rows(batch: DecodeBatch, values: bytes, outbox: Outbox) -> Iterator[Request]:
     """Answer the rows of a step whose tokens are read. Yields the requests that are over."""
-    if output.read:
-        rows = zip(batch.requests, batch.samples, strict=True)
-        reading = [request for request, samples in rows if samples and request.read]
-        counts = np.array([len(request.read) // _ITEM for request in reading], np.int32)
-        vectors = _Vectors(output.read, len(reading), counts)
-        yield from _answer_rows(reading, vectors, outbox, counts)
+    rows = zip(batch.requests, batch.samples, strict=True)
+    reading = [request for request, samples in rows if samples and request.read]
+    counts = np.array([len(request.read) // _ITEM for request in reading], np.int32)
+    yield from _answer_rows(reading, _Vectors(values, len(reading), counts), outbox, counts)
 
 
 def _answer_rows(

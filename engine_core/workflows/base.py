@@ -16,9 +16,9 @@ from engine_core.messages import (
     Accepted,
     EncodeJob,
     EngineInfo,
-    GenerateJob,
     JobMessage,
     KeyShare,
+    ReadJob,
     Usage,
 )
 from engine_core.refusal import RefusalError
@@ -30,7 +30,7 @@ from workers.contract.model_config import ModelConfig
 
 Operation = Literal[
     "generate text",
-    "read log-probabilities",
+    "read logits",
     "encode texts",
     "score pairs",
     "follow an instruction",
@@ -134,11 +134,8 @@ class Workflow:
 
     def check(self, message: JobMessage) -> None:
         """Raises RefusalError for a job that this kind of model does not serve."""
-        is_generation = isinstance(message, GenerateJob)
-        required: dict[Operation, bool] = {
-            "generate text": is_generation,
-            "read log-probabilities": not is_generation,
-        }
+        reads = isinstance(message, ReadJob)
+        required: dict[Operation, bool] = {"generate text": not reads, "read logits": reads}
         if isinstance(message, EncodeJob):
             required = {
                 "encode texts": True,

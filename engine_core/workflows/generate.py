@@ -169,7 +169,7 @@ def _check_scores(message: GenerateJob, prompts: list[array[int]]) -> None:
 WORKFLOWS: Mapping[Task, Workflow] = {
     "generate": Workflow(
         task="generate",
-        operations=frozenset({"generate text", "read log-probabilities"}),
+        operations=frozenset({"generate text", "read logits"}),
         preprocessor=DecoderPreprocessor,
         processor=DecoderProcessor,
         scheduler=DecoderScheduler,

@@ -11,6 +11,7 @@ from server.decisions.turns import USER_PARTS, text_of, turns_of
 from server.schemas.common import invalid, value_under_any_name
 from server.schemas.decisions import (
     ChoiceAnswer,
+    ChoiceOption,
     ChoiceQuestion,
     Decision,
     DecisionAnswer,
@@ -18,7 +19,6 @@ from server.schemas.decisions import (
     DecisionUsage,
     InputTokensDetails,
     LevelProbability,
-    Option,
     OptionProbability,
     PredicateAnswer,
     PredicateQuestion,
@@ -63,7 +63,7 @@ async def _asked(question: Question, field: str) -> Asked:
             return Asked(field, text, "digits", lines, f"{field}.levels")
 
 
-def _check_values(choices: Sequence[Option], field: str) -> None:
+def _check_values(choices: Sequence[ChoiceOption], field: str) -> None:
     places: dict[str | bool, int] = {}
     for place, choice in enumerate(choices):
         if (first := places.setdefault(choice.value, place)) != place:

@@ -102,19 +102,20 @@ async def read(
     Raises RefusalError, naming the field: a template that refuses the turns, a question with more
     options than the model has labels, one that does not fit behind the input.
     """
-    model.text_bound.check_all([each.text for each in questions], lambda at: questions[at].field)
     prompt = await _prompt(request, model, turns)
     labelled: list[_Labelled] = []
     for question in questions:
         labelled.append(_labelled(question, model, prompt.behind))
         await asyncio.sleep(0)  # a question may have many options
+    texts = [each.text for each in labelled]
+    model.text_bound.check_all(texts, lambda row: questions[row].field)
     service, record = service_of(request), record_of(request)
     client = record.client
     endings = list(dict.fromkeys(each.ending for each in labelled))
     first = len(labelled) + 1
     with service.in_flight:
         reading = model.client.read(
-            pieces=[prompt.before, *(each.text for each in labelled), *endings],
+            pieces=[prompt.before, *texts, *endings],
             prompts=[
                 (0, number, first + endings.index(each.ending))
                 for number, each in enumerate(labelled, 1)

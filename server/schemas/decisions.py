@@ -54,19 +54,19 @@ class InputItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ) = None
     """The kind of item. Default: `message`."""
     role: Literal["user", "developer", "system", "assistant"] | None = None
-    """Of a message, required."""
+    """Required for a message."""
     content: str | list[MessagePart] | None = None
-    """Of a message, required: a text or [parts](#input-inputitem), one on a line."""
+    """Required for a message: a text or [parts](#input-inputitem), one on a line."""
     call_id: str | None = None
-    """Of calls and outputs, required: an output has that of a call of its kind."""
+    """Required for calls and outputs: an output has that of a call of its kind."""
     name: str | None = None
-    """Of calls, required: the tool's name."""
+    """Required for calls: the tool's name."""
     arguments: str | None = None
-    """Of a `function_call`, required: its arguments as text."""
+    """Required for a `function_call`: its arguments as text."""
     input: str | None = None
-    """Of a `custom_tool_call`, required: its input."""
+    """Required for a `custom_tool_call`: its input."""
     output: str | list[TextPart] | None = None
-    """Of outputs, required: a text or parts."""
+    """Required for outputs: a text or parts."""
     phase: Literal["commentary", "final_answer"] | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
     id: str | None = None
@@ -74,25 +74,25 @@ class InputItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Ignored."""
 
 
-class Option(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ChoiceOption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One of a question's options."""
 
     value: str | bool
     """Differs from the others' values: `true` and `"true"` do differ."""
     description: str | None = None
-    """What the value means, for the model to read."""
+    """What it means, for the model to read."""
 
 
-class Level(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ScoreLevel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One of a question's levels."""
 
     label: str
     """The level's name, for the model to read."""
     description: str | None = None
-    """What the level means, for the model to read."""
+    """What it means, for the model to read."""
 
 
-class _Question(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+class _AnyQuestion(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """What questions of every type have."""
 
     instructions: str | list[QuestionPart]
@@ -101,21 +101,21 @@ class _Question(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """The answer's `name`. The model does not read it."""
 
 
-class PredicateQuestion(_Question, frozen=True, kw_only=True, tag="predicate"):
+class PredicateQuestion(_AnyQuestion, frozen=True, kw_only=True, tag="predicate"):
     """How likely a statement about the input is true."""
 
 
-class ChoiceQuestion(_Question, frozen=True, kw_only=True, tag="choice"):
+class ChoiceQuestion(_AnyQuestion, frozen=True, kw_only=True, tag="choice"):
     """Which of several options fits the input."""
 
-    choices: Annotated[list[Option], Meta(min_length=2, max_length=255)]
+    choices: Annotated[list[ChoiceOption], Meta(min_length=2, max_length=255)]
     """2 to 255 options; more than the model has [labels](decisions.md#labels) for: 400."""
 
 
-class ScoreQuestion(_Question, frozen=True, kw_only=True, tag="score"):
+class ScoreQuestion(_AnyQuestion, frozen=True, kw_only=True, tag="score"):
     """Where the input is on a scale."""
 
-    levels: Annotated[list[Level], Meta(min_length=2, max_length=10)]
+    levels: Annotated[list[ScoreLevel], Meta(min_length=2, max_length=10)]
     """2 to 10 levels, from the lowest."""
 
 
@@ -148,14 +148,14 @@ class DecisionRequest(EncodeRequest, frozen=True, kw_only=True):
     """No effect."""
 
 
-class _Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+class _AnyAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """What answers to questions of every type have."""
 
     name: str | None
     """The question's, or null."""
 
 
-class PredicateAnswer(_Answer, frozen=True, kw_only=True, tag="predicate"):
+class PredicateAnswer(_AnyAnswer, frozen=True, kw_only=True, tag="predicate"):
     """The answer to a predicate."""
 
     probability: float
@@ -166,12 +166,12 @@ class OptionProbability(msgspec.Struct, frozen=True, kw_only=True):
     """An option's share."""
 
     value: str | bool
-    """The option's value."""
+    """The option's value, or the level's number, from 0."""
     probability: float
-    """The option's share beside the others."""
+    """Its share beside the others."""
 
 
-class ChoiceAnswer(_Answer, frozen=True, kw_only=True, tag="choice"):
+class ChoiceAnswer(_AnyAnswer, frozen=True, kw_only=True, tag="choice"):
     """The answer to a choice."""
 
     choice: str | bool
@@ -179,7 +179,7 @@ class ChoiceAnswer(_Answer, frozen=True, kw_only=True, tag="choice"):
     confidence: float
     """The probability, over the whole vocabulary, that the model replies with the likeliest."""
     probabilities: list[OptionProbability]
-    """Every option's share, in their order."""
+    """The share of each option or level, in their order."""
 
 
 class LevelProbability(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,12 +188,12 @@ class LevelProbability(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     """The level's name."""
     value: int
-    """The level's number, from 0."""
+    """The option's value, or the level's number, from 0."""
     probability: float
-    """The level's share beside the others."""
+    """Its share beside the others."""
 
 
-class ScoreAnswer(_Answer, frozen=True, kw_only=True, tag="score"):
+class ScoreAnswer(_AnyAnswer, frozen=True, kw_only=True, tag="score"):
     """The answer to a score."""
 
     score: float
@@ -201,7 +201,7 @@ class ScoreAnswer(_Answer, frozen=True, kw_only=True, tag="score"):
     confidence: float
     """The probability, over the whole vocabulary, that the model replies with the likeliest."""
     probabilities: list[LevelProbability]
-    """Every level's share, in their order."""
+    """The share of each option or level, in their order."""
 
 
 DecisionAnswer = PredicateAnswer | ChoiceAnswer | ScoreAnswer

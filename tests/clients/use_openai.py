@@ -119,6 +119,131 @@ def test_embeddings(client, daemon, documents):
     assert plain.usage.prompt_tokens == plain.usage.total_tokens > len(documents)
 
 
+QUESTIONS = [
+    {"type": "predicate", "name": "refund", "instructions": "The customer asks for a refund."},
+    {
+        "type": "choice",
+        "instructions": [{"type": "input_text", "text": "Which team?"}],
+        "choices": [{"value": True}, {"value": "true", "description": "as text"}],
+    },
+    {
+        "type": "score",
+        "instructions": "How angry is the customer?",
+        "levels": [{"label": "calm"}, {"label": "cross"}, {"label": "furious"}],
+    },
+]
+TALK = [
+    {"role": "developer", "content": "These are letters of customers."},
+    {"role": "user", "content": [{"type": "input_json", "data": {"parcel": 7, "late": True}}]},
+    {"role": "assistant", "content": "I look it up.", "phase": "commentary"},
+    {"type": "function_call", "call_id": "c1", "name": "parcel", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c1", "output": "late"},
+]
+
+
+def check_decision(decision, daemon):
+    refund, team, anger = decision.answers
+    assert (refund.type, team.type, anger.type) == ("predicate", "choice", "score")
+    assert (refund.name, team.name, anger.name) == ("refund", None, None)
+    assert 0 < refund.probability < 1
+    assert [each.value for each in team.probabilities] == [True, "true"]
+    assert type(team.choice) in (bool, str)
+    assert [(each.value, each.label) for each in anger.probabilities] == [
+        (0, "calm"), (1, "cross"), (2, "furious"),
+    ]  # fmt: skip
+    for answer in (team, anger):
+        assert sum(each.probability for each in answer.probabilities) == pytest.approx(1)
+        assert 0 < answer.confidence < 1
+    assert anger.score == pytest.approx(sum(e.value * e.probability for e in anger.probabilities))
+    usage = decision.usage
+    assert (decision.model, usage.output_tokens) == (daemon.generator, len(QUESTIONS))
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+
+
+if hasattr(openai.OpenAI, "decisions"):  # since 3.57
+
+    @pytest.mark.parametrize("given", ["The parcel came late.", "", TALK])
+    def test_decisions(client, daemon, given):
+        decision = client.decisions.create(
+            model=daemon.generator, input=given, questions=QUESTIONS, prompt_cache_key="letters"
+        )
+        check_decision(decision, daemon)
+
+    def test_decisions_async(daemon):
+        async def ask():
+            url = f"{daemon.url}/v1"
+            async with openai.AsyncOpenAI(base_url=url, api_key=daemon.key) as client:
+                return await client.decisions.create(
+                    model=daemon.generator,
+                    input=TALK,
+                    questions=QUESTIONS,
+                    prompt_cache_options={"mode": "implicit", "ttl": "30m"},
+                    safety_identifier="somebody",
+                )
+
+        check_decision(asyncio.run(ask()), daemon)
+
+    def test_errors_of_decisions_name_the_field(client, daemon):
+        twice = QUESTIONS[1] | {"choices": [{"value": "a"}, {"value": "b"}, {"value": "a"}]}
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.decisions.create(
+                model=daemon.generator, input="a", questions=[QUESTIONS[0]] * 7 + [twice]
+            )
+        assert caught.value.param == "questions[7].choices[2].value"
+
+    def candidates_of(done, wrapped):
+        """What has not been done, and the end."""
+        return [
+            {"id": name, "description": f"Does {name}.", "execute": wrapped(done, name)}
+            for name in ("reading", "writing")
+            if name not in done
+        ] + [{"id": "done", "description": "The task is complete.", "done": True}]
+
+    def test_decisions_tool_runner(client, daemon):
+        from openai.lib.decisions_tool_runner import DecisionsToolRunner
+
+        done = []
+        runner = DecisionsToolRunner(
+            observe=lambda: [{"type": "input_text", "text": f"Done: {done}"}],
+            candidates=lambda _: candidates_of(done, lambda done, name: lambda: done.append(name)),
+        )
+        result = runner.run(client, {"model": daemon.generator, "input": "Read, then write."})
+        check_run(result, done)
+
+    def test_decisions_tool_runner_async(daemon):
+        from openai.lib.decisions_tool_runner import AsyncDecisionsToolRunner
+
+        done = []
+
+        def executing(done, name):
+            async def execute():
+                done.append(name)
+
+            return execute
+
+        async def observe():
+            return f"Done: {done}"
+
+        async def candidates(_):
+            return candidates_of(done, executing)
+
+        async def run():
+            url = f"{daemon.url}/v1"
+            async with openai.AsyncOpenAI(base_url=url, api_key=daemon.key) as client:
+                params = {"model": daemon.generator, "input": "Read, then write."}
+                runner = AsyncDecisionsToolRunner(observe=observe, candidates=candidates)
+                return await runner.run(client, params)
+
+        check_run(asyncio.run(run()), done)
+
+    def check_run(result, done):
+        assert result["status"] == "unverified"
+        assert result["attempted_candidate_ids"] == result["completed_candidate_ids"] == done
+        chosen = [decision.answers[0].choice for decision in result["decisions"]]
+        assert chosen[: len(done)] == done
+        assert len(chosen) >= 1
+
+
 def test_errors_name_the_field(client, daemon):
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model=daemon.generator, messages=MESSAGES, temperature=-1)

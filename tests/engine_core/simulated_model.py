@@ -26,6 +26,11 @@ def next_token(context: list[int], allowed: Sequence[int] = range(VOCAB)) -> int
     return allowed[zlib.crc32(np.array(context, np.int32).tobytes()) % len(allowed)]
 
 
+def read_value(context: list[int], token: int) -> float:
+    """What is read of `token` after `context`: some function of both, exact in float32."""
+    return -zlib.crc32(np.array([*context, token], np.int32).tobytes()) % 4096 / 8
+
+
 def allowed_tokens(bits: np.ndarray) -> list[int]:
     """The tokens of a mask's row."""
     return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")[:VOCAB]).tolist()
@@ -49,11 +54,14 @@ class SimulatedModel:
         self._tables = np.full((max_running, num_blocks), -1, np.int64)
         self._last = np.full(max_running, -9, np.int64)
         self._sampled_in = [-1] * max_running
+        self._read: list[list[int]] = [[]] * max_running
         self._block_size = block_size
 
     def run(self, step: DecodeStep, mask: StepMask | None = None) -> GenerateOutput:
         for slot, index, block in np.frombuffer(step.block_updates, np.int32).reshape(-1, 3):
             self._tables[slot, index] = block
+        for init in step.inits:
+            self._read[init.slot] = np.frombuffer(init.read, np.int32).tolist()
         for source, target in np.frombuffer(step.block_copies, np.int32).reshape(-1, 2):
             self._store[target] = self._store[source]
         rows = self._rows(step)
@@ -67,7 +75,16 @@ class SimulatedModel:
                 sampling, _allowed(step, len(sampling), mask), strict=True
             )
         ]
-        return GenerateOutput(step=step.step, tokens=np.array(sampled, np.int32).tobytes())
+        read = [
+            read_value(self._context(slot, start + len(tokens)), token)
+            for slot, start, tokens, _ in sampling
+            for token in self._read[slot]
+        ]
+        return GenerateOutput(
+            step=step.step,
+            tokens=np.array(sampled, np.int32).tobytes(),
+            read=np.array(read, np.float32).tobytes(),
+        )
 
     def _check_groups(self, step: DecodeStep, rows: list[tuple[int, int, list[int], int]]) -> None:
         """Rows of a group read the same up to its prefix, and begin behind it."""
@@ -104,11 +121,13 @@ class SimulatedModel:
             )
 
     def _sample(self, step: DecodeStep, slot: int, length: int, allowed: Sequence[int]) -> int:
-        blocks = -(-length // self._block_size)
-        context = self._store[self._tables[slot, :blocks]].reshape(-1)[:length]
-        self._last[slot] = token = next_token(context.tolist(), allowed)
+        self._last[slot] = token = next_token(self._context(slot, length), allowed)
         self._sampled_in[slot] = step.step
         return token
+
+    def _context(self, slot: int, length: int) -> list[int]:
+        blocks = -(-length // self._block_size)
+        return self._store[self._tables[slot, :blocks]].reshape(-1)[:length].tolist()
 
 
 def _allowed(step: DecodeStep, count: int, mask: StepMask | None) -> list[Sequence[int]]:

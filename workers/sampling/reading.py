@@ -8,13 +8,13 @@ import torch
 class ReadTokens(NamedTuple):
     """N tokens that are read of R of a step's S rows, int64 on the device.
 
-    rows   [R], which of the S rows, ascending
-    index  [N], which of the R rows each token belongs to
-    ids    [N]
+    rows    [R], which of the S rows, ascending
+    owners  [N], which of the R rows each token is read of
+    ids     [N]
     """
 
     rows: torch.Tensor
-    index: torch.Tensor
+    owners: torch.Tensor
     ids: torch.Tensor
 
 
@@ -24,7 +24,7 @@ def read_logits(logits: torch.Tensor, tokens: ReadTokens | None = None) -> torch
     if tokens is None:
         return logits.float()
     own = logits if len(tokens.rows) == len(logits) else logits.index_select(0, tokens.rows)
-    return own[tokens.index, tokens.ids].float() - log_sum_exps(own)[tokens.index]
+    return own[tokens.owners, tokens.ids].float() - log_sum_exps(own)[tokens.owners]
 
 
 def log_sum_exps(logits: torch.Tensor) -> torch.Tensor:
@@ -34,4 +34,4 @@ def log_sum_exps(logits: torch.Tensor) -> torch.Tensor:
         from workers.sampling import cuda  # noqa: PLC0415
 
         return cuda.log_sum_exps(logits)
-    return logits.logsumexp(dim=-1)
+    return logits.float().logsumexp(dim=-1)

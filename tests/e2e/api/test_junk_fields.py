@@ -43,9 +43,21 @@ TALK = [
     {"role": "assistant", "content": "a", "name": "b", "tool_calls": None, "tool_call_id": None,
      "refusal": None, "reasoning_content": None},
 ]  # fmt: skip
+TEXT, DATA = {"type": "input_text", "text": "a"}, {"type": "input_json", "data": {"a": [1]}}
+TOOLS = [
+    {"role": "user", "content": [{**TEXT}, {**DATA}], "phase": None},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": [{**TEXT}]},
+]
+QUESTIONS = [
+    {"type": "predicate", "instructions": [{**TEXT}], "name": "a"},
+    {"type": "choice", "instructions": "a", "choices": [{"value": True}, {"value": "a"}]},
+    {"type": "score", "instructions": "a", "levels": [{"label": "a"}, {"label": "b"}]},
+]
 NESTED: dict[str, JSON] = {
     "CompletionRequest": {"prompt": ["The", {"prompt": "A"}], **GENERATION},
     "ChatRequest": {"messages": TALK, **GENERATION},
+    "DecisionRequest": {"input": TOOLS, "questions": QUESTIONS},
     "RerankRequest": {"documents": ["b", {"text": "c"}]},
     "SimilarityRequest": {"parameters": {"truncate": True}},
 }

@@ -33,9 +33,12 @@ RERANK: JSON = {
 SCORE: JSON = {"model": "ranker", "text_1": PANDAS, "text_2": ["Bamboo."]}
 CLASSIFY: JSON = {"model": "ranker", "input": PANDAS}
 INPUTS: JSON = {"inputs": PANDAS}
+TEAMS: list[JSON] = [{"value": "billing", "description": "money"}, {"value": "delivery"}]
+TEAM: JSON = {"type": "choice", "instructions": "Which team?", "choices": TEAMS}
 BASES: dict[str, JSON] = {
     "/v1/completions": {**GENERATION, "prompt": "The function returns"},
     **dict.fromkeys(("/v1/chat/completions", "/v2/chat"), CHAT),
+    "/v1/decisions": {"model": "writer", "input": "The parcel came late.", "questions": [TEAM]},
     **dict.fromkeys(("/v1/embeddings", "/pooling"), EMBEDDING),
     **dict.fromkeys(("/v1/embed", "/v2/embed"), COHERE_EMBEDDING),
     **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), RERANK),

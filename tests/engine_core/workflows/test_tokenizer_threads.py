@@ -16,6 +16,7 @@ from tokenizers.processors import PostProcessor, RobertaProcessing, TemplateProc
 from engine_core.loop.jobs import Job
 from engine_core.messages import EncodeJob, Tokenization
 from engine_core.refusal import RefusalError
+from engine_core.tokenization.continuation import Piece
 from engine_core.tokenization.sliced_text import SLICE_CHARACTERS
 from engine_core.tokenization.tokenized import TextPieces, Tokenized, given_ids
 from engine_core.tokenization.tokenizer import Tokenizer, as_exception
@@ -162,8 +163,10 @@ each_kind = pytest.mark.parametrize(
         ([("b", BAD)], [("b", "b b")]),
         ([LONG + BAD], [LONG]),
         ([TextPieces(("b ", " b"), 0, BAD)], [TextPieces(("b ", " b"), 0, "b")]),
+        ([Piece("b", False), Piece(BAD, True)], [Piece("b", False), Piece("b b", True)]),
+        ([Piece("b", False), Piece(LONG + BAD, True)], [Piece("b", False), Piece(LONG, True)]),
     ],
-    ids=["text", "texts", "pair", "long", "pieces"],
+    ids=["text", "texts", "pair", "long", "template", "pieces", "long piece"],
 )
 
 

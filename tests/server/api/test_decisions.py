@@ -35,7 +35,9 @@ CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a
 CALLED = '{"type":"function_call","call_id":"c1","name":"f","arguments":"{\\"a\\":\\n1}"}'
 
 
-def decide(served: Deployment, *questions: JSON, model: str = "writer", **fields: Any) -> JSON:
+def decide(
+    served: Deployment, *questions: JSON, model: str | None = "writer", **fields: Any
+) -> JSON:
     return served.ask(PATH, model=model, **{"input": "Text.", "questions": questions} | fields)
 
 

@@ -1,5 +1,7 @@
 """Where a reply begins behind a question, by templates in the manners of published ones."""
 
+from typing import Any
+
 import pytest
 
 from server.templates.loaded_template import LeftOutError, LoadedTemplate
@@ -23,7 +25,7 @@ FINAL = "<|channel|>final<|message|>{{ m.content }}"
 SWITCH = "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
 
 
-def rendered(source: str, *contents: str, **fields: object) -> str:
+def rendered(source: str, *contents: str, **fields: Any) -> str:
     roles = ["user", "assistant"]
     messages = [
         {"role": roles[place % 2], "content": content} for place, content in enumerate(contents)

@@ -1,4 +1,4 @@
-"""A generator reads the log-probabilities that transformers computes, whatever is beside or cached."""
+"""A generator reads the log-probabilities of transformers, whatever is beside or cached."""
 
 import random
 from collections.abc import Sequence
@@ -125,7 +125,7 @@ def test_values_depend_on_nothing_else(folder: Path, stages: dict[int, Stages]) 
     )
     costly = SamplingParams(
         sampling=TokenSampling(frequency_penalty=1.5, repetition_penalty=1.7),
-        logit_bias={token: 50.0 for token in LABELS[1]},
+        logit_bias=dict.fromkeys(LABELS[1], 50.0),
         seed=1,
         max_tokens=8,
     )

@@ -6,6 +6,7 @@ from tests.workers.kernels.sampling.logits import logits_of
 from workers.kernels.sampling import logit_rows as group_statistics
 from workers.kernels.sampling.logit_rows import LogitRows
 from workers.sampling import cuda
+from workers.sampling.reading import ReadTokens, read_logits
 from workers.sampling.sampler import log_probabilities
 
 
@@ -31,3 +32,16 @@ def test_log_probabilities_equal_those_of_the_cpu(device: torch.device, dtype: t
     # Which of several equals is among the best is left open.
     chosen = logits.float().log_softmax(-1).gather(1, reported.top_ids.long())
     torch.testing.assert_close(reported.top[:4].cpu(), chosen[:4].cpu())
+
+
+def test_what_is_read_equals_what_the_cpu_reads(device: torch.device, dtype: torch.dtype) -> None:
+    logits = logits_of(4, seed=7, device=device, dtype=dtype)
+    logits[1] = -torch.inf
+    logits[1, 9] = 1.0
+    logits[3, 2] = torch.nan
+    sums = cuda.log_sum_exps(logits).cpu()
+    torch.testing.assert_close(sums, logits.float().cpu().logsumexp(-1), equal_nan=True)
+    given = ReadTokens(*map(torch.tensor, ([0, 1, 3], [0, 0, 1, 2], [5, 5, 9, 8])))
+    read = read_logits(logits, ReadTokens(*(each.to(device) for each in given)))
+    expected = logits.float().cpu().log_softmax(-1)[[0, 0, 1, 3], [5, 5, 9, 8]]
+    torch.testing.assert_close(read.float().cpu(), expected, equal_nan=True)
