@@ -14,9 +14,8 @@ from starlette.responses import FileResponse
 
 from engine_core.refusal import RefusalError
 from server.api.declaration import answers
-from server.batches.file_job import BatchEndpoint
 from server.batches.state.database import Page
-from server.batches.state.stored_batches import BatchError, Status, StoredBatch
+from server.batches.state.stored_batches import BatchEndpoint, BatchError, Status, StoredBatch
 from server.batches.state.stored_files import StoredFile, Upload, new_id
 from server.errors import quoted
 from server.http.body import converted, length_of

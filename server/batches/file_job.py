@@ -21,13 +21,10 @@ from server.batches.answering import Answer, Backend, Line
 from server.batches.result_log import InputError, JobIdentity, ResultLog, explained
 from server.batches.results import Summary
 from server.batches.state.disk import draft_of, sync_folder
+from server.batches.state.stored_batches import BatchEndpoint
 from server.errors import fault_of, quoted
 from server.event_loop import first_error
 
-BatchEndpoint = Literal[
-    "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank", "/v1/decisions"
-]
-"""The endpoints that answer lines."""
 BESIDE_BODY = 1 << 16
 """The most bytes of a line around its body."""
 
