@@ -71,6 +71,25 @@ def long_prompts(target: Target) -> None:
         target.ask("/v1/completions", _generated({"prompt": prompt, "max_tokens": 1}))
 
 
+def decisions(target: Target) -> None:
+    """400 questions with 26 options over the longest input, each time another one, by 4 clients."""
+    options = [{"value": letter} for letter in string.ascii_lowercase]
+    questions = [
+        {"type": "choice", "instructions": f"{number}?", "choices": options}
+        for number in range(400)
+    ]
+
+    def ask(seed: int) -> None:
+        letters = random.Random(seed)
+        while True:
+            text = " ".join(letters.choices(string.ascii_lowercase, k=800))
+            target.ask("/v1/decisions", _generated({"input": text, "questions": questions}))
+
+    for seed in range(4):
+        _crowd(1, lambda seed=seed: ask(seed))
+    _forever()
+
+
 def half_sent_bodies(target: Target) -> None:
     """150 bodies of 8 MiB that lack their last bytes."""
     data = target.head("/v1/completions", _LARGEST_BODY)
@@ -192,6 +211,7 @@ ATTACKS: tuple[Attack, ...] = (
     generated_scores,
     many_prompts,
     long_prompts,
+    decisions,
     half_sent_bodies,
     long_texts,
     tokenized_texts,

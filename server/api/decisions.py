@@ -14,6 +14,7 @@ from server.schemas.decisions import (
     ChoiceOption,
     ChoiceQuestion,
     Decision,
+    DecisionAnswer,
     DecisionRequest,
     DecisionUsage,
     InputTokensDetails,
@@ -74,7 +75,7 @@ def _written(value: str | bool) -> str:
     return value if isinstance(value, str) else str(value).lower()
 
 
-def _answer(question: Question, shares: Shares) -> PredicateAnswer | ChoiceAnswer | ScoreAnswer:
+def _answer(question: Question, shares: Shares) -> DecisionAnswer:
     each, name = shares.each, question.name
     match question:
         case PredicateQuestion():

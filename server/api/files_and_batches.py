@@ -15,7 +15,7 @@ from starlette.responses import FileResponse
 from engine_core.refusal import RefusalError
 from server.api.declaration import answers
 from server.batches.state.database import Page
-from server.batches.state.stored_batches import BatchError, Status, StoredBatch
+from server.batches.state.stored_batches import BatchEndpoint, BatchError, Status, StoredBatch
 from server.batches.state.stored_files import StoredFile, Upload, new_id
 from server.errors import quoted
 from server.http.body import converted, length_of
@@ -28,7 +28,6 @@ from server.settings.settings import Limits
 
 Item = TypeVar("Item")
 KeptSeconds = Annotated[int, Meta(ge=3600, le=2_592_000)]
-BatchEndpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"]
 
 
 class ObjectList(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
@@ -135,8 +134,8 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_file_id: str
     """A file with the purpose `batch`."""
     endpoint: BatchEndpoint
-    """That of all lines: `/v1/completions`, `/v1/chat/completions`, `/v1/embeddings` or
-    `/v1/rerank`."""
+    """That of all lines: `/v1/completions`, `/v1/chat/completions`, `/v1/embeddings`, `/v1/rerank`
+    or `/v1/decisions`."""
     completion_window: Literal["24h"]
     """`24h`: what is not answered by then gets the error `batch_expired`."""
     metadata: (

@@ -33,6 +33,7 @@ from server.models.model_setup import EngineOptions
 from server.models.model_source import model_folder
 from server.schemas.common import invalid
 from server.schemas.completions import Completion, CompletionRequest, PromptObject
+from server.schemas.decisions import Decision, DecisionAnswer, DecisionRequest
 from server.schemas.embeddings import EmbeddingList, EmbeddingRequest
 from server.schemas.rerank import Reranking, RerankRequest, RerankResult
 from server.settings.setting_types import parse_size
@@ -43,11 +44,15 @@ PromptFields = Mapping[str, object]
 Prompt = str | Sequence[int]
 """A text, or its token ids."""
 Options = Mapping[str, object]
-"""Fields of a request by their names in the HTTP API."""
+"""Fields of a request, or of an object in it, by their names in the HTTP API."""
+Input = str | Sequence[Options]
+"""A text that questions are about, or messages and tool calls."""
 
-_COMPLETIONS, _EMBEDDINGS, _RERANK = "/v1/completions", "/v1/embeddings", "/v1/rerank"
+_COMPLETIONS, _EMBEDDINGS = "/v1/completions", "/v1/embeddings"
+_RERANK, _DECISIONS = "/v1/rerank", "/v1/decisions"
 _NO_OPTIONS = {
     *("model", "prompt", "return_token_ids", "input", "query", "documents"),
+    "questions",
     *("encoding_format", "embed_dtype", "output_dtype"),
     *("stream", "stream_options", "timeout", "priority", "session_id", "user"),
 }
@@ -57,6 +62,7 @@ _OPTIONS = {
         (_COMPLETIONS, CompletionRequest),
         (_EMBEDDINGS, EmbeddingRequest),
         (_RERANK, RerankRequest),
+        (_DECISIONS, DecisionRequest),
     )
 }
 _OF_ALL = frozenset({NOT_OURS, "not_found", "model_not_found", "model_required", "wrong_endpoint"})
@@ -68,6 +74,7 @@ _SIZE = "kv_cache_memory"
 
 FloatArray = npt.NDArray[np.float32]
 ResultT = TypeVar("ResultT")
+EntryT = TypeVar("EntryT")
 
 
 class Job(ABC, Generic[ResultT]):
@@ -210,30 +217,58 @@ class Embeddings(Job[FloatArray]):
                     self.put(number, error)
 
 
-class Rerankings(Job[list[RerankResult]]):
+class Lists(Job[list[EntryT]]):
+    """A list for each of some requests to one endpoint, each in a line of its own."""
+
+    def __init__(self, title: str, url: str, requests: Sequence[Options], common: Options) -> None:
+        """Every line has the `common` fields, too."""
+        super().__init__(title, len(requests))
+        self._url, self._requests, self._common = url, requests, common
+
+    def rounds(self) -> Iterator[Iterable[Line]]:
+        yield self.lines()
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the lines. A request that makes none has its error at once."""
+        for index, request in enumerate(self._requests):
+            try:
+                yield line_of(index, self._url, {**self._common, **request})
+            except RequestError as error:
+                self.put(index, error)
+
+
+class Rerankings(Lists[RerankResult]):
     """A ranking of each query's documents."""
 
     def __init__(
         self, named: Options, pairs: Sequence[tuple[str, Sequence[str]]], options: Options
     ) -> None:
         """Raises ValueError."""
-        super().__init__("rerank", len(pairs))
-        self._pairs = pairs
-        self._fields = {**named, **check_options(_RERANK, options)}
-
-    def rounds(self) -> Iterator[Iterable[Line]]:
-        yield self._lines()
+        requests = [{"query": query, "documents": list(documents)} for query, documents in pairs]
+        common = {**named, **check_options(_RERANK, options)}
+        super().__init__("rerank", _RERANK, requests, common)
 
     def read(self, line: Line, body: bytes) -> None:
         self.put(line.index, msgspec.json.decode(body, type=Reranking).results)
 
-    def _lines(self) -> Iterator[Line]:
-        for index, (query, documents) in enumerate(self._pairs):
-            fields = {**self._fields, "query": query, "documents": list(documents)}
-            try:
-                yield line_of(index, _RERANK, fields)
-            except RequestError as error:
-                self.put(index, error)
+
+class Decisions(Lists[DecisionAnswer]):
+    """The answers to each input's questions."""
+
+    def __init__(
+        self, named: Options, pairs: Sequence[tuple[Input, object]], options: Options
+    ) -> None:
+        """Raises ValueError."""
+        requests = [{"input": about, "questions": questions} for about, questions in pairs]
+        common = {**named, **check_options(_DECISIONS, options)}
+        super().__init__("decide", _DECISIONS, requests, common)
+
+    def rounds(self) -> Iterator[Iterable[Line]]:
+        # Bodies differ from the inputs on: sorting puts common prefixes together.
+        yield sorted(self.lines(), key=attrgetter("body"))
+
+    def read(self, line: Line, body: bytes) -> None:
+        self.put(line.index, msgspec.json.decode(body, type=Decision).answers)
 
 
 class BatchLLM:
@@ -327,10 +362,7 @@ class BatchLLM:
     def rerank(self, query: str, documents: Sequence[str], **options: object) -> list[RerankResult]:
         """The documents by their relevance to `query`, the best first. `options` are fields of
         `/v1/rerank`. Raises like `generate`, and RequestError if the query is refused."""
-        (ranking,) = self.rerank_each([query], [documents], **options)
-        if isinstance(ranking, RequestError):
-            raise ranking
-        return ranking
+        return _only(self.rerank_each([query], [documents], **options))
 
     def rerank_each(
         self, queries: Sequence[str], documents: Sequence[Sequence[str]], **options: object
@@ -341,6 +373,30 @@ class BatchLLM:
             raise ValueError(f"documents: {len(documents)} lists for {len(queries)} queries")
         pairs = list(zip(queries, documents, strict=True))
         return self._run(Rerankings(self._named, pairs, options))
+
+    def decide(
+        self, input: Input, questions: Sequence[Options], **options: object
+    ) -> list[DecisionAnswer]:
+        """Answer questions about one input by probabilities, in their order. Inputs, questions and
+        `options` are as in `/v1/decisions`. Raises like `generate`, and RequestError if the input
+        or a question is refused."""
+        return _only(self.decide_each([input], questions, **options))
+
+    def decide_each(
+        self,
+        inputs: Sequence[Input],
+        questions: Sequence[Options] | Sequence[Sequence[Options]],
+        **options: object,
+    ) -> list[list[DecisionAnswer] | RequestError]:
+        """Answer questions about each input: one list for all inputs, or one for each. A refused
+        input has an error. Raises like `generate`."""
+        _check_any("inputs", inputs)
+        _check_any("questions", questions)
+        of_all = isinstance(questions[0], Mapping)
+        each: Sequence[object] = [questions] * len(inputs) if of_all else questions
+        if len(inputs) != len(each):
+            raise ValueError(f"questions: {len(each)} lists for {len(inputs)} inputs")
+        return self._run(Decisions(self._named, list(zip(inputs, each, strict=True)), options))
 
     async def _open(self) -> Backend:
         enter = self._stack.enter_async_context
@@ -357,6 +413,14 @@ class BatchLLM:
         self.summary = job.summary
         self.errors = {i: each for i, each in enumerate(results) if isinstance(each, RequestError)}
         return results
+
+
+def _only(results: Sequence[ResultT | RequestError]) -> ResultT:
+    """The result of a job of one request. Raises RequestError if that is refused."""
+    (result,) = results
+    if isinstance(result, RequestError):
+        raise result
+    return result
 
 
 def _check_any(name: str, given: Sequence[object]) -> None:

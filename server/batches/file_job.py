@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Literal
+from typing import BinaryIO, ClassVar, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -21,10 +21,10 @@ from server.batches.answering import Answer, Backend, Line
 from server.batches.result_log import InputError, JobIdentity, ResultLog, explained
 from server.batches.results import Summary
 from server.batches.state.disk import draft_of, sync_folder
+from server.batches.state.stored_batches import BatchEndpoint
 from server.errors import fault_of, quoted
 from server.event_loop import first_error
 
-ENDPOINTS = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank")
 BESIDE_BODY = 1 << 16
 """The most bytes of a line around its body."""
 
@@ -81,6 +81,7 @@ class _Prompts(msgspec.Struct):
     messages: Raw = Raw()
     prompt: Raw = Raw()
     query: Raw = Raw()
+    input: Raw = Raw()
 
 
 class _Response(msgspec.Struct, frozen=True):
@@ -304,7 +305,7 @@ def _hash_of(custom_id: str) -> int:
 def prompt_of(request: Line) -> bytes:
     """The JSON of a line's prompt, by which lines are sorted."""
     given = msgspec.json.decode(request.body, type=_Prompts)
-    return bytes(given.messages or given.prompt or given.query)
+    return bytes(given.messages or given.prompt or given.query or given.input)
 
 
 def _hashes(request: Line) -> list[int]:
@@ -358,7 +359,7 @@ def read_line(index: int, number: int, text: bytes, rules: LineRules) -> Line | 
         return LineError("invalid_request", f"line {number}: {subject}{fault.reason}")
     except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
         return LineError("invalid_json_line", f"line {number}: not JSON: {error}")
-    endpoints = ENDPOINTS if rules.endpoint is None else (rules.endpoint,)
+    endpoints = get_args(BatchEndpoint) if rules.endpoint is None else (rules.endpoint,)
     if given.url not in endpoints:
         known = ", ".join(endpoints)
         message = f"line {number}: url: {quoted(given.url)} is not one of {known}"

@@ -76,9 +76,14 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
+    """The counts of an answer, by the names of completions or by those of decisions."""
+
     prompt_tokens: int = 0
+    input_tokens: int = 0
     completion_tokens: int = 0
+    output_tokens: int = 0
     prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
 
 
 class _Answered(msgspec.Struct):
@@ -128,9 +133,10 @@ class Summary(msgspec.Struct, kw_only=True):
         """Add the tokens that a good answer reports, if it does."""
         with suppress(msgspec.ValidationError):
             usage = msgspec.json.decode(body, type=_Answered).usage or _Usage()
-            self.prompt_tokens += usage.prompt_tokens
-            self.output_tokens += usage.completion_tokens
-            self.saved_tokens += (usage.prompt_tokens_details or _Details()).cached_tokens
+            details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
+            self.prompt_tokens += usage.prompt_tokens or usage.input_tokens
+            self.output_tokens += usage.completion_tokens or usage.output_tokens
+            self.saved_tokens += details.cached_tokens
 
     def __str__(self) -> str:
         earlier = f", {self.earlier:,} of them earlier" if self.earlier else ""

@@ -41,6 +41,7 @@ _OFFLINE_GROUPS: dict[str, Sequence[OfflineCase]] = {
     "all-prefill": workloads.PREFILL,
     "all-degrees": workloads.DEGREES,
     "all-sharing": workloads.SHARING,
+    "all-decisions": workloads.DECISIONS,
 }
 _HTTP_GROUPS = {
     "all-http-gen": tuple(case for case in workloads.HTTP if case.shape == "llama8b"),

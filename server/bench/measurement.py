@@ -24,6 +24,7 @@ _UNITS = {
     "tokens_per_s": "tok/s",
     "requests_per_s": "req/s",
     "sequences_per_s": "seq/s",
+    "questions_per_s": "questions/s",
     "_ms": "ms",
     "seconds": "s",
 }
@@ -83,6 +84,7 @@ def counted(before: Beat, after: Beat, seconds: float) -> Figures:
         "steps": steps,
         "idle_share": idle / (idle + busy) if busy else 0.0,
         "step_mean_ms": seconds / steps * 1e3,
+        "computed_tokens": after.step_tokens - before.step_tokens,
         "cached_tokens": after.usage.cached_tokens - before.usage.cached_tokens,
         "preemptions": after.usage.preemptions - before.usage.preemptions,
         **stage_figures(before.stages, after.stages),

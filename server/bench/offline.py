@@ -14,7 +14,13 @@ from engine_core.messages import JobOptions, ResetCache, SamplingParams
 from engine_core.refusal import RefusalError
 from server.batches.progress import progress_shown
 from server.bench.measurement import BenchError, Figures, counted, milliseconds, next_beat, rates
-from server.bench.workloads import GenerationCase, OfflineCase, offline_prompts, output_lengths
+from server.bench.workloads import (
+    DecisionCase,
+    GenerationCase,
+    OfflineCase,
+    offline_prompts,
+    output_lengths,
+)
 from server.daemon.run import RunningEngine, running_engine
 from server.event_loop import all_of
 from server.models.model_setup import EngineOptions
@@ -157,7 +163,54 @@ class Sequences:
         return rates({"sequences": self.total, "prompt_tokens": tokens}, seconds)
 
 
-Work = Continuations | Sequences
+class Questions:
+    """The questions of a case, in a job for each input. Behind each its labels are read."""
+
+    unit = "questions"
+
+    def __init__(
+        self, client: EngineClient, case: DecisionCase, prompts: Sequence[bytes], *, salted: bool
+    ) -> None:
+        """`prompts` are inputs with a question each, those of one input together. If `salted`, each
+        is a job of its own."""
+        self._client, self._case, self._prompts = client, case, prompts
+        self._rows_a_job, self._salted = 1 if salted else case.members, salted
+        self.total, self._done = len(prompts), 0
+
+    def done(self) -> int:
+        return self._done
+
+    def jobs(self) -> Iterator[Coroutine[object, object, None]]:
+        return map(self._read, range(0, self.total, self._rows_a_job))
+
+    async def _read(self, start: int) -> None:
+        case, prompts = self._case, self._prompts[start : start + self._rows_a_job]
+        end = case.prefix * _ID_BYTES
+        found = await self._client.read(
+            pieces=[
+                _numbered_words(ids) for ids in (prompts[0][:end], *(p[end:] for p in prompts))
+            ],
+            prompts=[(0, number) for number in range(1, len(prompts) + 1)],
+            tokens=[np.arange(case.options, dtype=np.int32).tobytes()] * len(prompts),
+            options=JobOptions(cache_salt=f"{start}" if self._salted else ""),
+        )
+        self._done += len(found.values)
+        if found.piece_tokens != (sizes := [case.prefix, *[case.own] * len(prompts)]):
+            raise BenchError(f"texts have {found.piece_tokens} tokens in place of {sizes}")
+        if any(len(row) != case.options or not np.isfinite(row).all() for row in found.values):
+            raise BenchError(f"a question has not {case.options} log-probabilities")
+
+    def figures(self, started: float, seconds: float) -> Figures:
+        tokens = sum(map(len, self._prompts)) // _ID_BYTES
+        return rates({"questions": self.total, "prompt_tokens": tokens}, seconds)
+
+
+def _numbered_words(ids: bytes) -> str:
+    """The text of these ids for a model with random weights and no tokenizer."""
+    return " ".join(f"<{number}>" for number in np.frombuffer(ids, np.int32))
+
+
+Work = Continuations | Sequences | Questions
 
 
 @asynccontextmanager
@@ -203,6 +256,8 @@ class OfflineRunner:
         after = await next_beat(self.engine.client)
         figures |= counted(before, after, figures["seconds"])
         figures["start_seconds"] = self._start_seconds
+        if isinstance(case, DecisionCase):
+            figures["computed_ratio"] = figures["computed_tokens"] / case.needed_tokens
         if case.prefix:
             figures["saved_share"] = figures["cached_tokens"] / figures["prompt_tokens"]
             figures["kv_blocks_peak"] = after.usage.kv_blocks_peak
@@ -212,10 +267,13 @@ class OfflineRunner:
     def _work(
         self, case: OfflineCase, prompts: Sequence[bytes], most_outputs: int | None = None
     ) -> Work:
-        self.engine.client.batch = bool(case.prefix)
+        is_decision = isinstance(case, DecisionCase)
+        self.engine.client.batch = bool(case.prefix) and not is_decision
         if case.prefix:
             prompts = sorted(prompts)  # as whoever sends many prompts does
         salted = bool(case.prefix) and not self._prefix_caching
+        if is_decision:
+            return Questions(self.engine.client, case, prompts, salted=salted)
         if isinstance(case, GenerationCase):
             return Continuations(
                 self.engine.client, case, prompts, most_outputs=most_outputs, salted=salted

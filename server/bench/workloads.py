@@ -93,6 +93,20 @@ class EncodeCase(OfflineCase, frozen=True, kw_only=True):
     headlines: tuple[str, ...] = ("sequences_per_s",)
 
 
+class DecisionCase(OfflineCase, frozen=True, kw_only=True):
+    """Offline decisions: each group is an input, the `prefix`, with `members` questions of their
+    own. The probabilities of `options` labels are read behind each."""
+
+    options: int
+    headlines: tuple[str, ...] = ("questions_per_s", "computed_ratio", "seconds")
+    shape: Shape = "llama8b"
+
+    @property
+    def needed_tokens(self) -> int:
+        """The tokens of each input once, and of all questions."""
+        return self.count * (self.prefix + self.members * self.own)
+
+
 class HTTPGenerationCase(Case, frozen=True, kw_only=True, tag=True):
     """Streaming completions: `count` texts of `prompt_tokens`, each continued by `outputs`.
 
@@ -183,6 +197,11 @@ SHARING: tuple[OfflineCase, ...] = (
     EncodeCase(
         name="rerank100", shape="qwen3-reranker-0.6b", count=80, members=100, prefix=200, own=300
     ),
+)
+
+DECISIONS = (
+    DecisionCase(name="decisions", count=1, prefix=8192, members=100, own=60, options=4),
+    DecisionCase(name="decisions-many", count=64, prefix=2000, members=40, own=40, options=4),
 )
 
 PREFILL = (

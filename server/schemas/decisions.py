@@ -204,6 +204,9 @@ class ScoreAnswer(_AnyAnswer, frozen=True, kw_only=True, tag="score"):
     """The share of each option or level, in their order."""
 
 
+DecisionAnswer = PredicateAnswer | ChoiceAnswer | ScoreAnswer
+
+
 class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Details of the tokens that were read."""
 
@@ -238,7 +241,7 @@ class DecisionUsage(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `/v1/decisions`."""
 
-    answers: list[PredicateAnswer | ChoiceAnswer | ScoreAnswer]
+    answers: list[DecisionAnswer]
     """An answer for each question, in their order."""
     model: str
     """The first of the model's names."""

@@ -48,6 +48,23 @@ export const TRIALS = {
     body: ({ prompt, tokens, temperature }) => ({ prompt, max_tokens: tokens, temperature, stream: true }),
     piece: (event) => event.choices[0]?.text ?? "",
   },
+  "/v1/decisions": {
+    fields: {
+      input: long("Input", "The parcel came late and the box was torn. I want my money back."),
+      statements: long("Statements, one a line", "The customer asks for a refund.\nThe customer is glad."),
+      question: short("Question", "Which team answers this?"),
+      options: long("Options, one a line", "billing\ndelivery\nsales"),
+    },
+    body: ({ input, statements, question, options }) => ({
+      input,
+      questions: [
+        ...lines(statements).map((instructions) => ({ type: "predicate", instructions })),
+        { type: "choice", instructions: question, choices: lines(options).map((value) => ({ value })) },
+      ],
+    }),
+    show: (answer, { statements, question }) =>
+      table(["Question", "Probabilities"], answer.answers.map((one, i) => [[...lines(statements), question][i], likeliest(one)])),
+  },
   "/v1/embeddings": {
     fields: { texts: TEXTS },
     body: ({ texts }) => ({ input: lines(texts) }),
@@ -89,6 +106,12 @@ function table(heads, rows) {
   const head = heads.map((name) => make("th", { scope: "col" }, name));
   const body = rows.map((row) => make("tr", {}, ...row.map((cell) => make("td", {}, String(cell)))));
   return make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
+}
+
+function likeliest({ probability, probabilities }) {
+  const shares = probabilities ?? [{ value: true, probability }];
+  const sorted = [...shares].sort((one, other) => other.probability - one.probability);
+  return sorted.map((one) => `${one.value}: ${one.probability.toFixed(3)}`).join(", ");
 }
 
 function beginning(numbers) {

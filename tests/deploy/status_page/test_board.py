@@ -144,6 +144,21 @@ def test_an_endpoint_can_be_tried(board: Page, model: str, endpoint: str, part: 
     assert len(board.text("#try-answer")) > 10
 
 
+def test_a_decision_can_be_tried(board: Page) -> None:
+    send_trial(board, "penstock-demo", "/v1/decisions")
+    heads, *rows = board.text("#try-answer").splitlines()
+    assert heads.split("\t") == ["Question", "Probabilities"]
+    asked = ["The customer asks for a refund.", "The customer is glad.", "Which team answers this?"]
+    assert [row.split("\t")[0] for row in rows] == asked
+    stated, _, teams = [row.split("\t")[1].split(", ") for row in rows]
+    assert stated[0].startswith("true: 0.")
+    shares = dict(team.split(": ") for team in teams)
+    assert set(shares) == {"billing", "delivery", "sales"}
+    probabilities = list(map(float, shares.values()))
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert sum(probabilities) == pytest.approx(1, abs=0.002)
+
+
 def test_classifiers_and_sparse_embedders_can_be_tried(page: Page, readers: Daemon) -> None:
     with opened(page, readers):
         send_trial(page, "moods", "/v1/classify")

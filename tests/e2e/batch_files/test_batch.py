@@ -13,13 +13,16 @@ from tests.e2e.batch_files.batch_command import (
 )
 from tests.e2e.daemon import Daemon
 
-CHAT, EMBEDDINGS, RERANK = "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"
+CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
+RERANK, DECISIONS = "/v1/rerank", "/v1/decisions"
 MESSAGES = [{"role": "user", "content": "Hello"}]
+WET = {"type": "predicate", "instructions": "It is wet."}
 LINES: list[object] = [
     *[completion(number, model=GENERATOR_NAME) for number in range(30)],
     request("chat", CHAT, model=GENERATOR_NAME, messages=MESSAGES, max_tokens=3),
     request("vectors", EMBEDDINGS, model=EMBEDDER_NAME, input=["a", "b"]),
     request("ranking", RERANK, query="panda", documents=["a panda", "a dam"]),
+    request("decision", DECISIONS, input="It rains.", questions=[WET]),
     "nonsense",
     completion(5),
     request("other", "/v1/completions", model="gpt-5", prompt="a"),
@@ -48,7 +51,7 @@ def check(found: list[dict[str, Any]]) -> None:
     given = [line["custom_id"] if isinstance(line, dict) else None for line in LINES]
     assert [line["custom_id"] for line in found] == given
     assert list(map(outcome, found)) == [
-        *[200] * 33,
+        *[200] * 34,
         "invalid_json_line",
         "duplicate_custom_id",
         (404, "model_not_found"),
@@ -63,6 +66,8 @@ def check(found: list[dict[str, Any]]) -> None:
     assert by_id["chat"]["body"]["object"] == "chat.completion"
     assert [len(each["embedding"]) for each in by_id["vectors"]["body"]["data"]] == [384, 384]
     assert by_id["ranking"]["body"]["results"][0]["index"] == 0
+    (answer,) = by_id["decision"]["body"]["answers"]
+    assert 0 < answer["probability"] < 1
     assert by_id["field"]["body"]["error"]["param"] == "max_tokens"
     assert len(by_id["two"]["body"]["choices"]) == 4
     assert by_id["cut"]["body"]["usage"]["prompt_tokens"] == 9

@@ -14,12 +14,14 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from server.batches.batch_llm import BatchLLM
 from server.batches.results import Generated, GenerateResult, RequestError
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
+from server.schemas.decisions import ChoiceAnswer, PredicateAnswer
 from tests.e2e.daemon import Daemon, children_of, is_alive
 from tests.patience import PATIENCE, wait_until
 
 SYSTEM = "Gate: water falls from the gate into the turbine below, and the turbine turns. " * 8
 PROMPTS = [f"{SYSTEM}Question {number}: why?" for number in range(12)]
 TOO_LONG = "water " * 3_000
+OPTIONS = [{"value": "dam"}, {"value": "gate"}]
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +143,26 @@ def test_documents_are_ranked(embedder: BatchLLM) -> None:
     assert many[2][0].index == 0
     with pytest.raises(RequestError):
         embedder.rerank("", documents)
+
+
+def test_questions_are_answered_by_probabilities(generator: BatchLLM) -> None:
+    choice = {"type": "choice", "instructions": "Which?", "choices": OPTIONS}
+    questions = [{"type": "predicate", "instructions": "Water falls."}, choice]
+    alone = generator.decide(SYSTEM, questions, cache_salt="alone")
+    assert isinstance(alone[0], PredicateAnswer)
+    assert isinstance(alone[1], ChoiceAnswer)
+    assert sum(each.probability for each in alone[1].probabilities) == pytest.approx(1)
+    inputs = [SYSTEM, TOO_LONG, f"{SYSTEM} It stops."]
+    first, refused, last = generator.decide_each(inputs, questions, cache_salt="each")
+    assert isinstance(refused, RequestError)
+    assert (refused.code, refused.param) == ("context_length_exceeded", "questions[0]")
+    assert isinstance(last, list)
+    assert isinstance(first, list)
+    assert isinstance(first[0], PredicateAnswer)
+    assert first[0].probability == pytest.approx(alone[0].probability, abs=1e-5)
+    assert generator.summary.failed == 1
+    assert generator.summary.output_tokens == 4
+    assert 0 < generator.summary.saved_share < 1
 
 
 def test_a_daemon_gives_the_same(generator: BatchLLM, embedder: BatchLLM, demo: Daemon) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from typing import Any
 from unittest.mock import Mock
@@ -17,6 +17,7 @@ from server.batches.answering import Answer, Backend, Line, Put
 from server.batches.batch_llm import (
     BatchLLM,
     Completions,
+    Decisions,
     Embeddings,
     LoopThread,
     Options,
@@ -26,6 +27,7 @@ from server.batches.batch_llm import (
 )
 from server.batches.results import Generated, JobStoppedError, RequestError, Sharing
 from server.errors import ERRORS, error_body
+from server.schemas.decisions import PredicateAnswer
 
 USAGE = {
     "prompt_tokens": 7,
@@ -158,6 +160,79 @@ async def test_each_query_has_its_ranking_or_its_error() -> None:
     assert (good[0].index, good[0].relevance_score) == (0, 0.5)
     assert all(isinstance(each, RequestError) for each in refused)
     assert (job.summary.requests, job.summary.failed) == (3, 2)
+
+
+LATE = {"type": "predicate", "instructions": "It is late."}
+DECIDED = {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 1}
+
+
+def decision(body: dict[str, Any]) -> object:
+    if not body["input"]:
+        return RefusalError("context_length_exceeded", "no", "questions[0]")
+    answers = [{"type": "predicate", "name": None, "probability": 0.25} for _ in body["questions"]]
+    details = {"cached_tokens": 4, "cache_write_tokens": 2}
+    usage = DECIDED | {"input_tokens_details": details, "total_tokens": 10}
+    return {"answers": answers, "model": "m", "usage": usage}
+
+
+async def test_each_input_has_its_answers_or_its_error() -> None:
+    odd: Any = object()
+    pairs = [("dam", [LATE, LATE]), ("", [LATE]), (odd, [LATE]), ([{"role": "user"}], [LATE])]
+    backend, job = Scripted(decision), Decisions({"model": "m"}, pairs, {"cache_salt": "s"})
+    first, refused, wrong, items = await job.run(backend, shown=False)
+    assert [body["input"] for body in backend.asked] == ["", "dam", [{"role": "user"}]]
+    assert {(body["model"], body["cache_salt"]) for body in backend.asked} == {("m", "s")}
+    assert [first, items] == [[PredicateAnswer(name=None, probability=0.25)] * n for n in (2, 1)]
+    codes = [each.code for each in (refused, wrong) if isinstance(each, RequestError)]
+    assert codes == ["context_length_exceeded", "invalid_request"]
+    summary = job.summary
+    assert (summary.done, summary.failed) == (4, 2)
+    assert (summary.prompt_tokens, summary.saved_tokens, summary.output_tokens) == (18, 8, 2)
+
+
+@pytest.fixture
+def scripted(monkeypatch) -> Generator[tuple[BatchLLM, Scripted]]:
+    backend = Scripted(decision)
+    with monkeypatch.context() as patched:
+
+        async def opened(_: BatchLLM) -> Backend:
+            return backend
+
+        patched.setattr(BatchLLM, "_open", opened)
+        with BatchLLM("m", progress=False) as llm:
+            yield llm, backend
+
+
+def test_questions_are_for_all_inputs_or_one_list_for_each(scripted) -> None:
+    llm, backend = scripted
+    assert [each.probability for each in llm.decide("dam", [LATE, LATE])] == [0.25, 0.25]
+    late, later = [LATE], [LATE, LATE]
+    for questions, sent in ((later, [2, 2]), ([late, later], [1, 2])):
+        backend.asked.clear()
+        answers = llm.decide_each(["a", "b"], questions)
+        assert [len(body["questions"]) for body in backend.asked] == sent
+        assert list(map(len, answers)) == sent
+    with pytest.raises(RequestError):
+        llm.decide("", [LATE])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "questions", "says"),
+    [
+        (["a"], [], "questions: is empty"),
+        ([], [LATE], "inputs: is empty"),
+        ("a", [LATE], "inputs: a list, not one text"),
+        (["a"], LATE, "questions: a list, not one text or object"),
+        (["a"], [[LATE], [LATE]], "questions: 2 lists for 1 inputs"),
+    ],
+)
+def test_questions_that_no_input_can_have(scripted, inputs, questions, says: str) -> None:
+    llm, backend = scripted
+    with pytest.raises(ValueError, match=says):
+        llm.decide_each(inputs, questions)
+    with pytest.raises(ValueError, match="top_n: there is no such option"):
+        llm.decide("a", [LATE], top_n=1)
+    assert not backend.asked
 
 
 def bodies(job: Completions) -> list[dict[str, Any]]:

@@ -27,6 +27,9 @@ from tests.server.fake_engine import FakeEngine
 PREFIX = "Water falls from the gate into the turbine below, and the turbine turns. "
 
 
+LATE = {"type": "predicate", "instructions": "It is late."}
+
+
 class Rig:
     """A generator and an embedder, and the backend before them."""
 
@@ -84,6 +87,10 @@ async def test_each_line_has_its_answer(opened: Open) -> None:
         assert here.answers[0].request_id.startswith("req-")
         await here.answer({"input": ["a", "b"]}, {"input": ""}, url="/v1/embeddings")
         assert here.statuses()[:2] == [200, 400]
+        decided = {"input": "a", "questions": [LATE, LATE]}
+        await here.answer(decided, {"input": "a", "questions": []}, url="/v1/decisions")
+        assert here.statuses()[:2] == [200, 400]
+        assert len(json.loads(here.answers[0].body)["answers"]) == 2
 
 
 async def test_lines_come_in_their_order_and_are_of_the_batch_band(opened: Open) -> None:
@@ -116,8 +123,9 @@ async def test_a_text_counts_its_tokens_once_they_are_known(
         ("/v1/completions", {"prompt": "a", "max_tokens": 1}, 1),
         ("/v1/completions", {"prompt": ["a", "b"], "n": 2, "max_tokens": 1}, 4),
         ("/v1/embeddings", {"input": ["a", "b"]}, 2),
+        ("/v1/decisions", {"input": "a", "questions": [LATE] * 4}, 4),
     ],
-    ids=["prompt", "prompts", "vectors"],
+    ids=["prompt", "prompts", "vectors", "questions"],
 )
 async def test_lines_leave_room_in_the_engine(opened: Open, url, body, rows) -> None:
     async with opened(rows=16) as here:

@@ -1,4 +1,5 @@
 import io
+import json
 import random
 from codecs import BOM_UTF8
 from itertools import pairwise
@@ -65,11 +66,17 @@ def test_every_byte_counts_in_the_digest() -> None:
     assert len(digests) == 4
 
 
+def decision(custom_id: str, about: str) -> bytes:
+    request = {"custom_id": custom_id, "method": "POST", "url": "/v1/decisions"}
+    return json.dumps({**request, "body": {"questions": [], "input": about}}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("make", [line, decision])
 @pytest.mark.parametrize(("common", "shared"), [(0, 200), (0, 3_000), (0, 40_000), (4_000, 1_000)])
-def test_prompts_that_begin_alike_follow_each_other(common: int, shared: int) -> None:
+def test_prompts_that_begin_alike_follow_each_other(make, common: int, shared: int) -> None:
     """Documents with questions, perhaps behind instructions that are common to all."""
     lines = [
-        line(f"{group} {member}", "i" * common + chr(97 + group) * shared + str(member))
+        make(f"{group} {member}", "i" * common + chr(97 + group) * shared + str(member))
         for group in range(20)
         for member in range(15)
     ]

@@ -73,6 +73,7 @@ def test_a_file_of_targets(tmp_path: Path) -> None:
         ("output_tokens_per_s", "tok/s", True),
         ("requests_per_s", "req/s", True),
         ("sequences_per_s", "seq/s", True),
+        ("questions_per_s", "questions/s", True),
         ("ttft_p50_ms", "ms", False),
         ("seconds", "s", False),
         ("idle_share", "", False),
