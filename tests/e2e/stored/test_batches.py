@@ -47,6 +47,37 @@ def check_results(daemon: Daemon, batch_id: str) -> None:
     assert found == [str(number) for number in range(400)]
 
 
+def test_a_batch_of_decisions(demo: Daemon) -> None:
+    wet = {"type": "predicate", "instructions": "It is wet."}
+    url, endpoint = "/v1/decisions", {"endpoint": "/v1/decisions"}
+    bodies = [{"input": "It rains.", "questions": [wet] * count} for count in (1, 0, 2)]
+    given = [
+        json.dumps({"custom_id": f"{index}", "method": "POST", "url": url, "body": body})
+        for index, body in enumerate(bodies)
+    ]
+    client = client_of(demo)
+    file = client.files.create(file=("in.jsonl", "\n".join(given).encode()), purpose="batch")
+    # The client's own types know fewer endpoints.
+    created = client.batches.create(
+        input_file_id=file.id,
+        endpoint="/v1/completions",
+        completion_window="24h",
+        extra_body=endpoint,
+    )
+    batch = ended(client, created.id)
+    assert (batch.endpoint, batch.status) == (url, "completed")
+    counts = batch.request_counts
+    assert counts is not None
+    assert (counts.total, counts.completed, counts.failed) == (3, 2, 1)
+    text = client.files.content(batch.output_file_id or "").text
+    found = {
+        one["custom_id"]: one["response"]["body"] for one in map(json.loads, text.splitlines())
+    }
+    assert {name: len(body["answers"]) for name, body in found.items()} == {"0": 1, "2": 2}
+    refused = json.loads(client.files.content(batch.error_file_id or "").text)["response"]
+    assert refused["body"]["error"]["param"] == "questions"
+
+
 @pytest.fixture
 def files(demo: Daemon) -> Path:
     """The folder of the files that clients of the demo daemon have stored."""
