@@ -27,7 +27,7 @@ def next_token(context: list[int], allowed: Sequence[int] = range(VOCAB)) -> int
 
 
 def read_value(context: list[int], token: int) -> float:
-    """What is read of `token` after `context`: some function of both, exact in float32."""
+    """The log-probability of `token` after `context`: some function of both, exact in float32."""
     return -zlib.crc32(np.array([*context, token], np.int32).tobytes()) % 4096 / 8
 
 

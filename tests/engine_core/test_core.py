@@ -14,6 +14,7 @@ from engine_core.messages import (
     Failed,
     GenerateJob,
     Hello,
+    JobMessage,
     ResetCache,
     SamplingParams,
 )
@@ -84,7 +85,7 @@ class RandomLife:
         self._engine, self._data = engine, data
         self.aborted: set[tuple[bytes, int]] = set()
 
-    def put(self, job: GenerateJob | EncodeJob) -> tuple[bytes, int]:
+    def put(self, job: JobMessage) -> tuple[bytes, int]:
         """Its client and its number."""
         name = self._data.draw(st.sampled_from([A, B])), job.id
         self._engine.clients.put(name[0], job)

@@ -56,7 +56,7 @@ def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) ->
 
 
 def log_sum_exps(logits: torch.Tensor) -> torch.Tensor:
-    """Likewise `reading.log_sum_exps`, by groups: the logits are not copied as float32."""
+    """The same as `reading.log_sum_exps`, by groups: the logits are not copied as float32."""
     assert logits.is_contiguous(), "the kernels read rows of V logits"
     peaks, sums = group_statistics(LogitRows(logits))
     return (peaks + sums.log()).logsumexp(dim=-1)

@@ -19,8 +19,11 @@ class ReadTokens(NamedTuple):
 
 
 def read_logits(logits: torch.Tensor, tokens: ReadTokens | None = None) -> torch.Tensor:
-    """The logits of all tokens, those that a head computes alone, in float32: [S, K] as given. Of
-    `tokens` among [S, V] their log-probabilities, float32[N]."""
+    """Read what a head made of the last positions of S rows, in float32.
+
+    Without `tokens` these are the logits of K tokens that it computes alone, [S, K]. Of [S, V]
+    logits they are the log-probabilities of `tokens`, [N].
+    """
     if tokens is None:
         return logits.float()
     own = logits if len(tokens.rows) == len(logits) else logits.index_select(0, tokens.rows)

@@ -240,7 +240,7 @@ class SamplingTable:
         return SamplingRows(slots, parameters, index, biases)
 
     def read_tokens(self, slots: IntArray) -> list[LongArray]:
-        """What is read of the rows of `slots` [S], the fields of `ReadTokens`. Empty if nothing."""
+        """The fields of `ReadTokens` for the rows of `slots` [S]. Empty if none of them reads."""
         counts = self.parameters["read"][slots]
         rows = np.flatnonzero(counts)
         if not len(rows):

@@ -19,6 +19,7 @@ from engine_core.messages import (
     ReadJob,
     ResetCache,
 )
+from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.tokenization.tokenizer import Tokenizer
 from tests.engine_core.driver import prompt_of
 from tests.engine_core.fake_transport import Engine
@@ -88,7 +89,9 @@ class Answers:
 def served(engine: Engine, *jobs: ReadJob) -> Answers:
     engine.serve(*jobs)
     engine.assert_idle()
-    check_blocks(engine.core._scheduler.kv)
+    scheduler = engine.core._scheduler
+    assert isinstance(scheduler, DecoderScheduler)
+    check_blocks(scheduler.kv)
     return Answers(engine)
 
 

@@ -131,7 +131,12 @@ def test_values_depend_on_nothing_else(folder: Path, stages: dict[int, Stages]) 
     )
     strangers = [GenerateJob(2 + at, params=costly, texts=[INPUT]) for at in range(3)]
     backwards = [*reversed(ROWS)]
-    for num_stages, changes in ((1, {}), (1, {"max_step_tokens": 17}), (2, {"steps_ahead": 0})):
+    ways: list[tuple[int, dict[str, Any]]] = [
+        (1, {}),
+        (1, {"max_step_tokens": 17}),
+        (2, {"steps_ahead": 0}),
+    ]
+    for num_stages, changes in ways:
         engine = start_engine(folder, stages[num_stages], **changes)
         assert off_by(answers(engine, job())[1], alone) < REPEATED
         assert off_by(answers(engine, job(), *strangers)[1], alone) < REPEATED
