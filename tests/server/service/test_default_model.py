@@ -14,6 +14,7 @@ from tests.server.support import server_config
 
 BODIES = {
     "/v1/completions": {"prompt": "a", "max_tokens": 3},
+    "/v1/decisions": {"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]},
     "/v1/embeddings": {"input": "a"},
     "/v1/rerank": {"query": "a", "documents": ["a"]},
 }
@@ -46,6 +47,8 @@ def outcome(response: httpx.Response) -> object:
         ("/v1/completions", "", "writer"),
         ("/v1/completions", "chat", "writer"),
         ("/v1/completions", "embedder", (400, "wrong_endpoint")),
+        ("/v1/decisions", "gpt-4o", "writer"),
+        ("/v1/decisions", "embedder", (400, "wrong_endpoint")),
         ("/v1/embeddings", "embedder", "embedder"),
         ("/v1/embeddings", None, "embedder"),
         ("/v1/embeddings", "gpt-4o", UNKNOWN),
@@ -95,5 +98,5 @@ async def test_lines_of_batches_are_answered_likewise(builder: DeploymentBuilder
     ]
     async with engine_backend(unattended(config, config.models)) as backend:
         await backend.answer(lines, lambda line, answer: answers.update({line.index: answer}))
-    assert [answers[index].status for index in sorted(answers)] == [200, 404, 404]
+    assert [answers[index].status for index in sorted(answers)] == [200, 200, 404, 404]
     assert json.loads(answers[0].body)["model"] == "writer"
