@@ -42,7 +42,7 @@ def slow(deployment: Deployment) -> None:
 
 
 def last_event(response: httpx.Response) -> dict:
-    return json.loads(response.text.strip().rpartition("\n\ndata: ")[2])
+    return json.loads(response.text.strip().rpartition("data: ")[2])
 
 
 def health(deployment: Deployment) -> set[str]:
