@@ -1,17 +1,23 @@
 """`/v1/decisions`: typed questions about one input, answered by probabilities."""
 
-from collections.abc import Sequence
-
 from fastapi import Request
 
 from engine_core.messages import JobOptions
 from server.api.declaration import answers
-from server.decisions.questions import TRUTHS, Asked, Input, Readings, Shares, line, read
+from server.decisions.questions import (
+    TRUTHS,
+    Asked,
+    Input,
+    Readings,
+    Shares,
+    check_distinct,
+    line,
+    read,
+)
 from server.decisions.turns import USER_PARTS, text_of, turns_of
-from server.schemas.common import invalid, value_under_any_name
+from server.schemas.common import value_under_any_name
 from server.schemas.decisions import (
     ChoiceAnswer,
-    ChoiceOption,
     ChoiceQuestion,
     Decision,
     DecisionAnswer,
@@ -56,19 +62,12 @@ async def _asked(question: Question, field: str) -> Asked:
             return Asked(field, text, "truths", TRUTHS, field)
         case ChoiceQuestion(choices=choices):
             field_of_choices = f"{field}.choices"
-            _check_values(choices, field_of_choices)
+            check_distinct([each.value for each in choices], field_of_choices, ".value")
             lines = [line(_written(each.value), each.description) for each in choices]
             return Asked(field, text, "letters", lines, field_of_choices)
         case ScoreQuestion(levels=levels):
             lines = [line(each.label, each.description) for each in levels]
             return Asked(field, text, "digits", lines, f"{field}.levels")
-
-
-def _check_values(choices: Sequence[ChoiceOption], field: str) -> None:
-    places: dict[str | bool, int] = {}
-    for place, choice in enumerate(choices):
-        if (first := places.setdefault(choice.value, place)) != place:
-            raise invalid(f"{field}[{place}].value", f"is that of {field}[{first}], too")
 
 
 def _written(value: str | bool) -> str:
@@ -85,7 +84,7 @@ def _answer(question: Question, shares: Shares) -> DecisionAnswer:
             pairs = zip(values, each, strict=True)
             return ChoiceAnswer(
                 name=name,
-                choice=values[each.index(max(each))],
+                choice=values[shares.likeliest],
                 confidence=shares.confidence,
                 probabilities=[OptionProbability(value=v, probability=p) for v, p in pairs],
             )

@@ -2,10 +2,8 @@
 
 import asyncio
 import re
-import time
 from typing import Literal
 
-import msgspec
 from starlette.requests import Request
 
 from engine_core.client.pending_jobs import Encoded
@@ -13,7 +11,14 @@ from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.schemas.common import EncodeRequest, Usage, renamed
 from server.service.inputs import Items
-from server.service.service import Model, record_of, service_of, within_limit
+from server.service.service import (
+    Model,
+    client_options,
+    count_rows,
+    record_of,
+    service_of,
+    within_limit,
+)
 
 _ROW = re.compile(r"(?:input|documents)(?:\[(?P<index>\d+)\])?")
 
@@ -41,7 +46,6 @@ async def encode(
     states. `options` get the client's key and salt. Raises RefusalError if the engine refuses the
     job, it fails, or the request's time is over."""
     service, record = service_of(request), record_of(request)
-    client = record.client
     with service.in_flight:
         encoding = model.client.encode(
             texts=items.texts,
@@ -49,23 +53,15 @@ async def encode(
             query=query,
             instruction=instruction,
             token_states=token_states,
-            options=msgspec.structs.replace(
-                options, cache_salt=client.salt + options.cache_salt, key=client.share
-            ),
+            options=client_options(request, options),
         )
         try:
             encoded = await within_limit(service.limits, record, encoding)
         except RefusalError as error:
             raise _renamed(error, items) from None
-    tokens, rows = sum(encoded.prompt_tokens), len(items)
-    service.metrics.of_model(model.name).prompt_tokens.add(tokens)
-    record.prompt_tokens += tokens
-    record.rows += rows
-    record.end_rows("stop", rows)
-    if encoded.timing is not None:
-        record.cached_tokens += encoded.timing.cached
-        record.add_timing(encoded.timing)
-        record.encoded_s = time.perf_counter() - record.started
+    timing = encoded.timing
+    cached = 0 if timing is None else timing.cached
+    count_rows(request, model, len(items), sum(encoded.prompt_tokens), cached, timing)
     return encoded
 
 

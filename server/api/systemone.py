@@ -1,6 +1,5 @@
 """`/v1/systemone`: the questions of `/v1/decisions` in vLLM's form."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +7,7 @@ from fastapi import Request
 
 from engine_core.messages import JobOptions
 from server.api.declaration import answers
-from server.decisions.questions import TRUTHS, Asked, Input, Shares, line, read
+from server.decisions.questions import TRUTHS, Asked, Input, Shares, check_distinct, line, read
 from server.decisions.turns import Turn, written
 from server.errors import fault_of, shortened
 from server.schemas.common import invalid
@@ -95,7 +94,7 @@ def _asked(question: StateQuestion, field: str) -> Asked:
             return Asked(field, text, "truths", lines, at)
         case ScoreOfState(criteria=criteria):
             levels = [written(level, at) for level in criteria]
-            _check_levels(levels, at)
+            check_distinct(levels, at)
             return Asked(field, text, "digits", levels, at)
 
 
@@ -103,18 +102,12 @@ def _text(value: Any, field: str) -> str:
     return "" if value is None else written(value, field)
 
 
-def _check_levels(levels: Sequence[str], field: str) -> None:
-    for place, level in enumerate(levels):
-        if (first := levels.index(level)) != place:
-            raise invalid(f"{field}[{place}]", f"is that of {field}[{first}], too")
-
-
 def _answer(question: StateQuestion, shares: Shares) -> StateChoice | StateNoul | StateScore:
     each, confidence = shares.each, shares.confidence
     match question:
         case ChoiceOfState(criteria=criteria):
             return StateChoice(
-                choice=[*criteria][each.index(max(each))],
+                choice=[*criteria][shares.likeliest],
                 probabilities=dict(zip(criteria, each, strict=True)),
                 confidence=confidence,
             )

@@ -8,13 +8,11 @@ where a reply begins. What is read there are the probabilities of the labels.
 import asyncio
 import re
 import secrets
-import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from starlette.requests import Request
 
@@ -27,7 +25,14 @@ from server.generation.conversation import ChatOptions, chat_prompt
 from server.schemas.chat import ChatMessage
 from server.schemas.common import invalid, renamed
 from server.service.label_tokens import LabelKind
-from server.service.service import Model, record_of, service_of, within_limit
+from server.service.service import (
+    Model,
+    client_options,
+    count_rows,
+    record_of,
+    service_of,
+    within_limit,
+)
 from workers.contract.messages import LIKELIEST
 
 _NO_THINKING = {"enable_thinking": False, "thinking": False}
@@ -65,7 +70,12 @@ class Shares(NamedTuple):
     @property
     def confidence(self) -> float:
         """The probability, over the whole vocabulary, of the likeliest label."""
-        return max(self.each) * self.mass
+        return self.each[self.likeliest] * self.mass
+
+    @property
+    def likeliest(self) -> int:
+        """The place of the likeliest label, the first of equals."""
+        return self.each.index(max(self.each))
 
     @property
     def mean(self) -> float:
@@ -74,7 +84,7 @@ class Shares(NamedTuple):
 
 
 class Input(NamedTuple):
-    """What questions are about, and the chat template's `variables`. `field` has all its text."""
+    """The subject of questions, and the chat template's `variables`. `field` has all its text."""
 
     field: str
     turns: Sequence[Turn]
@@ -106,6 +116,14 @@ class _Labelled(NamedTuple):
     ids: list[int]
 
 
+def check_distinct(values: Sequence[str | bool], field: str, of_each: str = "") -> None:
+    """Raises RefusalError for equal values, naming the second one's `field`, and a field in it."""
+    places: dict[str | bool, int] = {}
+    for place, value in enumerate(values):
+        if (first := places.setdefault(value, place)) != place:
+            raise invalid(f"{field}[{place}]{of_each}", f"is that of {field}[{first}], too")
+
+
 def line(name: str, description: str | None) -> str:
     """An option as the model reads it."""
     return f"{name}: {description}" if description else name
@@ -131,7 +149,6 @@ async def read(
     texts = [each.text for each in labelled]
     model.text_bound.check_all(texts, lambda row: questions[row].field)
     service, record = service_of(request), record_of(request)
-    client = record.client
     endings = list(dict.fromkeys(each.ending for each in labelled))
     first = len(labelled) + 1
     with service.in_flight:
@@ -142,16 +159,15 @@ async def read(
                 for number, each in enumerate(labelled, 1)
             ],
             tokens=[array("i", [*each.ids, LIKELIEST]).tobytes() for each in labelled],
-            options=msgspec.structs.replace(
-                options, cache_salt=client.salt + options.cache_salt, key=client.share
-            ),
+            options=client_options(request, options),
         )
         try:
             found = await within_limit(service.limits, record, reading)
         except RefusalError as error:
             raise _of_question(error, questions) from None
     readings = _readings(found)
-    _count(request, model, found, readings)
+    rows = len(readings.shares)
+    count_rows(request, model, rows, readings.tokens, readings.cached, found.timing)
     return readings
 
 
@@ -170,8 +186,10 @@ async def _prompt(request: Request, model: Model, given: Input) -> _Prompt:
 
 
 def _plain(messages: list[tuple[str, str]], tokenizer: Tokenizer) -> str:
-    """The prompt of a model without a template: each message under its role, blank lines between
-    them, behind the special tokens that any text begins with."""
+    """The prompt of a model without a template.
+
+    Each message is under its role, with blank lines between them, behind the special tokens that
+    any text begins with."""
     (encoding,) = tokenizer.encodings(["a"])
     count = [*encoding.special_tokens_mask, 0].index(0)
     beginning = "".join(map(tokenizer.token_bytes.entry, encoding.ids[:count]))
@@ -254,16 +272,3 @@ def _shares(values: FloatArray) -> Shares:
     total = each.sum()
     mass = min(float(total * np.exp(best)), 1.0)
     return Shares((each / total).tolist(), mass, has_likeliest=bool(best >= values[-1]))
-
-
-def _count(request: Request, model: Model, found: Read, readings: Readings) -> None:
-    """Note the job in the request's record and the metrics."""
-    service, record, rows = service_of(request), record_of(request), len(readings.shares)
-    service.metrics.of_model(model.name).prompt_tokens.add(readings.tokens)
-    record.prompt_tokens += readings.tokens
-    record.cached_tokens += readings.cached
-    record.rows += rows
-    record.end_rows("stop", rows)
-    if found.timing is not None:
-        record.add_timing(found.timing)
-        record.encoded_s = time.perf_counter() - record.started

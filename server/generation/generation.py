@@ -23,7 +23,14 @@ from server.schemas.chat import ChatChunk
 from server.schemas.common import CompletionUsage, PromptLogprobs, PromptTokensDetails
 from server.schemas.completions import Completion
 from server.schemas.sampling import SamplingOptions, StreamOptions
-from server.service.service import Model, json_answer, record_of, service_of, time_left
+from server.service.service import (
+    Model,
+    client_options,
+    json_answer,
+    record_of,
+    service_of,
+    time_left,
+)
 
 # Updates after which other tasks run. They pile up behind a client that reads slowly.
 _AT_ONCE = 512
@@ -180,15 +187,12 @@ async def generate(
         seconds = min((each for each in times if each is not None), default=None)
         loop = asyncio.get_running_loop()
         deadline = None if seconds is None else loop.time() + seconds
-        options, client = plan.options, record.client
         stream = await model.client.generate(
             plan.params,
             texts=plan.prompts.texts,
             ids=plan.prompts.ids,
             n=plan.width,
-            options=msgspec.structs.replace(
-                options, cache_salt=client.salt + options.cache_salt, key=client.share
-            ),
+            options=client_options(request, plan.options),
             deadline=deadline,
         )
         scores = HeldScores(plan, account)

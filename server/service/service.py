@@ -17,6 +17,7 @@ from starlette.types import Scope
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.config import EngineConfig
+from engine_core.messages import JobOptions, JobTiming
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import __version__
@@ -331,6 +332,30 @@ def service_of(request: Request) -> Service:
 
 def record_of(request: Request) -> RequestRecord:
     return cast("RequestRecord", request.scope["record"])
+
+
+def client_options(request: Request, options: JobOptions) -> JobOptions:
+    """`options` with the key of the request's client, and its salt before their own."""
+    client = record_of(request).client
+    return msgspec.structs.replace(
+        options, cache_salt=client.salt + options.cache_salt, key=client.share
+    )
+
+
+def count_rows(
+    request: Request, model: Model, rows: int, tokens: int, cached: int, timing: JobTiming | None
+) -> None:
+    """Note in the metrics and the request's record a job whose rows have ended with one answer.
+    `cached` of its prompts' `tokens` were in the prefix cache."""
+    service_of(request).metrics.of_model(model.name).prompt_tokens.add(tokens)
+    record = record_of(request)
+    record.prompt_tokens += tokens
+    record.cached_tokens += cached
+    record.rows += rows
+    record.end_rows("stop", rows)
+    if timing is not None:
+        record.add_timing(timing)
+        record.encoded_s = time.perf_counter() - record.started
 
 
 def json_answer(answer: object) -> Response:
