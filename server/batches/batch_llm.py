@@ -297,8 +297,10 @@ class BatchLLM:
         progress: bool = True,
         **settings: object,
     ) -> None:
-        """Take a folder or a hub id with `settings` as in `penstock.yaml`, or the `url` of a daemon
-        and perhaps the name of a model there. Raises ValueError."""
+        """Take a model that is a folder or a hub id, or a daemon.
+
+        The former has `settings` as in `penstock.yaml`, the latter a `url`, and perhaps the name of
+        a model there. Raises ValueError."""
         if url is None and model is None:
             raise ValueError("model: name a folder or a hub id, or the url of a daemon")
         if url is not None and settings:

@@ -93,7 +93,7 @@ class ScoreLevel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _AnyQuestion(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What questions of every type have."""
+    """Fields of questions of every type."""
 
     instructions: str | list[QuestionPart]
     """The statement or question: a text or [parts](#input-inputitem), one on a line."""
@@ -149,7 +149,7 @@ class DecisionRequest(EncodeRequest, frozen=True, kw_only=True):
 
 
 class _AnyAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What answers to questions of every type have."""
+    """Fields of answers to questions of every type."""
 
     name: str | None
     """The question's, or null."""

@@ -13,7 +13,7 @@ from server.schemas.common import EncodeRequest
 class _OfState(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
 ):
-    """What questions of every type have."""
+    """Fields of questions of every type."""
 
     instructions: Any = None
 
@@ -25,7 +25,7 @@ class ChoiceOfState(_OfState, frozen=True, kw_only=True, tag="choice"):
 
 
 class NoulCriteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What yes and no mean."""
+    """The meanings of yes and no."""
 
     true: Any = None
     false: Any = None
@@ -67,7 +67,7 @@ class SystemOneRequest(EncodeRequest, frozen=True, kw_only=True):
 
 
 class _StateAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What answers of every type have."""
+    """Fields of answers of every type."""
 
     probabilities: dict[str, float]
     """Each option's share beside the others: by its name, `yes` and `no`, or the level's number."""
@@ -108,7 +108,7 @@ class StateUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuestionDiagnostics(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model would have replied to a question."""
+    """The reply that the model would have given to a question."""
 
     label_mass: float
     """The probability of all labels together over the whole vocabulary."""

@@ -558,8 +558,10 @@ def child_environment(
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """The environment of a child process: this one's and `settings`, with its libraries' thread
-    pools sized, and without the API key, of which children need only the digest."""
+    """The environment of a child process: this one's and `settings`.
+
+    Its libraries' thread pools are sized, and the API key is left out, of which children need only
+    the digest."""
     own = {name: value for name, value in environment.items() if name != API_KEY_VARIABLE}
     compute = dict.fromkeys(
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(compute_threads)

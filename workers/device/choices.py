@@ -1,4 +1,4 @@
-"""What is chosen by measuring on a device, once for all of its kind.
+"""Choices by measuring on a device, once for all of its kind.
 
 One stage measures, and those on equal devices wait and take what it chose: noise cannot make equal
 stages unlike. Where the folder outlives the start, so does what was chosen.
@@ -98,7 +98,7 @@ class Choices:
             return chosen
 
     def _read(self, file: FileIO, kind: type[T]) -> T | None:
-        """What the file holds, unless that is for another start, or nothing whole."""
+        """The file's choice, unless that is for another start, or nothing whole."""
         file.seek(0)
         try:
             _, start, chosen = msgspec.json.decode(file.read(), type=tuple[str, str, kind])

@@ -164,8 +164,9 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         self._clear()
 
     def graph_sizes(self, most: int | None = None) -> GraphSizes:
-        """Sizes of the steps to capture: all, or the `most` largest numbers of rows of decode
-        steps, which only a generator has, and of tokens of steps with prompts."""
+        """Sizes of the steps to capture, or the `most` largest of each kind.
+
+        Decode steps, which only a generator has, go by rows, and steps with prompts by tokens."""
         config, largest = self.config, slice(most and -most, None)
         rows = decode_graph_sizes(config.max_running)[largest]
         tokens = prompt_graph_sizes(config.max_step_tokens)[largest]
@@ -196,8 +197,8 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         return None if self.config.disable_cascade_attn else self.attention.prefix_tiler
 
     def _capture_all(self) -> None:
-        """Capture all steps, and keep those graphs that are worth it; or only these, if that was
-        chosen before."""
+        """Capture all steps, and keep those graphs that are worth it. If that was chosen before,
+        only these are captured."""
         started, free = time.monotonic(), torch.cuda.mem_get_info()[0]
 
         def measure(watch: Stopwatch) -> GraphSizes:

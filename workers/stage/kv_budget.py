@@ -19,8 +19,10 @@ from workers.weights.loader import LoadedModel
 def measured_kv_budget(
     worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend], ring: int
 ) -> int:
-    """Bytes for the KV cache on CUDA: the engine's share (`server/models/served_models.py`) less
-    weights and tables, the peak of the largest step, CUDA graphs, and received hidden states.
+    """Bytes for the KV cache on CUDA.
+
+    They are the engine's share (`server/models/served_models.py`) less weights and tables, the peak
+    of the largest step, CUDA graphs, and received hidden states.
 
     Step and graphs are measured with a cache for that step's tokens alone. `ring` is what torch's
     allocator does not count. The smallest budget of all stages decides

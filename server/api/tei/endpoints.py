@@ -280,8 +280,9 @@ def _model_type(model: Model) -> tei.ModelType:
 
 @tei.answers(Endpoint("POST", "/", "TEI", order=140), tei.described(Any, tei.EmbedRequest))
 async def answer(request: Request) -> Response:
-    """`/embed` if there is an embedder, or else `/embed_sparse`, `/rerank` for a reranker,
-    `/predict` for a classifier; with `model` by the task of that."""
+    """TEI's root, which does what the model is for. It is `/embed` if there is an embedder, or
+    else `/embed_sparse`, `/rerank` for a reranker, `/predict` for a classifier; with `model` by the
+    task of that."""
     fields = await tei.fields_of(request)
     execution = _named(request, fields).served.execution
     forms = (embed, embed_sparse, rerank)
