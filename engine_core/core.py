@@ -120,7 +120,8 @@ class EngineCore:
             if self._may_wait():
                 return
             oldest = self._in_flight[0][0] if self._in_flight else None
-            queued = self._scheduler.queued_tokens
+            queued, prompts = self._scheduler.queued_tokens, self._scheduler.num_prompts()
+            began = self._clock()
             batch = self._scheduler.schedule(oldest)
             if batch is None:
                 return
@@ -135,16 +136,18 @@ class EngineCore:
                 job.moments.begin(now)
             self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens)
             if self._pacer is not None:
+                begun = max(0, prompts - self._scheduler.num_prompts())
+                self._pacer.step_made(begun, now - began)
                 self._pacer.step_submitted(step, now)
 
     def _may_wait(self) -> bool:
         """True if the worker does not need the next step yet, and an arrival could join it."""
         if self._pacer is None:
             return False
-        prompts = self._scheduler.has_prompts()
-        waits = self._pacer.may_wait(self._clock(), prompts=prompts) and self._scheduler.is_open()
+        prompts = self._scheduler.num_prompts()
+        waits = self._pacer.may_wait(self._clock(), prompts) and self._scheduler.is_open()
         if waits:
-            self._held_until = self._pacer.due(prompts=prompts)
+            self._held_until = self._pacer.due(prompts)
         return waits
 
     def _finish(self) -> None:

@@ -10,7 +10,8 @@ without one.
 
 Steps with prompts have a margin of their own, because a worker needs them earlier, and steps are
 held back exactly for prompts. One that arrives between the two margins is submitted at once; the
-gap that this may cost changes neither.
+gap that this may cost changes neither. To both comes the time in which prompts that wait are put
+into the step: long ones that share most of theirs take a tenth of a millisecond each.
 """
 
 import math
@@ -57,25 +58,36 @@ class Pacer:
         self._held_back = [False, False]
         self._steps: deque[_Submitted] = deque()
         self._started, self._end = 0.0, -math.inf
+        # The core's own seconds for the last steps: those without new prompts, and for each prompt.
+        self._step_seconds: deque[float] = deque([0.0], maxlen=_REMEMBERED)
+        self._prompt_seconds: deque[float] = deque([0.0], maxlen=_REMEMBERED)
         # Not many, as sizes are rounded.
         self._durations: defaultdict[_Kind, deque[float]] = defaultdict(
             lambda: deque(maxlen=_REMEMBERED)
         )
 
-    def due(self, *, prompts: bool) -> float:
-        """The time to submit the next step, with or without prompts, while another is running.
+    def due(self, prompts: int) -> float:
+        """The time to begin the next step, for which so many prompts wait, while another is running.
 
         In the past if none is running, or its end cannot be predicted."""
-        return self._end - self._margins[prompts]
+        return self._end - self._margins[prompts > 0] - prompts * min(self._prompt_seconds)
 
-    def may_wait(self, now: float, *, prompts: bool) -> bool:
-        waits = now < self.due(prompts=prompts)
-        self._held_back[prompts] |= waits
+    def may_wait(self, now: float, prompts: int) -> bool:
+        waits = now < self.due(prompts)
+        self._held_back[prompts > 0] |= waits
         return waits
+
+    def step_made(self, prompts: int, seconds: float) -> None:
+        """Note that a step with so many new prompts has taken the core `seconds`."""
+        if prompts:
+            own = max(0.0, seconds - min(self._step_seconds))
+            self._prompt_seconds.append(own / prompts)
+        else:
+            self._step_seconds.append(seconds)
 
     def step_submitted(self, step: StepInput, now: float) -> None:
         overlapped, prompts = bool(self._steps), len(step.tokens) > len(step.query_lens)
-        held = overlapped and self._held_back[prompts] and self.due(prompts=prompts) <= now
+        held = overlapped and self._held_back[prompts] and self.due(prompts) <= now
         self._steps.append(_Submitted(_kinds(step), prompts, overlapped, held))
         if not overlapped:
             # An idle worker begins a margin after the submission.

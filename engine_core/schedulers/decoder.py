@@ -156,8 +156,9 @@ class DecoderScheduler:
     def is_open(self) -> bool:
         return self._short_steps.fit(self._max_tokens)
 
-    def has_prompts(self) -> bool:
-        return self.queued_tokens > 0
+    def num_prompts(self) -> int:
+        begun = any(self._running.unsubmitted)
+        return len(self._waiting) + len(self._in_progress) + begun
 
     def build(self, batch: DecodeBatch) -> DecodeStep:
         masked = self._masks.owe(batch) if self._constrained else b""

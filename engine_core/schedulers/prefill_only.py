@@ -389,8 +389,8 @@ class PrefillOnlyScheduler:
     def is_open(self) -> bool:
         return self._budget.is_open()
 
-    def has_prompts(self) -> bool:
-        return True
+    def num_prompts(self) -> int:
+        return self._waiting_rows + 1
 
     def build(self, batch: EncodeBatch) -> EncodeStep:
         return batch.message

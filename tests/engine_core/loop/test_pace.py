@@ -213,13 +213,13 @@ def step_input(number: int, rows: int, tokens: int = 0) -> EncodeStep:
 def test_an_unknown_kind_of_step_holds_nothing_up() -> None:
     pacer = Pacer()
     pacer.step_submitted(step_input(0, 4), 10.0)
-    assert pacer.due(prompts=False) < 10.0
+    assert pacer.due(0) < 10.0
     pacer.step_finished(StepTimes(), 10.5)
     pacer.step_submitted(step_input(1, 4), 11.0)
-    assert 11.4 < pacer.due(prompts=False) < 11.5
+    assert 11.4 < pacer.due(0) < 11.5
     pacer.step_finished(StepTimes(), 11.5)
     pacer.step_submitted(step_input(2, 8), 12.0)
-    assert pacer.due(prompts=False) < 12.0
+    assert pacer.due(0) < 12.0
 
 
 def test_the_margin_stays_where_idle_time_is_not_measured() -> None:
@@ -229,10 +229,27 @@ def test_the_margin_stays_where_idle_time_is_not_measured() -> None:
         now = 0.0
         pacer.step_submitted(step_input(0, 4), now)
         for number in range(1, 40):
-            pacer.may_wait(now, prompts=False)
-            pacer.step_submitted(step_input(number, 4), max(now, pacer.due(prompts=False)))
+            pacer.may_wait(now, 0)
+            pacer.step_submitted(step_input(number, 4), max(now, pacer.due(0)))
             now += STEP
             pacer.step_finished(StepTimes(idle_us=idle_us), now)
-        margins[idle_us] = now + STEP - max(idle_us, 0) / 1e6 - pacer.due(prompts=False)
+        margins[idle_us] = now + STEP - max(idle_us, 0) / 1e6 - pacer.due(0)
     assert margins[-1] == pytest.approx(1e-3, abs=1e-9)
     assert margins[0] < margins[-1] < margins[300]
+
+
+def test_a_step_for_which_many_prompts_wait_is_begun_earlier() -> None:
+    """By the least time that a prompt has lately taken, beyond that of a step without new ones."""
+    pacer = Pacer()
+    for number in range(2):
+        pacer.step_submitted(step_input(number, 4), 10.0 + number)
+        pacer.step_finished(StepTimes(), 10.5 + number)
+    pacer.step_submitted(step_input(2, 4), 12.0)
+    before = pacer.due(100)
+    for _ in range(8):
+        pacer.step_made(0, 0.5e-3)
+        pacer.step_made(50, 10.5e-3)
+    assert before - pacer.due(100) == pytest.approx(20e-3)
+    assert pacer.due(0) == before
+    pacer.step_made(1, 0.4e-3)
+    assert pacer.due(100) == before
