@@ -67,7 +67,7 @@ class Pacer:
         )
 
     def due(self, prompts: int) -> float:
-        """The time to begin the next step, for which so many prompts wait, while another is running.
+        """The time to begin the next step, with so many prompts, while another is running.
 
         In the past if none is running, or its end cannot be predicted."""
         return self._end - self._margins[prompts > 0] - prompts * min(self._prompt_seconds)
