@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import Grammar, SamplingParams
 from engine_core.refusal import RefusalError
+from engine_core.tokenization.continuation import Piece, tokenize_each
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.daemon.run import running_engine
 from server.models.model_setup import EngineOptions
@@ -145,3 +147,40 @@ def test_grammars_hold_beside_rows_that_are_free_in_a_cache_that_was_measured() 
             await until_idle(engine.client)
 
     run(ask(), 150)
+
+
+TEXT = "The gate opens, water falls, and the turbine turns. " * 20
+QUESTIONS = [f"Is the gate {word} today?" for word in "open closed old new red up down".split()]
+READ = np.array([7, 300, 11, 42], np.int32)
+
+
+def expected_logs() -> np.ndarray:
+    """[questions, tokens] by transformers on the CPU."""
+    model = AutoModelForCausalLM.from_pretrained(DEMO, dtype=torch.float32)
+    pieces = [Piece(TEXT, continues=False), *(Piece(text, continues=True) for text in QUESTIONS)]
+    before, *behind = [each.ids for each in tokenize_each(Tokenizer.load(DEMO), pieces)]
+    ids = [torch.from_numpy(np.frombuffer(before + own, np.int32).copy()).long() for own in behind]
+    with torch.no_grad():
+        logits = [model(row[None]).logits[0, -1] for row in ids]
+    return np.array([logit.log_softmax(-1)[READ.tolist()].numpy() for logit in logits])
+
+
+@pytest.mark.parametrize("backend", ["triton", "sdpa"])
+def test_tokens_behind_questions_are_read_as_transformers_reads_them(backend: str) -> None:
+    """In any company, and with the input in the cache."""
+
+    async def read(client: EngineClient, questions: list[str]) -> np.ndarray:
+        prompts = [(0, number) for number in range(1, len(questions) + 1)]
+        tokens = [READ.tobytes()] * len(questions)
+        found = await client.read(pieces=[TEXT, *questions], prompts=prompts, tokens=tokens)
+        return np.array(found.values)
+
+    async def ask() -> None:
+        given = options(dtype="float32", attention_backend=backend)
+        async with running_engine(DEMO, given) as engine:
+            together = await read(engine.client, QUESTIONS)
+            alone = [await read(engine.client, [text]) for text in QUESTIONS[:5]]
+            assert together == pytest.approx(expected_logs(), abs=1e-4)
+            assert np.concatenate(alone) == pytest.approx(together[:5], abs=1e-5)
+
+    run(ask(), 90)
