@@ -98,7 +98,7 @@ class DecisionCase(OfflineCase, frozen=True, kw_only=True):
     own. The probabilities of `options` labels are read behind each."""
 
     options: int
-    headlines: tuple[str, ...] = ("questions_per_s", "computed_ratio", "seconds")
+    headlines: tuple[str, ...] = ("questions_per_s", "computed_ratio")
     shape: Shape = "llama8b"
 
     @property

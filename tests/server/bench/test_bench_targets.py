@@ -8,7 +8,7 @@ import pytest
 from engine_core.messages import StageTime
 from server.bench.measurement import Figures, is_rate, stage_figures, unit_of
 from server.bench.report import PIPELINE_HEADLINES, Target, Targets, read_targets
-from server.bench.workloads import GENERATION, HTTP, PREFILL
+from server.bench.workloads import DECISIONS, GENERATION, HTTP, PREFILL
 
 
 def time(busy: float, waiting: float, transfer: float, idle: float) -> StageTime:
@@ -43,7 +43,8 @@ def test_there_are_none_of_one_stage_or_without_a_step() -> None:
 def test_the_source_checkout_has_a_goal_for_every_headline_and_nothing_else() -> None:
     """But for the rate of `skew`, whose goal are its bubbles."""
     targets = read_targets()
-    headlines = {case.name: set(case.headlines) for case in (*GENERATION, *PREFILL, *HTTP)}
+    cases = (*GENERATION, *PREFILL, *DECISIONS, *HTTP)
+    headlines = {case.name: set(case.headlines) for case in cases}
     headlines["skew"] = set(PIPELINE_HEADLINES)
     headlines["rand"] |= PIPELINE_HEADLINES
     assert {name: set(case) for name, case in targets.cases.items()} == headlines
