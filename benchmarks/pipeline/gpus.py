@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from benchmarks.pipeline.step_times import StepTimes
+from benchmarks.pipeline.step_times import GPUName, StepTimes
 from engine_core.schedulers.cost_model import starting_coefficients
 from workers.contract.model_config import ModelConfig
 
@@ -18,14 +18,14 @@ class GPU(NamedTuple):
     arithmetic: float
 
 
-GPUS = {
+GPUS: dict[GPUName, GPU] = {
     "h200": GPU(139.8, 4.8, 989),
     "h100": GPU(79.1, 3.35, 989),
     "a100": GPU(79.2, 2.04, 312),
 }
 
 
-def scaled(times: StepTimes, measured: ModelConfig, model: ModelConfig, gpu: str) -> StepTimes:
+def scaled(times: StepTimes, measured: ModelConfig, model: ModelConfig, gpu: GPUName) -> StepTimes:
     """The times of the `measured` model, for another `model` and `gpu`.
 
     What is read (weights, keys and values) takes time by its bytes and the memory's bandwidth; what

@@ -9,7 +9,7 @@ import msgspec
 from benchmarks.pipeline.gpus import GPUS, scaled
 from benchmarks.pipeline.loads import load
 from benchmarks.pipeline.stages import Link, Pipeline, divided, kv_tokens
-from benchmarks.pipeline.step_times import StepTimes
+from benchmarks.pipeline.step_times import GPUName, StepTimes
 from server.bench.dummy_models import parse_shape
 from server.bench.workloads import GenerationCase
 from server.models.model_setup import EngineOptions, set_up_model
@@ -30,7 +30,7 @@ class Plan(NamedTuple):
 
 
 def plan(options: argparse.Namespace, times: StepTimes, stages: int) -> Plan:
-    """Raises SetupError or ModelConfigError."""
+    """The pipelines of so many stages each. Raises SetupError or ModelConfigError."""
     config, measured = _config(options, times, stages), read_model_config(parse_shape(times.shape))
     hosts, gpus = _places(options, times, stages)
     by_gpu = {gpu: scaled(times, measured, config.model, gpu) for gpu in gpus}
@@ -67,7 +67,7 @@ def _config(options: argparse.Namespace, times: StepTimes, stages: int) -> Execu
 
 def _places(
     options: argparse.Namespace, times: StepTimes, stages: int
-) -> tuple[list[int], list[str]]:
+) -> tuple[list[int], list[GPUName]]:
     """The host and the GPU of each stage of the first pipeline. Raises SetupError if others are
     unlike it."""
     total, names = options.gpus or stages, options.gpu or [times.gpu]

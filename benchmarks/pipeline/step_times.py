@@ -3,12 +3,15 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from engine_core.loop.reports import StepWork
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients
+
+GPUName = Literal["h200", "h100", "a100"]
 
 BUILT_IN = Path(__file__).with_name("h200_llama8b.json")
 
@@ -35,7 +38,7 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     shape: str
-    gpu: str
+    gpu: GPUName
     num_layers: int
     layers_ms: list[tuple[float, float]]
     attended_ms: float

@@ -76,6 +76,14 @@ def test_layers_go_to_the_faster_hosts(monkeypatch, capsys) -> None:
     assert by_time == "8 x 7, 8 x 3"
 
 
+def test_times_of_an_unknown_gpu_are_refused(monkeypatch, tmp_path) -> None:
+    file = tmp_path / "times.json"
+    file.write_bytes(msgspec.json.encode(read_step_times()).replace(b'"h200"', b'"tpu"'))
+    monkeypatch.setattr(sys, "argv", ["pipeline_model", "--times", str(file)])
+    with pytest.raises(SystemExit, match=r"tpu.*\$\.gpu"):
+        pipeline_model.main()
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

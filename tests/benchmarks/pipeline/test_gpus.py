@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.pipeline.gpus import GPUS, scaled
-from benchmarks.pipeline.step_times import read_step_times
+from benchmarks.pipeline.step_times import GPUName, read_step_times
 from engine_core.loop.reports import StepWork
 from server.bench.dummy_models import parse_shape
 from workers.contract.checkpoint.checkpoint_config import read_model_config
@@ -32,7 +32,7 @@ def test_a_larger_layer_takes_time_by_its_weights_and_heads() -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-def test_reading_goes_by_bandwidth_and_products_by_arithmetic(gpu: str) -> None:
+def test_reading_goes_by_bandwidth_and_products_by_arithmetic(gpu: GPUName) -> None:
     times, old, new = scaled(TIMES, SMALL, SMALL, gpu), GPUS[TIMES.gpu], GPUS[gpu]
     bandwidth, arithmetic = old.bandwidth / new.bandwidth, old.arithmetic / new.arithmetic
     assert times.layer(DECODES) / TIMES.layer(DECODES) == pytest.approx(bandwidth)
