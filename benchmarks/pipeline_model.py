@@ -104,12 +104,12 @@ def _parser() -> argparse.ArgumentParser:
         description="Predict what a pipeline of GPUs does: penstock's own scheduler over simulated "
         "stages, which\ntake the times that steps were measured to take. It needs no GPU.",
         epilog=f"cases:\n{cases}\n\n"
-        "`4 x 2` are 4 pipelines of 2 stages, or 4 stages of 2 layers. `KV tokens` are those of one\n"
-        "pipeline. `first token` is the median time from a request's arrival, `next` the mean time\n"
-        "from one token to another. `bubbles` is the share of its time that the worst stage is idle:\n"
-        "it shows how evenly the layers are divided. `busiest` is that share of the busiest stage,\n"
-        "which sets the pace: it shows how well steps are scheduled. `depth`: the most steps in\n"
-        "flight.",
+        "`4 x 2` are 4 pipelines of 2 stages, or 4 stages of 2 layers. `KV tokens` are those of\n"
+        "one pipeline. `first token` is the median time from a request's arrival, `next` the\n"
+        "mean time from one token to another. `bubbles` is the share of its time that the worst\n"
+        "stage is idle: it shows how evenly the layers are divided. `busiest` is that share of\n"
+        "the busiest stage, which sets the pace: it shows how well steps are scheduled. `depth`:\n"
+        "the most steps in flight.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
