@@ -1,6 +1,7 @@
 """`python -m benchmarks.pipeline_model`: what a pipeline of GPUs would do, without any GPU."""
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from itertools import groupby
@@ -8,83 +9,73 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.pipeline.gpus import GPUS
 from benchmarks.pipeline.loads import CASES, Load, load
+from benchmarks.pipeline.plans import Plan, check_room, plan
 from benchmarks.pipeline.simulation import Run, SimulatedEngine
 from benchmarks.pipeline.step_times import BUILT_IN, StepTimes, read_step_times
 from engine_core.schedulers.cost_model import CostModel
 from engine_core.schedulers.decoder import DecoderScheduler
-from server.bench.dummy_models import shape_folder
+from server.bench.dummy_models import parse_shape, shape_names
 from server.bench.workloads import GenerationCase
-from server.models.model_setup import EngineOptions, set_up_model
 from server.models.model_source import SetupError
-from server.settings.defaults import block_size, max_running, max_step_tokens
-from server.settings.settings import Limits
-from workers.contract.config import ExecutionConfig
-from workers.contract.share import even_split
+from server.settings.defaults import max_running, max_step_tokens
+from workers.contract.model_config import ModelConfigError
 
-_KV_TOKENS_A_STAGE = 880_000
-_HEADER = "case      stages  layers                result         bubbles   busiest  steps  depth"
+_HEADER = (
+    "case      pipelines  layers of each     KV tokens          result  first token      next"
+    "  bubbles  busiest  steps  depth"
+)
 
 
 def main() -> None:
     """Run every case for every number of stages; one line each, as soon as it is there."""
     options = _parser().parse_args()
+    cases = [CASES[name] for name in options.case]
     try:
         times = read_step_times(options.times)
-        configs = [_config(options, stages) for stages in options.stages]
-    except (OSError, msgspec.MsgspecError, SetupError) as error:
+        plans = [plan(options, times, stages) for stages in options.stages]
+        for each in plans:
+            check_room(each, cases)
+    except (OSError, msgspec.MsgspecError, SetupError, ModelConfigError) as error:
         sys.exit(f"{error}")
-    print(f"{times.name}\n\n{_HEADER}")
-    for case in (CASES[name] for name in options.case):
-        for config in configs:
-            layers = config.stage_layers or even_split(times.num_layers, config.num_stages)
-            requests = load(case, options.scale)
-            run = _simulated(options, config, times, layers, requests)
-            print(" ".join(_line(case, layers, requests, run)), flush=True)
+    print(f"{times.name}{_difference(options, times)}\n\n{_HEADER}")
+    for case in cases:
+        for each in plans:
+            requests = load(case, options.scale, options.rate / each.count)
+            run = _simulated(options, each, requests[: math.ceil(len(requests) / each.count)])
+            print(" ".join(_line(case, each, requests, run)), flush=True)
 
 
-def _config(options: argparse.Namespace, stages: int) -> ExecutionConfig:
-    """As on GPUs: the devices are never opened. Raises SetupError."""
-    engine_options = EngineOptions(
-        device="cpu",
-        pipeline_stages=stages,
-        stage_layers=options.stage_layers,
-        steps_ahead=options.steps_ahead,
-        load_format="dummy",
-        max_running=options.max_running or max_running(stages, on_cpu=False),
-        max_step_tokens=options.max_step_tokens,
-        block_size=block_size(on_cpu=False),
-    )
-    shape = shape_folder("llama8b")
-    served = set_up_model("llama8b", shape, engine_options, Limits(), prefix="")
-    gpus = tuple(f"cuda:{stage}" for stage in range(stages))
-    return msgspec.structs.replace(served.engine.execution, devices=gpus)
-
-
-def _simulated(
-    options: argparse.Namespace,
-    config: ExecutionConfig,
-    times: StepTimes,
-    layers: tuple[int, ...],
-    requests: list[Load],
-) -> Run:
-    tokens = options.kv_tokens or _KV_TOKENS_A_STAGE * len(layers)
-    costs = None if options.learn else CostModel(times.coefficients(layers))
-    scheduler = DecoderScheduler(config, tokens // config.block_size, cost_model=costs)
-    engine = SimulatedEngine(scheduler, times, layers, jitter=options.jitter, learns=options.learn)
+def _simulated(options: argparse.Namespace, plan: Plan, requests: list[Load]) -> Run:
+    costs = None if options.learn else CostModel(plan.pipeline.coefficients())
+    blocks = plan.kv_tokens // plan.config.block_size
+    scheduler = DecoderScheduler(plan.config, blocks, cost_model=costs)
+    engine = SimulatedEngine(scheduler, plan.pipeline, jitter=options.jitter, learns=options.learn)
     return engine.run(requests)
 
 
-def _line(
-    case: GenerationCase, layers: tuple[int, ...], requests: list[Load], run: Run
-) -> Iterator[str]:
+def _difference(options: argparse.Namespace, times: StepTimes) -> str:
+    """Say for what the times are scaled, if they were measured with something else."""
+    shape = options.shape.name if options.shape else times.shape
+    gpus = options.gpu or [times.gpu]
+    if shape == times.shape and set(gpus) == {times.gpu}:
+        return ""
+    return f"\nscaled, not measured: {shape} on {' and '.join(gpus)}"
+
+
+def _line(case: GenerationCase, plan: Plan, requests: list[Load], run: Run) -> Iterator[str]:
+    stages = plan.config.num_stages
     yield f"{case.name:9}"
-    yield f"{len(layers):6}"
-    yield f" {_written(layers):20}"
+    yield f"{f'{plan.count} x {stages}':9}"
+    yield f" {_written(plan.config.stage_layers):16}"
+    yield f"{plan.kv_tokens:11,}"
     yield f"{_result(case, requests, run.seconds):>15}"
+    yield f"{run.first_token():10.3f} s"
+    yield f"{run.next_token() * 1e3:6.1f} ms"
     bubbles = run.bubbles()
-    yield f"{max(bubbles):9.1%}"
-    yield f"{min(bubbles):9.1%}"
+    yield f"{max(bubbles):8.1%}"
+    yield f"{min(bubbles):8.1%}"
     yield f"{len(run.steps):6}"
     yield f"{max(step.depth for step in run.steps):6}"
 
@@ -113,14 +104,24 @@ def _parser() -> argparse.ArgumentParser:
         description="Predict what a pipeline of GPUs does: penstock's own scheduler over simulated "
         "stages, which\ntake the times that steps were measured to take. It needs no GPU.",
         epilog=f"cases:\n{cases}\n\n"
-        "In the table, `bubbles` is the share of its time that the worst stage is idle: it shows\n"
-        "how evenly the layers are divided. `busiest` is that share of the busiest stage, which\n"
-        "sets the pace: it shows how well steps are scheduled. `depth`: the most steps in flight.",
+        "`4 x 2` are 4 pipelines of 2 stages, or 4 stages of 2 layers. `KV tokens` are those of\n"
+        "one pipeline. `first token` is the median time from a request's arrival, `next` the\n"
+        "mean time from one token to another. `bubbles` is the share of its time that the worst\n"
+        "stage is idle: it shows how evenly the layers are divided. `busiest` is that share of\n"
+        "the busiest stage, which sets the pace: it shows how well steps are scheduled. `depth`:\n"
+        "the most steps in flight.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     stages, default = [1, 2, 4, 8, 16], ["long32k", "dec", "rand", "skew"]
-    add("--stages", type=int, nargs="+", default=stages, metavar="P", help="(default: 1 2 4 8 16)")
+    add(
+        "--stages",
+        type=_count,
+        nargs="+",
+        default=stages,
+        metavar="P",
+        help="(default: 1 2 4 8 16)",
+    )
     add(
         "--case",
         nargs="+",
@@ -130,14 +131,19 @@ def _parser() -> argparse.ArgumentParser:
         help="(default: all but `one`)",
     )
     add("--scale", type=float, default=1.0, metavar="S", help="a part of each case (default: 1)")
+    rate = "requests that arrive a second, by chance (default: all are there at the start)"
+    add("--rate", type=_above_zero, default=math.inf, metavar="R", help=rate)
     _add_engine_options(parser.add_argument_group("the engine, as in `penstock serve`"))
     _add_stage_options(parser.add_argument_group("the stages"))
+    _add_host_options(parser.add_argument_group("the hosts"))
     return parser
 
 
 def _add_engine_options(group: argparse._ArgumentGroup) -> None:
-    layers = "layers of each stage, for one number of stages (default: even)"
+    layers = "layers of each stage, for one number of stages (default: as the daemon does)"
     group.add_argument("--stage-layers", type=_layers, default=(), metavar="N,N,...", help=layers)
+    by_time = "give the slowest stage the least to do, whatever room that leaves for the KV cache"
+    group.add_argument("--layers-by-time", action="store_true", help=by_time)
     group.add_argument("--steps-ahead", type=int, choices=(0, 1), default=1, help="(default: 1)")
     running = f"(default: {max_running(on_cpu=False):,} a stage)"
     group.add_argument("--max-running", type=int, metavar="N", help=running)
@@ -155,12 +161,39 @@ def _add_stage_options(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help=f"measured times as JSON: {form}, bare kernels on an H200",
     )
-    kv_tokens = f"tokens that the KV cache holds (default: {_KV_TOKENS_A_STAGE:,} a stage)"
+    shapes = f"model: {', '.join(shape_names())}, or the folder of a config.json"
+    group.add_argument("--shape", type=parse_shape, metavar="SHAPE", help=shapes)
+    kv_tokens = "tokens that the KV cache holds (default: for what memory is left)"
     group.add_argument("--kv-tokens", type=int, metavar="N", help=kv_tokens)
     jitter = "each time is off by chance, by about this share of it (default: 0)"
     group.add_argument("--jitter", type=float, default=0.0, metavar="SHARE", help=jitter)
     learn = "the scheduler learns what steps cost, as in the daemon; by default it knows"
     group.add_argument("--learn", action="store_true", help=learn)
+
+
+def _add_host_options(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    gpus = "GPUs in all: as many pipelines as they make share the requests (default: one)"
+    add("--gpus", type=_count, metavar="N", help=gpus)
+    add("--hosts", type=_count, default=1, metavar="N", help="hosts of these GPUs (default: 1)")
+    kinds = "the GPUs of each host, or one kind for all (default: as measured)"
+    add("--gpu", nargs="+", choices=GPUS, metavar="GPU", help=f"{kinds}: {', '.join(GPUS)}")
+    link = "Gb/s between two hosts in each direction (default: 100)"
+    add("--link", type=_above_zero, default=100.0, metavar="GBPS", help=link)
+    latency = "µs of a message between hosts (default: 50)"
+    add("--latency", type=_above_zero, default=50.0, metavar="US", help=latency)
+
+
+def _count(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+def _above_zero(text: str) -> float:
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
 
 
 def _layers(text: str) -> tuple[int, ...]:

@@ -1,1 +1,1 @@
-"""A pipeline of stages on paper: our scheduler over simulated stages, by measured step times."""
+"""Pipelines of stages on paper: our scheduler over simulated stages, by measured step times."""

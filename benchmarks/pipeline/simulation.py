@@ -2,17 +2,22 @@
 
 Every stage runs steps in submit order, so when a step begins and ends on each stage follows from
 the steps before it alone: nothing has to be simulated in smaller events than steps.
+
+Between hosts NCCL's send and receive are queued on the streams that compute. So both stages are
+taken from when the receiver has come so far until the hidden states are there.
 """
 
+import math
 import random
 from array import array
 from collections import deque
 from dataclasses import dataclass, field
+from statistics import fmean, median
 
 import numpy as np
 
 from benchmarks.pipeline.loads import Load
-from benchmarks.pipeline.step_times import StepTimes
+from benchmarks.pipeline.stages import Pipeline
 from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
 from engine_core.messages import GenerateJob, SamplingParams
@@ -34,13 +39,39 @@ class SimulatedStep:
     stages: list[tuple[float, float]]
 
 
+@dataclass(slots=True)
+class Answer:
+    """The times at which a request arrived and got its first and its newest token."""
+
+    arrival: float
+    first: float = 0.0
+    newest: float = 0.0
+    tokens: int = 0
+
+    def add_token(self, now: float) -> None:
+        self.first = self.first or now
+        self.newest = now
+        self.tokens += 1
+
+
 @dataclass
 class Run:
-    """What came of a load: all steps in submit order, and the seconds from the first request to the
-    last result."""
+    """What came of a load: all steps in submit order, the answers by request, and the seconds from
+    the first request to the last result."""
 
     seconds: float = 0.0
     steps: list[SimulatedStep] = field(default_factory=list[SimulatedStep])
+    answers: list[Answer] = field(default_factory=list[Answer])
+
+    def first_token(self) -> float:
+        """Seconds to the first token, the median."""
+        return median(answer.first - answer.arrival for answer in self.answers)
+
+    def next_token(self) -> float:
+        """Seconds from one token to the next, the mean over answers. 0 if they have one each."""
+        longer = [answer for answer in self.answers if answer.tokens > 1]
+        each = [(answer.newest - answer.first) / (answer.tokens - 1) for answer in longer]
+        return fmean(each) if each else 0.0
 
     def bubbles(self) -> list[float]:
         """The share of each stage's time that it was idle, from its first step's start to its last
@@ -59,8 +90,7 @@ class SimulatedEngine:
     def __init__(
         self,
         scheduler: DecoderScheduler,
-        times: StepTimes,
-        stage_layers: tuple[int, ...],
+        pipeline: Pipeline,
         *,
         jitter: float = 0.0,
         learns: bool = False,
@@ -71,29 +101,39 @@ class SimulatedEngine:
         self._learns = learns
         self._random = random.Random(0)
         self._scheduler = scheduler
-        self._times = times
-        self._layers = stage_layers
+        self._pipeline = pipeline
+        self._times = pipeline.times[0]
         self._outbox = Outbox(lambda _: None)
-        self._free = [0.0] * len(stage_layers)
+        self._free = [0.0] * len(pipeline.layers)
         self._ends: dict[int, float] = {}
         self._in_flight: deque[tuple[DecodeBatch, float]] = deque()
+        self._arriving: deque[Load] = deque()
         self._now = 0.0
         self._run = Run()
 
     def run(self, requests: list[Load]) -> Run:
-        """Serve these requests, all of which are there at the start."""
-        for number, load in enumerate(requests):
-            self._add(number, load)
-        while True:
+        """Serve these requests, which are in the order of their arrival."""
+        self._arriving.extend(requests)
+        while self._arriving or self._in_flight:
+            while self._arriving and self._arriving[0].arrival <= self._now:
+                self._add(self._arriving.popleft())
             while self._submit():
                 pass
-            if not self._in_flight:
-                break
-            self._finish()
+            self._wait()
         self._run.seconds = self._now
         return self._run
 
-    def _add(self, number: int, load: Load) -> None:
+    def _wait(self) -> None:
+        """For the next arrival or the oldest step, which the core then finishes."""
+        arrival = self._arriving[0].arrival if self._arriving else math.inf
+        if self._in_flight and self._in_flight[0][1] <= arrival:
+            self._finish()
+        elif self._arriving:
+            self._now = max(self._now, arrival)
+
+    def _add(self, load: Load) -> None:
+        number = len(self._run.answers)
+        self._run.answers.append(Answer(load.arrival))
         params = SamplingParams(max_tokens=load.output, ignore_eos=True)
         job = Job(b"client", GenerateJob(number, params=params), 1, 0)
         # Unlike each other from the first token on: nothing is found in the prefix cache.
@@ -113,33 +153,41 @@ class SimulatedEngine:
         begins_ends = self._through_stages(batch)
         end = begins_ends[-1][1]
         self._ends[batch.step] = end
-        self._in_flight.append((batch, end + self._times.result_ms / 1e3))
+        result = end + self._times.result_ms / 1e3 + self._pipeline.way_back
+        self._in_flight.append((batch, result))
         self._run.steps.append(SimulatedStep(batch, depth, begins_ends))
         return True
 
     def _through_stages(self, batch: DecodeBatch) -> list[tuple[float, float]]:
         """When the step begins and ends on each stage."""
+        pipeline, free = self._pipeline, self._free
         ready = self._now + self._times.launch_ms / 1e3
         if batch.after >= 0:
             returned = self._ends[batch.after] + self._times.token_return_ms / 1e3
-            ready = max(ready, returned)
-        hop = self._times.hop(batch)
+            ready = max(ready, returned + pipeline.way_back)
+        hop, transfer = self._times.hop(batch), pipeline.transfer(batch.num_tokens)
         times: list[tuple[float, float]] = []
-        for stage, seconds in enumerate(self._times.stages(batch, self._layers)):
-            begin = max(ready, self._free[stage])
+        for stage, seconds in enumerate(pipeline.seconds(batch)):
+            begin = max(ready, free[stage])
             end = begin + seconds * max(0.0, self._random.gauss(1.0, self._jitter))
-            self._free[stage] = end
             times.append((begin, end))
-            ready = end + hop
+            free[stage] = end
+            if stage + 1 == len(free) or not pipeline.leaves_host(stage):
+                ready = end + hop
+            else:
+                ready = max(end, free[stage + 1]) + transfer
+                free[stage] = free[stage + 1] = ready
         return times
 
     def _finish(self) -> None:
         """The core waits for the oldest step, then takes all results that have come."""
         self._now = max(self._now, self._in_flight[0][1])
         while self._in_flight and self._in_flight[0][1] <= self._now:
-            batch, _ = self._in_flight.popleft()
-            sampled = sum(batch.samples)
-            tokens = np.full(sampled, _TOKEN, np.int32).tobytes()
+            batch, came = self._in_flight.popleft()
+            for request, sampled in zip(batch.requests, batch.samples, strict=True):
+                if sampled:
+                    self._run.answers[request.job.message.id].add_token(came)
+            tokens = np.full(sum(batch.samples), _TOKEN, np.int32).tobytes()
             output = GenerateOutput(batch.step, tokens=tokens)
             self._scheduler.update(batch, output, self._outbox)
             self._outbox.take()

@@ -3,11 +3,15 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
+from engine_core.loop.reports import StepWork
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients
+
+GPUName = Literal["h200", "h100", "a100"]
 
 BUILT_IN = Path(__file__).with_name("h200_llama8b.json")
 
@@ -17,6 +21,7 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Tables are pairs (number, ms), ascending, read by linear interpolation.
 
+    shape, gpu       what was measured: of `server/bench/shapes`, and of `gpus.py`
     num_layers       what `layers_ms`, `attended_ms` and `context_ms` are for
     layers_ms        all layers without attention, by tokens of the step
     attended_ms      attention of prompts: for each pair of a token and one that it attends to
@@ -32,6 +37,8 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str
+    shape: str
+    gpu: GPUName
     num_layers: int
     layers_ms: list[tuple[float, float]]
     attended_ms: float
@@ -45,18 +52,20 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     core_step_ms: float
     core_row_ms: float
 
-    def stages(self, batch: DecodeBatch, stage_layers: Sequence[int]) -> list[float]:
-        """The step's time on each stage, in seconds."""
-        layers = interpolated(self.layers_ms, batch.num_tokens)
-        layers += self.attended_ms * batch.attended + self.context_ms * batch.contexts
-        times = [layers * count / self.num_layers / 1e3 for count in stage_layers]
-        times[-1] += interpolated(self.head_ms, sum(batch.samples)) / 1e3
-        return times
+    def layer(self, work: StepWork) -> float:
+        """Seconds of one layer."""
+        layers = interpolated(self.layers_ms, work.tokens)
+        layers += self.attended_ms * work.attended + self.context_ms * work.contexts
+        return layers / self.num_layers / 1e3
 
-    def coefficients(self, stage_layers: Sequence[int]) -> Coefficients:
-        """What a scheduler knows of the slowest stage once it has seen many steps: the line through
-        the table, from its first entry with the slope of its last two."""
-        share = max(stage_layers) / self.num_layers / 1e3
+    def head(self, rows: int) -> float:
+        """Seconds of the LM head and sampling."""
+        return interpolated(self.head_ms, rows) / 1e3
+
+    def coefficients(self, layers: int) -> Coefficients:
+        """What a scheduler knows of a stage with so many layers once it has seen many steps: the
+        line through the table, from its first entry with the slope of its last two."""
+        share = layers / self.num_layers / 1e3
         (low, below), (high, above) = self.layers_ms[-2:]
         return Coefficients(
             step=self.layers_ms[0][1] * share,

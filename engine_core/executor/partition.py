@@ -23,7 +23,7 @@ LEAST_GAIN = 1.02
 LEAST_BLOCKS = 0.9
 """The part of the even split's KV blocks that a partition must keep."""
 
-_OTHER_BYTES = 3 << 30
+OTHER_BYTES = 3 << 30
 """An estimate of what a GPU holds beside weights and KV cache, which is measured after loading."""
 
 PartTime = Callable[[PartCosts], float]
@@ -127,6 +127,6 @@ def _blocks(
     if execution.memory_shares:
         ends = [cost.embedding] * (stage == 0) + [cost.head] * (stage == len(costs) - 1)
         weights = layers * cost.layer.weight_bytes + sum(part.weight_bytes for part in ends)
-        held = weights + execution.activation_ring_bytes + _OTHER_BYTES
+        held = weights + execution.activation_ring_bytes + OTHER_BYTES
         budget = max(0, execution.memory_shares[stage] - held)
     return min(budget // (layers * cost.kv_block_bytes), execution.max_running * usable)

@@ -11,21 +11,21 @@ from benchmarks.pipeline.step_times import interpolated, read_step_times
 
 
 def printed(monkeypatch, capsys, *options: str) -> list[tuple[str, ...]]:
-    """(case, stages, layers, figure) of each line."""
+    """(case, pipelines, layers, figure) of each line."""
     monkeypatch.setattr(sys, "argv", ["pipeline_model", *options])
     pipeline_model.main()
     lines = capsys.readouterr().out.splitlines()
-    line = re.compile(r"(\w+) +(\d+) +(\d.*?\d) {2,}([\d,.]+) \S+ ")
-    return [found.groups() for found in map(line.match, lines[3:]) if found is not None]
+    line = re.compile(r"(\w+) +(\d+ x \d+) +(\d.*?\d) {2,}[\d,]+ +([\d,.]+) \S+ ")
+    return [found.groups() for found in map(line.match, lines) if found is not None]
 
 
 def test_a_line_for_each_case_and_number_of_stages(monkeypatch, capsys) -> None:
     lines = printed(monkeypatch, capsys, "--case", "long32k", "one", "--stages", "1", "2")
     assert [line[:3] for line in lines] == [
-        ("long32k", "1", "32"),
-        ("long32k", "2", "2 x 16"),
-        ("one", "1", "32"),
-        ("one", "2", "2 x 16"),
+        ("long32k", "1 x 1", "32"),
+        ("long32k", "1 x 2", "2 x 16"),
+        ("one", "1 x 1", "32"),
+        ("one", "1 x 2", "2 x 16"),
     ]
     # A long prompt gains from a second stage; one sequence that decodes does not.
     assert float(lines[1][3]) < 0.6 * float(lines[0][3])
@@ -43,12 +43,59 @@ def test_measured_times_replace_the_built_in_ones(monkeypatch, capsys, tmp_path)
     assert 1.7 < float(before[3]) / float(after[3]) < 2.0
 
 
+def test_more_pipelines_share_the_requests(monkeypatch, capsys) -> None:
+    options = ("--case", "rand", "--scale", "0.25", "--gpus", "4", "--stages", "1", "4")
+    apart, together = printed(monkeypatch, capsys, *options)
+    quarter = ("--case", "rand", "--scale", "0.0625", "--stages", "1")
+    (alone,) = printed(monkeypatch, capsys, *quarter)
+    assert (apart[1], together[1], alone[1]) == ("4 x 1", "1 x 4", "1 x 1")
+    assert float(apart[3]) == pytest.approx(4 * float(alone[3]), abs=0.3)
+
+
+def test_a_slower_link_takes_longer_but_only_between_hosts(monkeypatch, capsys) -> None:
+    options = ("--case", "long32k", "--shape", "llama70b", "--stages", "8")
+
+    def seconds(*more: str) -> float:
+        ((_, _, _, figure),) = printed(monkeypatch, capsys, *options, *more)
+        return float(figure)
+
+    on_one = seconds()
+    assert on_one < seconds("--hosts", "2") < 0.9 * seconds("--hosts", "2", "--link", "10")
+    # Each of two pipelines is on a host of its own.
+    assert seconds("--hosts", "2", "--link", "10", "--gpus", "16") == on_one
+
+
+def test_layers_go_to_the_faster_hosts(monkeypatch, capsys) -> None:
+    options = ("--case", "one", "--shape", "llama70b", "--hosts", "2", "--gpu", "h100", "a100")
+    by_daemon, by_time = (
+        line[2]
+        for more in ((), ("--layers-by-time",))
+        for line in printed(monkeypatch, capsys, *options, "--stages", "16", *more)
+    )
+    assert by_daemon == "16 x 5", "as the KV cache would be smaller by more than a tenth"
+    assert by_time == "8 x 7, 8 x 3"
+
+
+def test_times_of_an_unknown_gpu_are_refused(monkeypatch, tmp_path) -> None:
+    file = tmp_path / "times.json"
+    file.write_bytes(msgspec.json.encode(read_step_times()).replace(b'"h200"', b'"tpu"'))
+    monkeypatch.setattr(sys, "argv", ["pipeline_model", "--times", str(file)])
+    with pytest.raises(SystemExit, match=r"tpu.*\$\.gpu"):
+        pipeline_model.main()
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
         (("--stages", "3", "--stage-layers", "16,16"), "--stage-layers"),
         (("--stages", "64"), "--pipeline-stages"),
         (("--times", "/nowhere.json"), "/nowhere.json"),
+        (("--shape", "bge-base"), "--shape"),
+        (("--shape", "llama405b", "--gpu", "h100", "--stages", "8"), "--stages"),
+        (("--stages", "8", "--gpus", "12"), "--gpus"),
+        (("--stages", "4", "--gpus", "12", "--hosts", "2"), "--gpus"),
+        (("--stages", "4", "--gpus", "8", "--hosts", "2", "--gpu", "h200", "h100"), "--gpus"),
+        (("--hosts", "3", "--gpu", "h200", "h100"), "--gpu:"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(monkeypatch, options, named) -> None:

@@ -1,10 +1,13 @@
 """The scheduler over a pipeline of simulated stages, with the times of an 8B Llama on H200s."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
 from benchmarks.pipeline.loads import CASES, Load, load
 from benchmarks.pipeline.simulation import Run, SimulatedEngine, SimulatedStep
+from benchmarks.pipeline.stages import Link, Pipeline
 from benchmarks.pipeline.step_times import StepTimes, read_step_times
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import CostModel
@@ -15,11 +18,20 @@ TIMES = read_step_times()
 NO_HEAD = msgspec.structs.replace(TIMES, head_ms=[(1, 0.0)])
 LAYERS = {1: (32,), 2: (16, 16), 4: (8,) * 4}
 BLOCKS = 8000
+NO_LINK = Link(0.0, 0.0)
+
+
+def pipeline(
+    stages: int, times: StepTimes = TIMES, link: Link = NO_LINK, hosts: int = 1
+) -> Pipeline:
+    """Stages divided evenly over hosts."""
+    places = [stage * hosts // stages for stage in range(stages)]
+    return Pipeline([times] * stages, LAYERS[stages], places, link)
 
 
 def cost_model(stages: int) -> CostModel:
     """What the scheduler of so many stages has learnt, frozen."""
-    return CostModel(TIMES.coefficients(LAYERS[stages]))
+    return CostModel(pipeline(stages).coefficients())
 
 
 def simulated(
@@ -30,6 +42,8 @@ def simulated(
     ahead: int = 1,
     jitter: float = 0.0,
     learner: CostModel | None = None,
+    link: Link = NO_LINK,
+    hosts: int = 1,
 ) -> Run:
     config = execution_config(
         devices=tuple(f"cuda:{stage}" for stage in range(stages)),
@@ -40,9 +54,8 @@ def simulated(
     )
     costs = learner or cost_model(stages)
     scheduler = DecoderScheduler(config, BLOCKS * stages, cost_model=costs)
-    engine = SimulatedEngine(
-        scheduler, times, LAYERS[stages], jitter=jitter, learns=learner is not None
-    )
+    stages_of = pipeline(stages, times, link, hosts)
+    engine = SimulatedEngine(scheduler, stages_of, jitter=jitter, learns=learner is not None)
     return engine.run(requests)
 
 
@@ -141,3 +154,43 @@ def test_a_stage_that_is_never_idle_has_no_bubbles() -> None:
     times = [(0.1, 0.8), (0.8, 1.2), (1.2, 1.9)]
     run = Run(1.9, [SimulatedStep(batch, 1, [time]) for time in times])
     assert f"{run.bubbles()[0]:.1%}" == "0.0%"
+
+
+def test_between_hosts_each_token_takes_the_way_there_and_back() -> None:
+    requests = [Load(128, 64)]
+    near = simulated(2, requests).next_token()
+    far = simulated(2, requests, link=Link(0.01, 0.001), hosts=2).next_token()
+    assert far - near == pytest.approx(0.021 - TIMES.hop_ms / 1e3, abs=1e-4)
+
+
+def test_a_transfer_between_hosts_takes_both_stages_and_waits_for_the_receiver() -> None:
+    link = Link(0.005, 0.0)
+    steps = simulated(2, load(CASES["dec"], 0.25), NO_HEAD, link=link, hosts=2).steps
+    for step, following in pairwise(steps):
+        (_, sent), (received, done) = step.stages
+        assert received >= sent + link.latency
+        assert following.stages[0][0] >= received - 1e-9, "the sender's stream waits"
+        (_, ready), (begin, _) = following.stages
+        assert begin >= max(ready, done) + link.latency - 1e-9, "so does the receiver's"
+
+
+def test_inside_a_host_a_link_to_others_costs_nothing() -> None:
+    requests = load(CASES["rand"], 0.05)
+    slow = simulated(2, requests, link=Link(1.0, 1.0))
+    assert slow.seconds == simulated(2, requests).seconds
+
+
+def test_a_request_begins_when_it_arrives() -> None:
+    requests = [Load(512, 8), Load(512, 8, arrival=5.0)]
+    run = simulated(1, requests)
+    assert 5.0 < run.seconds < 5.5
+    first, second = run.answers
+    assert second.first - 5.0 == pytest.approx(first.first, rel=1e-6)
+    assert [answer.tokens for answer in run.answers] == [8, 8]
+
+
+def test_requests_at_a_rate_arrive_by_chance_and_so_many_a_second() -> None:
+    arrivals = [request.arrival for request in load(CASES["rand"], rate=50.0)]
+    assert arrivals == sorted(arrivals)
+    assert len(arrivals) / arrivals[-1] == pytest.approx(50.0, rel=0.1)
+    assert {request.arrival for request in load(CASES["rand"])} == {0.0}
