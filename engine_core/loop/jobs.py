@@ -12,8 +12,8 @@ JobKey = tuple[bytes, int]
 class JobKind(IntEnum):
     """The kind of a row or a job, which gives way to the kinds before it.
 
-    LARGE are rows beyond the share of their job or key, and jobs with such rows or of more tokens
-    than a short step."""
+    LARGE are rows beyond the share of their job or key. So are jobs of more rows than a share, jobs
+    with such rows, and jobs of more tokens than a short step."""
 
     SMALL = 0
     LARGE = 1

@@ -61,7 +61,7 @@ class CostModel:
 
     def __init__(self, start: Coefficients) -> None:
         self.coefficients = self._start = start
-        self._factors = [1.0] * 4  # the coefficients, in units of `start`
+        self._factors = [1.0] * 4  # the coefficients, in units of `_start`
         # The normal equations of Σ weight · (x · factors - 1)² over steps, rows of [x xᵀ | x].
         # Apart, so that hours of decoding do not outweigh what prompts have shown.
         self._prompts, self._decodes = [[[0.0] * 5 for _ in range(4)] for _ in range(2)]
@@ -86,12 +86,13 @@ class CostModel:
     def observe(self, work: StepWork, seconds: float) -> None:
         if seconds <= 0:
             return
-        start = self._start
         values = (1.0, *work)
         if not self.measured:
             self.measured = True
-            scale = seconds / sum(c * value for c, value in zip(start, values, strict=True))
-            self._factors = [scale] * 4
+            # In units of a faster device the equations would weigh nothing beside `_STAY`.
+            scale = seconds / self.seconds(work)
+            self._start = Coefficients(*(c * scale for c in self._start))
+        start = self._start
         x = [c * value / seconds for c, value in zip(start, values, strict=True)]
         error = sum(f * value for f, value in zip(self._factors, x, strict=True)) - 1.0
         equations = self._prompts if work.attended else self._decodes

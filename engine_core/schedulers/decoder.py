@@ -282,9 +282,10 @@ class DecoderScheduler:
         if prompts and (most := budget.left_by(len(prompts[0].tokens) - prompts[0].submitted)):
             self._begin_all(queue, batch, budget, most)
         for request in prompts:
-            if not self._length(request, request.submitted, budget):
+            if self._length(request, request.submitted, budget):
+                self._add_chunk(batch, request, budget)
+            elif not self._short_steps.gives_way(request):
                 return False
-            self._add_chunk(batch, request, budget)
         return self._begin_all(queue, batch, budget)
 
     def _begin_all(

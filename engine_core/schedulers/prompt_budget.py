@@ -80,9 +80,9 @@ class PromptBudget:
         self._seconds = step_time.of(self._costs.coefficients.token * pending)
         self._spent = 0.0
         self._taken = False
-        # Of prompts that are limited: seconds and tokens left, tokens of each.
+        # Of prompts that are limited: seconds and tokens left, tokens of each that begins.
         self._seconds_left = 0.0
-        self._least = self._each = 0
+        self._least, self._each = _LEAST_OF_ALL, 0
 
     def left_by(self, tokens: int) -> int:
         """Tokens of the step that a prompt with `tokens` left leaves to short ones behind it. None
@@ -95,8 +95,8 @@ class PromptBudget:
         self._tokens = int(min(self._tokens, tokens))
 
     def within(self, seconds: float, each: int) -> None:
-        """Give limited prompts these seconds, a few tokens in any case and `each` of every one."""
-        self._seconds_left, self._least, self._each = max(0.0, seconds), _LEAST_OF_ALL, each
+        """Give limited prompts these seconds, and `each` of every one that begins in any case."""
+        self._seconds_left, self._each = max(0.0, seconds), each
 
     def chunk(self, start: int, stop: int, *, limited: bool = False) -> int:
         """How many of a prompt's positions [start, stop) this step takes."""
@@ -104,7 +104,7 @@ class PromptBudget:
         if not limited:
             return length
         fitting = self._full_tiles(start, self._seconds_left)
-        return min(length, max(fitting, self._least, self._each))
+        return min(length, max(fitting, self._least, 0 if start else self._each))
 
     def _even_chunk(self, start: int, stop: int) -> int:
         left, costs = stop - start, self._costs

@@ -149,7 +149,9 @@ class RowShares:
         del state.large[request]
         if not state.large:
             del state.key.lacking[state]
-            self._turn(state.job, JobKind.SMALL)
+            # The last rows of a large job have prompts, as those before them.
+            if state.job.num_rows <= self._of_a_job:
+                self._turn(state.job, JobKind.SMALL)
 
     def _turn(self, job: Job, kind: JobKind) -> None:
         self.num_jobs[job.kind] -= 1

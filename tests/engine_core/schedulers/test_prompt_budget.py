@@ -77,9 +77,21 @@ def test_a_short_step_fills_tiles_too(others: int, filled: int) -> None:
     late.take(0, 32, limited=True)
     assert late.chunk(0, 5000, limited=True) == 0
     assert late.chunk(0, 5000) == 5000, "what is not limited"
-    late.within(-1e-3, each=1)
-    late.take(0, 32, limited=True)
-    assert late.chunk(0, 5000, limited=True) == 1
+
+
+def test_limited_prompts_of_all_kinds_have_a_few_tokens_together() -> None:
+    """Where no time is left. Of those that give way only some begin with a token in any case."""
+    budget = PromptBudget(8192, 20_000, step_time(stages=1))
+    budget.within(-1e-3, each=1)
+    assert budget.chunk(0, 20, limited=True) == 20
+    budget.take(0, 20, limited=True)
+    budget.within(-1e-3, each=1)
+    assert budget.chunk(700, 5000, limited=True) == 12
+    budget.take(700, 12, limited=True)
+    assert budget.chunk(0, 5000, limited=True) == 1
+    assert budget.chunk(700, 5000, limited=True) == 0, "it has begun"
+    budget.within(-1e-3, each=0)
+    assert budget.chunk(0, 5000, limited=True) == 0
 
 
 def test_the_last_tokens_join_the_chunk_before_them() -> None:

@@ -61,6 +61,22 @@ def test_rows_behind_a_cached_prefix_never_begin_with_nothing(cached: int) -> No
             driver.step()
 
 
+def test_rows_of_large_jobs_share_a_short_step() -> None:
+    """Four jobs, whose rows continue a long beginning. The oldest rows have the time: a token of
+    each that runs would take the cost of its context many times."""
+    driver = driver_of()
+    driver.add(100, prompt_of(30, seed=100), 400)
+    for job in range(4):
+        beginning = prompt_of(800, seed=job)
+        driver.add_job(job, [beginning + prompt_of(100, seed=10 + row) for row in range(40)], 1)
+    while any(len(driver.finishes(job)) < 40 for job in range(4)):
+        batch = driver.step()
+        begun = COSTS.token * len(batch.inits) + COSTS.attended * 900 * len(batch.inits)
+        assert driver.costs.seconds(batch.work) <= STEP_SECONDS + COSTS.token + begun
+        assert len(batch.requests) <= len(batch.inits) + 4
+    assert 100 in jobs_in(batch)
+
+
 def test_steps_stay_short_for_five_seconds() -> None:
     driver = driver_of(max_running=512)
     prompts = {100: prompt_of(30, seed=100)}
