@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from workers.contract.attention_backends import AttentionBackendName
+from workers.contract.curve import ClusterKeys
 from workers.contract.model_config import ModelConfig
 
 Device = Literal["cpu", "cuda"]
@@ -30,7 +31,9 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_running           sequences that generate at once
     max_step_tokens       the most tokens of one step
     name                  the model's name in requests
-    devices               one a pipeline stage: all are `cpu`, or each is a `cuda:N`
+    devices               one a pipeline stage: all are `cpu`, or each is a `cuda:N` of its host
+    nodes                 the host of each stage, in rising order from 0; empty with one host
+    cluster_keys          of the sockets between hosts, if there are several
     stage_layers          layers of each stage; empty where that is decided by measurement
     steps_ahead           steps that may be in flight beside one a micro-batch
     disable_cascade_attn  each row attends to all of its context, even where rows share a prefix
@@ -56,6 +59,8 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelConfig
     task: Task
     devices: tuple[str, ...]
+    nodes: tuple[int, ...] = ()
+    cluster_keys: ClusterKeys | None = None
     stage_layers: tuple[int, ...]
     steps_ahead: int
     transport: TransportName

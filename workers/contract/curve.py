@@ -1,0 +1,69 @@
+"""Sockets between the hosts of a cluster: TCP, encrypted by CURVE (CurveZMQ, ZeroMQ RFC 26).
+
+Two key pairs are derived from the cluster's secret. Whoever listens has one, whoever connects the
+other, and no other key is admitted: without a handler of ZAP (ZeroMQ RFC 27) any would be.
+"""
+
+import hashlib
+from typing import Any, Literal
+
+import msgspec
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
+
+_Socket = zmq.Socket[bytes]
+_DOMAIN = b"penstock"
+_COST, _BLOCK_SIZE = 1 << 14, 8  # 16 MiB and 50 ms a key: a secret that a person made up is guessed
+
+
+class ClusterKeys(msgspec.Struct, frozen=True):
+    """The keys of who listens and of who connects, in Z85 (ZeroMQ RFC 32)."""
+
+    listener: str
+    listener_secret: str
+    connector: str
+    connector_secret: str
+
+    @classmethod
+    def of(cls, secret: bytes) -> "ClusterKeys":
+        """The keys that every holder of `secret` derives."""
+        return cls(*_key_pair(secret, "listener"), *_key_pair(secret, "connector"))
+
+    def secure_listener(self, socket: _Socket) -> None:
+        """Encrypt what `socket` will listen to. Its context must have an `admission`."""
+        socket.curve_server = True
+        socket.curve_secretkey = self.listener_secret.encode()
+        socket.zap_domain = _DOMAIN
+
+    def secure_connector(self, socket: _Socket) -> None:
+        """Encrypt what `socket` will connect to."""
+        socket.curve_serverkey = self.listener.encode()
+        socket.curve_publickey = self.connector.encode()
+        socket.curve_secretkey = self.connector_secret.encode()
+
+    def admission(self, context: zmq.Context[_Socket]) -> ThreadAuthenticator:
+        """Start the thread that admits the connectors' key alone to the listeners of `context`. End
+        it by `stop()`, before the context ends."""
+        authenticator = ThreadAuthenticator(context)
+        authenticator.start()
+        authenticator.configure_curve_callback(_DOMAIN.decode(), _OneKey(self.connector.encode()))
+        return authenticator
+
+
+class _OneKey:
+    """A credentials provider of pyzmq's."""
+
+    def __init__(self, admitted: bytes) -> None:
+        self._admitted = admitted
+
+    def callback(self, _domain: str, key: bytes) -> bool:
+        return key == self._admitted
+
+
+def _key_pair(secret: bytes, label: Literal["listener", "connector"]) -> tuple[str, str]:
+    """A public key and its secret one."""
+    salt = b"penstock cluster " + label.encode()
+    own: Any = hashlib.scrypt(secret, salt=salt, n=_COST, r=_BLOCK_SIZE, p=1, dklen=32)
+    encoded: bytes = z85.encode(own)
+    return zmq.curve_public(encoded).decode(), encoded.decode()
