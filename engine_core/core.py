@@ -182,7 +182,7 @@ class EngineCore:
     def _wait(self) -> None:
         ready = dict(self._poller.poll(0))
         if self._executor.losses in ready:
-            self._executor.raise_lost()
+            self._executor.check_losses()
         if ready:
             return
         timeout = min(self._next_check, self._held_until) - self._clock()

@@ -127,6 +127,6 @@ def _blocks(
     if execution.memory_shares:
         ends = [cost.embedding] * (stage == 0) + [cost.head] * (stage == len(costs) - 1)
         weights = layers * cost.layer.weight_bytes + sum(part.weight_bytes for part in ends)
-        held = weights + execution.activation_ring_bytes + _OTHER_BYTES
+        held = weights + execution.activation_bytes(stage) + _OTHER_BYTES
         budget = max(0, execution.memory_shares[stage] - held)
     return min(budget // (layers * cost.kv_block_bytes), execution.max_running * usable)

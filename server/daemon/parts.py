@@ -131,7 +131,7 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
             settings=_WORKER_SETTINGS
             | (_CPU_WORKER_SETTINGS if execution.device_type == "cpu" else _cuda_worker_settings())
             | {
-                VISIBLE_DEVICES: visible_devices(execution.gpus),
+                VISIBLE_DEVICES: visible_devices(config.gpus),
                 # Torch's symmetric memory makes its sockets there (symm_mem-PID).
                 "TMPDIR": str(file.parent),
             },

@@ -164,7 +164,7 @@ def execution_config(
         memory_shares=(),
         worker_endpoint=f"ipc://{prefix}.workers",
         token_endpoint=f"ipc://{prefix}.tokens",
-        rendezvous=f"{prefix}.rendezvous",
+        start=prefix,
         # A CPU is never as free as it was.
         choices_folder=f"{prefix}.choices" if on_cpu else str(cache_folder() / "choices"),
         log_level=options.log_level,
@@ -187,8 +187,8 @@ def _memory_shares(
     activations that it receives need more."""
     memory = [cuda_memory()[device_ordinal(device)] for device in execution.devices]
     shares = tuple(int(share * total) for total in memory)
-    ring = execution.activation_ring_bytes
     for stage, weights in enumerate(weight_bytes(execution, heads)):
+        ring = execution.activation_bytes(stage)
         if weights + ring >= shares[stage]:
             raise SetupError(
                 "memory_share",

@@ -12,6 +12,7 @@ import zmq
 
 import workers
 from engine_core.executor.partition import stage_shares
+from engine_core.executor.rendezvous import RendezvousStore
 from tests.workers.checkpoints import with_execution
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import (
@@ -20,6 +21,7 @@ from workers.contract.messages import (
     StageReport,
     StepInput,
     StepOutput,
+    StoreCall,
     ToWorker,
     WorkerBeat,
     WorkerConnected,
@@ -43,12 +45,12 @@ class WorkerGroup:
         self._router.setsockopt(zmq.LINGER, 0)
         self._router.setsockopt(zmq.RCVTIMEO, TIMEOUT_MS)
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
+        self._store = RendezvousStore()
         self._config = with_execution(
             config,
             devices=("cpu",) * num_stages,
             worker_endpoint=f"ipc://{self._folder.name}/engine",
             token_endpoint=f"ipc://{self._folder.name}/tokens",
-            rendezvous=f"{self._folder.name}/rendezvous",
         )
         self.processes: list[subprocess.Popen[bytes]] = []
         self.shares: list[Share] = []
@@ -113,8 +115,12 @@ class WorkerGroup:
         return message
 
     def _next(self) -> FromWorker:
-        _, frame = self._router.recv_multipart()
+        name, frame = self._router.recv_multipart()
         message = self._decoder.decode(frame)
+        if isinstance(message, StoreCall):
+            answer = msgspec.msgpack.encode(self._store.answer(message))
+            self._router.send_multipart([name, answer])
+            return self._next()
         if isinstance(message, StageReport):
             self.reports.append(message)
         return message

@@ -4,6 +4,8 @@ Arrays travel as bytes of little-endian NumPy arrays, never as lists. R is the n
 (sequences) of a step, T the number of tokens over all rows, S the number of rows that sample.
 """
 
+from typing import Literal
+
 import msgspec
 
 from workers.contract.share import Share, StageCosts
@@ -275,7 +277,25 @@ class SampledTokens(msgspec.Struct, array_like=True, frozen=True):
     tokens: bytes
 
 
-ToWorker = StepInput | StepMask | Share | AllocateKV
+class StoreCall(msgspec.Struct, array_like=True, frozen=True, tag="store"):
+    """A call of `torch.distributed.Store`, by which process groups find each other. `check` has
+    `keys`, and the others that need one a `key`."""
+
+    method: Literal["set", "get", "compare_set", "add", "check", "delete", "num_keys"]
+    key: str = ""
+    value: bytes = b""
+    expected: bytes = b""
+    amount: int = 0
+    keys: list[str] = []
+
+
+class StoreAnswer(msgspec.Struct, array_like=True, frozen=True, tag="store"):
+    """The engine core's answer to a `StoreCall`, at once: None if nothing is set."""
+
+    value: bytes | int | bool | None = None
+
+
+ToWorker = StepInput | StepMask | Share | AllocateKV | StoreAnswer
 FromWorker = (
     StepOutput
     | StageReport
@@ -284,4 +304,5 @@ FromWorker = (
     | WorkerReady
     | WorkerBeat
     | WorkerFailed
+    | StoreCall
 )

@@ -176,9 +176,10 @@ def poll_until_lost(executor: StageLink) -> NoReturn:
     poller = zmq.Poller()
     poller.register(executor.results, zmq.POLLIN)
     poller.register(executor.losses, zmq.POLLIN)
-    while executor.losses not in dict(poller.poll()):
+    while True:
+        if executor.losses in dict(poller.poll()):
+            executor.check_losses()
         executor.poll()
-    executor.raise_lost()
 
 
 @pytest.mark.parametrize(
