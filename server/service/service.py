@@ -82,6 +82,7 @@ def system_fingerprint(execution: ExecutionConfig) -> str:
         worker_endpoint="",
         token_endpoint="",
         rendezvous="",
+        cluster_keys=None,
         # Depends on the memory that is free at the start.
         kv_cache_bytes=0,
         memory_shares=(),

@@ -5,15 +5,24 @@ other, and no other key is admitted: without a handler of ZAP (ZeroMQ RFC 27) an
 """
 
 import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
+
+_log = logging.getLogger(__name__)
 
 _Socket = zmq.Socket[bytes]
 _DOMAIN = b"penstock"
+_LOG_SECONDS = 60.0
 _COST, _BLOCK_SIZE = 1 << 14, 8  # 16 MiB and 50 ms a key: a secret that a person made up is guessed
 
 
@@ -32,12 +41,14 @@ class ClusterKeys(msgspec.Struct, frozen=True):
 
     def secure_listener(self, socket: _Socket) -> None:
         """Encrypt what `socket` will listen to. Its context must have an `admission`."""
+        socket.ipv6 = True  # and IPv4
         socket.curve_server = True
         socket.curve_secretkey = self.listener_secret.encode()
         socket.zap_domain = _DOMAIN
 
     def secure_connector(self, socket: _Socket) -> None:
         """Encrypt what `socket` will connect to."""
+        socket.ipv6 = True
         socket.curve_serverkey = self.listener.encode()
         socket.curve_publickey = self.connector.encode()
         socket.curve_secretkey = self.connector_secret.encode()
@@ -49,6 +60,45 @@ class ClusterKeys(msgspec.Struct, frozen=True):
         authenticator.start()
         authenticator.configure_curve_callback(_DOMAIN.decode(), _OneKey(self.connector.encode()))
         return authenticator
+
+
+HANDSHAKE_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+"""The events of a listener's monitor that `Refusals` counts."""
+
+
+class Refusals:
+    """Counts the connections that a listener refused, and logs their number once a minute at
+    most."""
+
+    def __init__(self, endpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._endpoint, self._clock = endpoint, clock
+        self._count, self._logged = 0, -_LOG_SECONDS
+
+    def add(self) -> None:
+        self._count += 1
+        if (now := self._clock()) - self._logged >= _LOG_SECONDS:
+            self._logged = now
+            _log.warning(
+                "%s has refused %s connections since its start: they had another secret, or none",
+                *(self._endpoint, f"{self._count:,}"),
+            )
+
+    def watch(self, socket: _Socket) -> None:
+        """Count those of `socket` in a thread, until its context ends."""
+        monitor = socket.get_monitor_socket(HANDSHAKE_FAILED)
+
+        def count() -> None:
+            with suppress(zmq.ContextTerminated):
+                while True:
+                    recv_monitor_message(monitor)
+                    self.add()
+            monitor.close(0)
+
+        threading.Thread(target=count, name="refusals", daemon=True).start()
 
 
 class _OneKey:
