@@ -5,9 +5,10 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TypeVar
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TypeVar, cast
 
 from workers.contract.process import BEAT_SECONDS, Heartbeat, end_process
 
@@ -25,6 +26,42 @@ def lasting_task(work: Coroutine[object, object, None], name: str) -> asyncio.Ta
 def _end_process(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         end_process(f"task {task.get_name()}", error)
+
+
+async def until_first(*waits: Awaitable[object]) -> None:
+    """Until one of them is over. The others are cancelled. Raises what that one has raised."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    for task in done:
+        task.result()
+
+
+async def in_thread(work: Callable[[], _ResultT]) -> _ResultT:
+    """The result of blocking `work`, for which the process's end does not wait."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[_ResultT] = loop.create_future()
+
+    def finish(value: _ResultT | None, error: Exception | None) -> None:
+        if result.cancelled():
+            return
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(cast("_ResultT", value))
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = work()
+        except Exception as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(finish, value, error)
+
+    threading.Thread(target=run, name="blocking work", daemon=True).start()
+    return await result
 
 
 async def keep_beating() -> None:

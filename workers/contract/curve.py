@@ -41,12 +41,14 @@ class ClusterKeys(msgspec.Struct, frozen=True):
 
     def secure_listener(self, socket: _Socket) -> None:
         """Encrypt what `socket` will listen to. Its context must have an `admission`."""
+        socket.ipv6 = True  # and IPv4
         socket.curve_server = True
         socket.curve_secretkey = self.listener_secret.encode()
         socket.zap_domain = _DOMAIN
 
     def secure_connector(self, socket: _Socket) -> None:
         """Encrypt what `socket` will connect to."""
+        socket.ipv6 = True
         socket.curve_serverkey = self.listener.encode()
         socket.curve_publickey = self.connector.encode()
         socket.curve_secretkey = self.connector_secret.encode()
