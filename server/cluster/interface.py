@@ -12,6 +12,7 @@ from server.cluster.address import Address, AddressError
 _SIOCGIFCONF = 0x8912
 _ENTRY = struct.Struct("16s4x4s16x")  # struct ifreq of an IPv4 address on 64-bit Linux
 _MOST_ADDRESSES = 1024
+_IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 _LOOPBACK = "lo"
 
 
@@ -58,6 +59,6 @@ def _ipv4_addresses() -> list[tuple[str, ipaddress.IPv4Address]]:
 
 
 def _ipv6_addresses() -> list[tuple[str, ipaddress.IPv6Address]]:
-    file = Path("/proc/net/if_inet6")
+    file = _IPV6_ADDRESSES
     rows = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
     return [(row[5], ipaddress.IPv6Address(bytes.fromhex(row[0]))) for row in rows]

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false
 """The master's end of the cluster port: nodes say hello, get their plan, and beat."""
 
 import asyncio
@@ -7,6 +6,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
+from typing import Any
 
 import msgspec
 import zmq
@@ -106,14 +106,13 @@ class ClusterPort:
         self._refusals = Refusals(address.endpoint())
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._admission = keys.admission(self._context)
-        router = self._context.socket(zmq.ROUTER)
-        router.maxmsgsize = MOST_BYTES
-        keys.secure_listener(router)
-        monitor = router.get_monitor_socket(zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
-        self._router = zmq.asyncio.Socket.from_socket(router)
-        self._monitor = zmq.asyncio.Socket.from_socket(monitor)
+        self._router: Any = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
+        self._router.maxmsgsize = MOST_BYTES
+        keys.secure_listener(self._router, address.endpoint())
+        events = zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED
+        self._monitor = self._router.get_monitor_socket(events)
         try:
-            router.bind(address.endpoint())
+            self._router.bind(address.endpoint())
         except zmq.ZMQError as error:
             self._close()
             raise StartError(f"cannot listen on {address}: {error.strerror}") from None

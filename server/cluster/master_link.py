@@ -1,10 +1,11 @@
-# pyright: reportUnknownMemberType=false
 """A node's end of the cluster port: from its hello to the end of the cluster, or of the master."""
 
 import asyncio
+import signal
 from collections.abc import Coroutine
+from contextlib import suppress
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import zmq
@@ -19,6 +20,7 @@ from server.cluster.messages import (
     SILENT_BEATS,
     Beat,
     End,
+    Ended,
     FromMaster,
     FromNode,
     Hello,
@@ -61,15 +63,14 @@ class MasterLink:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromMaster)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        dealer = self._context.socket(zmq.DEALER)
-        dealer.linger = _LINGER_MS
-        dealer.maxmsgsize = MOST_BYTES
-        dealer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        keys.secure_connector(dealer)
+        self._dealer: Any = zmq.asyncio.Context(self._context).socket(zmq.DEALER)
+        self._dealer.linger = _LINGER_MS
+        self._dealer.maxmsgsize = MOST_BYTES
+        self._dealer.reconnect_ivl = _RECONNECT_MS
+        keys.secure_connector(self._dealer, address.endpoint())
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-        self._monitor = zmq.asyncio.Socket.from_socket(dealer.get_monitor_socket(events))
-        self._dealer = zmq.asyncio.Socket.from_socket(dealer)
-        dealer.connect(address.endpoint())
+        self._monitor = self._dealer.get_monitor_socket(events)
+        self._dealer.connect(address.endpoint())
 
     async def __aenter__(self) -> "MasterLink":
         self._tasks = [
@@ -116,13 +117,16 @@ class MasterLink:
 
     async def unless_over(self, work: Coroutine[object, object, _ResultT]) -> _ResultT:
         """The result of `work`. Raises ClusterError if the master or the cluster is lost before,
-        ClusterEnded if the master is stopped."""
+        ClusterEnded if the master is stopped. Whoever cancels this has been stopped by a signal."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait([task, self._over], return_when=asyncio.FIRST_COMPLETED)
             if self._over.done():
                 raise self._over.result()
             return task.result()
+        except asyncio.CancelledError:
+            self.send(Ended("is lost: it was stopped by a signal", -signal.SIGTERM))
+            raise
         finally:
             task.cancel()
 
@@ -135,21 +139,25 @@ class MasterLink:
 
     async def _receive(self) -> None:
         while True:
-            message: FromMaster = self._decoder.decode(await self._dealer.recv())
-            self._silent = 0
-            match message:
-                case Welcome():
-                    self._welcome.set_result(None)
-                case Plan():
-                    self._plan.set_result(message)
-                case Refused(reason):
-                    self._end(ClusterError(f"the master ({self._address}) refuses: {reason}"))
-                case End(cause=""):
-                    self._end(ClusterEnded())
-                case End(cause):
-                    self._end(ClusterError(f"the master ({self._address}) ends: {cause}"))
-                case Beat():
-                    pass
+            frame: bytes = await self._dealer.recv()
+            with suppress(msgspec.DecodeError):  # of another release
+                self._on_message(self._decoder.decode(frame))
+
+    def _on_message(self, message: FromMaster) -> None:
+        self._silent = 0
+        match message:
+            case Welcome():
+                self._welcome.set_result(None)
+            case Plan():
+                self._plan.set_result(message)
+            case Refused(reason):
+                self._end(ClusterError(f"the master ({self._address}) refuses: {reason}"))
+            case End(cause=""):
+                self._end(ClusterEnded())
+            case End(cause):
+                self._end(ClusterError(f"the master ({self._address}) ends: {cause}"))
+            case Beat():
+                pass
 
     async def _beat(self) -> None:
         await self._welcome

@@ -145,12 +145,8 @@ class Node:
             self._said.clear()
             _log.info("joined the master at %s; waiting for its plan", master)
             plan = await link.unless_over(link.planned())
-            try:
-                with private_folder() as (folder, _):
-                    await self._work(link, plan, _Place(master, interface, folder))
-            except asyncio.CancelledError:
-                link.send(Ended("is lost: it was stopped by a signal", 0))
-                raise
+            with private_folder() as (folder, _):
+                await self._work(link, plan, _Place(master, interface, folder))
 
     async def _work(self, link: MasterLink, plan: Plan, place: "_Place") -> None:
         """Run the workers until one ends, or the cluster does."""
@@ -160,8 +156,7 @@ class Node:
             link.send(Ended(f"has not started: {error}", 1))
             raise ClusterError(str(error)) from None
         parts = worker_parts(execution, place.folder / "0", plan.rank, place.interface)
-        stages = " and ".join(str(part.number) for part in parts)
-        _log.info("node %d: starting stage %s of %s", plan.rank, stages, execution.name)
+        _log.info("node %d starts %s", plan.rank, ", ".join(part.title for part in parts))
         link.send(Prepared())
         async with running_parts(parts) as running:
             await link.unless_over(_until_one_ends(running))

@@ -1,6 +1,7 @@
 """`penstock serve --nodes`: the daemon of the first host, which is the master."""
 
 import asyncio
+import logging
 import signal
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ from server.event_loop import in_thread, until_first
 from server.models.placement import Cluster, Host
 from server.settings.settings import ServeCommand, ServerConfig, SettingsError
 from workers.contract.curve import ClusterKeys
+
+_log = logging.getLogger("penstock")
 
 
 class Master(msgspec.Struct, frozen=True):
@@ -86,12 +89,14 @@ async def _serve(launch: Launch, master: Master, hangup: Hangup) -> int:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    host, interface = master.address.host, master.interface
+    _log.info("the master's interface between the nodes is %s (%s)", interface, host)
     async with ClusterPort(master.address, master.keys, master.nodes) as port:
         preparing = asyncio.ensure_future(_prepare(launch, master, port))
         await until_first(preparing, stop.wait())
         if stop.is_set():
             return 0
-        return await launch.supervise(preparing.result(), hangup, port.nodes, master.interface)
+        return await launch.supervise(preparing.result(), hangup, port.nodes, interface)
 
 
 async def _prepare(launch: Launch, master: Master, port: ClusterPort) -> ServerConfig:

@@ -125,11 +125,9 @@ def engine_parts(
 def worker_parts(execution: ExecutionConfig, prefix: Path, node: int, interface: str) -> list[Part]:
     """The workers of the host of this rank. The names of their files begin with `prefix`. What gloo
     and NCCL send is plain TCP, which is held to `interface`."""
-    nodes = execution.nodes or (0,) * execution.num_stages
     return [
         _worker_part(execution, stage, Path(f"{prefix}.worker-{stage}.json"), interface)
-        for stage in range(execution.num_stages)
-        if nodes[stage] == node
+        for stage in execution.stages_of(node)
     ]
 
 

@@ -102,8 +102,8 @@ class RunningParts(list[Supervised]):
     async def until(
         self, ready: Coroutine[object, object, _ResultT], seconds: float | None, limit: str = ""
     ) -> _ResultT:
-        """The result of `ready`. Raises StartError after `seconds`, the name of whose `limit` it
-        has, or once a process has ended."""
+        """The result of `ready`. Raises StartError after `seconds`, if there are any, with the name
+        of their `limit`, or once a process has ended."""
         waiting = asyncio.ensure_future(ready)
         try:
             either = (waiting, *(each.exit for each in self))

@@ -162,11 +162,7 @@ def execution_config(
         load_format=options.load_format,
         attention_backend=options.attention_backend,
         disable_cascade_attn=options.disable_cascade_attn,
-        threads=options.threads
-        or min(
-            defaults.threads(host.cores, nodes.count(rank) if nodes else stages, on_cpu=on_cpu)
-            for rank, host in enumerate(_hosts(cluster))
-        ),
+        threads=options.threads or _threads(nodes or (0,) * stages, _hosts(cluster), on_cpu=on_cpu),
         block_size=options.block_size
         or defaults.block_size(generates=task == "generate", on_cpu=on_cpu),
         kv_cache_bytes=options.kv_cache_memory or 0,
@@ -194,10 +190,10 @@ def _memory_shares(
 ) -> tuple[int, ...]:
     """Bytes that each stage may take of its CUDA device. Raises SetupError if its weights and the
     activations that it receives need more."""
-    hosts, nodes = _hosts(options.cluster), execution.nodes or (0,) * execution.num_stages
+    hosts = _hosts(options.cluster)
     memory = [
-        hosts[node].gpu_memory[device_ordinal(device)]
-        for node, device in zip(nodes, execution.devices, strict=True)
+        hosts[execution.node_of(stage)].gpu_memory[device_ordinal(device)]
+        for stage, device in enumerate(execution.devices)
     ]
     shares = tuple(int(options.memory_share * total) for total in memory)
     for stage, weights in enumerate(weight_bytes(execution, heads)):
@@ -211,6 +207,14 @@ def _memory_shares(
                 f"{memory[stage] / _GIB:.1f} GiB; raise it, or use more stages",
             )
     return shares
+
+
+def _threads(nodes: Sequence[int], hosts: Sequence[Host], *, on_cpu: bool) -> int:
+    """The default of the host with the fewest cores for each of its stages."""
+    return min(
+        defaults.threads(host.cores, nodes.count(rank), on_cpu=on_cpu)
+        for rank, host in enumerate(hosts)
+    )
 
 
 def _hosts(cluster: Cluster | None) -> tuple[Host, ...]:

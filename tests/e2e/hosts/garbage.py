@@ -42,7 +42,7 @@ def send_messages(endpoint: str, messages: int, keys: ClusterKeys | None) -> Non
     sender.setsockopt(zmq.LINGER, 500)
     sender.set_hwm(0)
     if keys is not None:
-        keys.secure_connector(sender)
+        keys.secure_connector(sender, endpoint)
     sender.connect(endpoint)
     for _ in range(messages):
         with suppress(zmq.Again):  # one that is refused has nobody to send to
