@@ -114,7 +114,8 @@ class Host(Namespace):
         command = ["ip", "netns", "exec", self.name, "ss", "-Hltn"]
         rows = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         found = [row.split()[3].rsplit(":", 1) for row in rows.splitlines()]
-        return {(address.partition("%")[0], int(port)) for address, port in found}
+        # One that speaks IPv4 and IPv6 has [::ffff:10.77.0.1] here.
+        return {(address.strip("[]").removeprefix("::ffff:"), int(port)) for address, port in found}
 
 
 class Wire:

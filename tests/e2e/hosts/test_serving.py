@@ -23,6 +23,7 @@ def assert_listens_on_its_address(host: Host, address: str, *, http: str = "") -
 
 
 def assert_told_interface(program: Program, interface: str, address: str) -> None:
+    """In one line."""
     assert len([line for line in program.log if interface in line and address in line]) == 1
 
 
