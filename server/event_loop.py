@@ -7,8 +7,9 @@ import socket
 import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import TypeVar, cast
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TypeVar
 
 from workers.contract.process import BEAT_SECONDS, Heartbeat, end_process
 
@@ -40,28 +41,17 @@ async def until_first(*waits: Awaitable[object]) -> None:
 
 async def in_thread(work: Callable[[], _ResultT]) -> _ResultT:
     """The result of blocking `work`, for which the process's end does not wait."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[_ResultT] = loop.create_future()
-
-    def finish(value: _ResultT | None, error: Exception | None) -> None:
-        if result.cancelled():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(cast("_ResultT", value))
+    result: Future[_ResultT] = Future()
+    result.set_running_or_notify_cancel()  # whoever waits may go, and it runs on
 
     def run() -> None:
-        value, error = None, None
         try:
-            value = work()
-        except Exception as raised:
-            error = raised
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(finish, value, error)
+            result.set_result(work())
+        except Exception as error:
+            result.set_exception(error)
 
     threading.Thread(target=run, name="blocking work", daemon=True).start()
-    return await result
+    return await asyncio.wrap_future(result)
 
 
 async def keep_beating() -> None:

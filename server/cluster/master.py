@@ -98,7 +98,7 @@ class ClusterPort:
     def __init__(self, address: Address, keys: ClusterKeys, nodes: int) -> None:
         """`nodes` counts this host, too."""
         self.nodes: list[RemoteNode] = []
-        self._address, self._wanted = address, nodes - 1
+        self._address, self._others = address, nodes - 1
         self._complete = asyncio.Event()
         self._by_identity: dict[bytes, RemoteNode] = {}
         self._identities: dict[int, bytes] = {}  # by file descriptor
@@ -148,7 +148,7 @@ class ClusterPort:
         await self._complete.wait()
         free = [node for node in self.nodes if node.asked_rank is None]
         by_rank = {node.asked_rank: node for node in self.nodes if node.asked_rank is not None}
-        ranks = range(1, self._wanted + 1)
+        ranks = range(1, self._others + 1)
         self.nodes = [by_rank[rank] if rank in by_rank else free.pop(0) for rank in ranks]
         return self.nodes
 
@@ -227,11 +227,11 @@ class ClusterPort:
 
     def _objection(self, hello: Hello) -> str | None:
         """The reason why a node may not join, if there is one."""
-        rank, last = hello.rank, self._wanted
+        rank, last = hello.rank, self._others
         if hello.version != __version__:
             return f"it is penstock {hello.version}, and the master {__version__}"
         if self._complete.is_set():
-            return f"all {self._wanted + 1} nodes are there"
+            return f"all {self._others + 1} nodes are there"
         if rank is not None and not 1 <= rank <= last:
             return f"--node-rank {rank} is not 1 to {last}"
         taken = [node for node in self.nodes if rank is not None and node.asked_rank == rank]
@@ -246,7 +246,7 @@ class ClusterPort:
             self._log_missing()
 
     def _log_missing(self) -> None:
-        missing = self._wanted - len(self.nodes)
+        missing = self._others - len(self.nodes)
         if missing:
             what = "node" if missing == 1 else "nodes"
             _log.info("waiting for %d more %s at %s", missing, what, self._address)

@@ -12,7 +12,7 @@ SILENT_BEATS = 5
 """Beats in a row that one end hears nothing of the other before that is lost."""
 
 SILENCE = "nothing heard for 3 s"
-"""How a loss by silence is told: after 2.5 s to 3 s without a beat."""
+"""The words for a loss by silence: 2.5 s to 3 s without a beat."""
 
 MOST_BYTES = 4 << 20
 """The largest message that either end reads."""
@@ -23,7 +23,7 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """A node asks to join. `rank` is the one that it is to have, if it was told one."""
+    """A node asks to join. `rank` is the one that it is to have, if a person has chosen one."""
 
     version: str
     host: Host
