@@ -20,7 +20,7 @@ from engine_core.executor.partition import stage_shares
 from engine_core.executor.rendezvous import RendezvousStore
 from engine_core.loop.transport import Pollable, is_readable, open_router
 from workers.contract.config import ExecutionConfig
-from workers.contract.curve import HANDSHAKE_FAILED, Refusals
+from workers.contract.curve import Refusals
 from workers.contract.messages import (
     AllocateKV,
     FromWorker,
@@ -254,7 +254,7 @@ class Losses:
 
     def __init__(self, socket: zmq.Socket[bytes], execution: ExecutionConfig) -> None:
         """Watch the connections of `socket`, which is not bound yet."""
-        self.monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
+        self.monitor = socket.get_monitor_socket(Refusals.EVENTS)
         self._socket = socket
         self._model = execution.name
         self._refusals = Refusals(execution.worker_endpoint)
@@ -278,9 +278,8 @@ class Losses:
         """Note the stages' connections that have been closed, and count those that were refused."""
         while is_readable(self.monitor):
             event = recv_monitor_message(self.monitor)
-            if event["event"] & HANDSHAKE_FAILED:
-                self._refusals.add()
-            elif event["value"] in self._stages:
+            self._refusals.note(event["event"])
+            if event["event"] == zmq.EVENT_DISCONNECTED and event["value"] in self._stages:
                 self._gone.append(self._stages[event["value"]])
 
     def cause(self, *, guessed: bool) -> str | None:

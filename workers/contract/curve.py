@@ -62,40 +62,50 @@ class ClusterKeys(msgspec.Struct, frozen=True):
         return authenticator
 
 
-HANDSHAKE_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-"""The events of a listener's monitor that `Refusals` counts."""
-
-
 class Refusals:
-    """Counts the connections that a listener refused, and logs their number once a minute at
-    most."""
+    """Counts connections that a listener refused, and logs their number once a minute at most.
+
+    No event of its monitor tells of all: bytes that are no ZMTP, and keys that are not admitted,
+    end a connection silently. So an end counts while fewer handshakes have succeeded than
+    connections were made.
+    """
+
+    EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
     def __init__(self, endpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._endpoint, self._clock = endpoint, clock
-        self._count, self._logged = 0, -_LOG_SECONDS
+        self._unproven = self._count = 0
+        self._logged = -_LOG_SECONDS
 
-    def add(self) -> None:
-        self._count += 1
+    def note(self, event: int) -> None:
+        match event:
+            case zmq.EVENT_ACCEPTED:
+                self._unproven += 1
+            case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._unproven -= 1
+            case zmq.EVENT_DISCONNECTED if self._unproven:
+                self._unproven -= 1
+                self._count += 1
+                self._log()
+            case _:
+                pass
+
+    def _log(self) -> None:
         if (now := self._clock()) - self._logged >= _LOG_SECONDS:
             self._logged = now
             _log.warning(
-                "%s has refused %s connections since its start: they had another secret, or none",
+                "connections that %s has refused since its start: %s (of another secret, or none)",
                 *(self._endpoint, f"{self._count:,}"),
             )
 
     def watch(self, socket: _Socket) -> None:
         """Count those of `socket` in a thread, until its context ends."""
-        monitor = socket.get_monitor_socket(HANDSHAKE_FAILED)
+        monitor = socket.get_monitor_socket(self.EVENTS)
 
         def count() -> None:
             with suppress(zmq.ContextTerminated):
                 while True:
-                    recv_monitor_message(monitor)
-                    self.add()
+                    self.note(recv_monitor_message(monitor)["event"])
             monitor.close(0)
 
         threading.Thread(target=count, name="refusals", daemon=True).start()
