@@ -26,16 +26,16 @@ from server.cluster.messages import (
     FromMaster,
     FromNode,
     Hello,
+    NodeRefused,
     Plan,
     Prepared,
-    Refused,
     Welcome,
 )
 from server.daemon.parts import Part
 from server.daemon.run import RunningParts, StartError
 from server.errors import one_line
 from server.event_loop import lasting_task
-from workers.contract.curve import HANDSHAKE_FAILED, ClusterKeys, Refusals
+from workers.contract.curve import ClusterKeys, Refusals
 
 _KILLED = -signal.SIGKILL
 _END_S = 1.0
@@ -109,8 +109,7 @@ class ClusterPort:
         self._router: Any = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         self._router.maxmsgsize = MOST_BYTES
         keys.secure_listener(self._router, address.endpoint())
-        events = zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED
-        self._monitor = self._router.get_monitor_socket(events)
+        self._monitor = self._router.get_monitor_socket(Refusals.EVENTS)
         try:
             self._router.bind(address.endpoint())
         except zmq.ZMQError as error:
@@ -180,12 +179,11 @@ class ClusterPort:
         """Note connections that are closed, and those that were refused."""
         while True:
             event = parse_monitor_message(await self._monitor.recv_multipart())
-            if event["event"] & HANDSHAKE_FAILED:
-                self._refusals.add()
-                continue
-            identity = self._identities.pop(event["value"], b"")
-            if node := self._by_identity.get(identity):
-                node.lose("is lost: its connection is closed")
+            self._refusals.note(event["event"])
+            if event["event"] == zmq.EVENT_DISCONNECTED:
+                identity = self._identities.pop(event["value"], b"")
+                if node := self._by_identity.get(identity):
+                    node.lose("is lost: its connection is closed")
 
     async def _receive(self) -> None:
         while True:
@@ -212,7 +210,7 @@ class ClusterPort:
             return
         if reason := self._objection(hello):
             _log.warning("a node at %s is refused: %s", address, reason)
-            self._send(sender, Refused(reason))
+            self._send(sender, NodeRefused(reason))
             return
 
         def send(message: FromMaster) -> None:

@@ -24,8 +24,8 @@ from server.cluster.messages import (
     FromMaster,
     FromNode,
     Hello,
+    NodeRefused,
     Plan,
-    Refused,
     Welcome,
 )
 from server.errors import CommandError
@@ -150,7 +150,7 @@ class MasterLink:
                 self._welcome.set_result(None)
             case Plan():
                 self._plan.set_result(message)
-            case Refused(reason):
+            case NodeRefused(reason):
                 self._end(ClusterError(f"the master ({self._address}) refuses: {reason}"))
             case End(cause=""):
                 self._end(ClusterEnded())

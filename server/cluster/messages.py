@@ -46,7 +46,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     """The master knows the node, which waits for the others."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class NodeRefused(msgspec.Struct, frozen=True, tag=True):
     """The node may not join."""
 
     reason: str
@@ -72,4 +72,4 @@ class End(msgspec.Struct, frozen=True, tag=True):
 
 
 FromNode = Beat | Hello | Prepared | Ended
-FromMaster = Beat | Welcome | Refused | Plan | End
+FromMaster = Beat | Welcome | NodeRefused | Plan | End

@@ -65,7 +65,7 @@ class ClusterKeys(msgspec.Struct, frozen=True):
 class Refusals:
     """Counts connections that a listener refused, and logs their number once a minute at most.
 
-    No event of its monitor tells of all: bytes that are no ZMTP, and keys that are not admitted,
+    No event of its monitor stands for all: bytes that are no ZMTP, and keys that are not admitted,
     end a connection silently. So an end counts while fewer handshakes have succeeded than
     connections were made.
     """
