@@ -90,7 +90,7 @@ class StageLink:
         keys = execution.cluster_keys
         self._admission = None if keys is None else keys.admission(context)
         if keys is not None:
-            keys.secure_listener(self.results)
+            keys.secure_listener(self.results, execution.worker_endpoint)
         self._losses = Losses(self.results, execution)
         self.losses: Pollable = self._losses.monitor
         self._poller = zmq.Poller()

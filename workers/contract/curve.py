@@ -39,14 +39,16 @@ class ClusterKeys(msgspec.Struct, frozen=True):
         """The keys that every holder of `secret` derives."""
         return cls(*_key_pair(secret, "listener"), *_key_pair(secret, "connector"))
 
-    def secure_listener(self, socket: _Socket) -> None:
+    def secure_listener(self, socket: _Socket, endpoint: str) -> None:
         """Encrypt what `socket` will listen to. Its context must have an `admission`."""
+        socket.ipv6 = _is_ipv6(endpoint)
         socket.curve_server = True
         socket.curve_secretkey = self.listener_secret.encode()
         socket.zap_domain = _DOMAIN
 
-    def secure_connector(self, socket: _Socket) -> None:
+    def secure_connector(self, socket: _Socket, endpoint: str) -> None:
         """Encrypt what `socket` will connect to."""
+        socket.ipv6 = _is_ipv6(endpoint)
         socket.curve_serverkey = self.listener.encode()
         socket.curve_publickey = self.connector.encode()
         socket.curve_secretkey = self.connector_secret.encode()
@@ -63,7 +65,7 @@ class ClusterKeys(msgspec.Struct, frozen=True):
 class Refusals:
     """Counts connections that a listener refused, and logs their number once a minute at most.
 
-    No event of its monitor tells of all: bytes that are no ZMTP, and keys that are not admitted,
+    No event of its monitor stands for all: bytes that are no ZMTP, and keys that are not admitted,
     end a connection silently. So an end counts while fewer handshakes have succeeded than
     connections were made.
     """
@@ -117,6 +119,10 @@ class _OneKey:
 
     def callback(self, _domain: str, key: bytes) -> bool:
         return key == self._admitted
+
+
+def _is_ipv6(endpoint: str) -> bool:
+    return endpoint.startswith("tcp://[")
 
 
 def _key_pair(secret: bytes, label: Literal["listener", "connector"]) -> tuple[str, str]:

@@ -38,7 +38,7 @@ class EngineLink:
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, f"{name}-{stage}".encode())
         if config.cluster_keys is not None:
-            config.cluster_keys.secure_connector(self._socket)
+            config.cluster_keys.secure_connector(self._socket, config.worker_endpoint)
         self._socket.connect(config.worker_endpoint)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
@@ -96,7 +96,7 @@ class TokenSender:
     def __init__(self, context: ZMQContext, config: ExecutionConfig) -> None:
         self._socket = context.socket(zmq.PUSH)
         if config.cluster_keys is not None:
-            config.cluster_keys.secure_connector(self._socket)
+            config.cluster_keys.secure_connector(self._socket, config.token_endpoint)
         self._socket.connect(config.token_endpoint)
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -119,7 +119,7 @@ class TokenReceiver:
         self._socket = context.socket(zmq.PULL)
         if config.cluster_keys is not None:
             self._admission = config.cluster_keys.admission(context)
-            config.cluster_keys.secure_listener(self._socket)
+            config.cluster_keys.secure_listener(self._socket, config.token_endpoint)
             Refusals(config.token_endpoint).watch(self._socket)
         self._socket.bind(config.token_endpoint)
         self._decoder = msgspec.msgpack.Decoder(SampledTokens)
