@@ -12,9 +12,9 @@ _DRIFT = 1e-4
 
 
 class HostClock:
-    """Tells one stage's times, in order, by this host's monotonic clock.
+    """Translates one stage's times, in order, to this host's monotonic clock.
 
-    A report comes after what it tells of, mostly by no more than a message takes. So the least lead
+    A report comes after the step's end, mostly by no more than a message takes. So the least lead
     of this host's clock that a report shows holds, as far as drift cannot have raised it.
     """
 
@@ -22,8 +22,8 @@ class HostClock:
         self._own_ns = own_ns
         self._lead, self._last = float("inf"), 0
 
-    def told(self, times: StepTimes) -> StepTimes:
-        """The times of a step whose report has just come. Their start is not unknown."""
+    def translated(self, times: StepTimes) -> StepTimes:
+        """Of a step whose report has just come, with a known start."""
         drift = _DRIFT * (times.end_us - self._last)
         self._last = times.end_us
         self._lead = min(self._own_ns() / 1e3 - times.end_us, self._lead + drift)

@@ -143,7 +143,7 @@ class Statistics:
             counter.idle_s += max(times.start_us - end, 0) / 1e6
         self._ends[stage] = times.end_us
         clock = self._clocks.get(stage)
-        step.times[stage] = times if clock is None else clock.told(times)
+        step.times[stage] = times if clock is None else clock.translated(times)
         if len(step.times) == len(self._ends):
             del self._steps[number]
             by_stage = [step.times[stage] for stage in range(len(self._ends))]

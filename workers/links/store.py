@@ -48,8 +48,8 @@ class EngineStore(Store):
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until all are set. Raises DistStoreError after `timeout`, by default the store's."""
         call = StoreCall("check", keys=keys)
-        patience = self.timeout if timeout is None else timeout
-        self._awaited(lambda: self._call(call) or None, keys, patience)
+        longest = self.timeout if timeout is None else timeout
+        self._awaited(lambda: self._call(call) or None, keys, longest)
 
     def check(self, keys: list[str]) -> bool:
         return bool(self._call(StoreCall("check", keys=keys)))
