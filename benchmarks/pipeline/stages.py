@@ -98,11 +98,10 @@ def _head_of_prompts(times: StepTimes) -> float:
 
 def kv_tokens(config: ExecutionConfig) -> int:
     """Tokens for which the tightest stage has room, below 0 if its weights alone are too large."""
-    held = config.activation_ring_bytes + OTHER_BYTES
-    token = kv_bytes_of_token(config)
+    token, weights = kv_bytes_of_token(config), weight_bytes(config, None)
     return min(
-        (share - weights - held) // (layers * token)
-        for share, weights, layers in zip(
-            config.memory_shares, weight_bytes(config, None), config.stage_layers, strict=True
+        (share - weights[stage] - config.activation_bytes(stage) - OTHER_BYTES) // (layers * token)
+        for stage, (share, layers) in enumerate(
+            zip(config.memory_shares, config.stage_layers, strict=True)
         )
     )
