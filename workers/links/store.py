@@ -9,7 +9,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
-from torch.distributed import DistStoreError, Store
+from torch.distributed import DistStoreError
+from torch.distributed.distributed_c10d import Store
 
 from workers.contract.messages import StoreAnswer, StoreCall
 from workers.links.engine_link import EngineLink
@@ -25,6 +26,9 @@ class EngineStore(Store):
 
     Process groups keep what torch makes of it in C++, and not this object, which must live as long.
     """
+
+    timeout: timedelta
+    """Torch's own, which `set_timeout` sets: five minutes at first."""
 
     def __init__(self, engine: EngineLink) -> None:
         super().__init__()
@@ -44,8 +48,8 @@ class EngineStore(Store):
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until all are set. Raises DistStoreError after `timeout`, by default the store's."""
         call = StoreCall("check", keys=keys)
-        limit = self.timeout if timeout is None else timeout
-        self._awaited(lambda: self._call(call) or None, keys, limit)
+        longest = self.timeout if timeout is None else timeout
+        self._awaited(lambda: self._call(call) or None, keys, longest)
 
     def check(self, keys: list[str]) -> bool:
         return bool(self._call(StoreCall("check", keys=keys)))
