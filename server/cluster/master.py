@@ -160,7 +160,7 @@ class ClusterPort:
             for node in self.nodes:
                 await node.prepared.wait()
 
-        await RunningParts(self.nodes).until(all_prepared(), None)
+        await RunningParts(self.nodes).unless_ended(all_prepared())
 
     def _close(self) -> None:
         self._admission.stop()

@@ -113,6 +113,6 @@ async def _prepare(launch: Launch, master: Master, port: ClusterPort) -> ServerC
         plan = partial(Plan, execution=shared, source=source, digests=digests)
         return config, [plan(rank) for rank in range(1, master.nodes)]
 
-    config, plans = await RunningParts(nodes).until(in_thread(decide), None)
+    config, plans = await RunningParts(nodes).unless_ended(in_thread(decide))
     await port.prepare(plans)
     return config

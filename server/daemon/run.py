@@ -100,22 +100,31 @@ _CAUSE_S = 0.2
 
 class RunningParts(list[Supervised]):
     async def until(
-        self, ready: Coroutine[object, object, _ResultT], seconds: float | None, limit: str = ""
+        self, ready: Coroutine[object, object, _ResultT], seconds: float, limit: str = ""
     ) -> _ResultT:
-        """The result of `ready`. Raises StartError after `seconds`, if there are any, with the name
-        of their `limit`, or once a process has ended."""
-        waiting = asyncio.ensure_future(ready)
+        """The result of `ready`. Raises StartError after `seconds`, the name of whose `limit` it
+        has, or once a process has ended."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.unless_ended(ready, " while starting")
+        except TimeoutError:
+            raise StartError(f"not ready after {seconds:g} s{limit}") from None
+
+    async def unless_ended(
+        self, work: Coroutine[object, object, _ResultT], meanwhile: str = ""
+    ) -> _ResultT:
+        """The result of `work`. Raises StartError, with the word for `meanwhile`, once a process
+        has ended."""
+        waiting = asyncio.ensure_future(work)
         try:
             either = (waiting, *(each.exit for each in self))
-            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 return waiting.result()
         finally:
             waiting.cancel()
-        if self.ended():
-            await asyncio.sleep(_CAUSE_S)
-            raise StartError(f"the {cause_of(self.ended())} while starting")
-        raise StartError(f"not ready after {seconds:g} s{limit}")
+        await asyncio.sleep(_CAUSE_S)
+        raise StartError(f"the {cause_of(self.ended())}{meanwhile}")
 
     def ended(self) -> list[Supervised]:
         return [each for each in self if each.exit.done()]

@@ -161,7 +161,7 @@ class Supervisor:
             await until_first(ready, self._stop.wait())
         except StartError as error:
             # There is nobody to answer yet, and nothing must follow the line that says why.
-            self._tell_nodes(str(error))
+            self._give_cause(str(error))
             await self._end(grace=0.0)
             _log.error("%s", error)
             return 1
@@ -217,11 +217,11 @@ class Supervisor:
         for lost in self._unlogged:
             cause = f"the {cause_of(self._lost[lost])}"
             _log.error("%s; stopping", cause)
-            self._tell_nodes(cause)
+            self._give_cause(cause)
         self._unlogged.clear()
         self._died.set()
 
-    def _tell_nodes(self, cause: str) -> None:
+    def _give_cause(self, cause: str) -> None:
         """Have the nodes fail when they are ended."""
         for node in self._nodes:
             node.cause = cause

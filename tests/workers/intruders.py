@@ -32,9 +32,9 @@ def _send_bytes(endpoint: str, keys: ClusterKeys, *, greeting: bytes = b"") -> N
 def _send_frames(
     endpoint: str,
     keys: ClusterKeys,
-    secure: Callable[[ZMQSocket, ClusterKeys], object] = lambda *_: None,
+    secure: Callable[[ZMQSocket, str], object] = lambda *_: None,
 ) -> None:
-    with connected(endpoint, secure, keys) as dealer:
+    with connected(endpoint, secure) as dealer:
         for _ in range(FRAMES):
             with suppress(zmq.Again):  # between two attempts to connect
                 dealer.send(b"\x92\xa4beat", zmq.NOBLOCK)
@@ -42,17 +42,14 @@ def _send_frames(
 
 @contextmanager
 def connected(
-    endpoint: str,
-    secure: Callable[[ZMQSocket, ClusterKeys], object],
-    keys: ClusterKeys,
-    name: bytes = b"stage-0",
+    endpoint: str, secure: Callable[[ZMQSocket, str], object], name: bytes = b"stage-0"
 ) -> Iterator[ZMQSocket]:
     """A DEALER called like a stage."""
     context: zmq.Context[ZMQSocket] = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     dealer.hwm = 0
     dealer.setsockopt(zmq.IDENTITY, name)
-    secure(dealer, keys)
+    secure(dealer, endpoint)
     monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
     dealer.connect(endpoint)
     try:
@@ -64,21 +61,26 @@ def connected(
         context.destroy(0)
 
 
-def _own_keys(dealer: ZMQSocket, keys: ClusterKeys) -> None:
-    ClusterKeys.of(b"another secret of a cluster").secure_connector(dealer)
+def _send_with_another_secret(endpoint: str, keys: ClusterKeys) -> None:
+    other = ClusterKeys.of(b"another secret of a cluster")
+    _send_frames(endpoint, keys, other.secure_connector)
 
 
-def _listeners_key(dealer: ZMQSocket, keys: ClusterKeys) -> None:
+def _send_with_the_listeners_key(endpoint: str, keys: ClusterKeys) -> None:
     """The listener's public key is all that CURVE alone asks for."""
-    dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
-    dealer.curve_serverkey = keys.listener.encode()
+
+    def secure(dealer: ZMQSocket, _: str) -> None:
+        dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
+        dealer.curve_serverkey = keys.listener.encode()
+
+    _send_frames(endpoint, keys, secure)
 
 
 INTRUDERS: Mapping[str, Callable[[str, ClusterKeys], None]] = {
     "garbage": _send_bytes,
     "garbage behind a greeting": lambda *at: _send_bytes(*at, greeting=_GREETING),
     "no keys": _send_frames,
-    "another secret": lambda *at: _send_frames(*at, secure=_own_keys),
-    "the listener's key alone": lambda *at: _send_frames(*at, secure=_listeners_key),
+    "another secret": _send_with_another_secret,
+    "the listener's key alone": _send_with_the_listeners_key,
 }
 """Each sends thousands of frames to an endpoint that has keys."""

@@ -64,7 +64,7 @@ class WorkerGroup:
         )
         self._admission = None if on_one_host else KEYS.admission(self._context)
         if not on_one_host:
-            KEYS.secure_listener(self._router)
+            KEYS.secure_listener(self._router, self.endpoints[0])
         self.processes: list[subprocess.Popen[bytes]] = []
         self.shares: list[Share] = []
         self.reports: list[StageReport] = []

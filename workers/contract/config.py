@@ -126,8 +126,8 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
         asked for. A stage that receives by NCCL has one slot.
         """
         beside = self.stages_of(self.node_of(stage))
-        ring = len(beside) > 1 and self.transport != "nccl"
         by_nccl = stage > 0 and (stage == beside[0] or self.transport == "nccl")
+        ring = len(beside) > 1 and self.transport != "nccl"
         slots = ring * self.max_depth + by_nccl
         return slots * self.largest_step_tokens * self.model.hidden_size * ITEM_BYTES[self.dtype]
 

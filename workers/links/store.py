@@ -44,8 +44,8 @@ class EngineStore(Store):
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until all are set. Raises DistStoreError after `timeout`, by default the store's."""
         call = StoreCall("check", keys=keys)
-        patience = self.timeout if timeout is None else timeout
-        self._awaited(lambda: self._call(call) or None, keys, patience)
+        limit = self.timeout if timeout is None else timeout
+        self._awaited(lambda: self._call(call) or None, keys, limit)
 
     def check(self, keys: list[str]) -> bool:
         return bool(self._call(StoreCall("check", keys=keys)))

@@ -1,7 +1,9 @@
 """Two nodes on loopback: what they serve, how they end, and how one is lost. Hosts of their own:
 tests/e2e/hosts."""
 
+import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Generator
@@ -80,6 +82,20 @@ def test_a_master_that_waits_can_be_stopped(tmp_path: Path, number: signal.Signa
         wait_until(lambda: says(master, "waiting for 1 more node at 127.0.0.1:"))
         master.process.send_signal(number)
         assert master.exit_code() == 0
+
+
+@pytest.mark.long
+def test_a_node_with_another_model_ends_the_start_on_both(tmp_path: Path) -> None:
+    other = shutil.copytree(MODEL[0], tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"rope_theta": 20000.0}))
+    with pair(tmp_path) as programs:
+        master, node = programs.serve(), programs.join("--model", str(other))
+        reason = f"config.json of {other} is not as the master's {MODEL[0]} has it"
+        assert (master.exit_code(), node.exit_code()) == (1, 1)
+        assert node.log[-1] == f"penstock: error: {reason}\n"
+        node_1 = "the node 1 (127.0.0.1)"
+        assert master.log[-1] == f"penstock: error: {node_1} has not started: {reason}\n"
 
 
 VICTIMS: dict[str, tuple[Callable[[Daemon, Program], int], str]] = {

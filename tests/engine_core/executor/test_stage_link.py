@@ -97,7 +97,7 @@ class Stages:
                     dealer = self._context.socket(zmq.DEALER)
                     dealer.setsockopt(zmq.IDENTITY, b"stage-%d" % stage)
                     if self._keys is not None:
-                        self._keys.secure_connector(dealer)
+                        self._keys.secure_connector(dealer, self.endpoint)
                     dealer.connect(self.endpoint)
                     self._dealers.append(dealer)
                     self.send(stage, WorkerBeat(stage, -1))
@@ -268,10 +268,6 @@ def test_strangers_change_nothing(remote_stages: Stages, intruder: str) -> None:
             poll_until_lost(executor)
 
 
-def secured(dealer: zmq.Socket[bytes], keys: ClusterKeys) -> None:
-    keys.secure_connector(dealer)
-
-
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
@@ -286,7 +282,7 @@ def test_who_has_the_keys_is_heard_under_a_stages_name_that_is_free(
     remote_stages: Stages, name: bytes, messages: list[bytes]
 ) -> None:
     with remote_stages.started([50_000] * 2) as (executor, _):
-        with connected(remote_stages.endpoint, secured, KEYS, name) as dealer:
+        with connected(remote_stages.endpoint, KEYS.secure_connector, name) as dealer:
             for message in messages:
                 dealer.send(message)
                 dealer.send_multipart([message, message])

@@ -18,21 +18,22 @@ def listener() -> Iterator[ZMQSocket]:
     context: zmq.Context[ZMQSocket] = zmq.Context()
     admission = KEYS.admission(context)
     socket = context.socket(zmq.PULL)
-    KEYS.secure_listener(socket)
-    socket.bind("tcp://127.0.0.1:*")
+    KEYS.secure_listener(socket, endpoint := "tcp://127.0.0.1:*")
+    socket.bind(endpoint)
     Refusals("the port").watch(socket)
     yield socket
     admission.stop()
-    socket.disable_monitor()
-    context.destroy(0)
+    socket.close(0)
+    context.term()  # which ends the thread that watches
 
 
 def heard_by(listener: ZMQSocket, word: bytes) -> bytes:
     """Send a word with the secret."""
     context: zmq.Context[ZMQSocket] = zmq.Context()
     with context, context.socket(zmq.PUSH) as socket:
-        ClusterKeys.of(b"the secret of a cluster").secure_connector(socket)
-        socket.connect(listener.get_string(zmq.LAST_ENDPOINT))
+        endpoint = listener.get_string(zmq.LAST_ENDPOINT)
+        ClusterKeys.of(b"the secret of a cluster").secure_connector(socket, endpoint)
+        socket.connect(endpoint)
         socket.send(word)
         assert listener.poll(int(PATIENCE * 1e3))
         return listener.recv()
