@@ -24,6 +24,7 @@ from engine_core.executor.stage_link import (
     WorkerLostError,
 )
 from engine_core.loop.admission import Budget, QueueBound, prompt_tokens
+from engine_core.loop.host_clock import HostClock
 from engine_core.loop.jobs import Job, JobKey
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.pace import Pacer
@@ -86,7 +87,11 @@ class EngineCore:
         self._decoder = msgspec.msgpack.Decoder(ToCore)
         self._tracer = Tracer()
         self._statistics = Statistics(
-            execution.num_stages, clock(), self._tracer, self._scheduler.observe
+            execution.num_stages,
+            clock(),
+            self._tracer,
+            self._scheduler.observe,
+            {stage: HostClock() for stage, node in enumerate(execution.nodes) if node},
         )
         self._next_check, self._checks = 0.0, 0
         own: list[Pollable] = [executor.results, executor.losses, preprocessor.fileno()]

@@ -137,7 +137,7 @@ class StepTimes(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     The stage waits, computes and sends on, in this order, without gaps.
 
     start_us     when the stage began the step: its earlier work was done, and this step had been
-                 launched. By the host's monotonic clock, which all processes share; 0 if unknown.
+                 launched. By the host's monotonic clock, which its processes share; 0 if unknown.
                  On CUDA with an error below 100 µs, so a step may seem to begin before the end of
                  the one before
     idle_us      time before that for which the device had nothing to do; -1 where that is not

@@ -24,10 +24,11 @@ import torch.distributed as dist
 
 from workers.contract.config import WorkerConfig
 from workers.layers.layer import TORCH_DTYPES
+from workers.links.store import EngineStore
 from workers.links.transport import ActivationSender, Links, PipelineError
 
 
-def join(worker: WorkerConfig, store: dist.Store) -> None:
+def join(worker: WorkerConfig, store: EngineStore) -> None:
     """Join the group of all stages, who find each other by `store`."""
     world_size = worker.execution.num_stages
     with needing_all_stages():

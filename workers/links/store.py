@@ -9,7 +9,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
-from torch.distributed import DistStoreError, Store
+from torch.distributed import DistStoreError
+from torch.distributed.distributed_c10d import Store
 
 from workers.contract.messages import StoreAnswer, StoreCall
 from workers.links.engine_link import EngineLink
@@ -25,6 +26,9 @@ class EngineStore(Store):
 
     Process groups keep what torch makes of it in C++, and not this object, which must live as long.
     """
+
+    timeout: timedelta
+    """Torch's own, which `set_timeout` sets: five minutes at first."""
 
     def __init__(self, engine: EngineLink) -> None:
         super().__init__()

@@ -108,7 +108,7 @@ LOST = "Connection closed by peer [127.0.0.1]:40000"
 @pytest.mark.parametrize(
     ("call", "connecting"),
     [
-        ("init_process_group", lambda worker: join(worker, dist.HashStore())),
+        ("init_process_group", lambda worker: join(worker, Mock())),
         ("new_group", lambda _: group_of((0, 1), "gloo")),
         ("all_gather", lambda _: votes(True)),
     ],

@@ -9,7 +9,11 @@ from datetime import timedelta
 import msgspec
 import pytest
 import zmq
-from torch.distributed import DistStoreError, HashStore, PrefixStore, Store
+from torch.distributed import (
+    DistStoreError,
+    HashStore,  # pyright: ignore[reportPrivateImportUsage]
+)
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from engine_core.executor.rendezvous import RendezvousStore
 from tests.engine_core.configs import execution_config
