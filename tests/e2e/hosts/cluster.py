@@ -73,12 +73,14 @@ class Cluster:
 
 @contextmanager
 def cluster(net: Network, folder: Path, via: int = 0) -> Generator[Cluster]:
-    """One whose programs are ended."""
+    """One whose programs are ended. What they logged is shown where the test fails."""
     programs = Cluster(net, folder, via)
     try:
         yield programs
     finally:
         programs.end()
+        for program in programs.started:
+            print(f"{program.process.args}:\n{''.join(program.log)}")
 
 
 def write_secret(file: Path, secret: str) -> Path:

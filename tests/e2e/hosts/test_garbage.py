@@ -1,5 +1,6 @@
 """Those without the secret change nothing, and gloo's ports are the only others."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -43,11 +44,12 @@ def test_garbage_on_the_ports_of_the_cluster_changes_nothing(demo: Daemon, tmp_p
         assert programs.texts(master) == expected
         before, lines = open_files(pids), len(master.log) + len(node.log)
         asked = programs.ask(master)
-        for port in OURS:
-            with stranger.inside():
-                send_garbage((net.hosts[0].address, port), FRAMES)
-                for keys in impostors(secret_of(programs)):
-                    send_messages(f"tcp://{net.hosts[0].address}:{port}", FRAMES, keys)
+        with stranger.inside(), ThreadPoolExecutor() as attackers:
+            address, others = net.hosts[0].address, impostors(secret_of(programs))
+            for port in OURS:
+                attackers.submit(send_garbage, (address, port), FRAMES)
+                for keys in others:
+                    attackers.submit(send_messages, f"tcp://{address}:{port}", FRAMES, keys)
         assert texts_of(asked) == expected
         assert programs.texts(master) == expected
         assert programs.pids() == pids

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import threading
 import time
@@ -147,7 +148,35 @@ def test_a_killed_master_ends_its_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("victim", ["master", "worker"])
+@pytest.mark.parametrize("victim", [*VICTIMS, "master", "cable"])
+def test_a_loss_during_the_start_ends_all_hosts(tmp_path: Path, victim: str) -> None:
+    with network(2) as net, cluster(net, tmp_path) as programs:
+        master, node = programs.serve(nodes=2, stages=2), programs.join(1)
+        it = Serving(programs, master, [node])
+        wait_until(lambda: node.children().get("workers") and master.children().get("workers"))
+        time.sleep(random.Random(victim).uniform(0, 1.5))
+        pids = programs.pids()
+        lost = time.monotonic()
+        lose(it, victim)
+        gone = seconds_until(lambda: none_alive(pids), lost)
+        print(f"gone after {gone:.1f} s")
+        assert gone < SEEN + GONE + MARGIN
+        assert master.exit_code() != 0
+        assert node.exit_code() != 0
+
+
+def lose(it: Serving, victim: str) -> None:
+    match victim:
+        case "cable":
+            it.programs.hosts[1].unplug()
+        case "master":
+            os.kill(it.master.pid, signal.SIGKILL)
+        case _:
+            os.kill(VICTIMS[victim](it), signal.SIGKILL)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["master", "worker of a node", "cable"])
 def test_nodes_that_rejoin_serve_again_when_the_master_is_started_again(
     demo: Daemon, tmp_path: Path, victim: str
 ) -> None:
@@ -155,21 +184,17 @@ def test_nodes_that_rejoin_serve_again_when_the_master_is_started_again(
         for _ in range(2):
             it.programs.texts(it.master)
             lost = time.monotonic()
-            lose_and_start_again(
-                it, it.master.pid if victim == "master" else worker_of(it.nodes[0])
-            )
+            lose(it, victim)
+            start_again(it)
             print(f"ready again after {time.monotonic() - lost:.1f} s")
         assert it.programs.texts(it.master) == texts(demo)
 
 
-def lose_and_start_again(it: Serving, victim: int) -> None:
-    """Kill a process of a ready cluster. The node survives all others, and joins a new master."""
+def start_again(it: Serving) -> None:
+    """After a loss: the node survives all else, and joins a new master."""
     (node,) = it.nodes
-    others = [pid for pid in it.programs.pids() if pid != node.pid]
-    os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: none_alive(others))
-    it.master.exit_code()
-    assert node.process.poll() is None
+    wait_until(lambda: it.programs.pids() == [node.pid])
+    it.programs.hosts[1].plug_in()
     it.master = it.programs.serve(nodes=2, stages=2).wait_ready()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.daemon import Daemon, Program
 from tests.e2e.hosts.cluster import PORT, cluster, said, texts_of
-from tests.e2e.hosts.network import Host, network
+from tests.e2e.hosts.network import Host, ip, network
 from tests.e2e.life.test_stages import texts
 
 
@@ -65,6 +65,22 @@ def test_an_interface_that_is_asked_for(demo: Daemon, tmp_path: Path) -> None:
         assert programs.texts(master) == texts(demo)
         for program, host in ((master, net.hosts[0]), (node, net.hosts[1])):
             assert_told_interface(program, "net0", host.address)
+
+
+@pytest.mark.long
+def test_hosts_that_have_ipv6_alone(demo: Daemon, tmp_path: Path) -> None:
+    with network(2) as net, cluster(net, tmp_path) as programs:
+        for host in net.hosts:
+            ip("address", "flush", "dev", "net0", namespace=host.name)
+            own = f"fd77::{host.number + 1}/64"
+            ip("address", "add", own, "dev", "net0", "nodad", namespace=host.name)
+        programs.master_address = f"[fd77::1]:{PORT}"
+        node = programs.join(1)
+        master = programs.serve(nodes=2, stages=2).wait_ready()
+        assert programs.texts(master) == texts(demo)
+        assert_listens_on_its_address(net.hosts[0], "fd77::1", http=master.url)
+        assert_listens_on_its_address(net.hosts[1], "fd77::2")
+        assert_told_interface(node, "net0", "fd77::2")
 
 
 @pytest.mark.long
