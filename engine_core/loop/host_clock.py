@@ -23,7 +23,7 @@ class HostClock:
         self._lead, self._last = float("inf"), 0
 
     def translated(self, times: StepTimes) -> StepTimes:
-        """Of a step whose report has just come, with a known start."""
+        """The times of a step whose report has just come, with a known start, by this clock."""
         drift = _DRIFT * (times.end_us - self._last)
         self._last = times.end_us
         self._lead = min(self._own_ns() / 1e3 - times.end_us, self._lead + drift)
