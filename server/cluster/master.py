@@ -102,6 +102,7 @@ class ClusterPort:
         self._complete = asyncio.Event()
         self._by_identity: dict[bytes, RemoteNode] = {}
         self._identities: dict[int, bytes] = {}  # by file descriptor
+        self._closed: list[bytes] = []
         self._encoder, self._decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(FromNode)
         self._refusals = Refusals(address.endpoint())
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -120,7 +121,7 @@ class ClusterPort:
         self._tasks = [
             lasting_task(work, f"cluster port: {what}")
             for what, work in {
-                "messages": self._receive(), "beats": self._beat(), "losses": self._watch(),
+                "messages": self._read(), "beats": self._beat(),
             }.items()
         ]  # fmt: skip
         self._log_missing()
@@ -175,29 +176,42 @@ class ClusterPort:
             for node in list(self.nodes):
                 node.beat()
 
-    async def _watch(self) -> None:
-        """Note connections that are closed, and those that were refused."""
+    async def _read(self) -> None:
+        poller: Any = zmq.asyncio.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
         while True:
-            event = parse_monitor_message(await self._monitor.recv_multipart())
-            self._refusals.note(event["event"])
-            if event["event"] == zmq.EVENT_DISCONNECTED:
-                identity = self._identities.pop(event["value"], b"")
+            await poller.poll()
+            await self._note_connections()
+            while await self._router.poll(0):
+                identity, frame = await self._router.recv_multipart(copy=False)
+                with suppress(msgspec.DecodeError):  # of another release, or no node
+                    await self._hear(identity.bytes, frame, self._decoder.decode(frame.buffer))
+            # Only now: what a node has said before its end says more.
+            for identity in self._closed:
                 if node := self._by_identity.get(identity):
                     node.lose("is lost: its connection is closed")
+            self._closed.clear()
 
-    async def _receive(self) -> None:
-        while True:
-            identity, frame = await self._router.recv_multipart(copy=False)
-            sender = identity.bytes
-            with suppress(msgspec.DecodeError):  # of another release, or no node
-                message = self._decoder.decode(frame.buffer)
-                self._identities[frame.get(zmq.SRCFD)] = sender
-                if isinstance(message, Hello):
-                    address = str(frame.get("Peer-Address")).removeprefix("::ffff:")
-                    self._on_hello(message, sender, address)
-                elif node := self._by_identity.get(sender):
-                    node.heard()
-                    self._on_message(node, message)
+    async def _note_connections(self) -> None:
+        """Note those that are closed, and those that were refused."""
+        while await self._monitor.poll(0):
+            event = parse_monitor_message(await self._monitor.recv_multipart())
+            self._refusals.note(event["event"])
+            if event["event"] == zmq.EVENT_DISCONNECTED and event["value"] in self._identities:
+                self._closed.append(self._identities.pop(event["value"]))
+
+    async def _hear(self, sender: bytes, frame: zmq.Frame, message: FromNode) -> None:
+        descriptor = frame.get(zmq.SRCFD)
+        if self._identities.get(descriptor) != sender:
+            await self._note_connections()  # one that is closed may have had the same descriptor
+            self._identities[descriptor] = sender
+        if isinstance(message, Hello):
+            address = str(frame.get("Peer-Address")).removeprefix("::ffff:")
+            self._on_hello(message, sender, address)
+        elif node := self._by_identity.get(sender):
+            node.heard()
+            self._on_message(node, message)
 
     def _on_message(self, node: RemoteNode, message: FromNode) -> None:
         if isinstance(message, Prepared):
