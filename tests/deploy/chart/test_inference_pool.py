@@ -75,7 +75,7 @@ def test_there_are_no_adapters(daemon: Daemon) -> None:
 
 
 def test_load_shows(daemon: Daemon) -> None:
-    body = {"model": GENERATOR_NAME, "prompt": "A file", "max_tokens": 900, "ignore_eos": True}
+    body = {"model": GENERATOR_NAME, "prompt": "A file", "max_tokens": 400, "ignore_eos": True}
     with ThreadPoolExecutor(3) as threads:
         asked = [threads.submit(daemon.ask, "/v1/completions", **body) for _ in range(3)]
         wait_until(lambda: load(daemon)[:2] == [2, 1] and 0 < load(daemon)[2] < 1)
