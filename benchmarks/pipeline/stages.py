@@ -64,18 +64,12 @@ class Pipeline:
         return self.link.latency if self.hosts[0] != self.hosts[-1] else 0.0
 
 
-def divided(
-    config: ExecutionConfig, times: Sequence[StepTimes], *, by_time_alone: bool
-) -> ExecutionConfig:
+def divided(config: ExecutionConfig, times: Sequence[StepTimes]) -> ExecutionConfig:
     """With the layers of each stage as asked for, else as the daemon would choose them if its
-    workers measured these times. `by_time_alone`: whatever room that leaves for the
-    KV cache.
-
-    Raises ModelConfigError.
-    """
+    workers measured these times. Raises ModelConfigError."""
     if config.stage_layers:
         return config
-    block = 0 if by_time_alone else kv_bytes_of_token(config) * config.block_size
+    block = kv_bytes_of_token(config) * config.block_size
     costs = [_costs(config, each, block) for each in times]
     return msgspec.structs.replace(config, stage_layers=choose_layers(config, costs))
 
