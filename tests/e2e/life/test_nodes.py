@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from server.demo import GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Asking, Daemon, Program, free_port, is_alive, metric
+from tests.e2e.daemon import Asking, Daemon, Program, free_ports, is_alive, metric
 from tests.e2e.life.test_life import LONG
 from tests.e2e.life.test_stages import texts
 from tests.patience import wait_until
@@ -30,7 +30,12 @@ class Pair:
         secret = folder / "secret"
         secret.touch(0o600)
         secret.write_text("0123456789abcdef")
-        self._place = ("--master", f"127.0.0.1:{free_port()}", "--cluster-secret-file", str(secret))
+        self._place = (
+            "--master",
+            f"127.0.0.1:{free_ports(3)[0]}",
+            "--cluster-secret-file",
+            str(secret),
+        )
         self.programs: list[Program] = []
 
     def serve(self) -> Daemon:
