@@ -125,8 +125,7 @@ class EngineCore:
             if self._may_wait():
                 return
             oldest = self._in_flight[0][0] if self._in_flight else None
-            queued, prompts = self._scheduler.queued_tokens, self._scheduler.num_prompts()
-            began = self._clock()
+            queued = self._scheduler.queued_tokens
             batch = self._scheduler.schedule(oldest)
             if batch is None:
                 return
@@ -141,8 +140,7 @@ class EngineCore:
                 job.moments.begin(now)
             self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens)
             if self._pacer is not None:
-                begun = max(0, prompts - self._scheduler.num_prompts())
-                self._pacer.step_made(begun, now - began)
+                self._pacer.step_made(now, self._scheduler.num_prompts())
                 self._pacer.step_submitted(step, now)
 
     def _may_wait(self) -> bool:

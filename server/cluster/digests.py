@@ -17,8 +17,10 @@ _MOST_HEADER = 100_000_000
 
 
 def model_digests(folder: Path, load_format: LoadFormat) -> dict[str, str]:
-    """The digest by name of each file that says what a model is: its configuration, and the index
-    of its weights or, without one, the header of each safetensors file. Raises ModelConfigError."""
+    """The digest of each file that says what a model is, by name.
+
+    These are its configuration, and the index of its weights or, without one, the header of each
+    safetensors file. Raises ModelConfigError."""
     contents = {_CONFIG: read_bytes(folder, _CONFIG)}
     if load_format != "dummy":
         weights = find_weights(folder)

@@ -118,12 +118,8 @@ class ClusterPort:
             raise StartError(f"cannot listen on {address}: {error.strerror}") from None
 
     async def __aenter__(self) -> "ClusterPort":
-        self._tasks = [
-            lasting_task(work, f"cluster port: {what}")
-            for what, work in {
-                "messages": self._read(), "beats": self._beat(),
-            }.items()
-        ]  # fmt: skip
+        works = {"messages": self._read(), "beats": self._beat()}
+        self._tasks = [lasting_task(work, f"cluster port: {what}") for what, work in works.items()]
         self._log_missing()
         return self
 

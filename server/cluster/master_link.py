@@ -42,7 +42,7 @@ _ResultT = TypeVar("_ResultT")
 
 
 class ClusterError(CommandError):
-    """This node is in no cluster, or no longer. One line says why."""
+    """A node is in no cluster, or no longer. One line says why."""
 
 
 class ClusterEnded(Exception):  # noqa: N818 (nothing has failed)
@@ -73,12 +73,8 @@ class MasterLink:
         self._dealer.connect(address.endpoint())
 
     async def __aenter__(self) -> "MasterLink":
-        self._tasks = [
-            lasting_task(work, f"master link: {what}")
-            for what, work in {
-                "messages": self._receive(), "beats": self._beat(), "losses": self._watch(),
-            }.items()
-        ]  # fmt: skip
+        works = {"messages": self._receive(), "beats": self._beat(), "losses": self._watch()}
+        self._tasks = [lasting_task(work, f"master link: {what}") for what, work in works.items()]
         return self
 
     async def __aexit__(

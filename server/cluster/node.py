@@ -26,7 +26,7 @@ from server.models.placement import Host
 from server.settings import defaults
 from server.settings.flags import add_flag
 from server.settings.setting_types import ClusterAddress, FlagGroup, Positive, Text, declared_flags
-from server.settings.settings import LogLevel, cache_folder, flag_name
+from server.settings.settings import Interface, LogLevel, cache_folder, flag_name
 from workers.contract.config import ExecutionConfig
 from workers.contract.curve import ClusterKeys
 from workers.contract.model_config import ModelConfigError
@@ -50,13 +50,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         Positive | None,
         FlagGroup.HOSTS("this node's place among the nodes, from 1 (default: by arrival)"),
     ] = None
-    interface: Annotated[
-        Text | None,
-        FlagGroup.HOSTS(
-            "network interface between the nodes (default: the one whose address reaches --master)",
-            "NAME",
-        ),
-    ] = None
+    interface: Interface = None
     model: Annotated[
         Text | None,
         FlagGroup.HOSTS(

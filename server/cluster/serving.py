@@ -26,7 +26,7 @@ _log = logging.getLogger("penstock")
 
 
 class Master(msgspec.Struct, frozen=True):
-    """What the settings say of this host as the master of `nodes` nodes."""
+    """The settings of this host as the master of `nodes` nodes."""
 
     address: Address
     interface: str

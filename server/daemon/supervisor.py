@@ -133,7 +133,7 @@ class Supervisor:
         self._on_started(self._processes())
 
     def _processes(self) -> list[RunningPart]:
-        """Those of this host."""
+        """All processes of this host."""
         own = [child for child in self._children if isinstance(child, RunningPart)]
         return [*own, *(kept.child for kept in self._kept)]
 

@@ -12,8 +12,8 @@ from workers.contract.curve import ClusterKeys
 
 
 class Host(msgspec.Struct, frozen=True):
-    """What one host has for workers. `gpu_memory` is the bytes of each of its CUDA devices, if
-    torch can use them."""
+    """One host, and its resources for workers. `gpu_memory` is the bytes of each of its CUDA
+    devices, if torch can use them."""
 
     address: str
     cores: int

@@ -310,6 +310,13 @@ NO_STATE = "none"
 API_KEY_VARIABLE = "PENSTOCK_API_KEY"
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+Interface = Annotated[
+    Text | None,
+    FlagGroup.HOSTS(
+        "network interface between the nodes (default: the one whose address reaches --master)",
+        "NAME",
+    ),
+]
 LogFormat = Literal["text", "json"]
 """How a line of the access log is written."""
 
@@ -436,13 +443,7 @@ class DaemonSettings(Limits, frozen=True, kw_only=True):
             "FILE",
         ),
     ] = None
-    interface: Annotated[
-        Text | None,
-        FlagGroup.HOSTS(
-            "network interface between the nodes (default: the one whose address reaches --master)",
-            "NAME",
-        ),
-    ] = None
+    interface: Interface = None
     startup_timeout: Annotated[Seconds, FlagGroup.LIFE("give up if not ready after this time")] = (
         defaults.STARTUP_TIMEOUT
     )

@@ -25,6 +25,13 @@ from workers.step.rows import IntArray
 ZMQContext = zmq.Context[zmq.Socket[bytes]]
 
 
+def _connect(socket: zmq.Socket[bytes], config: ExecutionConfig, endpoint: str) -> None:
+    """Connect, encrypted where the stages are on several hosts."""
+    if config.cluster_keys is not None:
+        config.cluster_keys.secure_connector(socket, endpoint)
+    socket.connect(endpoint)
+
+
 class EngineLink:
     """A DEALER with the identity `<name>-<stage>`, connected to the engine core's ROUTER.
 
@@ -37,9 +44,7 @@ class EngineLink:
     ) -> None:
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, f"{name}-{stage}".encode())
-        if config.cluster_keys is not None:
-            config.cluster_keys.secure_connector(self._socket, config.worker_endpoint)
-        self._socket.connect(config.worker_endpoint)
+        _connect(self._socket, config, config.worker_endpoint)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
 
@@ -95,9 +100,7 @@ class TokenSender:
 
     def __init__(self, context: ZMQContext, config: ExecutionConfig) -> None:
         self._socket = context.socket(zmq.PUSH)
-        if config.cluster_keys is not None:
-            config.cluster_keys.secure_connector(self._socket, config.token_endpoint)
-        self._socket.connect(config.token_endpoint)
+        _connect(self._socket, config, config.token_endpoint)
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, output: StepOutput) -> None:
