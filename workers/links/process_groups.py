@@ -138,9 +138,9 @@ class NCCLSender:
 def connect_nccl(worker: WorkerConfig, edges: Sequence[int]) -> Links:
     """Connect this stage, after `join`, to its neighbours by NCCL, which connects at the first use.
 
-    `edges` are all edges k -> k + 1 of the pipeline that go by NCCL. One buffer for the largest step
-    is enough: the next receive is queued behind the work that reads it. Every stage must call this.
-    Raises PipelineError.
+    `edges` are all edges k -> k + 1 of the pipeline that go by NCCL. One buffer for the largest
+    step is enough: the next receive is queued behind the work that reads it. Every stage must call
+    this. Raises PipelineError.
     """
     config, stage = worker.execution, worker.stage
     groups = _edge_groups(edges, "nccl")
