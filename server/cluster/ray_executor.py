@@ -157,9 +157,9 @@ class RayNodes:
         except Exception as error:
             where = self._settings.ray_address or os.environ.get("RAY_ADDRESS")
             at = f"at {where}" if where else "on this host"
-            reason = "no answer" if isinstance(error, TimeoutError) else one_line(error)
+            reason = getattr(error, "strerror", None) or one_line(error).partition(". ")[0]
             setting = self._names.of("ray_address")
-            raise StartError(f"{setting}: no Ray cluster {at}: {reason}") from None
+            raise StartError(f"{setting}: no Ray cluster {at}: {reason or 'no answer'}") from None
 
     def _on_gpus(self) -> bool:
         device = self._settings.models[0].device
@@ -239,6 +239,7 @@ class RayNodes:
 
 
 def _cause(error: Exception) -> str:
-    """The line of an error of Ray's that says why: the last of a traceback, otherwise the first."""
+    """The line of an error of Ray's that says why: the last of what an actor raised, which quotes
+    its call, otherwise the first."""
     lines = str(error).strip().splitlines()
-    return lines[-1 if "Traceback" in str(error) or "File " in str(error) else 0].strip()
+    return one_line(lines[-1 if "ray::" in str(error) else 0])
