@@ -14,10 +14,11 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from logging import getLogger
 from typing import Any
 
-from server.cluster.address import Address
+from server.cluster.address import Address, AddressError
+from server.cluster.interface import interface_of
 from server.cluster.node import NodeSettings
 from server.cluster.ray_node import RayNode
-from server.cluster.serving import Master, check_one_model, interface_setting, serve_on_nodes
+from server.cluster.serving import Master, check_interface_setting, check_one_model, serve_on_nodes
 from server.daemon.run import StartError
 from server.daemon.supervisor import Hangup
 from server.errors import one_line
@@ -74,6 +75,7 @@ def _checked_stages(command: ServeCommand) -> list[int]:
                 "themselves"
             )
     check_one_model(command)
+    check_interface_setting(command)
     model = settings.models[0]
     try:
         stages = stages_by_node(model.device, model.pipeline_stages, settings.nodes)
@@ -117,7 +119,10 @@ class RayNodes:
         seen = [self._result(rank, a.take_devices) for rank, a in enumerate(self._actors)]
         os.environ[VISIBLE_DEVICES] = (await all_of(seen, StartError))[0]
         host = self._hosts[0]
-        interface = interface_setting(self._settings.interface, host, self._names)
+        try:
+            interface = self._settings.interface or interface_of(host)
+        except AddressError as error:
+            raise StartError(str(error)) from None
         keys = await in_thread(lambda: ClusterKeys.of(secrets.token_bytes()))
         return Master(Address.free(host), interface, keys, self._settings.nodes)
 
@@ -171,18 +176,16 @@ class RayNodes:
     async def _placed(self, kind: str) -> Any:
         """A placement group with a bundle for each node, the first on this host. Raises StartError
         if Ray has no room for so long as a start may take."""
-        from ray.util import placement_group, placement_group_table  # noqa: PLC0415
-
         own = self._ray.get_runtime_context().get_node_id()
         here: list[dict[str, str]] = [{"ray.io/node-id": own}]
-        group = placement_group(
+        group = self._ray.util.placement_group(
             [{kind: stages} for stages in self._stages],
             strategy="STRICT_SPREAD",
             bundle_label_selector=here + [{}] * (self._settings.nodes - 1),
         )
         began, wait = time.monotonic(), _FIRST_WAIT_S
         limit, told_at = self._settings.startup_timeout, wait
-        while (table := placement_group_table(group))["state"] != "CREATED":
+        while (table := self._ray.util.placement_group_table(group))["state"] != "CREATED":
             await asyncio.sleep(_POLL_S)
             waited = time.monotonic() - began
             if waited > limit:
@@ -215,15 +218,12 @@ class RayNodes:
         )
 
     def _actor(self, group: Any, rank: int, kind: str) -> Any:
-        from ray.util.scheduling_strategies import (  # noqa: PLC0415
-            PlacementGroupSchedulingStrategy,
-        )
-
+        strategies = self._ray.util.scheduling_strategies
         options: dict[str, Any] = {
             "num_cpus": 0,
             "num_gpus": self._stages[rank] if kind == "GPU" else 0,
             "max_restarts": 0,
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(group, rank),
+            "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(group, rank),
         }
         return self._ray.remote(**options)(RayNode).remote(rank)
 

@@ -20,7 +20,7 @@ from server.daemon.run import RunningParts
 from server.daemon.supervisor import Hangup
 from server.event_loop import in_thread, until_first
 from server.models.placement import Cluster, Host
-from server.settings.settings import ServeCommand, ServerConfig, SettingNames, SettingsError
+from server.settings.settings import ServeCommand, ServerConfig, SettingsError
 from workers.contract.curve import ClusterKeys
 
 _log = logging.getLogger("penstock")
@@ -71,10 +71,10 @@ class Master(msgspec.Struct, frozen=True):
         keys = read_cluster_keys(given["cluster_secret_file"], names.of("cluster_secret_file"))
         try:
             address = Address.of(given["master"])
-            own = own_address(address)
-            interface = interface_setting(given["interface"], own, names)
+            interface = given["interface"] or interface_of(own_address(address))
         except AddressError as error:
             raise SettingsError(f"{names.of('master')}: {error}") from None
+        check_interface_setting(command)
         return cls(address, interface, keys, settings.nodes)
 
     async def master(self) -> "Master":
@@ -106,16 +106,14 @@ def check_one_model(command: ServeCommand) -> None:
         )
 
 
-def interface_setting(asked: str | None, address: str, names: SettingNames) -> str:
-    """The interface that was asked for, or else that of this host's `address`. Raises SettingsError
-    for one that is not there, AddressError for an address."""
-    if asked is None:
-        return interface_of(address)
-    try:
-        check_interface(asked)
-    except AddressError as error:
-        raise SettingsError(f"{names.of('interface')}: {error}") from None
-    return asked
+def check_interface_setting(command: ServeCommand) -> None:
+    """Raises SettingsError for an interface that this host does not have."""
+    if command.settings.interface is not None:
+        try:
+            check_interface(command.settings.interface)
+        except AddressError as error:
+            where = command.setting_names.of("interface")
+            raise SettingsError(f"{where}: {error}") from None
 
 
 def serve_on_nodes(command: ServeCommand, gang: Gang, hangup: Hangup) -> int:

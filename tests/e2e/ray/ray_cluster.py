@@ -1,5 +1,6 @@
 """A Ray cluster of two nodes on this machine, and the daemons that run in it."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -34,11 +35,13 @@ class RayCluster:
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self._second: Any = self._cluster.add_node(num_cpus=2)
         # Tests take warnings for errors, and a driver's handler for SIGTERM for pytest's.
-        ray.init(self._cluster.address, logging_level="error", log_to_driver=False)
+        ray.init(self._cluster.address, logging_level=logging.ERROR, log_to_driver=False)
 
     @property
     def address(self) -> str:
-        return self._cluster.address
+        address = self._cluster.address
+        assert address is not None
+        return address
 
     @property
     def dashboard(self) -> str:
@@ -58,9 +61,8 @@ class RayCluster:
         """What is held in Ray: placement groups, and the actors of nodes that live."""
         groups = [g["placement_group_id"] for g in placement_group_table().values()
                   if g["state"] != "REMOVED"]  # fmt: skip
-        alive = [("state", "!=", "DEAD"), ("class_name", "=", "RayNode")]
-        actors = list_actors(self.dashboard, filters=alive)
-        return [*groups, *(actor.actor_id for actor in actors)]
+        actors: list[Any] = list_actors(self.dashboard, filters=[("class_name", "=", "RayNode")])
+        return [*groups, *(actor.actor_id for actor in actors if actor.state != "DEAD")]
 
     def end(self) -> None:
         ray.shutdown()

@@ -93,7 +93,9 @@ def kill_actor(_: RayCluster) -> None:
 
 
 # The last one: the cluster stays without its node.
-@pytest.mark.parametrize("lose", [kill_actor, RayCluster.remove_node])
+@pytest.mark.parametrize(
+    "lose", [pytest.param(kill_actor, marks=pytest.mark.long), RayCluster.remove_node]
+)
 def test_a_lost_node_ends_all(cluster: RayCluster, lose: Callable[[RayCluster], None]) -> None:
     with serving(cluster) as daemon:
         asking = Asking(daemon, "/v1/completions", LONG)
