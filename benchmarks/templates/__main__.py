@@ -139,7 +139,7 @@ def _has_all(prompt: str, messages: list[JSON], *, reasoning: bool = False) -> b
     return all(word in text for word in words if reasoning or word != REASONING_WORD)
 
 
-def _templates(folder: Path) -> Iterator[tuple[Path, str]]:
+def templates_of(folder: Path) -> Iterator[tuple[Path, str]]:
     """Those of a folder, each once."""
     seen: set[str] = set()
     for file in sorted(folder.rglob("*.jinja")):
@@ -156,7 +156,7 @@ def main() -> None:
     folder: Path = parser.parse_args().folder
     found: list[Outcome] = []
     collections: Counter[str] = Counter()
-    for file, source in _templates(folder):
+    for file, source in templates_of(folder):
         try:
             outcomes = asyncio.run(outcomes_of(source))
         except TemplateError as error:

@@ -40,7 +40,7 @@ class LoadedTemplate:
     def __init__(self, template: ChatTemplate) -> None:
         """Raises TemplateError. May take any time and memory, as prompts may."""
         self._tokens = template.tokens
-        self._source = template.source
+        self.source = template.source
         self._compiled = _compile(template.source)
         self.manners = self._probed({})
 
@@ -71,10 +71,16 @@ class LoadedTemplate:
             return self.render(talk).partition(mark)[2]
 
         try:
-            return before + mark + reply_place(begun, written, self._source)
+            return before + mark + reply_place(begun, written, self.source)
         except OpenReasoningError as error:
             what = f"the end of the reasoning that it begins with {error}"
             raise LeftOutError("model", what) from None
+
+    def manners_with(self, tools: list[dict[str, Any]]) -> ProbedManners:
+        """The template's manners in conversations with tools."""
+        return ProbedManners(
+            lambda messages: self.render(Conversation(messages=messages, tools=tools))
+        )
 
     def _probed(self, variables: dict[str, Any]) -> ProbedManners:
         return ProbedManners(
@@ -95,7 +101,7 @@ class LoadedTemplate:
             **self._tokens,
             **conversation.variables,
             "messages": conversation.messages,
-            "tools": None,
+            "tools": conversation.tools,
             "documents": None,
             "add_generation_prompt": conversation.add_generation_prompt,
         }

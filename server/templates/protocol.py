@@ -31,6 +31,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     message in whose place questions are asked: the prompt then ends where a reply's text begins."""
 
     messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: dict[str, Any] = {}

@@ -1,0 +1,235 @@
+"""`python -m benchmarks.templates.turns FOLDER`: turns of a folder's chat templates (*.jinja, of any
+depth) with calls of tools, rendered and read back.
+
+For each template: where the format of its turns is from, and for how many turns the parser finds the
+calls that were rendered, in whole, in pieces of one character, in tokens, and in two pieces at every
+place. Beside that no beginning of a turn may have a whole call that the turn has not. A turn is left
+out if the template cannot hold it: a value has a text that ends values in this format, or the
+template refuses it.
+"""
+
+import argparse
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from benchmarks.templates.__main__ import templates_of
+from benchmarks.templates.turn_cases import CASES, SCHEMAS, Case
+from server.templates.affixes import common_prefix, common_suffix
+from server.templates.formats import format_of
+from server.templates.learnt_format import NotLearntError
+from server.templates.loaded_template import LoadedTemplate
+from server.templates.protocol import ChatTemplate
+from server.templates.turn_writer import TurnWriter
+from server.turns.turn_format import TurnFormat
+from server.turns.turn_parser import (
+    Call,
+    Event,
+    ReasoningDelta,
+    TextDelta,
+    TurnParser,
+    calls_of,
+)
+
+_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+_TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": name, "description": "A tool.", "parameters": schema},
+    }
+    for name, schema in SCHEMAS.items()
+]
+_END = "zqtextvx"
+
+
+class Turn(NamedTuple):
+    """What a parser reads of a turn."""
+
+    text: str
+    reasoning: str
+    calls: list[Call]
+
+
+class Tested(NamedTuple):
+    """The outcome for a template."""
+
+    name: str
+    source: str
+    passed: int = 0
+    failed: Sequence[str] = ()
+    left_out: int = 0
+    seconds: float = 0.0
+
+
+def turn_of(events: Sequence[Event]) -> Turn:
+    """The turn of these events."""
+    text = "".join(event.text for event in events if isinstance(event, TextDelta))
+    thought = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
+    return Turn(text, thought, calls_of(events))
+
+
+def read(form: TurnFormat, prompt: str, pieces: Iterable[str]) -> Turn:
+    """The turn that a parser reads of pieces of text."""
+    parser = TurnParser(form, SCHEMAS, prompt)
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    return turn_of([*events, *parser.finish()])
+
+
+def tested(name: str, source: str) -> Tested:
+    """The outcome for a template."""
+    loaded = LoadedTemplate(ChatTemplate(source=source, file=name, tokens=_TOKENS))
+    began = time.process_time()
+    try:
+        form, where = format_of(loaded)
+    except NotLearntError as error:
+        return Tested(name, f"refused: {error}", seconds=time.process_time() - began)
+    seconds = time.process_time() - began
+    writer = TurnWriter(loaded, _TOOLS)
+    writer.take_tools()
+    failed: list[str] = []
+    counts: Counter[bool | None] = Counter()
+    for case_name, case in CASES.items():
+        outcome = _outcome(writer, form, case)
+        counts[outcome == "" if outcome is not None else None] += 1
+        if outcome:
+            failed.append(f"{case_name}: {outcome}")
+    return Tested(name, where, counts[True], failed, counts[None], seconds)
+
+
+def _outcome(writer: TurnWriter, form: TurnFormat, case: Case) -> str | None:
+    """The fault that a case shows, an empty string for none. None if it is left out."""
+    if not form.calls[0].many and len(case.calls) > 1 or _holds_closer(form, case.calls):
+        return None
+    rendered = writer.calls(*case.calls, text=case.text, reasoning=case.reasoning)
+    if rendered is None:
+        return None
+    header = common_prefix(writer.prompt(), rendered)
+    end = writer.answer(_END).partition(_END)[2]
+    turn = rendered[len(header) : len(rendered) - len(common_suffix(rendered, end))]
+    return _fault(form, header, turn, case)
+
+
+@cache
+def _cached_fault(form: TurnFormat, prompt: str, turn: str, expected: str) -> str:
+    whole = read(form, prompt, [turn])
+    calls = [Call(*call) for call in json.loads(expected)]
+    if _typed(whole.calls) != _typed(calls):
+        return f"read {whole.calls} of {turn!r}"
+    for pieces in (list(turn), _tokens(turn)):
+        if read(form, prompt, pieces) != whole:
+            return f"otherwise in {len(pieces)} pieces: {turn!r}"
+    for cut in range(len(turn)):
+        if read(form, prompt, [turn[:cut], turn[cut:]]) != whole:
+            return f"otherwise in two pieces, at {cut} of {turn!r}"
+        begun = _typed(read(form, prompt, [turn[:cut]]).calls)
+        if begun != _typed(calls)[: len(begun)]:
+            return f"of the first {cut} characters, {begun} of {turn!r}"
+    return ""
+
+
+def _fault(form: TurnFormat, prompt: str, turn: str, case: Case) -> str:
+    fault = _cached_fault(form, prompt, turn, json.dumps(case.calls))
+    if fault:
+        return fault
+    found = read(form, prompt, [turn])
+    for what, wanted, text in (
+        ("text", case.text, found.text),
+        ("reasoning", case.reasoning, found.reasoning),
+    ):
+        # Many templates leave out text beside calls, and reasoning.
+        if text.strip() != wanted and (text.strip() or wanted in turn and wanted):
+            return f"{what} {text!r} of {turn!r}"
+    return ""
+
+
+def _typed(calls: Sequence[Call]) -> list[str]:
+    return [json.dumps(call) for call in calls]
+
+
+def _holds_closer(form: TurnFormat, calls: Sequence[Call]) -> bool:
+    """True if a value has a text that ends it in this format, or that this format changes."""
+    members = form.calls[0].members
+    if members is None:
+        return False
+    for text in _strings([call.arguments for call in calls]):
+        for value in members.values:
+            if value.dialect is None and value.close.strip() and value.close.strip() in text:
+                return True
+            ends = value.quote or ("'\"\\,()[]" if not value.close.strip() else "")
+            if value.quote and value.quote in text or not value.quote and set(ends) & set(text):
+                return True
+            if not (value.close.strip() or value.quote) and text != text.strip():
+                return True
+    return False
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _strings(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    """A byte-level BPE tokenizer of the cases' texts, in which markers are of several tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    texts = [json.dumps(case.calls, ensure_ascii=False) for case in CASES.values()]
+    texts += ["<tool_call>\n<function=f>\n</function>\n</tool_call>", "<think>\n</think>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _tokens(text: str) -> list[str]:
+    """The text of each token; a character of several goes with the last of them."""
+    offsets = _tokenizer().encode(text).offsets
+    ends = sorted({end for _, end in offsets} | {len(text)})
+    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def main() -> None:
+    """A line for each fault, then the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="holds templates in files *.jinja")
+    folder: Path = parser.parse_args().folder
+    rows = [tested(str(file), source) for file, source in templates_of(folder)]
+    for row in rows:
+        for fault in row.failed:
+            print(f"{row.name}: {fault}", flush=True)
+    print(_table(rows))
+
+
+def _table(rows: Sequence[Tested]) -> str:
+    lines = ["| template | source | cases | passed | left out | seconds |", "| --- " * 6 + "|"]
+    for row in rows:
+        cases = row.passed + len(row.failed) + row.left_out
+        lines.append(
+            f"| {row.name} | {row.source} | {cases} | {row.passed} | {row.left_out} |"
+            f" {row.seconds:.3f} |"
+        )
+    sources = Counter(row.source.partition(":")[0] for row in rows)
+    passed, failed = sum(row.passed for row in rows), sum(len(row.failed) for row in rows)
+    left_out, slowest = sum(row.left_out for row in rows), max(row.seconds for row in rows)
+    lines.append(
+        f"| all {len(rows)} | {', '.join(f'{n} {name}' for name, n in sources.items())} |"
+        f" {passed + failed + left_out} | {passed} | {left_out} | at most {slowest:.3f} |"
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

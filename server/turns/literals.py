@@ -1,0 +1,163 @@
+"""Values of arguments as formats write them: JSON, Python's literals, and what lies between."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from server.turns.text_source import TextSource, Waiting
+from server.turns.turn_format import JSON_TYPES
+
+_CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+_MAX_DEPTH = 64
+
+
+class NotALiteralError(Exception):
+    """A text is no value."""
+
+
+class LiteralReader:
+    """Reads values from a source. Keys may stand without quotes, strings also in single quotes or
+    in the format's own `quote`, within which nothing is escaped."""
+
+    def __init__(self, source: TextSource, quote: str = "") -> None:
+        self._source = source
+        self._quote = quote
+
+    def value(self, depth: int = 0) -> Waiting[Any]:
+        """Read a value. Raises NotALiteralError."""
+        yield from self._source.space()
+        char = yield from self._source.char()
+        if depth > _MAX_DEPTH:
+            raise NotALiteralError
+        if self._quote and (yield from self._source.has(self._quote)):
+            return (yield from self._own_string())
+        if char and char in "\"'":
+            return (yield from self._string())
+        if char == "{":
+            return (yield from self._object(depth))
+        if char == "[":
+            return (yield from self._array(depth))
+        return _constant((yield from self._word()))
+
+    def _object(self, depth: int) -> Waiting[dict[str, Any]]:
+        members: dict[str, Any] = {}
+        self._source.take(1)
+        while not (yield from self._source.takes(" }")):
+            if members and not (yield from self._source.takes(" ,")):
+                raise NotALiteralError
+            yield from self._source.space()
+            char = yield from self._source.char()
+            quoted = bool(char) and char in "\"'" or (self._quote and char == self._quote[0])
+            key = (yield from self.value(depth + 1)) if quoted else (yield from self._word())
+            if not isinstance(key, str) or not (yield from self._source.takes(" :")):
+                raise NotALiteralError
+            members[key] = yield from self.value(depth + 1)
+        return members
+
+    def _array(self, depth: int) -> Waiting[list[Any]]:
+        items: list[Any] = []
+        self._source.take(1)
+        while not (yield from self._source.takes(" ]")):
+            if items and not (yield from self._source.takes(" ,")):
+                raise NotALiteralError
+            items.append((yield from self.value(depth + 1)))
+        return items
+
+    def _own_string(self) -> Waiting[str]:
+        self._source.take(len(self._quote))
+        pieces: list[str] = []
+        if not (yield from self._source.until((self._quote,), pieces.append)):
+            raise NotALiteralError
+        return "".join(pieces)
+
+    def _string(self) -> Waiting[str]:
+        quote = self._source.take(1)
+        pieces: list[str] = []
+        while found := (yield from self._source.until((quote, "\\"), pieces.append)):
+            if found == quote:
+                text = "".join(pieces)
+                # Escaped pairs of surrogates become characters, and lone ones stay out.
+                text = _ESCAPE.sub(_unescaped, text).encode("utf-16", "surrogatepass")
+                return text.decode("utf-16", "replace")
+            yield from self._source.char()
+            pieces.append("\\" + self._source.take(1))
+        raise NotALiteralError
+
+    def _word(self) -> Waiting[str]:
+        word = ""
+        while (char := (yield from self._source.char())) and char not in " \t\r\n,:()[]{}<>'\"":
+            word += self._source.take(1)
+        return word
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    code = match[1]
+    return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPED.get(code, code)
+
+
+def _constant(word: str) -> Any:
+    if word.lower() in _CONSTANTS:
+        return _CONSTANTS[word.lower()]
+    try:
+        value = json.loads(word)
+    except ValueError:
+        raise NotALiteralError from None
+    if isinstance(value, float) and value - value != 0:
+        raise NotALiteralError  # JSON has no NaN and no infinity
+    return value
+
+
+def literal_of(text: str, quote: str = "") -> Any:
+    """The value of a whole text. Raises NotALiteralError."""
+    source = TextSource()
+    source.add(text)
+    source.end()
+    reading = LiteralReader(source, quote).value()
+    try:
+        next(reading)
+    except StopIteration as end:
+        if not source.rest.strip():
+            return end.value
+    raise NotALiteralError
+
+
+def value_of(text: str, schema: object) -> Any:
+    """The value of a raw text: the schema says whether it is a string."""
+    types = types_of(schema)
+    if types == {"string"}:
+        return text
+    try:
+        value = literal_of(text)
+    except NotALiteralError:
+        return text
+    fits = not isinstance(value, str) and _type_of(value) & types
+    return value if fits else text
+
+
+def types_of(schema: object) -> set[str]:
+    """The JSON types that a schema allows, all if it does not say."""
+    if not isinstance(schema, Mapping):
+        return set(JSON_TYPES)
+    known = cast(Mapping[str, Any], schema)
+    if "const" in known or isinstance(known.get("enum"), list):
+        values: list[Any] = known["enum"] if "enum" in known else [known["const"]]
+        return set().union(*map(_type_of, values))
+    if declared := known.get("type"):
+        types = {declared} if isinstance(declared, str) else set(declared)
+        return types | ({"null"} if known.get("nullable") else set())
+    for word in ("anyOf", "oneOf"):
+        if isinstance(known.get(word), list):
+            return set().union(*map(types_of, known[word]))
+    return set(JSON_TYPES)
+
+
+def _type_of(value: Any) -> set[str]:
+    if isinstance(value, bool):
+        return {"boolean"}
+    if isinstance(value, float) and value.is_integer():
+        return {"number", "integer"}
+    names = {str: {"string"}, int: {"integer", "number"}, float: {"number"}, dict: {"object"}}
+    return names.get(cast(type, type(value)), {"array"} if isinstance(value, list) else {"null"})

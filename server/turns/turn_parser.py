@@ -1,0 +1,196 @@
+"""A parser of turns: from text in pieces to text, reasoning and calls of tools."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from server.turns.call_reader import CallReader
+from server.turns.text_source import TextSource, Waiting
+from server.turns.turn_format import TurnFormat
+
+
+class TextDelta(NamedTuple):
+    """More of the text."""
+
+    text: str
+
+
+class ReasoningDelta(NamedTuple):
+    """More of the reasoning."""
+
+    text: str
+
+
+class CallBegin(NamedTuple):
+    """A call of a tool. `id` is the model's own, if one stands before the arguments."""
+
+    index: int
+    name: str
+    id: str
+
+
+class ArgumentsDelta(NamedTuple):
+    """More of a call's arguments, which are JSON."""
+
+    index: int
+    text: str
+
+
+class CallEnd(NamedTuple):
+    """A call's end. Not `is_whole`: its arguments are cut or malformed."""
+
+    index: int
+    is_whole: bool
+
+
+class Call(NamedTuple):
+    """A call of a tool."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+Event = TextDelta | ReasoningDelta | CallBegin | ArgumentsDelta | CallEnd
+
+
+class TurnParser:
+    """Reads one turn. Its events depend on the text alone, but for the places where deltas are
+    cut."""
+
+    def __init__(
+        self, form: TurnFormat, tools: Mapping[str, Mapping[str, Any]], prompt: str = ""
+    ) -> None:
+        """`tools` are the schemas of arguments by name. A name that is none of theirs begins no
+        call. The end of `prompt` says whether the turn begins inside reasoning."""
+        self._form = form
+        self._source = TextSource()
+        self._events: list[Event] = []
+        self._space = ""  # held back, because it is dropped before a marker
+        self._drops_space = False  # behind a marker
+        self._has_said = False
+        self._count = 0
+        readers = [CallReader(self._source, calls, tools) for calls in form.calls if tools]
+        self._readers = {reader.marker: reader for reader in readers}
+        reasoning = form.reasoning
+        inside = reasoning is not None and prompt.rstrip().endswith(reasoning.open.strip())
+        self._steps = self._turn(inside)
+
+    def feed(self, text: str) -> list[Event]:
+        """The events that `text` completes."""
+        self._source.add(text)
+        return self._advance()
+
+    def finish(self) -> list[Event]:
+        """The events that remain at the end of the turn."""
+        self._source.end()
+        return self._advance()
+
+    def _advance(self) -> list[Event]:
+        next(self._steps, None)
+        events, self._events = self._events, []
+        return _merged(events)
+
+    def _turn(self, inside_reasoning: bool) -> Waiting[None]:
+        if inside_reasoning:
+            yield from self._reasoning()
+        opening = self._form.reasoning.open.strip() if self._form.reasoning else ""
+        markers = (opening, *self._form.text_markers, *self._readers)
+        while True:
+            # Calls without a marker are at the beginning of the text only.
+            bare = None if self._has_said else self._readers.get("")
+            if bare is not None:
+                yield from self._calls(bare)
+            found = yield from self._source.until(list(filter(None, markers)), self._say)
+            if not found:
+                break
+            if found == opening:
+                yield from self._reasoning()
+            elif found in self._form.text_markers:
+                self._pass_marker()
+            elif not (yield from self._calls(self._readers[found])):
+                self._say(found)
+        if self._space and not self._drops_space:
+            self._events.append(TextDelta(self._space))
+
+    def _reasoning(self) -> Waiting[None]:
+        """Read reasoning up to its end, or to the opening of a call."""
+        assert self._form.reasoning is not None
+        close = self._form.reasoning.close.strip()
+        markers = [close, *filter(None, self._readers)]
+        self._pass_marker()
+        while found := (yield from self._source.until(markers, self._think)):
+            if found == close or (yield from self._calls(self._readers[found])):
+                break
+            self._think(found)
+        self._pass_marker()
+
+    def _calls(self, reader: CallReader) -> Waiting[bool]:
+        """Read a section of calls behind its marker. False, and nothing read, if it is none."""
+        first = self._count
+        yield from reader.section(self._begin, self._argue, self._end)
+        if self._count == first:
+            return False
+        self._has_said = True
+        self._pass_marker()
+        return True
+
+    def _begin(self, name: str, call_id: str) -> None:
+        self._events.append(CallBegin(self._count, name, call_id))
+
+    def _argue(self, text: str) -> None:
+        self._events.append(ArgumentsDelta(self._count, text))
+
+    def _end(self, is_whole: bool) -> None:
+        self._events.append(CallEnd(self._count, is_whole))
+        self._count += 1
+
+    def _pass_marker(self) -> None:
+        """Drop white space around a marker."""
+        self._space, self._drops_space = "", True
+
+    def _say(self, text: str) -> None:
+        if body := self._body(text):
+            self._has_said = True
+            self._events.append(TextDelta(body))
+
+    def _think(self, text: str) -> None:
+        if body := self._body(text):
+            self._events.append(ReasoningDelta(body))
+
+    def _body(self, text: str) -> str:
+        """The text without white space that may yet be dropped, and with what was held back."""
+        text = text.lstrip() if self._drops_space else text
+        body = text.rstrip()
+        held, self._space = self._space, text[len(body) :]
+        if not body:
+            self._space = held + self._space
+            return ""
+        self._drops_space = False
+        return held + body
+
+
+def calls_of(events: Sequence[Event]) -> list[Call]:
+    """The whole calls of a turn's events."""
+    names = {event.index: event.name for event in events if isinstance(event, CallBegin)}
+    texts = dict.fromkeys(names, "")
+    for event in events:
+        if isinstance(event, ArgumentsDelta):
+            texts[event.index] += event.text
+    whole = [event.index for event in events if isinstance(event, CallEnd) and event.is_whole]
+    return [Call(names[index], json.loads(texts[index])) for index in whole]
+
+
+def _merged(events: list[Event]) -> list[Event]:
+    """With deltas joined."""
+    merged: list[Event] = []
+    for event in events:
+        last = merged[-1] if merged else None
+        if isinstance(last, ArgumentsDelta) and isinstance(event, ArgumentsDelta):
+            merged[-1] = last._replace(text=last.text + event.text)
+        elif isinstance(last, TextDelta) and isinstance(event, TextDelta):
+            merged[-1] = TextDelta(last.text + event.text)
+        elif isinstance(last, ReasoningDelta) and isinstance(event, ReasoningDelta):
+            merged[-1] = ReasoningDelta(last.text + event.text)
+        else:
+            merged.append(event)
+    return merged
