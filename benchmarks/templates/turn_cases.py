@@ -43,7 +43,7 @@ def _write(content: str) -> Case:
 _WEATHER = Call("get_weather", {"city": "Rome", "days": 3, "celsius": True, "scale": 1.5})
 _STRINGS = {
     "quotes": 'He said "no", and it\'s fine',
-    "backslashes": "a\\b\\n\\\"c",
+    "backslashes": 'a\\b\\n\\"c',
     "lines": "def f(x):\n    return [x, (1, 2)]\n\n\nprint(f(1))",
     "space around": "\n  indented\n\n",
     "no text": "",
@@ -55,7 +55,7 @@ _STRINGS = {
     "braces": "}} ]] {{ )) (",
     "tags": "<b>bold</b> & <parameter=x> </p>",
     "a call in Hermes' form": '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>',
-    "a call in tags": "<function=get>\n<parameter=path>\nx\n</parameter>\n</function>\n</tool_call>",
+    "a call in tags": "<function=get>\n<parameter=path>\nx\n</parameter>\n</function>",
     "a value in tags": "</arg_value>\n<arg_key>path</arg_key>",
     "a marker of reasoning": "<think>no</think>",
     "special tokens": "<|im_end|><|eot_id|></s>",
@@ -66,7 +66,7 @@ CASES: dict[str, Case] = {
     "one": Case([_WEATHER]),
     "one with text": Case([_WEATHER], text="Let me look."),
     "one with reasoning": Case([_WEATHER], reasoning="They ask for < 4 days."),
-    "all": Case([_WEATHER, Call("ping", {})], "I look: a < b.", "Hm, [1] {2}."),
+    "all": Case([_WEATHER, Call("ping", {})], "I look: a < b.", "So: [1] {2}."),
     "no arguments": Case([Call("ping", {})]),
     "two": Case([_WEATHER, Call("get", {"path": "/a/b"})]),
     "two without arguments": Case([Call("ping", {}), Call("ping", {})]),

@@ -1,7 +1,7 @@
 """What two texts have in common at their ends, in whole markers such as `<tool_call>`."""
 
-import os
 import re
+from itertools import takewhile
 
 # Also of several parts: `<|open|>think<|sep|>`.
 _MARKER = re.compile(r"<[^<>]*>(?:[^<>\s]+<\|sep\|>)?|<[^<>]*$|\[[A-Z_ /]+\]")
@@ -9,13 +9,17 @@ _MARKER = re.compile(r"<[^<>]*>(?:[^<>\s]+<\|sep\|>)?|<[^<>]*$|\[[A-Z_ /]+\]")
 
 def common_prefix(one: str, other: str) -> str:
     """The longest common prefix that ends within no marker of either."""
-    return _cut_before(one, other, len(os.path.commonprefix([one, other])))
+    return _cut_before(one, other, _shared(one, other))
 
 
 def common_suffix(one: str, other: str) -> str:
     """The longest common suffix that begins within no marker of either."""
-    length = len(os.path.commonprefix([one[::-1], other[::-1]]))
+    length = _shared(one[::-1], other[::-1])
     return one[len(one) - whole_suffix(one, other, length) :]
+
+
+def _shared(one: str, other: str) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def whole_suffix(one: str, other: str, length: int) -> int:

@@ -55,8 +55,10 @@ def learn(template: LoadedTemplate) -> TurnFormat:
     one, ids = _one_call(writer)
     around = _around(writer, one)
     calls = _calls(writer, one, around)
-    form = TurnFormat(reasoning=around.reasoning, text_markers=around.markers, calls=(calls,), ids=ids)
-    _check(writer, form)
+    form = TurnFormat(
+        reasoning=around.reasoning, text_markers=around.markers, calls=(calls,), ids=ids
+    )
+    check(writer, form)
     return form
 
 
@@ -237,21 +239,30 @@ def _checked(form: CallFormat) -> CallFormat:
     """Raises NotLearntError if calls could not be told from text."""
     if Slot("name") not in form.call:
         raise NotLearntError("its chat template leaves out the names of tools")
-    first = form.call[0]
-    opening = (form.open + first if isinstance(first, str) else form.open).lstrip()
-    if not (marker_of(opening) or opening[:1] in ("{", "[")):
+    if not (_marker(form) or _opening_of(form)[:1] in ("{", "[")):
         raise NotLearntError("its calls of tools begin like text")
     return form
 
 
-def _check(writer: TurnWriter, form: TurnFormat) -> None:
-    """Raises NotLearntError if the format does not read the calls that it was learnt from."""
-    schemas = {name: {"type": "object"} for name in (FIRST, SECOND)}
-    several = form.calls[0].many
-    calls = [Call(FIRST, _SAMPLE), *([Call(SECOND, {})] if several else [])]
-    text = writer.calls(*calls) or ""
-    header = common_prefix(writer.prompt(), text)
-    parser = TurnParser(form, schemas, header)
-    read = calls_of([*parser.feed(text[len(header) :]), *parser.finish()])
-    if read != calls:
-        raise NotLearntError("its calls of tools cannot be read back")
+def _marker(form: CallFormat) -> str:
+    return marker_of(_opening_of(form))
+
+
+def _opening_of(form: CallFormat) -> str:
+    first = form.call[0]
+    return (form.open + first if isinstance(first, str) else form.open).lstrip()
+
+
+def check(writer: TurnWriter, form: TurnFormat) -> None:
+    """Raises NotLearntError if a format does not read the calls that the template writes."""
+    first, second = Call(FIRST, _SAMPLE), Call(SECOND, {})
+    several = form.calls[0].many and SECOND in (writer.calls(first, second) or "")
+    calls = [first, second] if several else [first]
+    for said, reasoning in (("", ""), ("", THOUGHT), (TEXT, "")):
+        text = writer.calls(*calls, text=said, reasoning=reasoning) or ""
+        if said and (not _marker(form.calls[0]) or FIRST not in text):
+            continue  # such calls stand alone
+        header = common_prefix(writer.prompt(), text)
+        parser = TurnParser(form, {FIRST: {}, SECOND: {}}, header)
+        if calls_of([*parser.feed(text[len(header) :]), *parser.finish()]) != calls:
+            raise NotLearntError("its calls of tools cannot be read back")

@@ -41,6 +41,7 @@ class LoadedTemplate:
         """Raises TemplateError. May take any time and memory, as prompts may."""
         self._tokens = template.tokens
         self.source = template.source
+        self.response_template = template.response_template
         self._compiled = _compile(template.source)
         self.manners = self._probed({})
 

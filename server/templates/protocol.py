@@ -19,11 +19,13 @@ client's tool calls are text."""
 
 
 class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """A Jinja template, its file, and the special tokens that it may name."""
+    """A Jinja template, its file, and the special tokens that it may name; and the checkpoint's own
+    declaration of how a turn is read."""
 
     source: str
     file: str
     tokens: dict[str, str]
+    response_template: dict[str, Any] | None = None
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):

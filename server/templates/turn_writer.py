@@ -24,7 +24,7 @@ class TurnWriter:
     def __init__(self, template: LoadedTemplate, tools: list[JSON] | None = None) -> None:
         """The tools are those that are called."""
         self.source = template.source
-        self.ids = IDS
+        self.ids: tuple[str, ...] = IDS
         self._template = template
         self._tools = tools or [_tool(FIRST), _tool(SECOND)]
         self._manners = template.manners
@@ -60,9 +60,7 @@ class TurnWriter:
         """The text behind the question with one call."""
         return self.calls(Call(FIRST, arguments))
 
-    def _behind(
-        self, turn: list[Message], variables: JSON | None = None
-    ) -> str | None:
+    def _behind(self, turn: list[Message], variables: JSON | None = None) -> str | None:
         messages = [{"role": "user", "content": ASK}, *turn]
         conversation = Conversation(
             messages=self._manners.shaped(messages, kinds_of(messages)),

@@ -68,9 +68,10 @@ class MemberReader:
         self._source = source
         self._members = members
         self._after = after
-        properties = schema.get("properties")
-        known = properties if isinstance(properties, Mapping) else {}
-        self._properties = cast(Mapping[str, Any], known)
+        properties: object = schema.get("properties")
+        self._properties: Mapping[str, Any] = {}
+        if isinstance(properties, Mapping):
+            self._properties = cast(Mapping[str, Any], properties)
         # The longest first: it may begin with others.
         self._values = sorted(members.values, key=lambda value: -len(value.open))
 
@@ -110,18 +111,20 @@ class MemberReader:
         shared = [other for other in self._values if other.open == value.open]
         raw = next((each for each in shared if each.dialect is None), None)
         if raw is None:
-            return (yield from self._literal(value, say))
+            return (yield from self._literal(value, schema, say))
         if not raw.close.strip():
             return (yield from self._unclosed(raw, schema, say))
         if set(raw.types) == {"string"} and len(shared) == 1:
             schema = {"type": "string"}
         return (yield from self._raw(raw, schema, say))
 
-    def _literal(self, value: Value, say: Say) -> Waiting[bool]:
+    def _literal(self, value: Value, schema: object, say: Say) -> Waiting[bool]:
         try:
             found = yield from LiteralReader(self._source, value.quote).value()
         except NotALiteralError:
             return False
+        if isinstance(found, str) and "string" not in types_of(schema):
+            found = value_of(found, schema)
         say(json.dumps(found, ensure_ascii=False))
         return (yield from self._source.takes("\n" + value.close))
 
@@ -147,8 +150,9 @@ class MemberReader:
         """Read a literal that shows as such, or raw text up to what comes next."""
         yield from self._source.space()
         char = yield from self._source.char()
-        if char and char in "\"'" or (char and char in "[{" and types_of(schema) != {"string"}):
-            return (yield from self._literal(value, say))
+        quotes = "\"'" if types_of(schema) == {"string"} else "\"'[{"
+        if char and char in quotes:
+            return (yield from self._literal(value, schema, say))
         ends = (_first_word(self._members.between), _first_word(self._after))
         text = yield from self._source.upto(ends)
         if text is not None:
@@ -157,7 +161,7 @@ class MemberReader:
 
 
 def _first_word(literal: str) -> str:
-    return literal.split()[0] if literal.strip() else literal
+    return next(iter(literal.split(maxsplit=1)), literal)
 
 
 def _escaped(text: str) -> str:

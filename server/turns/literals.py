@@ -50,7 +50,7 @@ class LiteralReader:
                 raise NotALiteralError
             yield from self._source.space()
             char = yield from self._source.char()
-            quoted = bool(char) and char in "\"'" or (self._quote and char == self._quote[0])
+            quoted = bool(char) and char in "\"'" + self._quote[:1]
             key = (yield from self.value(depth + 1)) if quoted else (yield from self._word())
             if not isinstance(key, str) or not (yield from self._source.takes(" :")):
                 raise NotALiteralError
@@ -79,9 +79,9 @@ class LiteralReader:
         while found := (yield from self._source.until((quote, "\\"), pieces.append)):
             if found == quote:
                 text = "".join(pieces)
-                # Escaped pairs of surrogates become characters, and lone ones stay out.
-                text = _ESCAPE.sub(_unescaped, text).encode("utf-16", "surrogatepass")
-                return text.decode("utf-16", "replace")
+                # Two escapes may be one character, and one of such two is none.
+                units = _ESCAPE.sub(_unescaped, text).encode("utf-16", "surrogatepass")
+                return units.decode("utf-16", "replace")
             yield from self._source.char()
             pieces.append("\\" + self._source.take(1))
         raise NotALiteralError
@@ -144,13 +144,13 @@ def types_of(schema: object) -> set[str]:
     known = cast(Mapping[str, Any], schema)
     if "const" in known or isinstance(known.get("enum"), list):
         values: list[Any] = known["enum"] if "enum" in known else [known["const"]]
-        return set().union(*map(_type_of, values))
+        return {name for value in values for name in _type_of(value)}
     if declared := known.get("type"):
         types = {declared} if isinstance(declared, str) else set(declared)
         return types | ({"null"} if known.get("nullable") else set())
     for word in ("anyOf", "oneOf"):
         if isinstance(known.get(word), list):
-            return set().union(*map(types_of, known[word]))
+            return {name for choice in known[word] for name in types_of(choice)}
     return set(JSON_TYPES)
 
 

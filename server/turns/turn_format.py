@@ -15,17 +15,13 @@ Dialect = Literal["json", "python", "gemma"]
 JSON_TYPES = ("string", "integer", "number", "boolean", "null", "object", "array")
 
 
-class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Part of a format."""
-
-
 class Slot(msgspec.Struct, frozen=True):
     """The place of a call's name, arguments, id, or number in its turn."""
 
     slot: SlotName
 
 
-class Value(_Record, kw_only=True):
+class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The way in which values of these JSON types stand between `open` and `close`.
 
     Raw text has no `dialect`, and ends at the first `close`. Of a literal, `quote` delimits
@@ -39,7 +35,7 @@ class Value(_Record, kw_only=True):
     quote: str = ""
 
 
-class Members(_Record, kw_only=True):
+class Members(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Arguments as members: `before`, a key, a value, and `between` before the next member.
 
     A type may have several `values`, of which the text in `open` tells which it is. Where both raw
@@ -51,7 +47,7 @@ class Members(_Record, kw_only=True):
     values: tuple[Value, ...]
 
 
-class CallFormat(_Record, kw_only=True):
+class CallFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sections of calls. Arguments without `members` are a JSON object. `starts_from` is the number
     of a turn's first call. A section of a format without `many` has one call."""
 
@@ -64,14 +60,14 @@ class CallFormat(_Record, kw_only=True):
     starts_from: int = 0
 
 
-class Reasoning(_Record, kw_only=True):
+class Reasoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The markers around reasoning."""
 
     open: str
     close: str
 
 
-class TurnFormat(_Record, kw_only=True):
+class TurnFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The parts of a turn. `text_markers` stand around text, and are no part of it. A history's
     calls get ids of this form."""
 

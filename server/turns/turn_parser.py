@@ -22,9 +22,10 @@ class ReasoningDelta(NamedTuple):
 
 
 class CallBegin(NamedTuple):
-    """A call of a tool. `id` is the model's own, if one stands before the arguments."""
+    """A call of a tool, the turn's `number`th from 0 on. `id` is the model's own, if one stands
+    before the arguments."""
 
-    index: int
+    number: int
     name: str
     id: str
 
@@ -32,14 +33,14 @@ class CallBegin(NamedTuple):
 class ArgumentsDelta(NamedTuple):
     """More of a call's arguments, which are JSON."""
 
-    index: int
+    number: int
     text: str
 
 
 class CallEnd(NamedTuple):
     """A call's end. Not `is_whole`: its arguments are cut or malformed."""
 
-    index: int
+    number: int
     is_whole: bool
 
 
@@ -69,8 +70,10 @@ class TurnParser:
         self._drops_space = False  # behind a marker
         self._has_said = False
         self._count = 0
-        readers = [CallReader(self._source, calls, tools) for calls in form.calls if tools]
-        self._readers = {reader.marker: reader for reader in readers}
+        self._readers: dict[str, list[CallReader]] = {}
+        for calls in form.calls if tools else ():
+            reader = CallReader(self._source, calls, tools)
+            self._readers.setdefault(reader.marker, []).append(reader)
         reasoning = form.reasoning
         inside = reasoning is not None and prompt.rstrip().endswith(reasoning.open.strip())
         self._steps = self._turn(inside)
@@ -93,21 +96,25 @@ class TurnParser:
     def _turn(self, inside_reasoning: bool) -> Waiting[None]:
         if inside_reasoning:
             yield from self._reasoning()
-        opening = self._form.reasoning.open.strip() if self._form.reasoning else ""
-        markers = (opening, *self._form.text_markers, *self._readers)
+        opening, closing = "", ""
+        if self._form.reasoning:
+            opening, closing = (
+                self._form.reasoning.open.strip(),
+                self._form.reasoning.close.strip(),
+            )
+        markers = (opening, closing, *self._form.text_markers, *self._readers)
         while True:
             # Calls without a marker are at the beginning of the text only.
-            bare = None if self._has_said else self._readers.get("")
-            if bare is not None:
-                yield from self._calls(bare)
+            if "" in self._readers and not self._has_said:
+                yield from self._calls("")
             found = yield from self._source.until(list(filter(None, markers)), self._say)
             if not found:
                 break
             if found == opening:
                 yield from self._reasoning()
-            elif found in self._form.text_markers:
+            elif found in self._form.text_markers or (found == closing and not self._has_said):
                 self._pass_marker()
-            elif not (yield from self._calls(self._readers[found])):
+            elif found == closing or not (yield from self._calls(found)):
                 self._say(found)
         if self._space and not self._drops_space:
             self._events.append(TextDelta(self._space))
@@ -119,15 +126,18 @@ class TurnParser:
         markers = [close, *filter(None, self._readers)]
         self._pass_marker()
         while found := (yield from self._source.until(markers, self._think)):
-            if found == close or (yield from self._calls(self._readers[found])):
+            if found == close or (yield from self._calls(found)):
                 break
             self._think(found)
         self._pass_marker()
 
-    def _calls(self, reader: CallReader) -> Waiting[bool]:
+    def _calls(self, marker: str) -> Waiting[bool]:
         """Read a section of calls behind its marker. False, and nothing read, if it is none."""
         first = self._count
-        yield from reader.section(self._begin, self._argue, self._end)
+        for reader in self._readers[marker]:
+            yield from reader.section(self._begin, self._argue, self._end)
+            if self._count > first:
+                break
         if self._count == first:
             return False
         self._has_said = True
@@ -171,13 +181,13 @@ class TurnParser:
 
 def calls_of(events: Sequence[Event]) -> list[Call]:
     """The whole calls of a turn's events."""
-    names = {event.index: event.name for event in events if isinstance(event, CallBegin)}
+    names = {event.number: event.name for event in events if isinstance(event, CallBegin)}
     texts = dict.fromkeys(names, "")
     for event in events:
         if isinstance(event, ArgumentsDelta):
-            texts[event.index] += event.text
-    whole = [event.index for event in events if isinstance(event, CallEnd) and event.is_whole]
-    return [Call(names[index], json.loads(texts[index])) for index in whole]
+            texts[event.number] += event.text
+    whole = [event.number for event in events if isinstance(event, CallEnd) and event.is_whole]
+    return [Call(names[number], json.loads(texts[number])) for number in whole]
 
 
 def _merged(events: list[Event]) -> list[Event]:
