@@ -30,8 +30,6 @@ from server.templates.learnt_format import NotLearntError
 from server.templates.loaded_template import LoadedTemplate
 from server.templates.protocol import ChatTemplate
 from server.templates.turn_writer import FIRST, SECOND, TurnWriter
-from server.turns.call_reader import CallReader
-from server.turns.text_source import TextSource
 from server.turns.turn_format import TurnFormat
 from server.turns.turn_parser import (
     Call,
@@ -177,7 +175,7 @@ def _typed(calls: Sequence[Call]) -> list[str]:
 
 def _can_hold(form: TurnFormat, case: Case) -> bool:
     calls = form.calls[0]
-    if case.text and not CallReader(TextSource(), calls, {}).marker:
+    if case.text and not calls.marker:
         return False
     return not _holds_closer(form, case.calls)
 

@@ -29,7 +29,6 @@ from server.templates.turn_writer import (
     VALUE,
     TurnWriter,
 )
-from server.turns.call_reader import marker_of
 from server.turns.turn_format import CallFormat, IdForm, Members, Reasoning, Slot, TurnFormat
 from server.turns.turn_parser import Call, TurnParser, calls_of
 
@@ -239,28 +238,21 @@ def _checked(form: CallFormat) -> CallFormat:
     """Raises NotLearntError if calls could not be told from text."""
     if Slot("name") not in form.call:
         raise NotLearntError("its chat template leaves out the names of tools")
-    if not (_marker(form) or _opening_of(form)[:1] in ("{", "[")):
+    if not (form.marker or form.opening[:1] in ("{", "[")):
         raise NotLearntError("its calls of tools begin like text")
     return form
 
 
-def _marker(form: CallFormat) -> str:
-    return marker_of(_opening_of(form))
-
-
-def _opening_of(form: CallFormat) -> str:
-    first = form.call[0]
-    return (form.open + first if isinstance(first, str) else form.open).lstrip()
-
-
 def check(writer: TurnWriter, form: TurnFormat) -> None:
     """Raises NotLearntError if a format does not read the calls that the template writes."""
+    if not form.calls:
+        raise NotLearntError("it has no calls of tools")
     first, second = Call(FIRST, _SAMPLE), Call(SECOND, {})
     several = form.calls[0].many and SECOND in (writer.calls(first, second) or "")
     calls = [first, second] if several else [first]
     for said, reasoning in (("", ""), ("", THOUGHT), (TEXT, "")):
         text = writer.calls(*calls, text=said, reasoning=reasoning) or ""
-        if said and (not _marker(form.calls[0]) or FIRST not in text):
+        if said and (not form.calls[0].marker or FIRST not in text):
             continue  # such calls stand alone
         header = common_prefix(writer.prompt(), text)
         parser = TurnParser(form, {FIRST: {}, SECOND: {}}, header)

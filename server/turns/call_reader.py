@@ -10,7 +10,6 @@ from server.turns.arguments import MemberReader, copy_json, is_object, read_json
 from server.turns.text_source import TextSource, Waiting
 from server.turns.turn_format import CallFormat, Slot
 
-_MARKER = re.compile(r"<[^<>\s]+>?|\[[A-Z_]+\]")
 _ID = re.compile(r"[\w.:\-]")
 
 
@@ -34,9 +33,8 @@ class CallReader:
         self._tools = tools
         self._names = sorted(tools, key=len, reverse=True)
         self._envelope = envelope_of(form.call)
-        first = self._envelope.before if self._envelope else form.call[0]
-        self._opening = (form.open + (first if isinstance(first, str) else "")).lstrip()
-        self.marker = marker_of(self._opening)
+        before = (form.open + self._envelope.before).lstrip() if self._envelope else form.opening
+        self._opening = before.removeprefix(form.marker)
 
     def section(
         self,
@@ -47,7 +45,7 @@ class CallReader:
         """Read calls behind the marker, if there are any. An end follows every begin."""
         self._begin, self._argue, self._end = begin, argue, end
         self._source.mark()
-        opened = yield from self._source.takes("\n" + self._opening.removeprefix(self.marker))
+        opened = yield from self._source.takes("\n" + self._opening)
         if not (opened and (yield from self._call(opened=True))):
             self._source.back()
             return
@@ -71,7 +69,7 @@ class CallReader:
         for place, piece in enumerate(self._form.call):
             if isinstance(piece, str):
                 opened = opened and not place
-                if not (opened or (yield from self._source.takes(piece))):
+                if not (opened or (yield from self._source.takes("\n" + piece))):
                     return False
             elif piece.slot == "name":
                 name = yield from self._name()
@@ -173,12 +171,6 @@ def _string(text: str) -> str:
     except ValueError:
         return ""
     return value if isinstance(value, str) else ""
-
-
-def marker_of(opening: str) -> str:
-    """The marker that an opening begins with. Empty if it begins like text or JSON."""
-    found = _MARKER.match(opening)
-    return found[0] if found else ""
 
 
 @cache

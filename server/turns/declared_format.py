@@ -84,7 +84,7 @@ def _pieces(pattern: str) -> tuple[str | Slot, ...]:
 
 
 def _calls(field: Mapping[str, Any]) -> CallFormat:
-    opening = (field["open"],) if "open" in field else _pieces(field["open_pattern"])
+    opening = (field["open"],) if field.get("open") else _pieces(field["open_pattern"])
     close = _edge(field, "close")
     arguments = field.get("content_args", {})
     if field.get("transform_each") or not field.get("transform"):

@@ -5,6 +5,7 @@ A turn is reasoning, text and calls of tools, with markers around them. Calls st
 slots. White space of a literal stands for any, or none.
 """
 
+import re
 from typing import Literal
 
 import msgspec
@@ -12,7 +13,8 @@ import msgspec
 IdForm = Literal["any", "nine letters", "functions.name:index"]
 SlotName = Literal["name", "arguments", "id", "index"]
 Dialect = Literal["json", "python", "gemma"]
-JSON_TYPES = ("string", "integer", "number", "boolean", "null", "object", "array")
+_MARKER = re.compile(r"<[^<>\s]+>?|\[[A-Z_]+\]")
+JSON_TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -58,6 +60,19 @@ class CallFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     members: Members | None = None
     many: bool = True
     starts_from: int = 0
+
+    @property
+    def opening(self) -> str:
+        """The text of a section up to its first slot."""
+        first = self.call[0]
+        return (self.open + (first if isinstance(first, str) else "")).lstrip()
+
+    @property
+    def marker(self) -> str:
+        """The marker that calls begin with. Empty if they begin like text or JSON: such calls stand
+        at the beginning of a turn's text only."""
+        found = _MARKER.match(self.opening)
+        return found[0] if found else ""
 
 
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -73,7 +73,7 @@ class TurnParser:
         self._readers: dict[str, list[CallReader]] = {}
         for calls in form.calls if tools else ():
             reader = CallReader(self._source, calls, tools)
-            self._readers.setdefault(reader.marker, []).append(reader)
+            self._readers.setdefault(calls.marker, []).append(reader)
         reasoning = form.reasoning
         inside = reasoning is not None and prompt.rstrip().endswith(reasoning.open.strip())
         self._steps = self._turn(inside)
