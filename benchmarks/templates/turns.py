@@ -5,8 +5,8 @@ stand beside NAME.jinja, in NAME.response_template.json.
 For each template: where the format of its turns is from, and for how many turns the parser finds
 the calls that were rendered, in whole, in pieces of one character, in tokens, and in two pieces at
 every end of a token, where the first piece alone may have no whole call that the turn has not. A
-turn is left out if the template cannot hold it: a value has a text that ends values in this format,
-or the template refuses it or leaves out a call.
+turn is left out if a value holds a text that ends values in this format (closers), or the template
+refuses it or leaves out a call (not written).
 """
 
 import argparse
@@ -51,6 +51,8 @@ _TOOLS = [
     for name, schema in SCHEMAS.items()
 ]
 _END = "zqtextvx"
+# Why a case is left out.
+_CLOSER, _UNWRITTEN = "a value holds a closer", "the template does not write it"
 
 
 class Turn(NamedTuple):
@@ -68,7 +70,8 @@ class Tested(NamedTuple):
     source: str
     passed: int = 0
     failed: Sequence[str] = ()
-    left_out: int = 0
+    closers: int = 0
+    unwritten: int = 0
     seconds: float = 0.0
 
 
@@ -102,23 +105,25 @@ def outcome_of(name: str, source: str, declared: JSON | None) -> Tested:
     writer = TurnWriter(loaded, _TOOLS)
     writer.take_tools()
     failed: list[str] = []
-    counts: Counter[bool | None] = Counter()
+    counts: Counter[str] = Counter()
     for case_name, case in CASES.items():
         fits = len(case.calls) == 1 or (several and form.calls[0].many)
-        outcome = _outcome(writer, form, case) if fits else None
-        counts[outcome == "" if outcome is not None else None] += 1
-        if outcome:
+        outcome = _outcome(writer, form, case) if fits else _UNWRITTEN
+        counts[outcome] += 1
+        if outcome not in ("", _CLOSER, _UNWRITTEN):
             failed.append(f"{case_name}: {outcome}")
-    return Tested(name, where, counts[True], failed, counts[None], seconds)
+    return Tested(name, where, counts[""], failed, counts[_CLOSER], counts[_UNWRITTEN], seconds)
 
 
-def _outcome(writer: TurnWriter, form: TurnFormat, case: Case) -> str | None:
-    """The fault that a case shows, an empty string for none. None if it is left out."""
-    if not _can_hold(form, case):
-        return None
+def _outcome(writer: TurnWriter, form: TurnFormat, case: Case) -> str:
+    """The fault that a case shows, empty for none, or why it is left out."""
+    if case.text and not form.calls[0].marker:
+        return _UNWRITTEN
+    if _holds_closer(form, case.calls):
+        return _CLOSER
     rendered = writer.calls(*case.calls, text=case.text, reasoning=case.reasoning)
     if rendered is None or any(call.name not in rendered for call in case.calls):
-        return None
+        return _UNWRITTEN
     header = common_prefix(writer.prompt(), rendered)
     opening = form.reasoning.open if form.reasoning else ""
     # Templates may write reasoning without what leads to it in the prompt.
@@ -171,13 +176,6 @@ def _fault(form: TurnFormat, prompt: str, turn: str, case: Case) -> str:
 
 def _typed(calls: Sequence[Call]) -> list[str]:
     return [json.dumps(call, sort_keys=True) for call in calls]
-
-
-def _can_hold(form: TurnFormat, case: Case) -> bool:
-    calls = form.calls[0]
-    if case.text and not calls.marker:
-        return False
-    return not _holds_closer(form, case.calls)
 
 
 def _holds_closer(form: TurnFormat, calls: Sequence[Call]) -> bool:
@@ -251,19 +249,22 @@ def _declared(template: Path) -> JSON | None:
 
 
 def _table(rows: Sequence[Tested]) -> str:
-    lines = ["| template | source | cases | passed | left out | seconds |", "| --- " * 6 + "|"]
+    columns = ("template", "source", "cases", "passed", "closers", "not written", "seconds")
+    lines = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
     for row in rows:
-        cases = row.passed + len(row.failed) + row.left_out
+        cases = row.passed + len(row.failed) + row.closers + row.unwritten
         lines.append(
-            f"| {row.name} | {row.source} | {cases} | {row.passed} | {row.left_out} |"
-            f" {row.seconds:.3f} |"
+            f"| {row.name} | {row.source} | {cases} | {row.passed} | {row.closers} |"
+            f" {row.unwritten} | {row.seconds:.3f} |"
         )
     sources = Counter(row.source.partition(":")[0] for row in rows)
     passed, failed = sum(row.passed for row in rows), sum(len(row.failed) for row in rows)
-    left_out, slowest = sum(row.left_out for row in rows), max(row.seconds for row in rows)
+    closers, unwritten = sum(row.closers for row in rows), sum(row.unwritten for row in rows)
+    slowest = max(row.seconds for row in rows)
     lines.append(
         f"| all {len(rows)} | {', '.join(f'{n} {name}' for name, n in sources.items())} |"
-        f" {passed + failed + left_out} | {passed} | {left_out} | at most {slowest:.3f} |"
+        f" {passed + failed + closers + unwritten} | {passed} | {closers} | {unwritten} |"
+        f" at most {slowest:.3f} |"
     )
     return "\n".join(lines)
 

@@ -30,7 +30,7 @@ def turn_of(events: list[Event]) -> Turn:
     return Turn(
         "".join(event.text for event in events if isinstance(event, TextDelta)),
         "".join(event.text for event in events if isinstance(event, ReasoningDelta)),
-        tuple(tuple(call) for call in calls_of(events)),
+        tuple((call.name, call.arguments) for call in calls_of(events)),
     )
 
 
