@@ -116,9 +116,9 @@ class CallReader:
         is_whole: bool | None = None
         is_open = yield from self._source.takes("\n{")
         while is_open and (key := (yield from self._key())):
-            if key == envelope.arguments and name:
+            if key == envelope.arguments and name and is_whole is None:
                 is_whole = yield from self._named(name)
-            elif key == envelope.arguments:
+            elif key == envelope.arguments and not name:
                 early = yield from self._json()
             elif key == envelope.name and not name:
                 name = _string((yield from self._json()))

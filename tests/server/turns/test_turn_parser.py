@@ -57,6 +57,11 @@ TURNS = [
         '<tool_call>{"arguments":"{\\"n\\":1}","name":"get_all"}</tool_call> Then.',
         Turn("Then.", "", (("get_all", {"n": 1}),)),
     ),
+    (
+        "hermes",
+        '<tool_call>{"name":"get","arguments":{"n":1},"arguments":{"n":2},"id":"x"}</tool_call>',
+        Turn(calls=(("get", {"n": 1}),)),
+    ),
     ("hermes", f"<think>Hm {HERMES_CALL}", Turn("", "Hm", (GET,))),
     ("bare", '{"name": "get", "parameters": {"n": 1}}', Turn(calls=(("get", {"n": 1}),))),
     (
