@@ -235,7 +235,7 @@ def _pieces(text: str) -> tuple[str | Slot, ...]:
 
 
 def _checked(form: CallFormat) -> CallFormat:
-    """Raises NotLearntError if calls could not be told from text."""
+    """Raises NotLearntError if calls begin as text may begin."""
     if Slot("name") not in form.call:
         raise NotLearntError("its chat template leaves out the names of tools")
     if not (form.marker or form.opening[:1] in ("{", "[")):

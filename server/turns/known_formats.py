@@ -94,7 +94,7 @@ _BY_WORDS = (
 
 def known_format(source: str) -> TurnFormat | None:
     """The format of the turns of a template, by its source. One that knows no tools gets a common
-    form, of which the model has to be told."""
+    form, which a prompt has to describe to the model."""
     for words, form in _BY_WORDS:
         if all(word in source for word in words):
             return form

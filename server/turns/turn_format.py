@@ -26,8 +26,8 @@ class Slot(msgspec.Struct, frozen=True):
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The way in which values of these JSON types stand between `open` and `close`.
 
-    Raw text has no `dialect`, and ends at the first `close`. Of a literal, `quote` delimits
-    strings within, beside the dialect's own quotes.
+    Raw text has no `dialect`, and ends at the first `close`. A literal's `quote` delimits
+    strings within it, beside the dialect's own quotes.
     """
 
     types: tuple[str, ...]
