@@ -142,8 +142,6 @@ def _parser() -> argparse.ArgumentParser:
 def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     layers = "layers of each stage, for one number of stages (default: as the daemon does)"
     group.add_argument("--stage-layers", type=_layers, default=(), metavar="N,N,...", help=layers)
-    by_time = "give the slowest stage the least to do, whatever room that leaves for the KV cache"
-    group.add_argument("--layers-by-time", action="store_true", help=by_time)
     group.add_argument("--steps-ahead", type=int, choices=(0, 1), default=1, help="(default: 1)")
     running = f"(default: {max_running(on_cpu=False):,} a stage)"
     group.add_argument("--max-running", type=int, metavar="N", help=running)

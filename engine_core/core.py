@@ -24,6 +24,7 @@ from engine_core.executor.stage_link import (
     WorkerLostError,
 )
 from engine_core.loop.admission import Budget, QueueBound, prompt_tokens
+from engine_core.loop.host_clock import HostClock
 from engine_core.loop.jobs import Job, JobKey
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.pace import Pacer
@@ -86,7 +87,11 @@ class EngineCore:
         self._decoder = msgspec.msgpack.Decoder(ToCore)
         self._tracer = Tracer()
         self._statistics = Statistics(
-            execution.num_stages, clock(), self._tracer, self._scheduler.observe
+            execution.num_stages,
+            clock(),
+            self._tracer,
+            self._scheduler.observe,
+            {stage: HostClock() for stage, node in enumerate(execution.nodes) if node},
         )
         self._next_check, self._checks = 0.0, 0
         own: list[Pollable] = [executor.results, executor.losses, preprocessor.fileno()]
@@ -120,8 +125,7 @@ class EngineCore:
             if self._may_wait():
                 return
             oldest = self._in_flight[0][0] if self._in_flight else None
-            queued, prompts = self._scheduler.queued_tokens, self._scheduler.num_prompts()
-            began = self._clock()
+            queued = self._scheduler.queued_tokens
             batch = self._scheduler.schedule(oldest)
             if batch is None:
                 return
@@ -136,8 +140,7 @@ class EngineCore:
                 job.moments.begin(now)
             self._queue_bound.step_submitted(now, queued, self._scheduler.queued_tokens)
             if self._pacer is not None:
-                begun = max(0, prompts - self._scheduler.num_prompts())
-                self._pacer.step_made(begun, now - began)
+                self._pacer.step_made(now, self._scheduler.num_prompts())
                 self._pacer.step_submitted(step, now)
 
     def _may_wait(self) -> bool:
@@ -182,7 +185,7 @@ class EngineCore:
     def _wait(self) -> None:
         ready = dict(self._poller.poll(0))
         if self._executor.losses in ready:
-            self._executor.raise_lost()
+            self._executor.check_losses()
         if ready:
             return
         timeout = min(self._next_check, self._held_until) - self._clock()

@@ -11,6 +11,8 @@ import msgspec
 
 from server import __version__
 from server.batches.batch_flags import add_batch
+from server.cluster.node import add_join
+from server.cluster.serving import Master, serve_on_nodes
 from server.daemon.credentials import Credentials
 from server.daemon.daemon import START_ERRORS, build_config, serve
 from server.daemon.supervisor import Hangup
@@ -42,6 +44,9 @@ examples:
   penstock config --check --config penstock.yaml
       exit code 0 if the configuration is valid, otherwise 1 and one line with the error
 """
+_JOIN = """\
+Be a node of `penstock serve --nodes N`: compute some stages of its model on this host, until
+the master stops (exit code 0), or it or any node is lost (exit code 1)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     hangup = Hangup()
-    return serve(serve_command(parser, vars(options)), hangup)
+    command = serve_command(parser, vars(options))
+    if master := Master.of(command):
+        return serve_on_nodes(command, master, hangup)
+    return serve(command, hangup)
 
 
 def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -71,7 +79,9 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     command = serve_command(parser, vars(options))
     private = Path(tempfile.gettempdir()) / "penstock-????????"
     credentials = Credentials(command)
-    config = build_config(command, credentials, port=command.settings.port, folder=private)
+    port, master = command.settings.port, Master.of(command)
+    cluster = master and master.assumed_cluster()
+    config = build_config(command, credentials, port=port, folder=private, cluster=cluster)
     if options.check:
         print("\n".join(map(describe, config.models)))
     else:
@@ -82,7 +92,8 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 _SHOWN = (
     "host port default_model api_workers api_keys share_prefixes metrics_key tls cors_origins "
     "strict_fields startup_timeout drain_timeout stall_timeout log_level metrics_alias access_log "
-    "otlp_traces_endpoint count_files process_file batch_file limits state models"
+    "otlp_traces_endpoint nodes master cluster_secret_file interface count_files "
+    "process_file batch_file limits state models"
 ).split()
 
 
@@ -96,7 +107,7 @@ def _shown(config: ServerConfig) -> str:
     shown = {key: decided[key] for key in _SHOWN}
     for model in shown["models"]:
         execution = model["engine"].pop("execution")
-        del execution["setting_names"]
+        del execution["setting_names"], execution["cluster_keys"]
         model["engine"] = execution | model["engine"]
     return msgspec.json.format(msgspec.json.encode(shown)).decode()
 
@@ -112,6 +123,8 @@ def _parser(*, with_bench: bool) -> argparse.ArgumentParser:
     written = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
     add_command = partial(commands.add_parser, formatter_class=written)
     _add_serve_and_config(add_command)
+    join = "take stages of the model that `serve --nodes` serves from another host"
+    add_join(add_command("join", help=join, description=_JOIN))
     batch = add_command("batch", help="answer a file of requests")
     add_batch(batch, lambda options: serve_command(batch, vars(options)))
     _add_models(batch, (FlagGroup.MODELS, *ENGINE_FLAGS))

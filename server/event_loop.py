@@ -5,7 +5,9 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -25,6 +27,31 @@ def lasting_task(work: Coroutine[object, object, None], name: str) -> asyncio.Ta
 def _end_process(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         end_process(f"task {task.get_name()}", error)
+
+
+async def until_first(*waits: Awaitable[object]) -> None:
+    """Until one of them is over. The others are cancelled. Raises what that one has raised."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    for task in done:
+        task.result()
+
+
+async def in_thread(work: Callable[[], _ResultT]) -> _ResultT:
+    """The result of blocking `work`, for which the process's end does not wait."""
+    result: Future[_ResultT] = Future()
+    result.set_running_or_notify_cancel()  # whoever waits may go, and it runs on
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except Exception as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="blocking work", daemon=True).start()
+    return await asyncio.wrap_future(result)
 
 
 async def keep_beating() -> None:

@@ -71,7 +71,7 @@ class _Executor:
     def check(self, oldest: int | None) -> None:
         pass
 
-    def raise_lost(self) -> NoReturn:
+    def check_losses(self) -> NoReturn:
         raise WorkerLostError("nothing can be lost here")
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import zmq
 
 from benchmarks.engine.in_memory_core import engine_config
 from benchmarks.processes import pipes, running_module
 from benchmarks.report import Budget, Figure
 from engine_core.client.engine_client import EngineClient
+from engine_core.executor.stage_link import StageLink
 from engine_core.messages import SamplingParams
 from server.demo import GENERATOR_NAME, demo_models
 from server.models.model_setup import EngineOptions
@@ -79,17 +81,21 @@ def _stage_hops(rows: int, hidden_size: int) -> Hops:
         execution = msgspec.structs.replace(
             engine.execution,
             model=msgspec.structs.replace(engine.execution.model, hidden_size=hidden_size),
+            worker_endpoint=f"ipc://{folder}/workers",
             token_endpoint=f"ipc://{folder}/tokens",
-            rendezvous=f"{folder}/rendezvous",
         )
         files = [Path(folder, f"{stage}.json") for stage in (0, 1)]
         for stage, file in enumerate(files):
             file.write_bytes(msgspec.json.encode(WorkerConfig(execution=execution, stage=stage)))
-        hops = _run_stages(files, rows)
+        with zmq.Context() as context:
+            executor = StageLink(msgspec.structs.replace(engine, execution=execution), context)
+            hops = _run_stages(files, rows, executor)
+            executor.close()
     return Hops(hops.there[_WARM_UP:], hops.back[_WARM_UP:])
 
 
-def _run_stages(files: list[Path], rows: int) -> Hops:
+def _run_stages(files: list[Path], rows: int, executor: StageLink) -> Hops:
+    """Meanwhile `executor` answers the stages, who find each other by its store."""
     arguments = str(rows), str(_WARM_UP + _HOPS)
     environment = child_environment(settings=NO_MULTICAST | {"GLOO_SOCKET_IFNAME": "lo"})
     with ExitStack() as running:
@@ -106,6 +112,11 @@ def _run_stages(files: list[Path], rows: int) -> Hops:
             for file in files
         ]
         _, stdout = pipes(first)
+        poller = zmq.Poller()
+        poller.register(stdout, zmq.POLLIN)
+        poller.register(executor.results, zmq.POLLIN)
+        while stdout.fileno() not in dict(poller.poll()):
+            executor.poll()
         return msgspec.json.decode(stdout.readline(), type=Hops)
 
 

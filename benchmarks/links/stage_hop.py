@@ -14,7 +14,7 @@ import torch
 import zmq
 
 from benchmarks.links.round_trips import Hops
-from workers.contract.config import WorkerConfig
+from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, GenerateOutput
 from workers.contract.process import end_with_threads, exit_with_parent
 from workers.links.engine_link import TokenReceiver, TokenSender
@@ -32,23 +32,25 @@ def main() -> None:
     file, rows, count = sys.argv[1:]
     config = msgspec.json.decode(Path(file).read_bytes(), type=WorkerConfig)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    endpoint = config.execution.token_endpoint
-    links = connect(config)
+    links = connect(config, context)
     if links.next is not None:
         hidden = torch.zeros(int(rows), config.execution.model.hidden_size)
-        hops = _FirstStage(context, endpoint, links.next).send_all(hidden, int(count))
+        hops = _FirstStage(context, config.execution, links.next).send_all(hidden, int(count))
         print(msgspec.json.encode(hops).decode(), flush=True)
     elif links.previous is not None:
-        returning = TokenSender(context, endpoint)
+        returning = TokenSender(context, config.execution)
         _return_all(links.previous, returning, int(rows), int(count))
     sys.stdin.read()
 
 
 class _FirstStage:
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, sender: ActivationSender
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        config: ExecutionConfig,
+        sender: ActivationSender,
     ) -> None:
-        self._arriving = TokenReceiver(context, endpoint, self._store)
+        self._arriving = TokenReceiver(context, config, self._store)
         self._sender = sender
         self._sent = 0
         self._hops = Hops([], [])

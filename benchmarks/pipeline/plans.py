@@ -37,7 +37,7 @@ def plan(options: argparse.Namespace, times: StepTimes, stages: int) -> Plan:
     by_stage = [by_gpu[gpu] for gpu in gpus]
     shares = tuple(int(MEMORY_SHARE * GPUS[gpu].memory * (1 << 30)) for gpu in gpus)
     config = msgspec.structs.replace(config, memory_shares=shares)
-    config = divided(config, by_stage, by_time_alone=options.layers_by_time)
+    config = divided(config, by_stage)
     link = Link(options.latency / 1e6, config.model.hidden_size * 16 / (options.link * 1e9))
     pipeline = Pipeline(by_stage, config.stage_layers, hosts, link)
     count = (options.gpus or stages) // stages

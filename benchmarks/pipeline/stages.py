@@ -64,18 +64,12 @@ class Pipeline:
         return self.link.latency if self.hosts[0] != self.hosts[-1] else 0.0
 
 
-def divided(
-    config: ExecutionConfig, times: Sequence[StepTimes], *, by_time_alone: bool
-) -> ExecutionConfig:
+def divided(config: ExecutionConfig, times: Sequence[StepTimes]) -> ExecutionConfig:
     """With the layers of each stage as asked for, else as the daemon would choose them if its
-    workers measured these times. `by_time_alone`: whatever room that leaves for the
-    KV cache.
-
-    Raises ModelConfigError.
-    """
+    workers measured these times. Raises ModelConfigError."""
     if config.stage_layers:
         return config
-    block = 0 if by_time_alone else kv_bytes_of_token(config) * config.block_size
+    block = kv_bytes_of_token(config) * config.block_size
     costs = [_costs(config, each, block) for each in times]
     return msgspec.structs.replace(config, stage_layers=choose_layers(config, costs))
 
@@ -98,11 +92,10 @@ def _head_of_prompts(times: StepTimes) -> float:
 
 def kv_tokens(config: ExecutionConfig) -> int:
     """Tokens for which the tightest stage has room, below 0 if its weights alone are too large."""
-    held = config.activation_ring_bytes + OTHER_BYTES
-    token = kv_bytes_of_token(config)
+    token, weights = kv_bytes_of_token(config), weight_bytes(config, None)
     return min(
-        (share - weights - held) // (layers * token)
-        for share, weights, layers in zip(
-            config.memory_shares, weight_bytes(config, None), config.stage_layers, strict=True
+        (share - weights[stage] - config.activation_bytes(stage) - OTHER_BYTES) // (layers * token)
+        for stage, (share, layers) in enumerate(
+            zip(config.memory_shares, config.stage_layers, strict=True)
         )
     )

@@ -21,7 +21,12 @@ LEAST_GAIN = 1.02
 """Less is within the noise of a measurement, and another start would choose otherwise."""
 
 LEAST_BLOCKS = 0.9
-"""The part of the even split's KV blocks that a partition must keep."""
+"""The part of the even split's KV blocks that a partition must keep. It may lose as large a part as
+that of the time which the best one saves, if that is more."""
+
+LEAST_OF_MOST = 0.25
+"""The part that it must keep of the most KV blocks that any partition has. The even split over
+unlike devices may have few, or none."""
 
 OTHER_BYTES = 3 << 30
 """An estimate of what a GPU holds beside weights and KV cache, which is measured after loading."""
@@ -50,14 +55,23 @@ def stage_shares(execution: ExecutionConfig, connected: Sequence[WorkerConnected
 def choose_layers(execution: ExecutionConfig, costs: Sequence[StageCosts]) -> tuple[int, ...]:
     """How many layers each stage gets, so that the slowest one takes the least time.
 
-    The even split stays unless another is faster by `LEAST_GAIN` and leaves `LEAST_BLOCKS` of its
-    KV blocks. Raises ModelConfigError as `stage_shares` does.
+    The even split stays unless it has too few KV blocks, or another is faster by `LEAST_GAIN` and
+    has enough. Raises ModelConfigError as `stage_shares` does.
     """
     even = even_split(execution.model.num_layers, len(costs))
     time = _weighted_time(costs, even)
-    best = _least_slowest(costs, time, _most_layers(execution, costs, even), sum(even))
-    slowest, least = (max(_seconds(costs, layers, time)) for layers in (even, best))
-    return best if slowest >= LEAST_GAIN * least else even
+
+    def fastest(most: Sequence[int]) -> tuple[tuple[int, ...], float]:
+        """With its time relative to the even split's."""
+        found = _least_slowest(costs, time, most, sum(even))
+        of_found, of_even = (max(_seconds(costs, layers, time)) for layers in (found, even))
+        return found, of_found / of_even
+
+    _, least_time = fastest([sum(even) for _ in even])
+    most = _most_layers(execution, costs, even, min(LEAST_BLOCKS, least_time))
+    best, relative = fastest(most)
+    has_room = all(layers <= limit for layers, limit in zip(even, most, strict=True))
+    return even if has_room and LEAST_GAIN * relative > 1 else best
 
 
 def _seconds(
@@ -100,21 +114,26 @@ def _least_slowest(
 
 
 def _most_layers(
-    execution: ExecutionConfig, costs: Sequence[StageCosts], even: Sequence[int]
+    execution: ExecutionConfig, costs: Sequence[StageCosts], even: Sequence[int], kept: float
 ) -> list[int]:
-    """The most layers with room for `LEAST_BLOCKS` of the even split's blocks, by stage."""
-    num_layers = sum(even)
+    """The most layers by stage that leave room for the part `kept` of the even split's blocks, and
+    for `LEAST_OF_MOST`. Those of the even split where no partition has any room."""
+    num_layers, stages = sum(even), range(len(even))
     if not costs[0].kv_block_bytes:
         return [num_layers for _ in even]
-    stages = range(len(even))
-    even_blocks = min(_blocks(execution, costs, stage, even[stage]) for stage in stages)
 
-    def has_room(stage: int, layers: int) -> bool:
-        return _blocks(execution, costs, stage, layers) >= max(LEAST_BLOCKS * even_blocks, 1)
+    def blocks(stage: int, layers: int) -> int:
+        return _blocks(execution, costs, stage, layers)
 
+    roomiest = [1 for _ in stages]
+    for _ in range(num_layers - len(stages)):
+        roomiest[max(stages, key=lambda stage: blocks(stage, roomiest[stage] + 1))] += 1
+    of_even, most = (min(map(blocks, stages, layers)) for layers in (even, roomiest))
+    if not most:
+        return list(even)
+    least = max(kept * of_even, LEAST_OF_MOST * most)
     return [
-        max([even[stage], *(n for n in range(even[stage], num_layers) if has_room(stage, n))])
-        for stage in stages
+        max(n for n in range(1, num_layers + 1) if blocks(stage, n) >= least) for stage in stages
     ]
 
 
@@ -127,6 +146,6 @@ def _blocks(
     if execution.memory_shares:
         ends = [cost.embedding] * (stage == 0) + [cost.head] * (stage == len(costs) - 1)
         weights = layers * cost.layer.weight_bytes + sum(part.weight_bytes for part in ends)
-        held = weights + execution.activation_ring_bytes + OTHER_BYTES
+        held = weights + execution.activation_bytes(stage) + OTHER_BYTES
         budget = max(0, execution.memory_shares[stage] - held)
     return min(budget // (layers * cost.kv_block_bytes), execution.max_running * usable)

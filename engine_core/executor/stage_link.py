@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
@@ -16,8 +17,10 @@ from zmq.utils.monitor import recv_monitor_message
 
 from engine_core.config import EngineConfig
 from engine_core.executor.partition import stage_shares
+from engine_core.executor.rendezvous import RendezvousStore
 from engine_core.loop.transport import Pollable, is_readable, open_router
 from workers.contract.config import ExecutionConfig
+from workers.contract.curve import Refusals
 from workers.contract.messages import (
     AllocateKV,
     FromWorker,
@@ -25,6 +28,7 @@ from workers.contract.messages import (
     StepInput,
     StepMask,
     StepOutput,
+    StoreCall,
     ToWorker,
     WorkerBeat,
     WorkerConnected,
@@ -68,8 +72,11 @@ class StageLink:
     """Sends every step to every stage, and takes what they report. Results come from the last one,
     in submit order. An earlier stage's report may come before the step's result, or after it.
 
-    `results` is readable when `poll` has something, `losses` when a stage is gone. Every method
+    `results` is readable when `poll` has something, `losses` when a stage may be gone. Every method
     raises WorkerLostError once a stage is lost or stands still.
+
+    Only what comes from a link of a stage is heard. ZMQ gives a name to the first who asks for it,
+    and hears nothing of others under that name.
     """
 
     def __init__(self, config: EngineConfig, context: zmq.Context[zmq.Socket[bytes]]) -> None:
@@ -78,8 +85,13 @@ class StageLink:
         self._watch = StageWatch(execution, config.stall_timeout)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
+        self._store = RendezvousStore()
         self.results = open_router(context)
-        self._losses = Losses(self.results, execution.name)
+        keys = execution.cluster_keys
+        self._admission = None if keys is None else keys.admission(context)
+        if keys is not None:
+            keys.secure_listener(self.results, execution.worker_endpoint)
+        self._losses = Losses(self.results, execution)
         self.losses: Pollable = self._losses.monitor
         self._poller = zmq.Poller()
         self._poller.register(self.results, zmq.POLLIN)
@@ -119,8 +131,14 @@ class StageLink:
         """See that no stage stands still, every CHECK_SECONDS. `oldest` is the oldest open step."""
         self._watch.tick(oldest)
 
-    def raise_lost(self) -> NoReturn:
-        """Raise WorkerLostError with the reason why `losses` became readable."""
+    def check_losses(self) -> None:
+        """See whether a stage is gone, whenever `losses` is readable."""
+        self._losses.read()
+        if self._losses.noticed:
+            self._raise_lost()
+
+    def _raise_lost(self) -> NoReturn:
+        """Raise WorkerLostError with the reason of the loss that was noticed."""
         until = time.monotonic() + _CAUSE_SECONDS
         while True:
             # In this order: what a stage has said before it went is there once it is known to be
@@ -137,12 +155,14 @@ class StageLink:
         """Close the sockets. The supervisor ends the processes."""
         self._losses.close()
         self.results.close(0)
+        if self._admission is not None:
+            self._admission.stop()
 
     def _await(self, kind: type[StageT]) -> StageT:
         """The next message of a starting stage, which must be of this kind."""
         while (message := self._receive()) is None:
             if self.losses in dict(self._poller.poll()):
-                self.raise_lost()
+                self.check_losses()
         assert isinstance(message, kind), f"unexpected {message!r}"
         return message
 
@@ -152,29 +172,47 @@ class StageLink:
             try:
                 self.results.send_multipart([b"stage-%d" % stage, frame], zmq.NOBLOCK, copy=True)
             except zmq.ZMQError:  # its connection is closed
-                self.raise_lost()
+                self._raise_lost()
 
     def _receive(self) -> StepOutput | StageReport | StartMessage | None:
         """The next message that has come and is no heartbeat, or None."""
         while (message := self._next()) is not None:
-            if isinstance(message, WorkerFailed):
-                self.raise_lost()
+            if self._losses.noticed:
+                self._raise_lost()
+            assert not isinstance(message, WorkerFailed | StoreCall), "dealt with before"
             if not isinstance(message, WorkerBeat):
                 return message
             self._watch.heard(message)
         return None
 
     def _next(self) -> FromWorker | None:
-        if not is_readable(self.results):
-            return None
-        self.results.recv()  # the sender's identity
-        frame = self.results.recv(copy=False)  # megabytes, if it holds vectors
-        message = self._decoder.decode(frame.buffer)
+        """The next message that has come. Calls of the store are answered."""
+        while is_readable(self.results):
+            name, *frames = self.results.recv_multipart(copy=False)
+            # A frame may have megabytes, if it holds vectors.
+            message = self._decoded(name.bytes, frames)
+            if isinstance(message, StoreCall):
+                answer = self._encoder.encode(self._store.answer(message))
+                with suppress(zmq.ZMQError):  # its connection is closed
+                    self.results.send_multipart([name.bytes, answer], zmq.NOBLOCK)
+            elif message is not None:
+                self._note(message, frames[0])
+                return message
+        return None
+
+    def _decoded(self, name: bytes, frames: Sequence[zmq.Frame]) -> FromWorker | None:
+        """The message, or None for what no stage sends."""
+        stage = name.rpartition(b"-")[2]
+        if len(frames) == 1 and stage.isdigit() and int(stage) in self._stages:
+            with suppress(msgspec.MsgspecError):
+                return self._decoder.decode(frames[0].buffer)
+        return None
+
+    def _note(self, message: FromWorker, frame: zmq.Frame) -> None:
         if isinstance(message, WorkerBeat):
             self._losses.connected(message.stage, frame.get(zmq.SRCFD))
         elif isinstance(message, WorkerFailed):
             self._losses.failed(message)
-        return message
 
 
 def _kv_blocks(execution: ExecutionConfig, loaded: Sequence[WorkerLoaded]) -> int:
@@ -214,27 +252,35 @@ class Losses:
     its file descriptor. A neighbour may find its own link to that stage broken before.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], model: str) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], execution: ExecutionConfig) -> None:
         """Watch the connections of `socket`, which is not bound yet."""
-        self.monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.monitor = socket.get_monitor_socket(Refusals.EVENTS)
         self._socket = socket
-        self._model = model
+        self._model = execution.name
+        self._refusals = Refusals(execution.worker_endpoint)
         self._stages: dict[int, int] = {}  # file descriptor -> stage
         self._gone: list[int] = []
         self._failures: dict[int, WorkerFailed] = {}
 
+    @property
+    def noticed(self) -> bool:
+        return bool(self._gone or self._failures)
+
     def connected(self, stage: int, descriptor: int) -> None:
-        self._stages[descriptor] = stage
+        if descriptor not in self._stages:
+            self.read()  # the descriptor may have been that of a connection that was refused
+            self._stages[descriptor] = stage
 
     def failed(self, failure: WorkerFailed) -> None:
         self._failures.setdefault(failure.stage, failure)
 
     def read(self) -> None:
-        """Note the connections that have been closed."""
+        """Note the stages' connections that have been closed, and count those that were refused."""
         while is_readable(self.monitor):
-            descriptor = recv_monitor_message(self.monitor)["value"]
-            if descriptor in self._stages:
-                self._gone.append(self._stages[descriptor])
+            event = recv_monitor_message(self.monitor)
+            self._refusals.note(event["event"])
+            if event["event"] == zmq.EVENT_DISCONNECTED and event["value"] in self._stages:
+                self._gone.append(self._stages[event["value"]])
 
     def cause(self, *, guessed: bool) -> str | None:
         """Why the model is lost. None, unless it is `guessed`, while all signs may be consequences

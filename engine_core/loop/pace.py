@@ -58,6 +58,7 @@ class Pacer:
         self._held_back = [False, False]
         self._steps: deque[_Submitted] = deque()
         self._started, self._end = 0.0, -math.inf
+        self._making = 0.0, 0  # since when a step is made, and how many prompts waited then
         # The core's own seconds for the last steps: those without new prompts, and for each prompt.
         self._step_seconds: deque[float] = deque([0.0], maxlen=_REMEMBERED)
         self._prompt_seconds: deque[float] = deque([0.0], maxlen=_REMEMBERED)
@@ -73,15 +74,19 @@ class Pacer:
         return self._end - self._margins[prompts > 0] - prompts * min(self._prompt_seconds)
 
     def may_wait(self, now: float, prompts: int) -> bool:
+        """Whether the next step may. If not, it is made from `now` on."""
+        self._making = now, prompts
         waits = now < self.due(prompts)
         self._held_back[prompts > 0] |= waits
         return waits
 
-    def step_made(self, prompts: int, seconds: float) -> None:
-        """Note that a step with so many new prompts has taken the core `seconds`."""
-        if prompts:
+    def step_made(self, now: float, left: int) -> None:
+        """Note that a step has been made since `may_wait`, and how many prompts wait still."""
+        began, prompts = self._making
+        seconds, begun = now - began, prompts - left
+        if begun > 0:
             own = max(0.0, seconds - min(self._step_seconds))
-            self._prompt_seconds.append(own / prompts)
+            self._prompt_seconds.append(own / begun)
         else:
             self._step_seconds.append(seconds)
 

@@ -1,7 +1,7 @@
 """The counters of an engine core since its start, which its heartbeat reports, and traces."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from engine_core.loop.admission import InFlight
+from engine_core.loop.host_clock import HostClock
 from engine_core.messages import (
     MAX_TRACE_SECONDS,
     STEP_SIZES,
@@ -103,9 +104,11 @@ class Statistics:
         now: float,
         tracer: Tracer,
         observe: Callable[[StepWork, float], None],
+        clocks: Mapping[int, HostClock],
     ) -> None:
-        """`observe` gets each step's work, and the seconds that it took the slowest stage."""
-        self._tracer, self._observe = tracer, observe
+        """`observe` gets each step's work, and the seconds that it took the slowest stage. `clocks`
+        are of stages on other hosts."""
+        self._tracer, self._observe, self._clocks = tracer, observe, clocks
         stages = [StageTime() for _ in range(num_stages)]
         sizes = [0] * (len(STEP_SIZES) + 1)
         self._counted = Beat(usage=Usage(), stages=stages, step_sizes=sizes)
@@ -139,7 +142,8 @@ class Statistics:
         if step.continued and end is not None:
             counter.idle_s += max(times.start_us - end, 0) / 1e6
         self._ends[stage] = times.end_us
-        step.times[stage] = times
+        clock = self._clocks.get(stage)
+        step.times[stage] = times if clock is None else clock.translated(times)
         if len(step.times) == len(self._ends):
             del self._steps[number]
             by_stage = [step.times[stage] for stage in range(len(self._ends))]

@@ -89,9 +89,11 @@ class CostModel:
         values = (1.0, *work)
         if not self.measured:
             self.measured = True
-            # In units of a faster device the equations would weigh nothing beside `_STAY`.
             scale = seconds / self.seconds(work)
-            self._start = Coefficients(*(c * scale for c in self._start))
+            # In units of a faster device the equations would weigh nothing beside `_STAY`.
+            unit = max(1.0, scale)
+            self._start = Coefficients(*(c * unit for c in self._start))
+            self._factors = [scale / unit] * 4
         start = self._start
         x = [c * value / seconds for c, value in zip(start, values, strict=True)]
         error = sum(f * value for f, value in zip(self._factors, x, strict=True)) - 1.0

@@ -11,15 +11,24 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from server.batches.state.database import StateFolderError
 from server.batches.state.state_folder import NoStateFolderError, StateLock
 from server.daemon.credentials import Credentials
-from server.daemon.parts import PROCESS_FILE, Part, RunningPart, daemon_parts, write_server_config
+from server.daemon.parts import (
+    LOOPBACK,
+    PROCESS_FILE,
+    Part,
+    RunningPart,
+    SupervisedNode,
+    daemon_parts,
+    write_server_config,
+)
 from server.daemon.run import (
     StartError,
     announce,
@@ -31,6 +40,7 @@ from server.daemon.supervisor import Hangup, Supervisor
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
 from server.models.model_source import SetupError
+from server.models.placement import Cluster
 from server.models.served_models import MODEL_ERRORS, build_served_models
 from server.observe.processes import DaemonProcess, write_processes
 from server.settings.api_keys import ALL_KEYS, APIKey
@@ -65,33 +75,80 @@ START_ERRORS = (StartError, DemoModelMissingError, SettingsError, SetupError, *M
 def serve(command: ServeCommand, hangup: Hangup) -> int:
     """Serve until stopped. Returns the exit code. Raises one of START_ERRORS before any process
     is started."""
-    settings, setting_names = command.settings, command.setting_names
-    _log_to_stderr(settings.log_level)
-    _raise_open_files_limit()
-    where = _listening(settings.host, settings.port, setting_names)
-    with where as listener, private_folder() as (folder, announcement), ExitStack() as stack:
-        credentials = Credentials(command)
-        port = listener.getsockname()[1]
-        state = stack.enter_context(held_state(settings.state_dir, credentials.api_keys))
-        decided = build_config(command, credentials, port=port, folder=folder)
-        config = msgspec.structs.replace(decided, state=state)
-        for model in config.models:
-            _log.info("starting %s", describe(model))
-        _warn_of_few_open_files(config)
-        with room_for(f"write to {folder}"):
-            announce(announcement, config.models)
-            parts = daemon_parts(config, listener.fileno(), folder)
-        code = asyncio.run(_supervise(parts, config, credentials, listener, folder, hangup))
-    if code == 0:  # else the last line says why
+    with launching(command) as launch:
+        return finished(asyncio.run(launch.supervise(launch.configuration(), hangup)))
+
+
+def finished(code: int) -> int:
+    """The exit code, after a line unless the last one says why."""
+    if code == 0:
         _log.info("stopped")
     return code
 
 
+class Launch(NamedTuple):
+    """A daemon that has its port and its private folder, and no process yet."""
+
+    command: ServeCommand
+    credentials: Credentials
+    listener: socket.socket
+    folder: Path
+    announcement: FileIO
+    state: State
+
+    def configuration(self, cluster: Cluster | None = None) -> ServerConfig:
+        """Decide what was left open. Raises what `build_config` raises."""
+        port = self.listener.getsockname()[1]
+        decided = build_config(
+            self.command, self.credentials, port=port, folder=self.folder, cluster=cluster
+        )
+        config = msgspec.structs.replace(decided, state=self.state)
+        for model in config.models:
+            _log.info("starting %s", describe(model))
+        _warn_of_few_open_files(config)
+        return config
+
+    async def supervise(
+        self,
+        config: ServerConfig,
+        hangup: Hangup,
+        nodes: Sequence[SupervisedNode] = (),
+        interface: str = LOOPBACK,
+    ) -> int:
+        """Start all processes, and serve until stopped. Returns the exit code. Raises
+        StartError."""
+        folder = self.folder
+        with room_for(f"write to {folder}"):
+            announce(self.announcement, config.models)
+            parts = daemon_parts(config, self.listener.fileno(), folder, interface)
+        return await _supervise(parts, config, self, hangup, nodes)
+
+
+@contextmanager
+def launching(command: ServeCommand) -> Generator[Launch]:
+    """Begin the log, and hold the port, the private folder and the state folder. Raises one of
+    START_ERRORS."""
+    settings = command.settings
+    log_to_stderr(settings.log_level)
+    _raise_open_files_limit()
+    where = _listening(settings.host, settings.port, command.setting_names)
+    with where as listener, private_folder() as (folder, announcement), ExitStack() as stack:
+        credentials = Credentials(command)
+        state = stack.enter_context(held_state(settings.state_dir, credentials.api_keys))
+        yield Launch(command, credentials, listener, folder, announcement, state)
+
+
 def build_config(
-    command: ServeCommand, credentials: Credentials, *, port: int, folder: Path
+    command: ServeCommand,
+    credentials: Credentials,
+    *,
+    port: int,
+    folder: Path,
+    cluster: Cluster | None = None,
 ) -> ServerConfig:
     """The configuration of a daemon on `port` whose sockets are in `folder`. Models of the hub are
-    downloaded. Raises SettingsError, or what `set_up_model` raises."""
+    downloaded. With a `cluster` the model is divided over its hosts. Raises SettingsError, or what
+    `set_up_model` raises."""
     settings, names = command.settings, command.setting_names
     known = {ALL_KEYS, *(key.name for key in credentials.api_keys)}
     if unknown := [name for name in settings.share_prefixes if name not in known]:
@@ -105,7 +162,7 @@ def build_config(
         "api_keys": credentials.api_keys,
         "cache_secret": secrets.token_hex(32),
         "tls": credentials.tls,
-        "models": build_served_models(settings, names, folder),
+        "models": build_served_models(settings, names, folder, cluster),
     }
     return ServerConfig(**msgspec.structs.asdict(settings) | decided)
 
@@ -150,11 +207,12 @@ def held_state(setting: str | None, keys: Sequence[APIKey]) -> Generator[State]:
 async def _supervise(
     parts: Sequence[Part],
     config: ServerConfig,
-    credentials: Credentials,
-    listener: socket.socket,
-    folder: Path,
+    launch: Launch,
     hangup: Hangup,
+    nodes: Sequence[SupervisedNode],
 ) -> int:
+    credentials, folder = launch.credentials, launch.folder
+
     def show_welcome(seconds: float) -> None:
         print(welcome(config, seconds), file=sys.stderr, flush=True)
 
@@ -170,7 +228,7 @@ async def _supervise(
     def on_started(children: Sequence[RunningPart]) -> None:
         # The API processes alone hold it from then on: a connection must not wait in the queue of
         # a socket that nobody will accept from.
-        listener.close()
+        launch.listener.close()
         running = [(child.pid, child.part) for child in children]
         others = [DaemonProcess(pid, p.role, p.model or "", p.number) for pid, p in running]
         with suppress(OSError):  # a full disk costs no more than what metrics show of memory
@@ -186,6 +244,7 @@ async def _supervise(
         on_started=on_started,
         on_ready=show_welcome,
         on_hangup=reload,
+        nodes=nodes,
     )
     return await supervisor.run()
 
@@ -239,7 +298,8 @@ class _Formatter(logging.Formatter):
         return super().format(record)
 
 
-def _log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str) -> None:
+    """Begin the log of a command that lasts."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)-7s %(message)s", TIME_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -24,12 +24,9 @@ PROCESS_FILE = "processes.json"
 
 _BATCH_FILE = "batches.state"
 
-Role = Literal["engine", "worker", "api", "batch"]
+Role = Literal["engine", "worker", "node", "api", "batch"]
 
 _WORKER_SETTINGS = NO_MULTICAST | {
-    # gloo and NCCL speak plain TCP: on one host they are held to loopback.
-    "GLOO_SOCKET_IFNAME": "lo",
-    "NCCL_SOCKET_IFNAME": "lo",
     # glibc would give a step's temporaries back to the kernel and fault their pages in again at
     # the next: paged attention on a CPU then takes five times as long. Bytes; 32 MiB is its limit.
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
@@ -59,7 +56,8 @@ _API_SETTINGS = {
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A child process to be: of an engine that of `model`, or an API process, which serves all.
-    `number` is a worker's stage, or counts API processes. `inherited_fd` stays open in it."""
+    `number` is a worker's stage, or counts API processes. `inherited_fd` stays open in it. A node
+    is a process on another host, which is not started from here."""
 
     title: str
     role: Role
@@ -70,10 +68,16 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     inherited_fd: int | None = None
 
 
-def daemon_parts(config: ServerConfig, listening_fd: int, directory: Path) -> list[Part]:
-    """Every process of the daemon. Their configurations are written into private `directory`."""
+LOOPBACK = "lo"
+
+
+def daemon_parts(
+    config: ServerConfig, listening_fd: int, directory: Path, interface: str = LOOPBACK
+) -> list[Part]:
+    """Every process of the daemon on this host. Their configurations are written into private
+    `directory`."""
     server_file = write_server_config(config, directory)
-    parts = engine_parts(config.models, directory)
+    parts = engine_parts(config.models, directory, interface)
     parts += [
         Part(
             title=f"api process {index}",
@@ -98,7 +102,10 @@ def daemon_parts(config: ServerConfig, listening_fd: int, directory: Path) -> li
     return parts
 
 
-def engine_parts(models: Sequence[ServedModel], directory: Path) -> list[Part]:
+def engine_parts(
+    models: Sequence[ServedModel], directory: Path, interface: str = LOOPBACK
+) -> list[Part]:
+    """The engine cores, and the workers of this host."""
     parts: list[Part] = []
     for index, model in enumerate(models):
         name = model.execution.name
@@ -111,14 +118,20 @@ def engine_parts(models: Sequence[ServedModel], directory: Path) -> list[Part]:
             environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
         )
         parts.append(engine)
-        parts += [
-            _worker_part(model.execution, stage, directory / f"{index}.worker-{stage}.json")
-            for stage in range(model.execution.num_stages)
-        ]
+        parts += worker_parts(model.execution, directory / str(index), 0, interface)
     return parts
 
 
-def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
+def worker_parts(execution: ExecutionConfig, prefix: Path, node: int, interface: str) -> list[Part]:
+    """The workers of the host of this rank. The names of their files begin with `prefix`. What gloo
+    and NCCL send is plain TCP, which is held to `interface`."""
+    return [
+        _worker_part(execution, stage, Path(f"{prefix}.worker-{stage}.json"), interface)
+        for stage in execution.stages_of(node)
+    ]
+
+
+def _worker_part(execution: ExecutionConfig, stage: int, file: Path, interface: str) -> Part:
     config = WorkerConfig(execution=execution, stage=stage)
     return Part(
         title=f"worker {stage} of {execution.name}",
@@ -131,7 +144,9 @@ def _worker_part(execution: ExecutionConfig, stage: int, file: Path) -> Part:
             settings=_WORKER_SETTINGS
             | (_CPU_WORKER_SETTINGS if execution.device_type == "cpu" else _cuda_worker_settings())
             | {
-                VISIBLE_DEVICES: visible_devices(execution.gpus),
+                VISIBLE_DEVICES: visible_devices(config.gpus),
+                "GLOO_SOCKET_IFNAME": interface,
+                "NCCL_SOCKET_IFNAME": f"={interface}",  # without `=` it is how names begin
                 # Torch's symmetric memory makes its sockets there (symm_mem-PID).
                 "TMPDIR": str(file.parent),
             },
@@ -182,6 +197,25 @@ def _written(file: Path, config: msgspec.Struct) -> str:
 
 
 _ALL_BEATS = 1 << 16
+
+
+class Supervised(Protocol):
+    """A part that runs, here or on another host: its `exit` becomes its status."""
+
+    part: Part
+    exit: asyncio.Future[int]
+
+    def signal(self, number: signal.Signals) -> None: ...
+
+    def end(self) -> str:
+        """How it has ended, behind its title."""
+        ...
+
+
+class SupervisedNode(Supervised, Protocol):
+    """Another host's part. If it is ended for a `cause`, it fails."""
+
+    cause: str
 
 
 class RunningPart(ChildProcess):

@@ -20,7 +20,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 import msgspec
 
 from engine_core.client.engine_client import EngineClient
-from server.daemon.parts import Part, RunningPart, engine_parts
+from server.daemon.parts import Part, RunningPart, Supervised, engine_parts
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings import defaults
 from server.settings.settings import Limits, ServedModel, ServerConfig
@@ -94,29 +94,46 @@ async def running_model(model: ServedModel, directory: Path) -> AsyncGenerator[R
             client.close()
 
 
-class RunningParts(list[RunningPart]):
+_CAUSE_S = 0.2
+"""From the end of a process until that of another one, which is the cause, is noticed."""
+
+
+class RunningParts(list[Supervised]):
     async def until(
         self, ready: Coroutine[object, object, _ResultT], seconds: float, limit: str = ""
     ) -> _ResultT:
         """The result of `ready`. Raises StartError after `seconds`, the name of whose `limit` it
         has, or once a process has ended."""
-        waiting = asyncio.ensure_future(ready)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.unless_ended(ready, " while starting")
+        except TimeoutError:
+            raise StartError(f"not ready after {seconds:g} s{limit}") from None
+
+    async def unless_ended(
+        self, work: Coroutine[object, object, _ResultT], meanwhile: str = ""
+    ) -> _ResultT:
+        """The result of `work`. Raises StartError, with the word for `meanwhile`, once a process
+        has ended."""
+        waiting = asyncio.ensure_future(work)
         try:
             either = (waiting, *(each.exit for each in self))
-            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 return waiting.result()
         finally:
             waiting.cancel()
-        if ended := [each for each in self if each.exit.done()]:
-            raise StartError(f"the {cause_of(ended)} while starting")
-        raise StartError(f"not ready after {seconds:g} s{limit}")
+        await asyncio.sleep(_CAUSE_S)
+        raise StartError(f"the {cause_of(self.ended())}{meanwhile}")
+
+    def ended(self) -> list[Supervised]:
+        return [each for each in self if each.exit.done()]
 
 
-def cause_of(ended: Sequence[RunningPart]) -> str:
-    """Name and end of a worker that was killed, or else of what ended first."""
-    killed = (part for part in ended if part.part.role == "worker" and part.exit.result() < 0)
-    cause = next(killed, ended[0])
+def cause_of(ended: Sequence[Supervised]) -> str:
+    """Name and end of a worker or node that was killed, or else of what ended first."""
+    may_be = [part for part in ended if part.part.role in ("worker", "node")]
+    cause = next((part for part in may_be if part.exit.result() < 0), ended[0])
     return f"{cause.part.title} {cause.end()}"
 
 

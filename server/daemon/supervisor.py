@@ -11,9 +11,9 @@ from contextlib import suppress
 from functools import partial
 from types import FrameType
 
-from server.daemon.parts import KeptRunning, Part, RunningPart
+from server.daemon.parts import KeptRunning, Part, RunningPart, Supervised, SupervisedNode
 from server.daemon.run import RunningParts, StartError, cause_of
-from server.event_loop import lasting_task
+from server.event_loop import lasting_task, until_first
 from server.settings.settings import ServerConfig
 from workers.contract.process import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 
@@ -81,11 +81,12 @@ class Supervisor:
         on_started: Callable[[Sequence[RunningPart]], None],
         on_ready: Callable[[float], None],
         on_hangup: Callable[[], None],
+        nodes: Sequence[SupervisedNode] = (),
     ) -> None:
         """The daemon lives as long as its `parts` do, and the batch process is started again. With
         a `stall_timeout` of 0 none is watched. `on_started` gets all processes once they are
         spawned, and again after a restart, `on_ready` the seconds that the start took. `on_hangup`
-        is called after SIGHUP, before the API processes get it."""
+        is called after SIGHUP, before the API processes get it. `nodes` run already."""
         self._parts = parts
         self._config = config
         self._hangup = hangup
@@ -93,9 +94,10 @@ class Supervisor:
         self._on_started = on_started
         self._on_ready = on_ready
         self._on_hangup = on_hangup
-        self._children = RunningParts()
+        self._children = RunningParts(nodes)
+        self._nodes = nodes
         self._kept: list[KeptRunning] = []
-        self._lost: dict[str, list[RunningPart]] = {}
+        self._lost: dict[str, list[Supervised]] = {}
         self._unlogged: list[str] = []
         self._serving = self._draining = False
         self._died = asyncio.Event()
@@ -131,7 +133,9 @@ class Supervisor:
         self._on_started(self._processes())
 
     def _processes(self) -> list[RunningPart]:
-        return [*self._children, *(kept.child for kept in self._kept)]
+        """All processes of this host."""
+        own = [child for child in self._children if isinstance(child, RunningPart)]
+        return [*own, *(kept.child for kept in self._kept)]
 
     def _on_signal(self, number: signal.Signals) -> None:
         """The first finishes the requests in flight and stops. A second one stops at once."""
@@ -154,9 +158,10 @@ class Supervisor:
         started, seconds = time.monotonic(), self._config.startup_timeout
         ready = self._children.until(self._until_ready(), seconds, " (--startup-timeout)")
         try:
-            await _first(ready, self._stop.wait())
+            await until_first(ready, self._stop.wait())
         except StartError as error:
             # There is nobody to answer yet, and nothing must follow the line that says why.
+            self._give_cause(str(error))
             await self._end(grace=0.0)
             _log.error("%s", error)
             return 1
@@ -172,7 +177,7 @@ class Supervisor:
         watch = lasting_task(self._watch(), "watch of heartbeats")
         for child in self._children:
             child.exit.add_done_callback(partial(self._on_exit, child))
-        await _first(self._died.wait(), self._stop.wait())
+        await until_first(self._died.wait(), self._stop.wait())
         await self._drain()
         watch.cancel()
         self._serving = False
@@ -192,7 +197,7 @@ class Supervisor:
                 if not child.exit.done() and child.silent_beats() >= limit:
                     child.kill_stalled()
 
-    def _on_exit(self, child: RunningPart, _: asyncio.Future[int]) -> None:
+    def _on_exit(self, child: Supervised, _: asyncio.Future[int]) -> None:
         """A model is lost with its first part."""
         part = child.part
         drained = self._draining and part.role == "api" and child.exit.result() == 0
@@ -204,18 +209,26 @@ class Supervisor:
             self._unlogged.append(lost)
             later(_CAUSE_S, self._log_losses)
         self._lost.setdefault(lost, []).append(child)
-        if part.role == "engine":
-            later(_CAUSE_S, self._kill_workers, part.model)
+        if part.role in ("engine", "node"):
+            later(_CAUSE_S, self._kill_model, part.model)
 
     def _log_losses(self) -> None:
         """Name the causes. What runs elsewhere is then finished."""
         for lost in self._unlogged:
-            _log.error("the %s; stopping", cause_of(self._lost[lost]))
+            cause = f"the {cause_of(self._lost[lost])}"
+            _log.error("%s; stopping", cause)
+            self._give_cause(cause)
         self._unlogged.clear()
         self._died.set()
 
-    def _kill_workers(self, model: str | None) -> None:
-        """End workers that have nobody to work for. One that stands still would not even notice."""
+    def _give_cause(self, cause: str) -> None:
+        """Have the nodes fail when they are ended."""
+        for node in self._nodes:
+            node.cause = cause
+
+    def _kill_model(self, model: str | None) -> None:
+        """End what is left of a model: workers that have nobody to work for, an engine without
+        them. One that stands still would not even notice."""
         for child in self._children:
             if child.part.model == model:
                 child.signal(signal.SIGKILL)
@@ -225,7 +238,7 @@ class Supervisor:
         models = {child.part.model for child in self._children if child.part.model is not None}
         return bool(models - self._lost.keys()) and any(not c.exit.done() for c in self._servers())
 
-    def _servers(self) -> list[RunningPart]:
+    def _servers(self) -> list[Supervised]:
         return [child for child in self._children if child.part.role == "api"]
 
     async def _drain(self) -> None:
@@ -239,7 +252,7 @@ class Supervisor:
         servers = self._servers()
         for child in servers:
             child.signal(DRAIN_SIGNAL)
-        await _first(
+        await until_first(
             _wait(servers, seconds if self._can_finish() else _ANSWER_S), self._force.wait()
         )
         if self._force.is_set():
@@ -260,16 +273,6 @@ class Supervisor:
         await _wait(self._children, None)
 
 
-async def _first(*waits: Coroutine[object, object, object]) -> None:
-    """Until one of them is over. The others are cancelled. Raises what that one has raised."""
-    tasks = [asyncio.create_task(wait) for wait in waits]
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    for task in done:
-        task.result()
-
-
-async def _wait(children: list[RunningPart], seconds: float | None) -> None:
+async def _wait(children: Sequence[Supervised], seconds: float | None) -> None:
     if children:
         await asyncio.wait([child.exit for child in children], timeout=seconds)

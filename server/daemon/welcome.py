@@ -28,8 +28,10 @@ _EXAMPLES: dict[str, tuple[tuple[Task, ...], dict[str, object]]] = {
 def describe(model: ServedModel) -> str:
     execution = model.execution
     first, last = execution.devices[0], execution.devices[-1]
-    between = "and" if len(execution.gpus) == 2 else "to"
+    between = "and" if len(set(execution.devices)) == 2 else "to"
     devices = first if first == last else f"{first} {between} {last}"
+    if execution.nodes:
+        devices += f" of {execution.nodes[-1] + 1} nodes"
     stages = f"{_amount(execution.num_stages, 'stage')} of {_amount(execution.threads, 'thread')}"
     if execution.stage_layers:
         stages += f" with {','.join(map(str, execution.stage_layers))} layers"

@@ -60,6 +60,7 @@ class Form(MultiPartParser):
         async for part in self._request.stream():
             account.hold(len(part))
             yield part
+            account.hold(0)
 
     def on_headers_finished(self) -> None:
         super().on_headers_finished()

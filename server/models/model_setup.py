@@ -14,8 +14,9 @@ from msgspec import Meta
 from engine_core.config import EngineConfig
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_settings import TokenizerSettings
-from server.models.devices import available_cores, cuda_memory, device_ordinal, resolve_devices
+from server.models.devices import available_cores, cuda_memory, device_ordinal
 from server.models.model_source import SetupError, WeightHeads, check_checkpoint
+from server.models.placement import Cluster, Host, place_stages
 from server.models.slow_tokenizer import with_tokenizer
 from server.models.stage_memory import largest_kv_cache, weight_bytes
 from server.settings import defaults
@@ -42,8 +43,10 @@ _GIB = 1 << 30
 
 class EngineOptions(EngineSettings, frozen=True, kw_only=True):
     """How an engine is run. `memory_share` is its part of each of its CUDA devices. `sources` are
-    names of the checkpoint besides its folder. `setting_names` are those in messages, by key."""
+    names of the checkpoint besides its folder. `setting_names` are those in messages, by key. With
+    a `cluster` it is divided over several hosts."""
 
+    cluster: Cluster | None = None
     memory_share: float = defaults.MEMORY_SHARE
     rerank: RerankTemplate | None = None
     sources: tuple[str, ...] = ()
@@ -81,7 +84,7 @@ def set_up_model(
     execution = msgspec.structs.replace(execution, max_priority_wait=limits.max_priority_wait)
     _check_transport(execution)
     if execution.device_type != "cpu":
-        shares = _memory_shares(execution, options.memory_share, heads)
+        shares = _memory_shares(execution, options, heads)
         if not options.kv_cache_memory:
             execution = msgspec.structs.replace(execution, memory_shares=shares)
     elif model.has_kv_cache and not options.kv_cache_memory:
@@ -134,8 +137,8 @@ def execution_config(
     """The configuration without the default memory sizes, which are computed from it. Raises
     SetupError."""
     _check_length(name, model, options.max_model_len)
-    stages = options.pipeline_stages
-    devices = resolve_devices(options.device, stages)
+    stages, cluster = options.pipeline_stages, options.cluster
+    devices, nodes = place_stages(options.device, stages, cluster)
     on_cpu = devices[0] == "cpu"
     return ExecutionConfig(
         max_model_len=options.max_model_len or model.max_model_len,
@@ -146,6 +149,8 @@ def execution_config(
         model=model,
         task=task,
         devices=devices,
+        nodes=nodes,
+        cluster_keys=cluster and cluster.keys,
         stage_layers=options.stage_layers,
         steps_ahead=options.steps_ahead,
         transport=options.transport,
@@ -157,14 +162,14 @@ def execution_config(
         load_format=options.load_format,
         attention_backend=options.attention_backend,
         disable_cascade_attn=options.disable_cascade_attn,
-        threads=options.threads or defaults.threads(available_cores(), stages, on_cpu=on_cpu),
+        threads=options.threads or _threads(nodes or (0,) * stages, _hosts(cluster), on_cpu=on_cpu),
         block_size=options.block_size
         or defaults.block_size(generates=task == "generate", on_cpu=on_cpu),
         kv_cache_bytes=options.kv_cache_memory or 0,
         memory_shares=(),
-        worker_endpoint=f"ipc://{prefix}.workers",
-        token_endpoint=f"ipc://{prefix}.tokens",
-        rendezvous=f"{prefix}.rendezvous",
+        worker_endpoint=cluster.worker_endpoint if cluster else f"ipc://{prefix}.workers",
+        token_endpoint=cluster.token_endpoint if cluster else f"ipc://{prefix}.tokens",
+        start=prefix,
         # A CPU is never as free as it was.
         choices_folder=f"{prefix}.choices" if on_cpu else str(cache_folder() / "choices"),
         log_level=options.log_level,
@@ -181,14 +186,18 @@ def _check_length(name: str, model: ModelConfig, asked: int | None) -> None:
 
 
 def _memory_shares(
-    execution: ExecutionConfig, share: float, heads: WeightHeads | None
+    execution: ExecutionConfig, options: EngineOptions, heads: WeightHeads | None
 ) -> tuple[int, ...]:
     """Bytes that each stage may take of its CUDA device. Raises SetupError if its weights and the
     activations that it receives need more."""
-    memory = [cuda_memory()[device_ordinal(device)] for device in execution.devices]
-    shares = tuple(int(share * total) for total in memory)
-    ring = execution.activation_ring_bytes
+    hosts = _hosts(options.cluster)
+    memory = [
+        hosts[execution.node_of(stage)].gpu_memory[device_ordinal(device)]
+        for stage, device in enumerate(execution.devices)
+    ]
+    shares = tuple(int(options.memory_share * total) for total in memory)
     for stage, weights in enumerate(weight_bytes(execution, heads)):
+        ring = execution.activation_bytes(stage)
         if weights + ring >= shares[stage]:
             raise SetupError(
                 "memory_share",
@@ -198,6 +207,18 @@ def _memory_shares(
                 f"{memory[stage] / _GIB:.1f} GiB; raise it, or use more stages",
             )
     return shares
+
+
+def _threads(nodes: Sequence[int], hosts: Sequence[Host], *, on_cpu: bool) -> int:
+    """The default of the host with the fewest cores for each of its stages."""
+    return min(
+        defaults.threads(host.cores, nodes.count(rank), on_cpu=on_cpu)
+        for rank, host in enumerate(hosts)
+    )
+
+
+def _hosts(cluster: Cluster | None) -> tuple[Host, ...]:
+    return cluster.hosts if cluster else (Host("", available_cores(), cuda_memory()),)
 
 
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json")

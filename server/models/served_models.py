@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from engine_core.tokenization.tokenizer import TokenizerError
-from server.models.devices import resolve_devices
 from server.models.model_setup import EngineOptions, set_up_model
 from server.models.model_source import ModelSourceError, SetupError, model_folder
+from server.models.placement import Cluster, place_stages
 from server.settings.settings import (
     EngineSettings,
     Limits,
@@ -31,9 +31,12 @@ MODEL_ERRORS = (ModelConfigError, ModelSourceError, TokenizerError)
 
 
 def build_served_models(
-    settings: Settings, setting_names: SettingNames, folder: Path
+    settings: Settings,
+    setting_names: SettingNames,
+    folder: Path,
+    cluster: Cluster | None = None,
 ) -> tuple[ServedModel, ...]:
-    """Every model as it will run, with its sockets in `folder`.
+    """Every model as it will run, with its sockets in `folder`. A `cluster` has one model.
 
     Raises SettingsError, and without a file also MODEL_ERRORS.
     """
@@ -42,13 +45,14 @@ def build_served_models(
     if default is not None and default not in known:
         where = setting_names.of("default_model")
         raise SettingsError(f"{where}: no model is called {default} ({', '.join(known)})")
-    shares = _memory_shares(settings, setting_names)
+    shares = _memory_shares(settings, setting_names, cluster)
     resolved: list[ServedModel] = []
     for index, model in enumerate(settings.models):
         shared = {key: getattr(model, key) for key in EngineSettings.__struct_fields__}
         options = EngineOptions(
             **shared,
             memory_share=shares[index],
+            cluster=cluster,
             rerank=model.rerank,
             sources=(model.model,),
             stall_timeout=settings.stall_timeout,
@@ -103,11 +107,13 @@ def _default_name(source: str) -> str:
     return path.resolve().name if path.is_dir() else source
 
 
-def _memory_shares(settings: Settings, setting_names: SettingNames) -> list[float]:
+def _memory_shares(
+    settings: Settings, setting_names: SettingNames, cluster: Cluster | None
+) -> list[float]:
     devices: list[tuple[str, ...]] = []
     for index, model in enumerate(settings.models):
         with _named_in_errors(setting_names, index):
-            own = resolve_devices(model.device, model.pipeline_stages)
+            own = place_stages(model.device, model.pipeline_stages, cluster).devices
         devices.append(tuple(device for device in own if device != "cpu"))
     return divide_memory(settings, devices, setting_names)
 

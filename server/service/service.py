@@ -81,7 +81,8 @@ def system_fingerprint(execution: ExecutionConfig) -> str:
         execution,
         worker_endpoint="",
         token_endpoint="",
-        rendezvous="",
+        start="",
+        cluster_keys=None,
         # Depends on the memory that is free at the start.
         kv_cache_bytes=0,
         memory_shares=(),

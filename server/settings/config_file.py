@@ -157,4 +157,5 @@ def _with_absolute_paths(folder: Path, settings: Settings) -> Settings:
         else path(settings.state_dir),
         tls_cert=settings.tls_cert and path(settings.tls_cert),
         tls_key=settings.tls_key and path(settings.tls_key),
+        cluster_secret_file=settings.cluster_secret_file and path(settings.cluster_secret_file),
     )

@@ -111,6 +111,16 @@ KeyNames = Annotated[
     tuple[Text, ...], Written("(?s).*", _names, "not names with commas", "KEY,KEY,...")
 ]
 KeyText = Annotated[str, Written("(?s).*", _api_key, "", "KEY")]
+ClusterAddress = Annotated[
+    str,
+    Written(
+        r"([^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}",
+        str,
+        "not HOST:PORT, such as 10.0.0.1:7000",
+        "HOST:PORT",
+        in_file=True,
+    ),
+]
 DeviceName = Annotated[
     str, Written("auto|cpu|cuda(:[0-9]{1,4})?", str, "not auto, cpu, cuda or cuda:N", in_file=True)
 ]
@@ -179,6 +189,7 @@ class FlagGroup(StrEnum):
     MODELS = "models"
     ENGINES = "engines, for each model"
     CAPACITY = "capacity, for each model"
+    HOSTS = "several hosts"
     HTTP = "HTTP"
     ACCESS = "access"
     LIMITS = "limits"

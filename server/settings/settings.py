@@ -17,6 +17,7 @@ from server.settings import defaults
 from server.settings.api_keys import APIKey
 from server.settings.setting_types import (
     Bytes,
+    ClusterAddress,
     DeviceName,
     FlagGroup,
     KeyNames,
@@ -309,6 +310,13 @@ NO_STATE = "none"
 API_KEY_VARIABLE = "PENSTOCK_API_KEY"
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+Interface = Annotated[
+    Text | None,
+    FlagGroup.HOSTS(
+        "network interface between the nodes (default: the one whose address reaches --master)",
+        "NAME",
+    ),
+]
 LogFormat = Literal["text", "json"]
 """How a line of the access log is written."""
 
@@ -413,6 +421,29 @@ class DaemonSettings(Limits, frozen=True, kw_only=True):
             "cache and everything else"
         ),
     ] = defaults.MEMORY_SHARE
+    nodes: Annotated[
+        Positive,
+        FlagGroup.HOSTS(
+            "hosts that divide the stages of one model: this one, and those on which `penstock "
+            "join` runs"
+        ),
+    ] = 1
+    master: Annotated[
+        ClusterAddress | None,
+        FlagGroup.HOSTS(
+            "this host's address for the others, with the first of three ports (default: none; "
+            "needed for --nodes)"
+        ),
+    ] = None
+    cluster_secret_file: Annotated[
+        Text | None,
+        FlagGroup.HOSTS(
+            "file with the secret of all nodes, readable by nobody else (default: none; needed for "
+            "--nodes)",
+            "FILE",
+        ),
+    ] = None
+    interface: Interface = None
     startup_timeout: Annotated[Seconds, FlagGroup.LIFE("give up if not ready after this time")] = (
         defaults.STARTUP_TIMEOUT
     )

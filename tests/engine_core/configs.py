@@ -64,7 +64,7 @@ def execution_config(num_stages: int = 1, **changes: Any) -> ExecutionConfig:
         "kv_cache_bytes": 0,
         "worker_endpoint": "",
         "token_endpoint": "",
-        "rendezvous": "",
+        "start": "",
     }
     return ExecutionConfig(**(fields | changes))
 

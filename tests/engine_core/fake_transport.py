@@ -96,7 +96,7 @@ class FakeExecutor:
     def check(self, oldest: int | None) -> None:
         pass
 
-    def raise_lost(self) -> NoReturn:
+    def check_losses(self) -> NoReturn:
         raise WorkerLostError("stage 0: gone")
 
     def poll(self) -> StepOutput | StageReport | None:

@@ -35,7 +35,9 @@ def main() -> None:
     stage, device, rendezvous, hops = int(sys.argv[1]), *sys.argv[2:4], int(sys.argv[4])
     torch.cuda.set_device(device)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=stage, world_size=2)
-    memory = SymmetricMemory(LAYOUT.nbytes, torch.device(device))
+    world = dist.group.WORLD
+    assert world is not None, "joined"
+    memory = SymmetricMemory(LAYOUT.nbytes, torch.device(device), world)
     tokens = PeerTokens(LAYOUT, memory)
     if stage == 0:
         sender = PeerSender(LAYOUT, memory, 1)

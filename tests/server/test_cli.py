@@ -28,6 +28,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServeCommand]]:
     asked: list[ServeCommand] = []
     before = signal.getsignal(signal.SIGHUP)
     monkeypatch.setattr(cli, "serve", lambda command, _: asked.append(command) or 0)
+    monkeypatch.setattr(cli.Master, "of", lambda _: None)
     monkeypatch.setattr(flags, "api_key_from", lambda: "from-the-environment")
     yield asked
     signal.signal(signal.SIGHUP, before)
@@ -77,7 +78,8 @@ EVERY_FLAG = (
     "--max-unread-size 6MiB --max-unread-seconds 9 --max-inputs 30 --max-documents 40 --max-n 50 "
     "--max-queue-seconds 60 --state-dir /home/me/state --max-file-size 1GiB --max-file-lines 70 "
     "--max-stored-size 2GiB --priority-range=-5:6 --max-priority-wait 4 --max-request-seconds 80 "
-    "--memory-share 0.8 --startup-timeout 60 --drain-timeout 1.5 --stall-timeout 45 "
+    "--memory-share 0.8 --nodes 2 --master [fd00::1]:7000 --cluster-secret-file {folder}/secret "
+    "--interface eth1 --startup-timeout 60 --drain-timeout 1.5 --stall-timeout 45 "
     "--log-level debug"
 )
 

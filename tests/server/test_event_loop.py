@@ -1,11 +1,13 @@
-"""A task that nobody waits for ends its process if it fails; of a group that fails, one error."""
+"""Tasks and threads of a loop, and which errors of theirs go where."""
 
+import asyncio
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from server.event_loop import first_error
+from server.event_loop import first_error, in_thread, until_first
 
 SCRIPT = """
 import asyncio
@@ -54,3 +56,39 @@ def test_among_others_the_group_stays() -> None:
     assert len(raised.value.exceptions) == 2
     with first_error(ValueError):
         pass
+
+
+async def test_blocking_work_in_a_thread() -> None:
+    assert await in_thread(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(lambda: 1 // 0)
+
+
+async def test_nobody_waits_for_work_that_is_given_up() -> None:
+    begun, go, done = (threading.Event() for _ in range(3))
+
+    def work() -> None:
+        begun.set()
+        go.wait()
+        done.set()
+
+    waiting = asyncio.create_task(in_thread(work))
+    await asyncio.to_thread(begun.wait)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    go.set()
+    await asyncio.to_thread(done.wait)
+
+
+async def test_until_first_gives_up_the_others_and_raises_what_the_first_one_raises() -> None:
+    other = asyncio.ensure_future(asyncio.sleep(60))
+    await until_first(asyncio.sleep(0), other)
+    with pytest.raises(asyncio.CancelledError):
+        await other
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await until_first(fail(), asyncio.sleep(60))

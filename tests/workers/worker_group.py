@@ -12,14 +12,18 @@ import zmq
 
 import workers
 from engine_core.executor.partition import stage_shares
+from engine_core.executor.rendezvous import RendezvousStore
+from tests.e2e.daemon import free_port
 from tests.workers.checkpoints import with_execution
 from workers.contract.config import WorkerConfig
+from workers.contract.curve import ClusterKeys
 from workers.contract.messages import (
     AllocateKV,
     FromWorker,
     StageReport,
     StepInput,
     StepOutput,
+    StoreCall,
     ToWorker,
     WorkerBeat,
     WorkerConnected,
@@ -31,28 +35,50 @@ from workers.contract.process import NO_MULTICAST
 from workers.contract.share import Share
 
 TIMEOUT_MS = 60_000
+KEYS = ClusterKeys.of(b"the secret of the workers")
 
 
 class WorkerGroup:
-    """One process a stage of `config`, started on entry and killed on exit."""
+    """One process a stage of `config`, started on entry and killed on exit.
 
-    def __init__(self, config: WorkerConfig, num_stages: int) -> None:
+    With `nodes`, the stages are on so many hosts as far as they know: their sockets are a cluster's
+    on loopback addresses.
+    """
+
+    def __init__(self, config: WorkerConfig, num_stages: int, nodes: tuple[int, ...] = ()) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="workers")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.LINGER, 0)
         self._router.setsockopt(zmq.RCVTIMEO, TIMEOUT_MS)
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
+        self._store = RendezvousStore()
+        on_one_host = not nodes
         self._config = with_execution(
             config,
             devices=("cpu",) * num_stages,
-            worker_endpoint=f"ipc://{self._folder.name}/engine",
-            token_endpoint=f"ipc://{self._folder.name}/tokens",
-            rendezvous=f"{self._folder.name}/rendezvous",
+            nodes=nodes,
+            cluster_keys=None if on_one_host else KEYS,
+            worker_endpoint=self._endpoint("engine", on_one_host=on_one_host),
+            token_endpoint=self._endpoint("tokens", on_one_host=on_one_host),
         )
+        self._admission = None if on_one_host else KEYS.admission(self._context)
+        if not on_one_host:
+            KEYS.secure_listener(self._router, self.endpoints[0])
         self.processes: list[subprocess.Popen[bytes]] = []
         self.shares: list[Share] = []
         self.reports: list[StageReport] = []
+
+    @property
+    def endpoints(self) -> tuple[str, str]:
+        """Where the engine core listens, and the first stage."""
+        execution = self._config.execution
+        return execution.worker_endpoint, execution.token_endpoint
+
+    def _endpoint(self, kind: str, *, on_one_host: bool) -> str:
+        if on_one_host:
+            return f"ipc://{self._folder.name}/{kind}"
+        return f"tcp://127.0.0.2:{free_port()}"
 
     def __enter__(self) -> "WorkerGroup":
         self._router.bind(self._config.execution.worker_endpoint)
@@ -66,6 +92,8 @@ class WorkerGroup:
             process.wait()
             assert process.stdin is not None
             process.stdin.close()
+        if self._admission is not None:
+            self._admission.stop()
         self._router.close()
         self._context.term()
         self._folder.cleanup()
@@ -113,8 +141,12 @@ class WorkerGroup:
         return message
 
     def _next(self) -> FromWorker:
-        _, frame = self._router.recv_multipart()
+        name, frame = self._router.recv_multipart()
         message = self._decoder.decode(frame)
+        if isinstance(message, StoreCall):
+            answer = msgspec.msgpack.encode(self._store.answer(message))
+            self._router.send_multipart([name, answer])
+            return self._next()
         if isinstance(message, StageReport):
             self.reports.append(message)
         return message

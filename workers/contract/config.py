@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from workers.contract.attention_backends import AttentionBackendName
+from workers.contract.curve import ClusterKeys
 from workers.contract.model_config import ModelConfig
 
 Device = Literal["cpu", "cuda"]
@@ -30,7 +31,9 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_running           sequences that generate at once
     max_step_tokens       the most tokens of one step
     name                  the model's name in requests
-    devices               one a pipeline stage: all are `cpu`, or each is a `cuda:N`
+    devices               one a pipeline stage: all are `cpu`, or each is a `cuda:N` of its host
+    nodes                 the host of each stage, in rising order from 0; empty with one host
+    cluster_keys          of the sockets between hosts, if there are several
     stage_layers          layers of each stage; empty where that is decided by measurement
     steps_ahead           steps that may be in flight beside one a micro-batch
     disable_cascade_attn  each row attends to all of its context, even where rows share a prefix
@@ -42,9 +45,9 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
                           the largest step leave of them
     worker_endpoint       the socket between the engine core and its workers
     token_endpoint        the socket on which the first stage takes sampled tokens from the last
-    rendezvous            a private file through which the stages' process groups find each other
-    choices_folder        a folder for what is chosen by measuring (`workers/device/choices.py`); ""
-                          where each process measures for itself
+    start                 a name that no other start of the model has
+    choices_folder        a folder for what is chosen by measuring (`workers/device/choices.py`), on
+                          each host; "" where each process measures for itself
     setting_names         names of settings in messages, by key: how a person has set them
                           (`--max-running`, `models[0].max_running of penstock.yaml`)
     """
@@ -56,6 +59,8 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelConfig
     task: Task
     devices: tuple[str, ...]
+    nodes: tuple[int, ...] = ()
+    cluster_keys: ClusterKeys | None = None
     stage_layers: tuple[int, ...]
     steps_ahead: int
     transport: TransportName
@@ -70,7 +75,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_shares: tuple[int, ...] = ()
     worker_endpoint: str
     token_endpoint: str
-    rendezvous: str
+    start: str
     choices_folder: str = ""
     log_level: str = "info"
     setting_names: dict[str, str] = {}
@@ -113,25 +118,29 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
             return self.max_step_tokens
         return max(self.max_step_tokens, self.max_model_len)
 
-    @property
-    def activation_ring_bytes(self) -> int:
-        """The most bytes in which a stage receives activations. Each step in flight has a slot of
-        [largest_step_tokens, hidden_size]. With NCCL there is one slot."""
-        if self.num_stages == 1:
-            return 0
-        row = self.model.hidden_size * ITEM_BYTES[self.dtype]
-        slots = 1 if self.transport == "nccl" else self.max_depth
-        return slots * self.largest_step_tokens * row
+    def activation_bytes(self, stage: int) -> int:
+        """The most bytes in which a stage receives activations, in slots of [largest_step_tokens,
+        hidden_size].
+
+        Stages of one host have a ring each, with a slot for each step in flight, unless NCCL is
+        asked for. A stage that receives by NCCL has one slot.
+        """
+        beside = self.stages_of(self.node_of(stage))
+        ring = len(beside) > 1 and self.transport != "nccl"
+        by_nccl = stage > 0 and (self.transport == "nccl" or stage - 1 not in beside)
+        slots = ring * self.max_depth + by_nccl
+        return slots * self.largest_step_tokens * self.model.hidden_size * ITEM_BYTES[self.dtype]
 
     @property
     def device_type(self) -> Device:
         return "cpu" if self.devices[0] == "cpu" else "cuda"
 
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """The GPUs that every worker of this model sees, so as to reach its neighbours' memory. The
-        first is its `cuda:0`."""
-        return () if self.device_type == "cpu" else tuple(dict.fromkeys(self.devices))
+    def node_of(self, stage: int) -> int:
+        return self.nodes[stage] if self.nodes else 0
+
+    def stages_of(self, node: int) -> tuple[int, ...]:
+        """The stages on one host, which follow each other."""
+        return tuple(stage for stage in range(self.num_stages) if self.node_of(stage) == node)
 
 
 def max_micro_batches(num_stages: int) -> int:
@@ -146,6 +155,22 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     stage: int
 
     @property
+    def node(self) -> int:
+        return self.execution.node_of(self.stage)
+
+    @property
+    def beside(self) -> tuple[int, ...]:
+        """The stages of this host, this one among them."""
+        return self.execution.stages_of(self.node)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs of this host that each of its workers sees, so as to reach its neighbours'
+        memory. The first is its `cuda:0`."""
+        devices = [self.execution.devices[stage] for stage in self.beside]
+        return () if devices[0] == "cpu" else tuple(dict.fromkeys(devices))
+
+    @property
     def memory_share(self) -> int:
         """Bytes that the stage may take of its device. 0 where `kv_cache_bytes` is to be kept."""
         shares = self.execution.memory_shares
@@ -157,4 +182,4 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         execution = self.execution
         if execution.device_type == "cpu":
             return "cpu"
-        return f"cuda:{execution.gpus.index(execution.devices[self.stage])}"
+        return f"cuda:{self.gpus.index(execution.devices[self.stage])}"

@@ -4,6 +4,8 @@ Arrays travel as bytes of little-endian NumPy arrays, never as lists. R is the n
 (sequences) of a step, T the number of tokens over all rows, S the number of rows that sample.
 """
 
+from typing import Literal
+
 import msgspec
 
 from workers.contract.share import Share, StageCosts
@@ -135,7 +137,7 @@ class StepTimes(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     The stage waits, computes and sends on, in this order, without gaps.
 
     start_us     when the stage began the step: its earlier work was done, and this step had been
-                 launched. By the host's monotonic clock, which all processes share; 0 if unknown.
+                 launched. By the host's monotonic clock, which its processes share; 0 if unknown.
                  On CUDA with an error below 100 µs, so a step may seem to begin before the end of
                  the one before
     idle_us      time before that for which the device had nothing to do; -1 where that is not
@@ -275,7 +277,25 @@ class SampledTokens(msgspec.Struct, array_like=True, frozen=True):
     tokens: bytes
 
 
-ToWorker = StepInput | StepMask | Share | AllocateKV
+class StoreCall(msgspec.Struct, array_like=True, frozen=True, tag="store"):
+    """A call of `torch.distributed.Store`, by which process groups find each other. `check` has
+    `keys`, and the others that need one a `key`."""
+
+    method: Literal["set", "get", "compare_set", "add", "check", "delete", "num_keys"]
+    key: str = ""
+    value: bytes = b""
+    expected: bytes = b""
+    amount: int = 0
+    keys: list[str] = []
+
+
+class StoreAnswer(msgspec.Struct, array_like=True, frozen=True, tag="store"):
+    """The engine core's answer to a `StoreCall`, at once: None if nothing is set."""
+
+    value: bytes | int | bool | None = None
+
+
+ToWorker = StepInput | StepMask | Share | AllocateKV | StoreAnswer
 FromWorker = (
     StepOutput
     | StageReport
@@ -284,4 +304,5 @@ FromWorker = (
     | WorkerReady
     | WorkerBeat
     | WorkerFailed
+    | StoreCall
 )

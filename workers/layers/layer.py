@@ -72,7 +72,7 @@ class Placement:
     @classmethod
     def of(cls, worker: WorkerConfig) -> Self:
         execution = worker.execution
-        choices = Choices(execution.choices_folder, execution.rendezvous)
+        choices = Choices(execution.choices_folder, execution.start)
         return cls(torch.device(worker.local_device), TORCH_DTYPES[execution.dtype], choices)
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -7,6 +7,8 @@ import msgspec
 import numpy as np
 import zmq
 
+from workers.contract.config import ExecutionConfig
+from workers.contract.curve import Refusals
 from workers.contract.messages import (
     DecodeStep,
     EncodeStep,
@@ -23,17 +25,26 @@ from workers.step.rows import IntArray
 ZMQContext = zmq.Context[zmq.Socket[bytes]]
 
 
+def _connect(socket: zmq.Socket[bytes], config: ExecutionConfig, endpoint: str) -> None:
+    """Connect, encrypted where the stages are on several hosts."""
+    if config.cluster_keys is not None:
+        config.cluster_keys.secure_connector(socket, endpoint)
+    socket.connect(endpoint)
+
+
 class EngineLink:
     """A DEALER with the identity `<name>-<stage>`, connected to the engine core's ROUTER.
 
-    One frame a message. The core sends to `stage-<stage>`; a thread that only sends has a link with
-    another name.
+    One frame a message. The core sends to `stage-<stage>`; another thread has a link with another
+    name, and answers come to who asked.
     """
 
-    def __init__(self, context: ZMQContext, endpoint: str, stage: int, name: str = "stage") -> None:
+    def __init__(
+        self, context: ZMQContext, config: ExecutionConfig, stage: int, name: str = "stage"
+    ) -> None:
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, f"{name}-{stage}".encode())
-        self._socket.connect(endpoint)
+        _connect(self._socket, config, config.worker_endpoint)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
 
@@ -82,14 +93,14 @@ class StepInbox:
 class TokenSender:
     """Returns sampled tokens from a pipeline's last stage to the slots of the first, over ZMQ.
 
-    For stages that share no memory: on CPUs, or where NCCL connects the GPUs. Used by the thread
-    that sends results: tokens are sent once they are on the host. The first stage knows from the
-    steps' messages whose they are.
+    For stages that share no memory: on CPUs, on several hosts, or where NCCL connects the GPUs.
+    Used by the thread that sends results: tokens are sent once they are on the host. The first
+    stage knows from the steps' messages whose they are.
     """
 
-    def __init__(self, context: ZMQContext, endpoint: str) -> None:
+    def __init__(self, context: ZMQContext, config: ExecutionConfig) -> None:
         self._socket = context.socket(zmq.PUSH)
-        self._socket.connect(endpoint)
+        _connect(self._socket, config, config.token_endpoint)
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, output: StepOutput) -> None:
@@ -102,11 +113,18 @@ class TokenReceiver:
     """The first stage's end of `TokenSender`'s link. Steps arrive in submit order."""
 
     def __init__(
-        self, context: ZMQContext, endpoint: str, store: Callable[[IntArray, IntArray], None]
+        self,
+        context: ZMQContext,
+        config: ExecutionConfig,
+        store: Callable[[IntArray, IntArray], None],
     ) -> None:
         """`store` gets slots and their newest tokens, int32[S] each."""
         self._socket = context.socket(zmq.PULL)
-        self._socket.bind(endpoint)
+        if config.cluster_keys is not None:
+            self._admission = config.cluster_keys.admission(context)
+            config.cluster_keys.secure_listener(self._socket, config.token_endpoint)
+            Refusals(config.token_endpoint).watch(self._socket)
+        self._socket.bind(config.token_endpoint)
         self._decoder = msgspec.msgpack.Decoder(SampledTokens)
         self._store = store
         self._arrived = -1

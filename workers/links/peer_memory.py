@@ -73,15 +73,16 @@ def has_stream_counters(device: torch.device) -> bool:
 
 
 class SymmetricMemory:
-    """A part of `nbytes` on each stage's GPU, zero at first, which all stages can read and write.
+    """A part of `nbytes` on the GPU of each stage of a group, zero at first, which all of them can
+    read and write.
 
     It exists as long as this object. Torch may change the interface: a test checks every name that
     is used, and where one is missing the stages take another transport.
     """
 
-    def __init__(self, nbytes: int, device: torch.device) -> None:
-        """Every member of torch.distributed's world group must call this, and waits for the others.
-        Raises RuntimeError where multicast is not switched off."""
+    def __init__(self, nbytes: int, device: torch.device, group: dist.ProcessGroup) -> None:
+        """Every member of the group must call this, and waits for the others. Raises RuntimeError
+        where multicast is not switched off."""
         for name, value in NO_MULTICAST.items():
             if os.environ.get(name) != value:
                 raise RuntimeError(f"{name} is not {value}: multicast could harm the host")
@@ -91,14 +92,12 @@ class SymmetricMemory:
         self._own.zero_()
         # Nobody writes to another stage's part before all parts are zero.
         torch.cuda.synchronize()
-        world = dist.group.WORLD
-        assert world is not None, "joined before"
-        self._handle = symmetric.rendezvous(self._own, world)
+        self._handle = symmetric.rendezvous(self._own, group)
         self._nbytes = nbytes
 
-    def of(self, stage: int) -> torch.Tensor:
-        """The part of `stage`, uint8[nbytes], as a tensor of this stage's device."""
-        return self._handle.get_buffer(stage, (self._nbytes,), torch.uint8)
+    def of(self, rank: int) -> torch.Tensor:
+        """The part of a member, uint8[nbytes], as a tensor of this stage's device."""
+        return self._handle.get_buffer(rank, (self._nbytes,), torch.uint8)
 
 
 def has_symmetric_memory() -> bool:
@@ -176,8 +175,8 @@ class PeerLayout:
 class PeerReceiver:
     """See `ActivationReceiver`. The states are valid until `num_slots` steps later."""
 
-    def __init__(self, layout: PeerLayout, memory: SymmetricMemory, stage: int) -> None:
-        self._layout, self._memory, self._part = layout, memory, memory.of(stage)
+    def __init__(self, layout: PeerLayout, memory: SymmetricMemory, rank: int) -> None:
+        self._layout, self._memory, self._part = layout, memory, memory.of(rank)
         self._arrivals = layout.arrivals(self._part)
 
     def receive(self, step: int, num_tokens: int) -> torch.Tensor:
@@ -188,8 +187,8 @@ class PeerReceiver:
 class PeerSender:
     """See `ActivationSender`. States that nothing overwrites are copied beside later work."""
 
-    def __init__(self, layout: PeerLayout, memory: SymmetricMemory, stage: int) -> None:
-        self._layout, self._memory, self._part = layout, memory, memory.of(stage)
+    def __init__(self, layout: PeerLayout, memory: SymmetricMemory, rank: int) -> None:
+        self._layout, self._memory, self._part = layout, memory, memory.of(rank)
         self._arrivals = layout.arrivals(self._part)
         self._beside = torch.cuda.Stream()
 
@@ -227,35 +226,37 @@ class PeerTokens:
 
 
 def reaches_peers(worker: WorkerConfig) -> bool:
-    """Whether this stage's GPU can write to the memory of every other stage's GPU. Symmetric memory
-    maps all of it, whoever writes there."""
-    config, own = worker.execution, torch.device(worker.local_device)
+    """Whether this stage's GPU can write to the memory of every GPU of the stages on this host.
+    Symmetric memory maps all of it, whoever writes there."""
+    own = torch.device(worker.local_device)
     if not (has_symmetric_memory() and has_stream_counters(own)):
         return False
-    peers = {torch.device("cuda", index) for index in range(len(config.gpus))} - {own}
+    peers = {torch.device("cuda", index) for index in range(len(worker.gpus))} - {own}
     return all(torch.cuda.can_device_access_peer(own, peer) for peer in peers)
 
 
-def connect_peer_memory(worker: WorkerConfig) -> Links:
-    """Connect this stage, after `process_groups.join`, to its neighbours by shared memory.
+def connect_peer_memory(worker: WorkerConfig, group: dist.ProcessGroup) -> Links:
+    """Connect this stage to its neighbours on this host by shared memory.
 
-    One row is sent over every edge. Every stage must call this.
+    Every stage of the host must call this with the `group` of them. One row is sent over every
+    edge. Tokens return the same way where these are all stages.
     """
-    config, stage, device = worker.execution, worker.stage, torch.device(worker.local_device)
-    layout = PeerLayout.of(config)
-    memory = SymmetricMemory(layout.nbytes, device)
+    config, beside, device = worker.execution, worker.beside, torch.device(worker.local_device)
+    layout, rank = PeerLayout.of(config), beside.index(worker.stage)
+    memory = SymmetricMemory(layout.nbytes, device, group)
     previous = next_stage = tokens = None
-    if stage < config.num_stages - 1:
-        next_stage = PeerSender(layout, memory, stage + 1)
+    if rank < len(beside) - 1:
+        next_stage = PeerSender(layout, memory, rank + 1)
         row = torch.zeros(1, layout.hidden_size, dtype=layout.dtype, device=device)
         next_stage.send(_TEST_STEP, row, reused=False)
-    if stage > 0:
-        previous = PeerReceiver(layout, memory, stage)
+    if rank > 0:
+        previous = PeerReceiver(layout, memory, rank)
         previous.receive(_TEST_STEP, 1)
-    if config.task == "generate" and stage in (0, config.num_stages - 1):
+    whole = len(beside) == config.num_stages
+    if whole and config.task == "generate" and rank in (0, len(beside) - 1):
         tokens = PeerTokens(layout, memory)
     torch.cuda.synchronize()
-    return Links(previous, next_stage, tokens)
+    return Links(previous, next_stage, tokens, layout.nbytes)
 
 
 def _count(step: int) -> int:

@@ -1,7 +1,8 @@
 """Hidden states between stages by the process groups of torch.distributed.
 
-Gloo connects CPUs, NCCL those GPUs that cannot reach each other's memory. Each edge k -> k + 1 has
-a group of its own: stages that shared one could wait for each other in a ring.
+Gloo connects CPUs, NCCL those GPUs that cannot reach each other's memory, as those of two hosts.
+Each edge k -> k + 1 has a group of its own: stages that shared one could wait for each other in a
+ring.
 
 NCCL's receive is queued on the stream that computes, right before the work that needs it: pending
 beside other work, it would slow that by a sixth or more. A sender's stream waits until the receiver
@@ -13,7 +14,7 @@ has come so far. So NCCL is the slower transport of GPUs.
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Literal, NoReturn, cast
@@ -23,18 +24,15 @@ import torch.distributed as dist
 
 from workers.contract.config import WorkerConfig
 from workers.layers.layer import TORCH_DTYPES
+from workers.links.store import EngineStore
 from workers.links.transport import ActivationSender, Links, PipelineError
 
 
-def join(worker: WorkerConfig) -> None:
-    config = worker.execution
+def join(worker: WorkerConfig, store: EngineStore) -> None:
+    """Join the group of all stages, who find each other by `store`."""
+    world_size = worker.execution.num_stages
     with needing_all_stages():
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{config.rendezvous}",
-            rank=worker.stage,
-            world_size=config.num_stages,
-        )
+        dist.init_process_group("gloo", store=store, rank=worker.stage, world_size=world_size)
 
 
 @contextmanager
@@ -46,24 +44,27 @@ def needing_all_stages() -> Generator[None]:
         raise PipelineError(f"the stages cannot connect: {error}") from error
 
 
-def edge_groups(num_stages: int, backend: Literal["gloo", "nccl"]) -> list[dist.ProcessGroup]:
-    """A group for each edge k -> k + 1, or a placeholder where this stage is at neither end.
+def group_of(stages: Sequence[int], backend: Literal["gloo", "nccl"]) -> dist.ProcessGroup:
+    """A group of these stages, or a placeholder in all others.
 
     Every stage takes part in making every group, in the same order. Raises PipelineError.
     """
     with needing_all_stages():
-        return [
-            cast("dist.ProcessGroup", dist.new_group([first, first + 1], backend=backend))
-            for first in range(num_stages - 1)
-        ]
+        return cast("dist.ProcessGroup", dist.new_group(list(stages), backend=backend))
 
 
-def all_agree(own: bool) -> bool:
-    """Whether every stage says yes. Every stage must call this. Raises PipelineError."""
-    votes = torch.tensor([own], dtype=torch.int32)
+def votes(own: bool) -> list[bool]:
+    """The word of each stage. Every stage must call this. Raises PipelineError."""
+    gathered = [torch.empty(1, dtype=torch.int32) for _ in range(dist.get_world_size())]
     with needing_all_stages():
-        dist.all_reduce(votes, dist.ReduceOp.MIN)
-    return bool(votes.item())
+        dist.all_gather(gathered, torch.tensor([own], dtype=torch.int32))
+    return [bool(vote.item()) for vote in gathered]
+
+
+def _edge_groups(
+    edges: Sequence[int], backend: Literal["gloo", "nccl"]
+) -> dict[int, dist.ProcessGroup]:
+    return {first: group_of((first, first + 1), backend) for first in edges}
 
 
 class GroupReceiver:
@@ -116,7 +117,7 @@ def connect_gloo(worker: WorkerConfig) -> Links:
     Every stage must call this. A send that fails ends the process.
     """
     config = worker.execution
-    edges = edge_groups(config.num_stages, "gloo")
+    edges = _edge_groups(range(config.num_stages - 1), "gloo")
     row = torch.zeros(1, config.model.hidden_size, dtype=TORCH_DTYPES[config.dtype])
     sender = partial(GlooSender, depth=config.max_depth)
     return _tested_links(
@@ -134,38 +135,38 @@ class NCCLSender:
         dist.send(hidden, dst=self._destination, group=self._group)
 
 
-def connect_nccl(worker: WorkerConfig) -> Links:
+def connect_nccl(worker: WorkerConfig, edges: Sequence[int]) -> Links:
     """Connect this stage, after `join`, to its neighbours by NCCL, which connects at the first use.
 
-    One buffer for the largest step is enough: the next receive is queued behind the work that reads
-    it. Every stage must call this. Raises PipelineError.
+    `edges` are all edges k -> k + 1 of the pipeline that go by NCCL. One buffer for the largest
+    step is enough: the next receive is queued behind the work that reads it. Every stage must call
+    this. Raises PipelineError.
     """
-    config = worker.execution
-    edges = edge_groups(config.num_stages, "nccl")
-    shape = (config.largest_step_tokens if worker.stage else 1, config.model.hidden_size)
+    config, stage = worker.execution, worker.stage
+    groups = _edge_groups(edges, "nccl")
+    shape = (config.largest_step_tokens if stage - 1 in groups else 1, config.model.hidden_size)
     dtype, device = TORCH_DTYPES[config.dtype], torch.device(worker.local_device)
     buffer = torch.zeros(shape, dtype=dtype, device=device)
     with needing_all_stages():
-        links = _tested_links(
-            worker.stage, edges, lambda count: buffer[:count], NCCLSender, buffer[:1]
-        )
+        links = _tested_links(stage, groups, lambda count: buffer[:count], NCCLSender, buffer[:1])
         torch.cuda.synchronize()
     return links
 
 
 def _tested_links(
     stage: int,
-    edges: Sequence[dist.ProcessGroup],
+    edges: Mapping[int, dist.ProcessGroup],
     room: Callable[[int], torch.Tensor],
     sender: Callable[[int, dist.ProcessGroup], ActivationSender],
     row: torch.Tensor,
 ) -> Links:
-    """The links, after a row has come over the edge before this stage and left over the next."""
+    """The links, after a row has come over the edge before this stage and left over the next, where
+    `edges` has them."""
     previous = next_stage = None
-    if stage > 0:
+    if stage - 1 in edges:
         previous = GroupReceiver(stage - 1, edges[stage - 1], room)
         previous.receive(-1, 1)
-    if stage < len(edges):
+    if stage in edges:
         next_stage = sender(stage + 1, edges[stage])
         next_stage.send(-1, row, reused=False)
     return Links(previous, next_stage)

@@ -5,12 +5,15 @@ read T from the step's message, so only elements travel.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol
 
 import torch
 
 from workers.contract.config import WorkerConfig
+from workers.links.engine_link import EngineLink, ZMQContext
 
 _logger = logging.getLogger(__name__)
 
@@ -63,15 +66,17 @@ class Links:
     tokens          None where sampled tokens return over ZMQ (`engine_link.py`), and on stages
                     that neither sample nor look tokens up.
     ring_bytes      device memory of the links that torch's allocator does not count.
+    store           the store that process groups call (`store.py`), which must live as long.
     """
 
     previous: ActivationReceiver | None = None
     next: ActivationSender | None = None
     tokens: TokenMemory | None = None
     ring_bytes: int = 0
+    store: object = None
 
 
-def connect(worker: WorkerConfig) -> Links:
+def connect(worker: WorkerConfig, context: ZMQContext) -> Links:
     """Connect this stage to its neighbours, if it has any. Every stage must call this, and every
     edge is tried.
 
@@ -82,20 +87,55 @@ def connect(worker: WorkerConfig) -> Links:
         return Links()
     # torch.distributed takes a moment to import.
     from workers.links import process_groups as groups  # noqa: PLC0415
+    from workers.links.store import EngineStore  # noqa: PLC0415
 
-    groups.join(worker)
-    if config.device_type == "cpu":
-        return groups.connect_gloo(worker)
+    store = EngineStore(EngineLink(context, config, worker.stage, "store"))
+    groups.join(worker, store)
+    links = groups.connect_gloo(worker) if config.device_type == "cpu" else _connect_gpus(worker)
+    return replace(links, store=store)
+
+
+def _connect_gpus(worker: WorkerConfig) -> Links:
+    """Connect stages of one host by its GPUs' memory where these can be reached, and all others by
+    NCCL."""
+    from workers.links import process_groups as groups  # noqa: PLC0415
     from workers.links.peer_memory import connect_peer_memory, reaches_peers  # noqa: PLC0415
 
-    reached = groups.all_agree(reaches_peers(worker))
-    if config.transport == "peer-memory" and not reached:
-        raise PipelineError(
-            f"the GPUs {', '.join(config.gpus)} cannot all write to each other's memory: use "
-            f"{config.setting('transport')} nccl"
-        )
-    if reached and config.transport != "nccl":
-        return replace(connect_peer_memory(worker), ring_bytes=config.activation_ring_bytes)
-    if worker.stage == 0 and config.transport == "auto":
-        _logger.warning("the GPUs cannot all write to each other's memory: NCCL is used")
-    return groups.connect_nccl(worker)
+    config = worker.execution
+    sharing = _sharing_nodes(worker, groups.votes(reaches_peers(worker)))
+    within = {node: groups.group_of(config.stages_of(node), "gloo") for node in sharing}
+    inside = Links()
+    if worker.node in within:
+        inside = connect_peer_memory(worker, within[worker.node])
+    nodes = [config.node_of(stage) for stage in range(config.num_stages)]
+    edges = [
+        first
+        for first, (node, following) in enumerate(pairwise(nodes))
+        if node != following or node not in sharing
+    ]
+    between = groups.connect_nccl(worker, edges)
+    return replace(
+        inside,
+        previous=inside.previous or between.previous,
+        next=inside.next or between.next,
+    )
+
+
+def _sharing_nodes(worker: WorkerConfig, reached: Sequence[bool]) -> list[int]:
+    """The hosts whose stages write into each other's memory. `reached`: whether each stage's GPU
+    could. Raises PipelineError if that is asked for and cannot be."""
+    config, sharing = worker.execution, list[int]()
+    for node in sorted({config.node_of(stage) for stage in range(config.num_stages)}):
+        stages = config.stages_of(node)
+        if len(stages) == 1 or config.transport == "nccl":
+            continue
+        if all(reached[stage] for stage in stages):
+            sharing.append(node)
+            continue
+        gpus = ", ".join(dict.fromkeys(config.devices[stage] for stage in stages))
+        cannot = f"the GPUs {gpus} cannot all write to each other's memory"
+        if config.transport == "peer-memory":
+            raise PipelineError(f"{cannot}: use {config.setting('transport')} nccl")
+        if worker.stage == stages[0]:
+            _logger.warning("%s: NCCL is used", cannot)
+    return sharing

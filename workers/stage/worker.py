@@ -64,7 +64,7 @@ def run_worker(config: WorkerConfig, context: ZMQContext, begun: float) -> Excep
     send_last_words = partial(_send_last_words, config.execution, config.stage)
     # The main thread may be waiting for a message that will never come then.
     end_with_threads(lambda _, error: send_last_words(error))
-    engine = EngineLink(context, config.execution.worker_endpoint, config.stage)
+    engine = EngineLink(context, config.execution, config.stage)
     try:
         with torch.inference_mode():
             _serve(config, context, engine, Phases(begun))
@@ -80,7 +80,7 @@ def _send_last_words(execution: ExecutionConfig, stage: int, error: BaseExceptio
     _logger.debug("traceback of the failure", exc_info=error)
     _logger.error("%s", message)
     context: ZMQContext = zmq.Context()
-    link = EngineLink(context, execution.worker_endpoint, stage, "failure")
+    link = EngineLink(context, execution, stage, "failure")
     link.send(WorkerFailed(stage, message, isinstance(error, PipelineError)))
     context.destroy(LINGER_MS)
 
@@ -113,7 +113,7 @@ def _serve(
     engine.send(WorkerBeat(config.stage, -1))
     remedy = f"lower {execution.setting('max_step_tokens')}"
     with explained("allocating what stages share", remedy):
-        links = connect(config)
+        links = connect(config, context)
     phases.end("imports and links")
     choices = Placement.of(config).choices
     backends = select_backends(execution.attention_backend, attention_needs(execution), choices)
@@ -196,14 +196,14 @@ def _stage(
     config, sender, receiver = runner.config, None, None
     if config.num_stages > 1 and config.task == "generate" and links.tokens is None:
         if runner.last:
-            sender = TokenSender(context, config.token_endpoint)
+            sender = TokenSender(context, config)
         elif runner.first and not isinstance(runner, EncodeRunner):
             store = runner.slots.store_sampled
-            receiver = TokenReceiver(context, config.token_endpoint, store)
+            receiver = TokenReceiver(context, config, store)
     if config.device_type == "cpu":
         results = ResultSender(engine, runner.stage, sender)
     else:
-        own = EngineLink(context, config.worker_endpoint, runner.stage, "results")
+        own = EngineLink(context, config, runner.stage, "results")
         results = QueuedSender(own, runner.stage, sender)
     return Stage(runner, links, results, inbox, receiver)
 
@@ -237,7 +237,7 @@ def _start_heartbeat(config: WorkerConfig, context: ZMQContext, stage: Stage) ->
     ends. That is in a thread, over a link of its own: how long a step may take is the engine core's
     to judge."""
     number = config.stage
-    engine = EngineLink(context, config.execution.worker_endpoint, number, "beats")
+    engine = EngineLink(context, config.execution, number, "beats")
 
     def beat() -> NoReturn:
         while True:

@@ -61,7 +61,12 @@ class PlayedPod(RunningContainer):
         super().__init__(podman, f"{self._pod}-{self.container['name']}")
         self._file = folder / "pod.yaml"
         configuration = [each for each in manifests if each["kind"] == "ConfigMap"]
-        self._file.write_text(yaml.safe_dump_all([*configuration, deployment]))
+        claims = [each for each in manifests if each["kind"] == "PersistentVolumeClaim"]
+        self._volumes = [each["metadata"]["name"] for each in claims]
+        for each in claims:  # a kubelet gives a volume to the pod's fsGroup
+            group = {"volume.podman.io/uid": str(self.spec["securityContext"]["fsGroup"])}
+            each["metadata"]["annotations"] = group
+        self._file.write_text(yaml.safe_dump_all([*configuration, *claims, deployment]))
 
     def __enter__(self) -> Self:
         try:
@@ -75,6 +80,7 @@ class PlayedPod(RunningContainer):
     def __exit__(self, *error: object) -> None:
         print(self.log())  # pytest shows it where a test fails
         self._podman.run("pod", "rm", "--force", "--time", "5", self._pod)
+        self._podman.run("volume", "rm", "--force", *self._volumes)
         self._podman.run("volume", "prune", "--force")
 
     def probe(self, kind: str) -> Probe:

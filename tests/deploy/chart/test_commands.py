@@ -62,7 +62,9 @@ def daemon(release: list[Manifest], tmp_path_factory: pytest.TempPathFactory) ->
     for name in ("config", "keys", "tls"):
         (folder / name).mkdir()
     config = of_kind(release, "ConfigMap", "-config")["data"]["penstock.yaml"]
-    (folder / "config" / "penstock.yaml").write_text(config.replace("/etc/penstock", str(folder)))
+    for path in ("/etc/penstock", "/var/lib/penstock"):
+        config = config.replace(path, str(folder))
+    (folder / "config" / "penstock.yaml").write_text(config)
     (folder / "keys" / "api-keys").write_text(KEYS)
     make_certificate(folder / "tls", "tls")
     daemon = Daemon("--config", f"{folder}/config/penstock.yaml", "--host", "127.0.0.1")

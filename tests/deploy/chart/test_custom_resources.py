@@ -50,6 +50,15 @@ GOOD = [
             "rules": [{"timeouts": {"request": "1h"}, "backendRefs": [{"name": "a", "port": 80}]}],
         },
     ),
+    manifest(
+        "inference.networking.k8s.io/v1",
+        "InferencePool",
+        {
+            "selector": SELECTOR,
+            "targetPorts": [{"number": 8000}],
+            "endpointPickerRef": {"name": "picker", "port": {"number": 9002}},
+        },
+    ),
 ]
 # For each kind, where in the spec a bad value stands, and which.
 WRONG_VALUES = {
@@ -58,6 +67,7 @@ WRONG_VALUES = {
     "PodMonitor": (("podMetricsEndpoints",), "http"),
     "PrometheusRule": (("groups", 0, "rules", 0, "expr"), {"up": 0}),
     "HTTPRoute": (("rules", 0, "timeouts", "request"), "one hour"),
+    "InferencePool": (("endpointPickerRef", "failureMode"), "FailClosed"),
 }
 MISTYPED_FIELDS = {
     "ScaledObject": ("triggers", 0, "metricTypes"),
@@ -65,6 +75,7 @@ MISTYPED_FIELDS = {
     "PodMonitor": ("podMetricsEndpoints", 0, "scrapeInterval"),
     "PrometheusRule": ("groups", 0, "rules", 0, "expression"),
     "HTTPRoute": ("rules", 0, "timeouts", "connection"),
+    "InferencePool": ("endpointPickerRef", "portNumber"),
 }
 
 

@@ -62,16 +62,18 @@ def test_every_file_is_used() -> None:
             "models": [{"name": "chat", "model": "/m", "options": {"pipeline_stages": 2}}],
         },
         {"terminationGracePeriodSeconds": 20},
+        {"state": {"claim": True}, "replicas": 2},
+        {"strategy": {"type": "RollingUpdate"}},
     ],
 )
 def test_errors_are_worded_as_in_the_page(helm3: Helm3, values: Values) -> None:
     with pytest.raises(HelmError) as caught:
-        helm3.template(values)
+        helm3.template(values, release="llm")
     said = str(caught.value)
     assert any(line and line in said for line in examples_of_errors())
 
 
 def examples_of_errors() -> list[str]:
-    """The lines of the page's example."""
-    (block,) = re.findall(r"```text\n(gpus is .*?)```", PAGE, re.DOTALL)
-    return block.splitlines()
+    """The lines of the page's examples."""
+    blocks = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 
@@ -58,6 +59,13 @@ def test_a_restricted_pod_serves(pod: PlayedPod, podman: Podman) -> None:
     assert status["NoNewPrivs"] == "1"
     assert "Read-only" in pod.ask("touch", "/opt/file").stderr
     assert pod.ask("touch", "/home/penstock/file", "/tmp/file").returncode == 0
+
+
+def test_files_are_kept_on_the_claim(pod: PlayedPod) -> None:
+    upload = {"file": ("lines.jsonl", b"{}\n")}
+    answer = httpx.post(f"{pod.url}/v1/files", data={"purpose": "batch"}, files=upload)
+    assert answer.status_code == 200, answer.text
+    assert pod.ask("ls", "/var/lib/penstock/state/penstock.db").returncode == 0
 
 
 def test_helm_test_passes(

@@ -67,4 +67,7 @@ def test_operators_accept_their_kinds(releases: dict[str, list[Manifest]]) -> No
     errors = custom_resources.errors([*found.values()])
     assert {of: each for of, each in zip(found, errors, strict=True) if each} == {}
     kinds = {kind for _, kind in found}
-    assert kinds == {"HTTPRoute", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor"}
+    assert kinds == {
+        *("HTTPRoute", "InferencePool", "PodMonitor", "PrometheusRule", "ScaledObject"),
+        "ServiceMonitor",
+    }

@@ -123,11 +123,35 @@ def backends(route: Manifest) -> Iterator[tuple[str, object]]:
     """The Services that an Ingress or HTTPRoute sends requests to: name and port."""
     for rule in route["spec"]["rules"]:
         if route["kind"] == "HTTPRoute":
-            yield from ((backend["name"], backend["port"]) for backend in rule["backendRefs"])
+            yield from (
+                (backend["name"], backend["port"])
+                for backend in rule["backendRefs"]
+                if backend.get("kind", "Service") == "Service"
+            )
         else:
             for path in rule["http"]["paths"]:
                 found = path["backend"]["service"]
                 yield found["name"], found["port"].get("number", found["port"].get("name"))
+
+
+def test_a_route_leads_to_a_pool_which_has_the_pods_of_one_deployment(
+    releases: dict[str, Release],
+) -> None:
+    for release, pool in objects(releases, "InferencePool"):
+        (pod,) = selected(release, pool["spec"]["selector"])
+        (container,) = pod.spec["containers"]
+        assert pod.kind == "Deployment"
+        assert [port["number"] for port in pool["spec"]["targetPorts"]] == [
+            port["containerPort"] for port in container["ports"]
+        ]
+        led = {
+            (backend["group"], backend["kind"], backend["name"])
+            for route in of_kind(release, "HTTPRoute")
+            for rule in route["spec"]["rules"]
+            for backend in rule["backendRefs"]
+        }
+        of_pool = (pool["apiVersion"].partition("/")[0], pool["kind"], pool["metadata"]["name"])
+        assert of_pool in led
 
 
 def test_routes_lead_to_services(releases: dict[str, Release]) -> None:

@@ -25,6 +25,7 @@ MAPS = {
     ("service", "annotations"),
     ("ingress", "annotations"),
     ("httpRoute", "annotations"),
+    ("inferencePool", "annotations"),
     ("serviceAccount", "annotations"),
     ("monitoring", "labels"),
     ("monitoring", "prometheusRule", "alertLabels"),

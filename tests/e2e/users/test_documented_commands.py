@@ -62,6 +62,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("llama-3.1-8b", "llama-3.1-70b", "my-llama"):
         (tmp_path / name).symlink_to(demo[GENERATOR_NAME])
     (tmp_path / "penstock.yaml").write_text(CONFIG)
+    (tmp_path / "cluster-secret").write_bytes(bytes(32))
+    (tmp_path / "cluster-secret").chmod(0o600)
     cached = tmp_path / "hub" / f"models--{HUB_ID.replace('/', '--')}"
     (cached / "snapshots").mkdir(parents=True)
     (cached / "snapshots" / REVISION).symlink_to(demo[EMBEDDER_NAME])

@@ -125,6 +125,32 @@ def test_a_partition_that_costs_many_blocks_is_not_taken(
     assert choose_layers(execution(**budget), [KV] * num_stages) == expected
 
 
+FAST, SLOW = KV, costs(decode=2.0, prompts=2.0, kv_block_bytes=1 << 19)
+
+
+@pytest.mark.parametrize(
+    ("stages", "gib", "expected"),
+    [
+        # One does not hold half of the layers: it gets as many as leave a quarter of the blocks
+        # that are to be had.
+        ([FAST, FAST], (10, 60), (7, 25)),
+        ([FAST, FAST], (60, 10), (25, 7)),
+        # More memory alone is no reason, as much memory none to keep a slow device busy.
+        ([FAST, FAST], (120, 240), (17, 15)),
+        ([SLOW, FAST], (120, 120), (11, 21)),
+        ([SLOW, FAST], (120, 20), (20, 12)),
+        ([FAST, SLOW, FAST, FAST], (60, 60, 8, 60), (12, 6, 3, 11)),
+    ],
+)
+def test_unlike_devices_get_what_their_time_and_memory_allow(
+    stages: list[StageCosts], gib: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    shares = tuple(each * GIB for each in gib)
+    devices = tuple(f"cuda:{stage}" for stage in range(len(gib)))
+    config = execution(**LARGE, memory_shares=shares, devices=devices, nodes=tuple(range(len(gib))))
+    assert choose_layers(config, stages) == expected
+
+
 def test_as_many_stages_as_layers() -> None:
     assert chosen([costs()] * 4, 4) == (1, 1, 1, 1)
     with pytest.raises(ModelConfigError, match="4 layers cannot be split over 5 pipeline stages"):

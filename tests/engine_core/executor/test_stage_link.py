@@ -21,12 +21,17 @@ from engine_core.executor.stage_link import (
     StageWatch,
     WorkerLostError,
 )
+from tests.e2e.daemon import free_port
 from tests.engine_core.configs import MODEL, engine_config, execution_config
 from tests.patience import PATIENCE
+from tests.workers.intruders import INTRUDERS, connected
+from workers.contract.curve import ClusterKeys
 from workers.contract.messages import (
     AllocateKV,
     EncodeStep,
     FromWorker,
+    StoreAnswer,
+    StoreCall,
     ToWorker,
     WorkerBeat,
     WorkerConnected,
@@ -37,15 +42,15 @@ from workers.contract.messages import (
 from workers.contract.process import SILENT_BEATS
 from workers.contract.share import Share, shares_of
 
-AnswerT = TypeVar("AnswerT", Share, AllocateKV)
+AnswerT = TypeVar("AnswerT", Share, AllocateKV, StoreAnswer)
 BLOCK_BYTES = 1000
 
 
 class Stages:
     """Starts an executor against stages that have these budgets; keeps what it told them."""
 
-    def __init__(self, folder: Path) -> None:
-        self._endpoint = f"ipc://{folder}/workers"
+    def __init__(self, endpoint: str, keys: ClusterKeys | None = None) -> None:
+        self.endpoint, self._keys = endpoint, keys
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._dealers: list[zmq.Socket[bytes]] = []
         self.shares: list[Share] = []
@@ -61,13 +66,13 @@ class Stages:
             for stage in range(len(budgets)):
                 self.send(stage, WorkerConnected(stage))
             for stage, budget in enumerate(budgets):
-                self.shares.append(self._receive(stage, Share))
+                self.shares.append(self.received(stage, Share))
                 self.send(stage, WorkerLoaded(stage, 10, 0.1, BLOCK_BYTES, budget))
             for stage, dealer in enumerate(self._dealers):
                 while not (starting.done() or dealer.poll(10)):
                     pass
                 if not starting.done():
-                    self.allocated.append(self._receive(stage, AllocateKV).num_blocks)
+                    self.allocated.append(self.received(stage, AllocateKV).num_blocks)
                     self.send(stage, WorkerReady(stage))
             yield executor, starting.result()
 
@@ -79,7 +84,8 @@ class Stages:
         config = engine_config(
             num_stages=num_stages,
             model=msgspec.structs.replace(MODEL, num_layers=2 * num_stages),
-            worker_endpoint=self._endpoint,
+            worker_endpoint=self.endpoint,
+            cluster_keys=self._keys,
             block_size=4,
             **changes,
         )
@@ -90,7 +96,9 @@ class Stages:
                 for stage in range(num_stages):
                     dealer = self._context.socket(zmq.DEALER)
                     dealer.setsockopt(zmq.IDENTITY, b"stage-%d" % stage)
-                    dealer.connect(self._endpoint)
+                    if self._keys is not None:
+                        self._keys.secure_connector(dealer, self.endpoint)
+                    dealer.connect(self.endpoint)
                     self._dealers.append(dealer)
                     self.send(stage, WorkerBeat(stage, -1))
                 yield executor, starting
@@ -109,15 +117,31 @@ class Stages:
     def send(self, stage: int, message: FromWorker) -> None:
         self._dealers[stage].send(msgspec.msgpack.encode(message))
 
-    def _receive(self, stage: int, kind: type[AnswerT]) -> AnswerT:
+    def received(self, stage: int, kind: type[AnswerT]) -> AnswerT:
         message = msgspec.msgpack.decode(self._dealers[stage].recv(), type=ToWorker)
         assert isinstance(message, kind)
         return message
 
 
+KEYS = ClusterKeys.of(b"the secret of a cluster")
+
+
 @pytest.fixture
-def stages(tmp_path: Path) -> Iterator[Stages]:
-    stages = Stages(tmp_path)
+def remote_stages() -> Iterator[Stages]:
+    """On other hosts."""
+    stages = Stages(f"tcp://127.0.0.1:{free_port()}", KEYS)
+    yield stages
+    stages.close()
+
+
+@pytest.fixture(params=["one host", "several"])
+def stages(
+    request: pytest.FixtureRequest, tmp_path: Path, remote_stages: Stages
+) -> Iterator[Stages]:
+    if request.param == "several":
+        yield remote_stages
+        return
+    stages = Stages(f"ipc://{tmp_path}/workers")
     yield stages
     stages.close()
 
@@ -176,9 +200,10 @@ def poll_until_lost(executor: StageLink) -> NoReturn:
     poller = zmq.Poller()
     poller.register(executor.results, zmq.POLLIN)
     poller.register(executor.losses, zmq.POLLIN)
-    while executor.losses not in dict(poller.poll()):
+    while True:
+        if executor.losses in dict(poller.poll()):
+            executor.check_losses()
         executor.poll()
-    executor.raise_lost()
 
 
 @pytest.mark.parametrize(
@@ -219,6 +244,73 @@ def test_a_stage_that_cannot_be_sent_to_is_named(stages: Stages) -> None:
         time.sleep(0.1)
         with pytest.raises(WorkerLostError, match=r"^worker 1 of m has gone$"):
             executor.submit(EncodeStep(step=0, tokens=b"", query_lens=b""))
+
+
+def never_lost(executor: StageLink) -> None:
+    """Take what has come, as the engine core's loop does."""
+    poller = zmq.Poller()
+    poller.register(executor.results, zmq.POLLIN)
+    poller.register(executor.losses, zmq.POLLIN)
+    while ready := dict(poller.poll(200)):
+        if executor.losses in ready:
+            executor.check_losses()
+        assert executor.poll() is None
+
+
+@pytest.mark.parametrize("intruder", INTRUDERS)
+def test_strangers_change_nothing(remote_stages: Stages, intruder: str) -> None:
+    with remote_stages.started([50_000] * 2) as (executor, _):
+        INTRUDERS[intruder](remote_stages.endpoint, KEYS)
+        never_lost(executor)
+        # Its file descriptor is another connection's now, which is lost.
+        remote_stages.lose(1)
+        with pytest.raises(WorkerLostError, match="worker 1 of test has gone"):
+            poll_until_lost(executor)
+
+
+@pytest.mark.parametrize(
+    ("name", "messages"),
+    [
+        (b"stage-0", [msgspec.msgpack.encode(NOTICED)] * 3),
+        (b"someone-2", [msgspec.msgpack.encode(NOTICED)]),
+        (b"someone", [msgspec.msgpack.encode(NOTICED)]),
+        (b"failure-0", [b"", b"\xc1", msgspec.msgpack.encode({"stage": 0}), b"\x93" * 1000]),
+    ],
+    ids=["a name twice", "no such stage", "no stage", "no message"],
+)
+def test_who_has_the_keys_is_heard_under_a_stages_name_that_is_free(
+    remote_stages: Stages, name: bytes, messages: list[bytes]
+) -> None:
+    with remote_stages.started([50_000] * 2) as (executor, _):
+        with connected(remote_stages.endpoint, KEYS.secure_connector, name) as dealer:
+            for message in messages:
+                dealer.send(message)
+                dealer.send_multipart([message, message])
+            never_lost(executor)
+            executor.submit(EncodeStep(step=0, tokens=b"", query_lens=b""))
+            assert not dealer.poll(50)
+        never_lost(executor)
+
+
+def test_process_groups_find_each_other_before_the_start(stages: Stages) -> None:
+    with stages.connecting(2) as (_, starting):
+        for stage in range(2):
+            stages.send(stage, StoreCall("add", "met", amount=1))
+            assert stages.received(stage, StoreAnswer) == StoreAnswer(stage + 1)
+        stages.lose(0)
+        with pytest.raises(WorkerLostError, match="worker 0 of test has gone"):
+            starting.result(PATIENCE)
+
+
+def test_process_groups_are_answered_while_steps_run(stages: Stages) -> None:
+    with stages.started([50_000] * 2) as (executor, _):
+        stages.send(1, StoreCall("set", "met", b"all"))
+        stages.send(1, StoreCall("check", keys=["met"]))
+        never_lost(executor)
+        assert [stages.received(1, StoreAnswer) for _ in range(2)] == [
+            StoreAnswer(None),
+            StoreAnswer(True),
+        ]
 
 
 def watch_of(num_stages: int, stall_timeout: float = 60) -> StageWatch:

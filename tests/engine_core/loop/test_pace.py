@@ -246,10 +246,11 @@ def test_a_step_for_which_many_prompts_wait_is_begun_earlier() -> None:
         pacer.step_finished(StepTimes(), 10.5 + number)
     pacer.step_submitted(step_input(2, 4), 12.0)
     before = pacer.due(100)
-    for _ in range(8):
-        pacer.step_made(0, 0.5e-3)
-        pacer.step_made(50, 10.5e-3)
+    for prompts, seconds in [(0, 0.5e-3), (50, 10.5e-3)] * 8:
+        pacer.may_wait(20.0, prompts)
+        pacer.step_made(20.0 + seconds, 0)
     assert before - pacer.due(100) == pytest.approx(20e-3)
     assert pacer.due(0) == before
-    pacer.step_made(1, 0.4e-3)
+    pacer.may_wait(20.0, 1)
+    pacer.step_made(20.0 + 0.4e-3, 0)
     assert pacer.due(100) == before

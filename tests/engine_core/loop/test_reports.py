@@ -39,7 +39,7 @@ def statistics_of(
     now: float = 0.0,
     observe: Callable[[StepWork, float], None] = lambda *_: None,
 ) -> Statistics:
-    return Statistics(num_stages, now, Tracer(), observe)
+    return Statistics(num_stages, now, Tracer(), observe, {})
 
 
 def beat(statistics: Statistics, now: float = 0.0, in_flight: tuple[float, ...] = ()) -> Beat:

@@ -87,7 +87,7 @@ def test_engines_of_a_daemon_have_sockets_of_their_own(tmp_path: Path) -> None:
     endpoints = {engine.client_endpoint, execution.worker_endpoint, execution.token_endpoint}
     assert len(endpoints) == 3
     assert all(endpoint.startswith(f"ipc://{tmp_path}/0.") for endpoint in endpoints)
-    assert execution.rendezvous.startswith(f"{tmp_path}/0.")
+    assert execution.start == f"{tmp_path}/0"
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,9 @@ def test_the_stage_that_does_not_fit_is_named(tmp_path: Path, gpus: Gpus) -> Non
 def test_each_stage_has_a_gpu(tmp_path: Path, gpus: Gpus) -> None:
     gpus(*(80 * GIB,) * 3)
     execution = set_up(tmp_path, LLAMA, device="cuda:1", pipeline_stages=2)
-    assert execution.devices == execution.gpus == ("cuda:1", "cuda:2")
+    assert execution.devices == ("cuda:1", "cuda:2")
     workers = [WorkerConfig(execution=execution, stage=stage) for stage in range(2)]
+    assert [worker.gpus for worker in workers] == [execution.devices] * 2
     assert [worker.local_device for worker in workers] == ["cuda:0", "cuda:1"]
     assert execution.max_running == 2048
 

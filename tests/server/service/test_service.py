@@ -10,6 +10,7 @@ from server.settings.settings import Limits
 from tests.engine_core.configs import execution_config
 from tests.server.conftest import DeploymentBuilder
 from tests.server.support import server_config
+from workers.contract.curve import ClusterKeys
 
 CONFIG = execution_config()
 
@@ -19,7 +20,8 @@ CONFIG = execution_config()
     [
         (True, {"worker_endpoint": "ipc:///other"}),
         (True, {"token_endpoint": "ipc:///other"}),
-        (True, {"rendezvous": "/other"}),
+        (True, {"start": "/other"}),
+        (True, {"cluster_keys": ClusterKeys.of(b"a secret of a cluster")}),
         (True, {"kv_cache_bytes": CONFIG.kv_cache_bytes + 1}),
         (True, {"log_level": "debug"}),
         (False, {"dtype": "bfloat16"}),

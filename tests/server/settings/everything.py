@@ -38,6 +38,10 @@ priority_range: "-5:6"
 max_priority_wait: 4
 max_request_seconds: 80
 memory_share: 0.8
+nodes: 2
+master: "[fd00::1]:7000"
+cluster_secret_file: secret
+interface: eth1
 startup_timeout: 60
 drain_timeout: 1.5
 stall_timeout: 45
@@ -83,6 +87,7 @@ def everything(folder: Path) -> Settings:
         "tls_cert": f"{folder}/tls/server.crt",
         "tls_key": "/home/me/server.key",
         "state_dir": "/home/me/state",
+        "cluster_secret_file": f"{folder}/secret",
         "max_body_size": 2 << 20,
         "max_unread_size": 6 << 20,
         "max_file_size": 1 << 30,

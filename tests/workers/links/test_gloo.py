@@ -12,9 +12,10 @@ import pytest
 
 from tests.patience import PATIENCE
 from tests.workers.checkpoints import LLAMA, save_bert, with_execution, worker_config
+from tests.workers.intruders import INTRUDERS
 from tests.workers.stages import NUM_BLOCKS, EncoderStages, Stages, sampled_tokens
 from tests.workers.step_maker import StepMaker, encoder_step
-from tests.workers.worker_group import WorkerGroup
+from tests.workers.worker_group import KEYS, WorkerGroup
 from workers.contract.config import Task, WorkerConfig
 from workers.contract.messages import DecodeStep, StageReport, StepMask, StepOutput, StepTimes
 
@@ -110,6 +111,32 @@ def test_generation_is_the_same_over_any_processes(
             group.beat()
     by_stage = [[r for r in group.reports if r.stage == stage] for stage in range(num_stages - 1)]
     check_times(steps, [*by_stage, outputs])
+
+
+@pytest.mark.parametrize(
+    "nodes", [(0, 0, 1), pytest.param((0, 1, 1, 2), marks=pytest.mark.long)], ids=str
+)
+def test_generation_is_the_same_over_several_hosts_whatever_comes_to_their_ports(
+    llama: Path, nodes: tuple[int, ...]
+) -> None:
+    one = Stages(llama, backend="naive")
+    steps, masks = decoder_steps(one.block_size)
+    expected = [one.run(step, masks.get(step.step)) for step in steps]
+    with WorkerGroup(naive_config(llama), len(nodes), nodes) as group:
+        group.get_ready(NUM_BLOCKS)
+        half = len(steps) // 2
+        for step in steps[:half]:
+            group.submit(step)
+        for endpoint in group.endpoints:
+            for intrude in INTRUDERS.values():
+                intrude(endpoint, KEYS)
+        for step in steps[half:]:
+            group.submit(step)
+        for mask in masks.values():
+            group.send(len(nodes) - 1, mask)
+        assert [without_time(group.output()) for _ in steps] == expected
+        (line,) = [line for line in group.log(0) if "has refused" in line]
+        assert f": connections that {group.endpoints[1]} has refused since its start: 1" in line
 
 
 def check_times(

@@ -5,6 +5,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -83,7 +84,7 @@ def test_the_ring_takes_the_bytes_that_the_configuration_counts(
     encoder = with_execution(worker_config(tmp_path, num_stages=2, task="embed"), max_step_tokens=1)
     longest = PeerLayout.of(encoder.execution).step_tokens
     assert longest == encoder.execution.max_model_len > 1  # a slot holds its longest text
-    besides = layout.nbytes - config.activation_ring_bytes
+    besides = layout.nbytes - config.activation_bytes(0)
     assert 0 < besides <= 3 * ALIGNMENT + 8 * layout.num_tokens + ALIGNMENT * layout.num_slots
 
 
@@ -127,4 +128,4 @@ def test_nothing_is_shared_where_multicast_is_not_switched_off(
     if value is not None:
         monkeypatch.setenv(name, value)
     with pytest.raises(RuntimeError, match=f"{name} is not {NO_MULTICAST[name]}"):
-        SymmetricMemory(4096, torch.device("cpu"))
+        SymmetricMemory(4096, torch.device("cpu"), Mock())

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import zmq
 
+from tests.engine_core.configs import execution_config
 from tests.workers.step_maker import encoder_step
 from workers.contract.messages import AllocateKV, DecodeStep, StepMask, ToWorker
 from workers.links.engine_link import EngineLink, StepInbox
@@ -20,7 +21,8 @@ def core() -> Iterator[tuple[Send, StepInbox]]:
     router = context.socket(zmq.ROUTER)
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     port = router.bind_to_random_port("tcp://127.0.0.1")
-    link = EngineLink(context, f"tcp://127.0.0.1:{port}", 0)
+    config = execution_config(worker_endpoint=f"tcp://127.0.0.1:{port}")
+    link = EngineLink(context, config, 0)
     link.send(AllocateKV(0))  # type: ignore[arg-type]
     router.recv_multipart()
 

@@ -1,11 +1,13 @@
 {{/* The daemon's configuration file: docs/configuration.md. */}}
 
 {{/* A part's file, as YAML: (dict "root" $ "part" part). Without models the demo models are served. Clients
-     can store files only where an option names a folder: a pod's HOME goes with it. */}}
+     can store files on a claim, or where an option names a folder: a pod's HOME goes with it. */}}
 {{- define "penstock.config" -}}
 {{- $values := .root.Values -}}
 {{- $server := $values.server -}}
-{{- $config := merge (deepCopy $server.options) (dict "state_dir" "none") -}}
+{{- $state := ternary (print (include "penstock.stateMount" .) "/state") "none" (eq (include "penstock.hasState" .) "true") -}}
+{{- $config := merge (deepCopy $server.options) (dict "state_dir" $state) -}}
+{{- if $values.inferencePool.enabled -}}{{- $_ := set $config "metrics_alias" "vllm" -}}{{- end -}}
 {{- $_ := set $config "host" $server.host -}}
 {{- $_ := set $config "port" $server.port -}}
 {{- $_ := set $config "api_workers" $server.apiWorkers -}}

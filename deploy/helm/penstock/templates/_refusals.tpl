@@ -9,8 +9,10 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- include "penstock.refuseGpus" . -}}
 {{- include "penstock.refuseTimes" . -}}
 {{- include "penstock.refuseReplicas" . -}}
+{{- include "penstock.refuseState" . -}}
 {{- include "penstock.refuseStorage" . -}}
 {{- include "penstock.refuseNetwork" . -}}
+{{- include "penstock.refusePool" . -}}
 {{- include "penstock.refuseMonitoring" . -}}
 {{- end -}}
 
@@ -111,7 +113,7 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- end -}}
 {{- include "penstock.refuseScaling" . -}}
 {{- with .Values.strategy -}}
-{{- if and (eq .type "RollingUpdate") (has (toString .maxUnavailable) (list "0" "0%")) (has (toString .maxSurge) (list "0" "0%")) -}}
+{{- if and (ne .type "Recreate") (has (toString .maxUnavailable) (list "0" "0%")) (has (toString .maxSurge) (list "0" "0%")) -}}
 {{- fail "strategy.maxUnavailable and strategy.maxSurge are both 0: no pod could ever be replaced." -}}
 {{- end -}}
 {{- end -}}
@@ -189,7 +191,7 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 
 {{/* A claim of one node, and pods that need not be on one: (dict "root" $ "parts" parts). */}}
 {{- define "penstock.refuseSeveralNodes" -}}
-{{- $strategy := .root.Values.strategy -}}
+{{- $surge := .root.Values.strategy.maxSurge -}}
 {{- $modes := printf "storage.accessModes is %s, for pods of one node," (join ", " .root.Values.storage.accessModes) -}}
 {{- $other := "use a claim that is ReadWriteMany or ReadOnlyMany." -}}
 {{- if gt (len .parts) 1 -}}
@@ -204,8 +206,8 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- else if gt (int $part.replicas) 1 -}}
 {{- fail (printf "%s but replicas is %d: %s" $modes (int $part.replicas) $other) -}}
 {{- end -}}
-{{- if and (eq $strategy.type "RollingUpdate") (not (has (toString $strategy.maxSurge) (list "0" "0%"))) -}}
-{{- fail (printf "%s but strategy.maxSurge is %v: on another node the new pod would wait forever for the claim that the old one holds; set strategy.type to Recreate." $modes $strategy.maxSurge) -}}
+{{- if include "penstock.surges" (dict "root" .root "part" $part) -}}
+{{- fail (printf "%s but strategy.maxSurge is %v: on another node the new pod would wait forever for the claim that the old one holds; set strategy.type to Recreate." $modes $surge) -}}
 {{- end -}}
 {{- end -}}
 
@@ -231,6 +233,30 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- fail (printf "%s and %s would have the same host and path in ingress or httpRoute: give their models a host or path of their own." (get $seen $where) .name) -}}
 {{- end -}}
 {{- $_ := set $seen $where .name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* An endpoint picker reads the metrics of one model from each pod, over HTTP and without a key. */}}
+{{- define "penstock.refusePool" -}}
+{{- if .Values.inferencePool.enabled -}}
+{{- $parts := (include "penstock.parts" . | fromJson).parts -}}
+{{- range $parts -}}
+{{- $names := (include "penstock.servedNames" . | fromJson).names -}}
+{{- if gt (len $names) 1 -}}
+{{- fail (printf "inferencePool.enabled is true, but the pods of %s serve %d models, and an endpoint picker reads the load of one: name one in models, or set layout to perModel." .name (len $names)) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.inferencePool.endpointPicker.service -}}
+{{- if gt (len $parts) 1 -}}
+{{- fail (printf "inferencePool.endpointPicker.service is %s, but layout is perModel with %d pools: an endpoint picker has one." . (len $parts)) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.tls.existingSecret -}}
+{{- fail (printf "inferencePool.enabled is true and tls.existingSecret is %s: a pool's pods are asked over plain HTTP." .) -}}
+{{- end -}}
+{{- if .Values.server.options.metrics_key -}}
+{{- fail "inferencePool.enabled and server.options.metrics_key are both true: an endpoint picker sends no key for /metrics." -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,0 +1,1 @@
+"""One model on several hosts: how its nodes meet, and how they learn that one is lost."""
