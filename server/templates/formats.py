@@ -3,12 +3,12 @@
 from contextlib import suppress
 from typing import Literal
 
+from engine_core.structured.turn_format import TurnFormat
 from server.templates.learnt_format import NotLearntError, check, learn
 from server.templates.loaded_template import LoadedTemplate
 from server.templates.turn_writer import TurnWriter
 from server.turns.declared_format import NotDeclaredError, declared_format
 from server.turns.known_formats import known_format
-from server.turns.turn_format import TurnFormat
 
 FormatSource = Literal["declared", "learnt", "table"]
 

@@ -8,6 +8,14 @@ import json
 import re
 from typing import NamedTuple
 
+from engine_core.structured.turn_format import (
+    CallFormat,
+    IdForm,
+    Members,
+    Reasoning,
+    Slot,
+    TurnFormat,
+)
 from server.templates.affixes import (
     common_prefix,
     common_suffix,
@@ -29,7 +37,6 @@ from server.templates.turn_writer import (
     VALUE,
     TurnWriter,
 )
-from server.turns.turn_format import CallFormat, IdForm, Members, Reasoning, Slot, TurnFormat
 from server.turns.turn_parser import Call, TurnParser, calls_of
 
 _NAME, _ARGUMENTS, _ID, _INDEX = "\ue000", "\ue001", "\ue002", "\ue003"

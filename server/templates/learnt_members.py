@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from engine_core.structured.turn_format import JSON_TYPES, Members, Value
 from server.templates.affixes import common_prefix, common_suffix
 from server.templates.turn_writer import FIRST, KEY, LATER_KEY, VALUE, TurnWriter
-from server.turns.turn_format import JSON_TYPES, Members, Value
 
 # A value of each type. Templates may leave out null.
 _SAMPLES: dict[str, Any] = {

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from engine_core.structured.turn_format import Members, Value
 from server.turns.literals import LiteralReader, NotALiteralError, types_of, value_of
 from server.turns.text_source import TextSource, Waiting
-from server.turns.turn_format import Members, Value
 
 Say = Callable[[str], None]
 

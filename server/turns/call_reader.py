@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+from engine_core.structured.turn_format import CallFormat, Slot
 from server.turns.arguments import MemberReader, copy_json, is_object, read_json
 from server.turns.text_source import TextSource, Waiting
-from server.turns.turn_format import CallFormat, Slot
 
 _ID = re.compile(r"[\w.:\-]")
 

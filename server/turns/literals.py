@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
+from engine_core.structured.turn_format import JSON_TYPES
 from server.turns.text_source import TextSource, Waiting
-from server.turns.turn_format import JSON_TYPES
 
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)

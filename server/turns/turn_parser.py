@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from engine_core.structured.turn_format import TurnFormat
 from server.turns.call_reader import CallReader
 from server.turns.text_source import TextSource, Waiting
-from server.turns.turn_format import TurnFormat
 
 
 class TextDelta(NamedTuple):

@@ -4,13 +4,7 @@ from typing import Any
 
 import pytest
 
-from server.templates.formats import format_of
-from server.templates.learnt_format import NotLearntError, learn
-from server.templates.loaded_template import LoadedTemplate
-from server.templates.protocol import ChatTemplate
-from server.turns.declared_format import NotDeclaredError, declared_format
-from server.turns.known_formats import HARMONY, HERMES
-from server.turns.turn_format import (
+from engine_core.structured.turn_format import (
     JSON_TYPES,
     CallFormat,
     Members,
@@ -19,6 +13,12 @@ from server.turns.turn_format import (
     TurnFormat,
     Value,
 )
+from server.templates.formats import format_of
+from server.templates.learnt_format import NotLearntError, learn
+from server.templates.loaded_template import LoadedTemplate
+from server.templates.protocol import ChatTemplate
+from server.turns.declared_format import NotDeclaredError, declared_format
+from server.turns.known_formats import HARMONY, HERMES
 
 NAME, ARGUMENTS, ID, INDEX = Slot("name"), Slot("arguments"), Slot("id"), Slot("index")
 LITERALS = tuple(name for name in JSON_TYPES if name != "string")

@@ -1,7 +1,6 @@
 """Small formats of turns, one a feature."""
 
-from server.turns.known_formats import HARMONY, HERMES
-from server.turns.turn_format import (
+from engine_core.structured.turn_format import (
     JSON_TYPES,
     CallFormat,
     Members,
@@ -10,6 +9,7 @@ from server.turns.turn_format import (
     TurnFormat,
     Value,
 )
+from server.turns.known_formats import HARMONY, HERMES
 from server.turns.turn_parser import Event, TurnParser
 
 NAME, ARGUMENTS, ID, INDEX = Slot("name"), Slot("arguments"), Slot("id"), Slot("index")
