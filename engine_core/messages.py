@@ -35,8 +35,8 @@ class Grammar(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ToolRules(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """A tool that a turn may call. `parameters` is the JSON schema of its arguments, followed as far
-    as it can be unless `strict`. `param` is the field of the request that it comes from."""
+    """A tool that a turn may call. `parameters` is the JSON schema of its arguments, followed as
+    far as it can be unless `strict`. `param` is the field of the request that it comes from."""
 
     name: str
     parameters: str
