@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple, get_type_hints
 import msgspec
 
 from engine_core.refusal import ErrorCode
-from engine_core.structured.turn_format import TurnFormat
+from engine_core.turn_format import TurnFormat
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs, StepTimes
 from workers.contract.token_sampling import TokenSampling
