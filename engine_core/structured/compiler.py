@@ -110,7 +110,8 @@ class _TurnCompiler:
                 raise GrammarError(str(error), rules.text.param) from None
             self._ignored += ignored
         sections = rules.form.calls if tools else ()
-        return self._compiler.start_of(grammars.of_turn(sections, text))
+        may_reason = None if rules.in_reasoning else rules.form.reasoning
+        return self._compiler.start_of(grammars.of_turn(sections, text, may_reason))
 
     def _sections(self, grammars: SectionGrammar, form: TurnFormat) -> Sequence[Section]:
         """The sections by their openings. A special token that nothing else begins with is one."""

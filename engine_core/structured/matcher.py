@@ -63,7 +63,7 @@ class Matcher:
         """Append a sampled token, unless it ends the text. False if the grammar does not allow
         it."""
         self._min_tokens_left -= 1
-        return token in self._end_tokens or self.state.consume_token(token)
+        return token in self._end_tokens or self.state.try_consume_tokens([token]) == 1
 
     def finish_mask(self, mask: npt.NDArray[np.uint32]) -> bool:
         """Replace the grammar's end in a mask that `state` has filled by the row's end tokens.

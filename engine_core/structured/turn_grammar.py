@@ -14,6 +14,7 @@ from engine_core.turn_format import (
     CallFormat,
     IdForm,
     Members,
+    Reasoning,
     Slot,
     TurnFormat,
     Value,
@@ -58,7 +59,9 @@ class SectionGrammar:
         self._rules = LarkRules(self._special)
         return self._rules.grammar(self._one_of(sections))
 
-    def of_turn(self, sections: Sequence[CallFormat], text: str = "") -> str:
+    def of_turn(
+        self, sections: Sequence[CallFormat], text: str, reasoning: Reasoning | None
+    ) -> str:
         """A whole turn: perhaps reasoning, then calls, or `text`, the body of a rule."""
         self._rules = LarkRules(self._special)
         ways: list[str] = []
@@ -69,7 +72,7 @@ class SectionGrammar:
         if text:
             ways.append(self._rules.rule(text))
         turn = f"space ({' | '.join(ways)})"
-        if (reasoning := self._form.reasoning) is None:
+        if reasoning is None:
             return self._rules.grammar(turn)
         opened = self._rules.literal(reasoning.open.strip())
         return self._rules.grammar(

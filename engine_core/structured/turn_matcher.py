@@ -100,7 +100,9 @@ class TurnMatcher:
                 self._leave()
             return True
         if token in self._ends:
-            return self._written >= self._params.min_tokens or self._exclude(token)
+            owes_form = self._turn.form is not None  # free text before it is reasoning
+            is_early = owes_form or self._written < self._params.min_tokens
+            return self._exclude(token) if is_early else True
         return self._free(token)
 
     def _free(self, token: int) -> bool:
