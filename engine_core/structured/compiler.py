@@ -12,7 +12,7 @@ from engine_core.structured.grammar import CompiledGrammar, GrammarCompiler
 from engine_core.structured.lark_rules import LarkRules
 from engine_core.structured.schema_tree import GrammarError
 from engine_core.structured.turn_grammar import CallableTool, SectionGrammar
-from engine_core.structured.turn_matcher import CompiledTurn, Section
+from engine_core.structured.turn_matcher import CompiledTurn, Section, TokenBytes
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
 from engine_core.turn_format import CallFormat, TurnFormat
 from workers.contract.config import ExecutionConfig
@@ -54,6 +54,7 @@ class _TurnCompiler:
         self._compiler, self._rules = compiler, rules
         self._ignored: list[str] = []
         self._window = 0
+        self._last_bytes = set[int]()
 
     def compiled(self) -> CompiledTurn:
         """Raises GrammarError, with the field of the tool or the text at fault."""
@@ -76,6 +77,7 @@ class _TurnCompiler:
             closing = self._compiler.start_of(literals.grammar(close))
         return CompiledTurn(
             vocabulary=self._compiler.vocabulary,
+            tokens=TokenBytes(self._compiler.vocabulary, bytes(self._last_bytes)),
             sections=sections,
             form=form,
             reasoning=markers,
@@ -132,8 +134,10 @@ class _TurnCompiler:
         return sections
 
     def _pattern(self, literal: str, *, at_start: bool = False) -> re.Pattern[bytes]:
-        pattern = LarkRules(self._compiler.special).pattern(literal)
+        literals = LarkRules(self._compiler.special)
+        pattern = literals.pattern(literal)
         self._window = max(self._window, 2 * len(literal.encode()))
+        self._last_bytes.add(literals.last_byte(literal))
         return re.compile(rb"\s*" + pattern if at_start else pattern)
 
     def _check_held(self, grammars: SectionGrammar) -> None:

@@ -49,6 +49,11 @@ class LarkRules:
         them."""
         return rb"\s*".join(self._word_pattern(word) for word in text.split())
 
+    def last_byte(self, text: str) -> int:
+        """The last byte of such a literal, as `special_bytes` has it."""
+        *_, (part, token) = self._parts(text.rsplit(maxsplit=1)[-1])
+        return (part.encode() if token is None else special_bytes(token))[-1]
+
     def until(self, close: str) -> str:
         """Raw text, and `close` behind it, at which it ends."""
         if close in self._special:

@@ -31,6 +31,22 @@ class Section(NamedTuple):
     grammar: CompiledGrammar | None
 
 
+class TokenBytes(dict[int, tuple[bytes, bool]]):
+    """The bytes of tokens, and whether they may complete an opening: they hold a last byte of one.
+    Filled as tokens come."""
+
+    def __init__(self, vocabulary: LLTokenizer, last_bytes: bytes) -> None:
+        self._vocabulary = vocabulary
+        self._last = re.compile(b"[" + re.escape(last_bytes) + b"]") if last_bytes else None
+
+    def __missing__(self, token: int) -> tuple[bytes, bool]:
+        is_special = self._vocabulary.is_special_token(token)
+        data = special_bytes(token) if is_special else self._vocabulary.decode_bytes([token])
+        found = self._last is not None and self._last.search(data) is not None
+        self[token] = data, found
+        return data, found
+
+
 class CompiledTurn(NamedTuple):
     """A turn before its first token.
 
@@ -41,10 +57,11 @@ class CompiledTurn(NamedTuple):
     budget      tokens of reasoning before `closing`
     in_reasoning  whether it begins inside
     goes_on     whether text may follow a section
-    window      bytes that hold any opening
+    window      bytes that hold any opening, and so many tokens at most
     """
 
     vocabulary: LLTokenizer
+    tokens: TokenBytes
     sections: Sequence[Section]
     form: CompiledGrammar | None
     reasoning: tuple[re.Pattern[bytes], re.Pattern[bytes]] | None
@@ -107,34 +124,35 @@ class TurnMatcher:
 
     def _free(self, token: int) -> bool:
         """Append to free text, unless the token completes an opening that it may not."""
-        turn, text = self._turn, [*self._text, (token, self._bytes(token))]
-        seen = b"".join(data for _, data in text)
+        data, may_complete = self._turn.tokens[token]
+        if may_complete and (fits := self._completed([*self._text, (token, data)])) is not None:
+            return fits
+        self._text.append((token, data))
+        if len(self._text) > 2 * self._turn.window:
+            del self._text[: -self._turn.window]
+            self._at_start = False
+        self._reasoned += self._in_reasoning
+        budget = self._turn.budget
+        if self._in_reasoning and budget is not None and self._reasoned >= budget:
+            self._constrain("closing", self._turn.closing)
+        return True
+
+    def _completed(self, text: list[tuple[int, bytes]]) -> bool | None:
+        """Go on behind an opening or a marker that the last token completes, or refuse it. None if
+        there is none."""
+        turn, seen = self._turn, b"".join(data for _, data in text)
         for section in turn.sections:
             matches = section.opening.match if section.at_start else section.opening.search
             if (self._at_start or not section.at_start) and (found := matches(seen)):
                 if section.grammar is None:
-                    return self._exclude(token)
+                    return self._exclude(text[-1][0])
                 return self._enter("section", section.grammar, text, found.start())
-        if turn.reasoning is not None:
-            found = turn.reasoning[self._in_reasoning].search(seen)
-            if found and self._in_reasoning and turn.form is not None:
-                return self._enter("form", turn.form, text, found.end())
-            if found:
-                self._in_reasoning, text = not self._in_reasoning, []
-                self._at_start = True
-        self._keep(text)
-        self._reasoned += self._in_reasoning
-        if self._in_reasoning and turn.budget is not None and self._reasoned >= turn.budget:
-            self._constrain("closing", turn.closing)
+        if turn.reasoning is None or not (found := turn.reasoning[self._in_reasoning].search(seen)):
+            return None
+        if self._in_reasoning and turn.form is not None:
+            return self._enter("form", turn.form, text, found.end())
+        self._in_reasoning, self._text, self._at_start = not self._in_reasoning, [], True
         return True
-
-    def _keep(self, text: list[tuple[int, bytes]]) -> None:
-        """Keep as much text as an opening may have."""
-        size = sum(len(data) for _, data in text)
-        while text and size - len(text[0][1]) >= self._turn.window:
-            size -= len(text.pop(0)[1])
-            self._at_start = False
-        self._text = text
 
     def _enter(
         self,
@@ -201,9 +219,3 @@ class TurnMatcher:
     def _exclude(self, token: int) -> Literal[False]:
         self.excluded.add(token)
         return False
-
-    def _bytes(self, token: int) -> bytes:
-        vocabulary = self._turn.vocabulary
-        if vocabulary.is_special_token(token):
-            return special_bytes(token)
-        return vocabulary.decode_bytes([token])
