@@ -42,12 +42,12 @@ def compiler_for(config: ExecutionConfig, tokenizer: Tokenizer) -> Compile:
     def compile_rules(rules: Rules) -> Compiled:
         if isinstance(rules, Grammar):
             return compiler.compile(rules)
-        return _TurnCompiler(compiler, rules).compiled()
+        return TurnCompiler(compiler, rules).compiled()
 
     return compile_rules
 
 
-class _TurnCompiler:
+class TurnCompiler:
     """Compiles the rules of one turn."""
 
     def __init__(self, compiler: GrammarCompiler, rules: TurnRules) -> None:
