@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Literal
 
-from engine_core.structured.turn_format import TurnFormat
+from engine_core.turn_format import TurnFormat
 from server.templates.learnt_format import NotLearntError, check, learn
 from server.templates.loaded_template import LoadedTemplate
 from server.templates.turn_writer import TurnWriter

@@ -8,7 +8,7 @@ import json
 import re
 from typing import NamedTuple
 
-from engine_core.structured.turn_format import (
+from engine_core.turn_format import (
     CallFormat,
     IdForm,
     Members,

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from engine_core.structured.turn_format import (
+from engine_core.turn_format import (
     JSON_TYPES,
     CallFormat,
     Members,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from engine_core.structured.turn_format import TurnFormat
+from engine_core.turn_format import TurnFormat
 from server.turns.call_reader import CallReader
 from server.turns.text_source import TextSource, Waiting
 

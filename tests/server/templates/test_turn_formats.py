@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine_core.structured.turn_format import (
+from engine_core.turn_format import (
     JSON_TYPES,
     CallFormat,
     Members,
