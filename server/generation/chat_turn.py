@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from engine_core.structured.turn_format import IdForm
+from engine_core.turn_format import IdForm
 from server.generation.choice import TextPiece
 from server.schemas.chat import (
     AssistantMessage,

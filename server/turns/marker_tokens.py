@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import lru_cache
 
-from engine_core.structured.turn_format import CallFormat, TurnFormat
+from engine_core.turn_format import CallFormat, TurnFormat
 from engine_core.tokenization.tokenizer import TokenBytes
 
 

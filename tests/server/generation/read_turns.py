@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from engine_core.messages import Finish, RowOutput
-from engine_core.structured.turn_format import TurnFormat
+from engine_core.turn_format import TurnFormat
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.generation.choice import Choice, Prompt, TextPiece
 from server.generation.plan import GenerationPlan, TurnReading
