@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from functools import lru_cache
 
-from engine_core.turn_format import CallFormat, TurnFormat
 from engine_core.tokenization.tokenizer import TokenBytes
+from engine_core.turn_format import CallFormat, TurnFormat
 
 
 @lru_cache(maxsize=32)

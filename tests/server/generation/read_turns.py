@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from engine_core.messages import Finish, RowOutput
-from engine_core.turn_format import TurnFormat
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.turn_format import TurnFormat
 from server.generation.choice import Choice, Prompt, TextPiece
 from server.generation.plan import GenerationPlan, TurnReading
 from tests.server.fake_engine import logprobs_of

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from engine_core.messages import Finish
-from engine_core.turn_format import IdForm
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.turn_format import IdForm
 from server.api.chat import ChatForm
 from server.generation.chat_turn import CallIds
 from server.generation.plan import GenerationPlan
