@@ -228,15 +228,48 @@ class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
     """Always null."""
 
 
+ChatFinishReason = FinishReason | Literal["tool_calls", "function_call"]
+
+
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the model calls."""
+
+    name: str | UnsetType = UNSET
+    """The function's name; in a stream only where the call begins."""
+    arguments: str
+    """The arguments, a JSON object in a string; in a stream, what is added to it."""
+
+
+class CalledTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool, or an addition to one."""
+
+    index: int | UnsetType = UNSET
+    """Number of the call within the answer, from 0; only in a stream."""
+    id: str | UnsetType = UNSET
+    """Name of the call, for the message with its result; in a stream only where it begins."""
+    type: Literal["function"] | UnsetType = UNSET
+    """Always `function`; in a stream only where the call begins."""
+    function: CalledFunction
+    """The function that is called, with its arguments."""
+
+
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The model's answer."""
 
     role: str = "assistant"
     """Always `assistant`; in a stream in the first chunk of a choice only."""
-    content: str
-    """The text; in a stream, what is added to it."""
+    content: str | None
+    """The text, null beside calls if there is none; in a stream, what is added to it."""
     refusal: None = None
     """Always null: the daemon judges no answers."""
+    reasoning_content: str | UnsetType = UNSET
+    """The model's reasoning, if there is any; in a stream, what is added to it."""
+    reasoning: str | UnsetType = UNSET
+    """The same as `reasoning_content`."""
+    tool_calls: list[CalledTool] | UnsetType = UNSET
+    """Calls of tools, if there are any. One that `max_tokens` cuts is only in a stream."""
+    function_call: CalledFunction | UnsetType = UNSET
+    """In place of `tool_calls`, the call, if the request has `functions`."""
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,9 +281,9 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer."""
     logprobs: ChatLogprobs | None
     """Log-probabilities of the tokens, if requested; else null."""
-    finish_reason: FinishReason | None
-    """`length` at `max_tokens`, `stop` at an end, `timeout` at the deadline; null before a stream's
-    end."""
+    finish_reason: ChatFinishReason | None
+    """`length` at `max_tokens`, `timeout` at the deadline, `tool_calls` or `function_call` at an
+    end with calls, else `stop`; null before a stream's end."""
     token_ids: list[int] | UnsetType = UNSET
     """Ids of the generated tokens, if `return_token_ids` asks for them."""
 
@@ -272,14 +305,23 @@ class ChatCompletion(TextAnswer, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """An addition to a message: its role at first, then text, nothing at last."""
+    """An addition to a message: its role at first, then reasoning, text or a call, nothing at
+    last."""
 
     role: str | UnsetType = UNSET
     """Always `assistant`; in a stream in the first chunk of a choice only."""
-    content: str | UnsetType = UNSET
-    """The text; in a stream, what is added to it."""
+    content: str | UnsetType | None = UNSET
+    """The text, null beside calls if there is none; in a stream, what is added to it."""
     refusal: UnsetType | None = UNSET
     """Always null: the daemon judges no answers."""
+    reasoning_content: str | UnsetType = UNSET
+    """The model's reasoning, if there is any; in a stream, what is added to it."""
+    reasoning: str | UnsetType = UNSET
+    """The same as `reasoning_content`."""
+    tool_calls: list[CalledTool] | UnsetType = UNSET
+    """Calls of tools, if there are any. One that `max_tokens` cuts is only in a stream."""
+    function_call: CalledFunction | UnsetType = UNSET
+    """In place of `tool_calls`, the call, if the request has `functions`."""
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,9 +331,9 @@ class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The chunk's addition to the answer."""
     logprobs: ChatLogprobs | None
     """Log-probabilities of the tokens, if requested; else null."""
-    finish_reason: FinishReason | None
-    """`length` at `max_tokens`, `stop` at an end, `timeout` at the deadline; null before a stream's
-    end."""
+    finish_reason: ChatFinishReason | None
+    """`length` at `max_tokens`, `timeout` at the deadline, `tool_calls` or `function_call` at an
+    end with calls, else `stop`; null before a stream's end."""
     token_ids: list[int] | UnsetType = UNSET
     """Ids of the generated tokens, if `return_token_ids` asks for them."""
 
