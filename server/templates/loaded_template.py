@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import msgspec
@@ -242,10 +243,11 @@ class _Manner(NamedTuple):
 
 class _CallManner(NamedTuple):
     """The way in which a template writes tool calls. `no_content` stands for an assistant's
-    missing text."""
+    missing text. Names may be written as a part of ids only."""
 
     arguments_are_text: bool = False
     no_content: Message = {}  # noqa: RUF012 -- nothing changes it
+    names_in_ids: bool = False
     is_written: bool | None = None
     loses_second: bool = False
 
@@ -258,9 +260,11 @@ class _CallManner(NamedTuple):
         return shaped
 
     def _call(self, call: Message) -> Message:
+        function = call["function"]
+        if self.names_in_ids and function["name"] not in call["id"]:
+            call = {**call, "id": f"functions.{function['name']}:0"}
         if self.arguments_are_text:
             return call
-        function = call["function"]
         return {
             **call,
             "function": {**function, "arguments": msgspec.json.decode(function["arguments"])},
@@ -343,6 +347,7 @@ def _id(number: int) -> str:
 # With words for its name, and a key and a value of its arguments.
 _TELLING_CALL = _calling(_TOOL, arguments=f'{{"{_KEY}": "{_VALUE}"}}')
 _TELLING_CALLS = _calling(_TOOL, _MORE)
+_NO_CONTENTS: list[Message] = [{}, {"content": ""}, {"content": None}]
 
 
 def _message_of(kind: _Kind, text: str, number: int = 1) -> Message:
@@ -530,13 +535,12 @@ class ProbedManners:
     def _probed_calls(self) -> _CallManner:
         """The first manner that writes calls, else the most common one."""
         trials: list[_Trial] = []
-        for arguments_are_text in (False, True):
-            for no_content in ({}, {"content": ""}, {"content": None}):
-                manner = _CallManner(arguments_are_text, no_content)
-                trials.append(self._trial(manner.shaped(_TELLING_CALL), _OF_CALLS))
-                if trials[-1].written:
-                    two = self._trial(manner.shaped(_TELLING_CALLS), _OF_CALLS)
-                    return manner._replace(is_written=True, loses_second=two.written is False)
+        for in_ids, are_text, content in product((False, True), (False, True), _NO_CONTENTS):
+            manner = _CallManner(are_text, content, in_ids)
+            trials.append(self._trial(manner.shaped(_TELLING_CALL), _OF_CALLS))
+            if trials[-1].written:
+                two = self._trial(manner.shaped(_TELLING_CALLS), _OF_CALLS)
+                return manner._replace(is_written=True, loses_second=two.written is False)
         return _CallManner(is_written=_summary(trials))
 
     def _writes_reasoning(self) -> bool | None:
