@@ -113,8 +113,7 @@ class ChatForm(TextForm):
         """`as_function` as in `ChatTurn`."""
         super().__init__(body, model, answer_id, ChatChunk)
         self._top_logprobs = plan.logprobs
-        ids = CallIds(answer_id, "any" if plan.turn is None else plan.turn.form.ids)
-        self._turn = ChatTurn(ids, as_function=as_function)
+        self._turn = ChatTurn(CallIds(answer_id, plan.turn), as_function=as_function)
         self._bytes = model.token_bytes
         as_ids = bool(body.return_tokens_as_token_ids)
         self._text = TokenIds() if as_ids else TokenText(model.token_bytes, mark="")
