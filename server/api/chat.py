@@ -14,6 +14,8 @@ from server.generation.choice import TextPiece
 from server.generation.conversation import ChatOptions, chat_prompt, last_answer
 from server.generation.generation import Generation, TextForm, answer
 from server.generation.plan import GenerationPlan, choices, generation_plan
+from server.generation.planned_turn import with_turn
+from server.generation.requested_tools import RequestedTools, requested_tools
 from server.generation.scores import ScoredToken, score_columns
 from server.schemas.chat import (
     ChatChoice,
@@ -27,7 +29,7 @@ from server.schemas.chat import (
     TokenLogprob,
     TopLogprob,
 )
-from server.schemas.common import invalid, value_under_any_name
+from server.schemas.common import invalid, renamed, value_under_any_name
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import text_items
 from server.service.service import Model, service_of
@@ -54,6 +56,7 @@ async def chat_plan(
     """The request, checked, its prompt rendered, for `most_tokens` by default. Raises
     RefusalError."""
     newer, older = body.max_completion_tokens, body.max_tokens
+    tools = requested_tools(body)
     plan = generation_plan(
         body,
         model,
@@ -65,16 +68,26 @@ async def chat_plan(
         add_special_tokens=bool(body.add_special_tokens),
     )
     # Rendered last: a template takes its time.
-    text = await chat_prompt(request, model, body.messages, _options(body))
-    return msgspec.structs.replace(plan, prompts=text_items(text, "messages"))
+    try:
+        text = await chat_prompt(request, model, body.messages, _options(body, tools))
+    except RefusalError as error:
+        raise renamed(error, "tools", tools.field if tools else "tools") from None
+    plan = msgspec.structs.replace(plan, prompts=text_items(text, "messages"))
+    budget = None if body.thinking_token_budget == -1 else body.thinking_token_budget
+    return with_turn(plan, model.chat.found.form, text, tools, budget)
 
 
-def _options(body: ChatRequest) -> ChatOptions:
-    effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+def _options(body: ChatRequest, tools: RequestedTools | None) -> ChatOptions:
+    variables = {**(body.chat_template_kwargs or {})}
+    if body.reasoning_effort == "none":
+        variables = {"enable_thinking": False, "thinking": False, **variables}
+    if body.reasoning_effort is not None:
+        variables["reasoning_effort"] = body.reasoning_effort
     return ChatOptions(
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        variables={**(body.chat_template_kwargs or {}), **effort},
+        variables=variables,
+        tools=tools.described if tools else None,
     )
 
 
@@ -102,18 +115,12 @@ class ChatForm(TextForm):
     """One answer of `/v1/chat/completions`."""
 
     def __init__(
-        self,
-        body: ChatRequest,
-        model: Model,
-        answer_id: str,
-        plan: GenerationPlan,
-        *,
-        as_function: bool = False,
+        self, body: ChatRequest, model: Model, answer_id: str, plan: GenerationPlan
     ) -> None:
-        """`as_function` as in `ChatTurn`."""
         super().__init__(body, model, answer_id, ChatChunk)
         self._top_logprobs = plan.logprobs
-        self._turn = ChatTurn(CallIds(answer_id, plan.turn), as_function=as_function)
+        ids = CallIds(answer_id, plan.turn)
+        self._turn = ChatTurn(ids, as_function=bool(body.functions))
         self._bytes = model.token_bytes
         as_ids = bool(body.return_tokens_as_token_ids)
         self._text = TokenIds() if as_ids else TokenText(model.token_bytes, mark="")

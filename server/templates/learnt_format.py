@@ -5,6 +5,7 @@ type, reasoning. Their differences are the format.
 """
 
 import json
+import math
 import re
 from typing import NamedTuple
 
@@ -54,10 +55,10 @@ class NotLearntError(Exception):
     """A template's turns have no format that can be learnt, for this reason."""
 
 
-def learn(template: LoadedTemplate) -> TurnFormat:
-    """The format of the turns that a template writes. Raises NotLearntError. May take any time and
-    memory, as rendering may."""
-    writer = TurnWriter(template)
+def learn(template: LoadedTemplate, seconds: float = math.inf) -> TurnFormat:
+    """The format of the turns that a template writes. Raises NotLearntError, and TooSlowError after
+    `seconds` of processor time. A rendering may take any time and memory."""
+    writer = TurnWriter(template, seconds=seconds)
     one, ids = _one_call(writer)
     around = _around(writer, one)
     calls = _calls(writer, one, around)
@@ -74,14 +75,12 @@ def _one_call(writer: TurnWriter) -> tuple[str, IdForm]:
     if one is None or not _has_call(one):
         writer.take_tools()
         one = writer.call(**_SAMPLE)
-    if one is not None and FIRST not in one and IDS[0] in one:
-        writer.ids = NAMED_IDS
-        one = writer.call(**_SAMPLE)
     if one is None:
         raise NotLearntError("its chat template refuses calls of tools")
     if not _has_call(one):
         raise NotLearntError("its chat template leaves out calls of tools, or parts of them")
-    if writer.ids == NAMED_IDS:
+    if NAMED_IDS[0] in one:
+        writer.ids = NAMED_IDS
         return one, "functions.name:index"
     foreign = writer.calls(Call(FIRST, _SAMPLE), ids=FOREIGN_IDS)
     return one, "any" if foreign is not None else "nine letters"

@@ -77,9 +77,7 @@ class TurnParser:
             reader = CallReader(self._source, calls, tools)
             self._readers.setdefault(calls.marker, []).append(reader)
         reasoning = form.reasoning
-        self.in_reasoning = reasoning is not None and prompt.rstrip().endswith(
-            reasoning.open.strip()
-        )
+        self.in_reasoning = reasoning is not None and reasoning.is_open_at_end_of(prompt)
         self._steps = self._turn()
 
     def feed(self, text: str) -> list[Event]:
