@@ -21,7 +21,6 @@ THINKING = "{% if enable_thinking is not defined or enable_thinking %}<think>\n{
 TEMPLATES = {
     "caller": WRITES_TOOLS + template(HERMES_CALL),
     "thinker": WRITES_TOOLS + template(HERMES_CALL, answer=THOUGHTS, prompt=THINKING),
-    "mute": template(HERMES_CALL),
     "incapable": LLAMA3,
     "wordless": WRITES_TOOLS + template("{{ c.name }} with " + JSON),
 }
@@ -203,7 +202,6 @@ WIDE = {"enum": ["x" * 60_000]}
         ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
         ({"thinking_token_budget": -2}, "thinking_token_budget"),
         ({"thinking_token_budget": 5}, "thinking_token_budget"),
-        ({"model": "mute"} | TOOLS, "tools"),
         ({"model": "incapable"} | TOOLS, "tools"),
         ({"model": "incapable", "functions": [function("f")]}, "functions"),
         ({"model": "wordless"} | TOOLS, "tools"),
@@ -228,7 +226,6 @@ def test_a_model_that_cannot_call_tools_says_why(deployment):
     for model, reason in [
         ("incapable", "this model cannot call tools: its chat template leaves out calls of tools"),
         ("wordless", "this model cannot call tools: its calls of tools begin like text"),
-        ("mute", "this model's chat template leaves out tools"),
     ]:
         assert reason in error(deployment, model=model, **TOOLS)["message"]
         chat(deployment, model=model, messages=HELLO)

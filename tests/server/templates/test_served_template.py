@@ -9,8 +9,6 @@ from server.templates import formats
 from server.templates.loaded_template import UnfitFieldError
 from server.templates.protocol import ChatTemplate, Conversation, FoundFormat
 from server.templates.served_template import ServedTemplate
-from server.turns.known_formats import HERMES
-from server.turns.turn_parser import Call, TurnParser, calls_of
 from tests.server.templates.test_turn_formats import HERMES_CALL, HERMES_FORM, JSON, NINE, template
 
 Message = dict[str, Any]
@@ -92,23 +90,41 @@ def test_any_ids_stay_as_they_are() -> None:
 
 
 PLAIN = "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}"
-NO_SYSTEM = (
-    "{% for m in messages if m.role != 'system' %}[{{ m.role }}: {{ m.content }}]{% endfor %}"
-)
+NO_SYSTEM = PLAIN.replace("in messages", "in messages if m.role != 'system'")
 WRITTEN = '<tool_call>\n{"name": "get", "arguments": {"a": "é"}}\n</tool_call>'
-DESCRIBED = r"(?s:# Tools.*<tools>\n\{.*\"get\".*\}\n</tools>.*<tool_call>.*</tool_call>)"
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
+
+
+def described(call: str) -> str:
+    """A pattern of the text that describes TOOL, and how it is called."""
+    tool = re.escape(
+        '<tools>\n{"type": "function", "function": {"name": "get", "parameters": {}}}\n'
+    )
+    return rf"(?s:# Tools.*{tool}</tools>.*in this form:\n{re.escape(call)})"
+
+
+TAGGED = '<tool_call>\n{"name": "<function-name>", "arguments": <args-json-object>}\n</tool_call>'
+BARE = '{"name": "<function-name>", "parameters": <args-json-object>}'
+ONE_BARE = template(
+    "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+    '{"name": "{{ c.name }}", "parameters": ' + JSON + "}"
+)
 
 
 @pytest.mark.parametrize(
     ("source", "messages", "expected"),
     [
-        (PLAIN, [USER], rf"\[system: {DESCRIBED}\]\[user: Hello\]"),
-        (PLAIN, [SYSTEM, USER], rf"\[system: Be brief\.\n\n{DESCRIBED}\]\[user: Hello\]"),
-        (NO_SYSTEM, [USER], rf"\[user: {DESCRIBED}\n\nHello\]"),
+        (PLAIN, [USER], rf"\[system: {described(TAGGED)}\]\[user: Hello\]"),
+        (PLAIN, [SYSTEM, USER], rf"\[system: Be brief\.\n\n{described(TAGGED)}\]\[user: Hello\]"),
+        (NO_SYSTEM, [USER], rf"\[user: {described(TAGGED)}\n\nHello\]"),
+        (
+            ONE_BARE,
+            [USER],
+            rf"<\|system\|>{described(BARE)}<\|end\|>\n<\|user\|>Hello.*\n<\|bot\|>",
+        ),
     ],
 )
-def test_tools_are_described_to_a_template_that_knows_none(
+def test_tools_that_a_template_leaves_out_are_described(
     source: str, messages: list[Message], expected: str
 ) -> None:
     assert re.fullmatch(expected, prompt(source, *messages, tools=[TOOL]))
@@ -123,31 +139,35 @@ def test_calls_and_results_are_text_to_a_template_that_knows_none() -> None:
     )
 
 
-def test_calls_are_written_to_be_read_again() -> None:
-    text = prompt(PLAIN, USER, calling("a", "b")).partition("[assistant: ")[2].removesuffix("]")
-    parser = TurnParser(HERMES, {"get": {}})
-    events = [*parser.feed(text), *parser.finish()]
-    assert calls_of(events) == [Call("get", {"a": "é"})] * 2
+GRANITE = "{# <|tool_call|> JSON list #}"
 
 
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        (template(HERMES_CALL), "leaves out tools"),
-        (template("{{ c.name }} with " + JSON), "begin like text"),
-    ],
-)
-def test_tools_that_cannot_be_called_are_refused_by_name(source: str, reason: str) -> None:
-    with pytest.raises(UnfitFieldError, match=reason) as refused:
-        prompt(source, USER, tools=[TOOL])
-    assert refused.value.field == "tools"
+def test_calls_that_a_template_leaves_out_are_text_and_results_its_own() -> None:
+    text = prompt(GRANITE + PLAIN, USER, calling("a", "b"), result("a"), result("b"))
+    call = '{"name": "get", "arguments": {"a": "é"}}'
+    assert text == (f"[user: Hello][assistant: <|tool_call|>[{call}, {call}]][tool: 42][tool: 42]")
 
 
-def test_calls_that_are_written_only_beside_tools() -> None:
+def test_calls_may_be_written_only_beside_tools() -> None:
     source = "{{ tools | tojson if tools }}{% if not tools %}" + template() + "{% else %}"
     source += template(HERMES_CALL) + "{% endif %}"
     talk = [USER, calling("a"), result("a")]
-    assert WRITTEN in prompt(source, *talk, tools=[TOOL])
-    with pytest.raises(UnfitFieldError) as refused:
-        prompt(source, *talk)
-    assert refused.value.field == "messages[1].tool_calls"
+    for tools in ([TOOL], None):
+        text = prompt(source, *talk, tools=tools)
+        assert text.count(WRITTEN) == 1
+        assert text.startswith("[{" if tools else "<|user|>")
+
+
+def test_tools_that_cannot_be_called_are_refused_by_name() -> None:
+    with pytest.raises(UnfitFieldError, match="begin like text") as refused:
+        prompt(template("{{ c.name }} with " + JSON), USER, tools=[TOOL])
+    assert refused.value.field == "tools"
+
+
+def test_calls_are_written_so_that_a_result_may_follow() -> None:
+    """Some forms of a message are taken in the last place only."""
+    refuses = "{% if m.tool_calls and not loop.last and m.content is not defined %}"
+    refuses += "{{ raise_exception('no content') }}{% endif %}"
+    loop = "{% for m in messages %}"
+    source = template(HERMES_CALL).replace(loop, loop + refuses)
+    assert WRITTEN in prompt(source, USER, calling("a"), result("a"))
