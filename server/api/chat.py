@@ -43,9 +43,7 @@ from server.service.token_text import TokenIds, TokenText
 async def create_chat_completion(request: Request, body: ChatRequest, model: Model) -> Response:
     """Answer a conversation, in one piece or as a stream of server-sent events."""
     plan = await chat_plan(body, request, model)
-    as_function = body.functions is not None
-    answer_id = service_of(request).new_id("chatcmpl")
-    form = ChatForm(body, model, answer_id, plan, as_function=as_function)
+    form = ChatForm(body, model, service_of(request).new_id("chatcmpl"), plan)
     try:
         return await answer(request, model, plan, form, stream=body.stream)
     except RefusalError as error:
