@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple, get_type_hints
 import msgspec
 
 from engine_core.refusal import ErrorCode
-from engine_core.structured.turn_format import TurnFormat
+from engine_core.turn_format import TurnFormat
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs, StepTimes
 from workers.contract.token_sampling import TokenSampling
@@ -35,8 +35,8 @@ class Grammar(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ToolRules(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """A tool that a turn may call. `parameters` is the JSON schema of its arguments, followed as far
-    as it can be unless `strict`. `param` is the field of the request that it comes from."""
+    """A tool that a turn may call. `parameters` is the JSON schema of its arguments, followed as
+    far as it can be unless `strict`. `param` is the field of the request that it comes from."""
 
     name: str
     parameters: str

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.templates.__main__ import templates_of
 from benchmarks.templates.turn_cases import CASES, SCHEMAS, Case
-from engine_core.structured.turn_format import TurnFormat
+from engine_core.turn_format import TurnFormat
 from server.templates.affixes import common_prefix, common_suffix, last_marker
 from server.templates.formats import format_of
 from server.templates.learnt_format import NotLearntError

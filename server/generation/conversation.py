@@ -8,7 +8,8 @@ import msgspec
 from starlette.requests import Request
 
 from server.errors import quoted
-from server.schemas.chat import ChatMessage, ContentPart, ToolCall
+from server.generation.earlier_calls import EarlierCalls
+from server.schemas.chat import ChatMessage, ContentPart
 from server.schemas.common import invalid, value_under_any_name
 from server.service.service import Model, record_of, service_of, within_limit
 from server.templates.protocol import ChatTemplate, Conversation, frame, has_text, text_part
@@ -21,19 +22,19 @@ _OWN_NAMES = {
     "add_generation_prompt",
     "continue_final_message",
 }
-_OF_ASSISTANTS = ("refusal", "tool_calls", "reasoning_content", "reasoning")
+_OF_ASSISTANTS = ("refusal", "tool_calls", "function_call", "reasoning_content", "reasoning")
 _AT_ONCE = 1024
 """Messages to parse before others have a turn: half a millisecond's. A body may hold 100,000s."""
-_ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a conversation's prompt. `variables` are the request's own for the template,
-    `question` as in `Conversation`."""
+    `tools` and `question` as in `Conversation`."""
 
     add_generation_prompt: bool | None
     continue_final_message: bool | None
     variables: dict[str, Any]
+    tools: list[dict[str, Any]] | None = None
     question: str = ""
 
 
@@ -70,16 +71,18 @@ async def conversation(
     its part, or the variable at fault."""
     _check_variables(options.variables, template)
     parsed: list[dict[str, Any]] = []
+    calls = EarlierCalls()
     for number, message in enumerate(messages):
         if number % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
-        parsed.append(_template_message(message, f"messages[{number}]"))
+        parsed.append(_template_message(message, f"messages[{number}]", calls))
     continues = bool(options.continue_final_message)
     if continues:
         _check_continued(options, parsed)
     generates = options.add_generation_prompt
     return Conversation(
         messages=parsed,
+        tools=options.tools,
         add_generation_prompt=not continues if generates is None else generates,
         continue_final_message=continues,
         variables=options.variables,
@@ -123,7 +126,7 @@ def _check_continued(options: ChatOptions, messages: list[dict[str, Any]]) -> No
         raise invalid(field, "the final message has no text")
 
 
-def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
+def _template_message(message: ChatMessage, field: str, calls: EarlierCalls) -> dict[str, Any]:
     """One message as its client wrote it, without null fields."""
     is_assistant = message.role == "assistant"
     found: dict[str, Any] = {"role": message.role}
@@ -136,13 +139,10 @@ def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
             raise invalid(f"{field}.{name}", "only an assistant has this")
     if message.refusal is not None:
         found["content"] = _with_refusal(found.get("content"), message.refusal)
-    if message.tool_calls:
-        found["tool_calls"] = [
-            _call(call, f"{field}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
-        ]
     for name in ("name", "tool_call_id", "reasoning_content", "reasoning"):
         if (value := getattr(message, name)) is not None:
             found[name] = value
+    found |= calls.fields_of(message, field)
     if "reasoning" in found and "reasoning_content" in found:
         values = [(f"{field}.{name}", found[name]) for name in ("reasoning_content", "reasoning")]
         value_under_any_name(*values)
@@ -174,15 +174,3 @@ def _texts(content: list[ContentPart], field: str, *, refuses: bool) -> Iterator
         if text is None:
             raise invalid(f"{name}.{kind}", "is required")
         yield text
-
-
-def _call(call: ToolCall, field: str) -> dict[str, Any]:
-    """Convert a tool call. Raises RefusalError for arguments that are no object."""
-    name, arguments = f"{field}.function.arguments", call.function.arguments or "{}"
-    try:
-        _ARGUMENTS.decode(arguments)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise invalid(name, f"is not a JSON object: {error}") from None
-    function = {"name": call.function.name, "arguments": arguments}
-    converted: dict[str, Any] = {"type": "function", "function": function}
-    return converted if call.id is None else {"id": call.id, **converted}

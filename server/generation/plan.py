@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from engine_core.messages import Grammar, GrammarKind, JobOptions, SamplingParams, Tokenization
 from engine_core.refusal import RefusalError
-from engine_core.structured.turn_format import TurnFormat
+from engine_core.turn_format import TurnFormat
 from server.schemas.common import INT64_MAX, invalid
 from server.schemas.sampling import (
     MAX_GRAMMAR_CHARS,

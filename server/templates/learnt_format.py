@@ -5,10 +5,11 @@ type, reasoning. Their differences are the format.
 """
 
 import json
+import math
 import re
 from typing import NamedTuple
 
-from engine_core.structured.turn_format import (
+from engine_core.turn_format import (
     CallFormat,
     IdForm,
     Members,
@@ -54,10 +55,10 @@ class NotLearntError(Exception):
     """A template's turns have no format that can be learnt, for this reason."""
 
 
-def learn(template: LoadedTemplate) -> TurnFormat:
-    """The format of the turns that a template writes. Raises NotLearntError. May take any time and
-    memory, as rendering may."""
-    writer = TurnWriter(template)
+def learn(template: LoadedTemplate, seconds: float = math.inf) -> TurnFormat:
+    """The format of the turns that a template writes. Raises NotLearntError, and TooSlowError after
+    `seconds` of processor time. A rendering may take any time and memory."""
+    writer = TurnWriter(template, seconds=seconds)
     one, ids = _one_call(writer)
     around = _around(writer, one)
     calls = _calls(writer, one, around)

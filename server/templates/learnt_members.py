@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from engine_core.structured.turn_format import JSON_TYPES, Members, Value
+from engine_core.turn_format import JSON_TYPES, Members, Value
 from server.templates.affixes import common_prefix, common_suffix
 from server.templates.turn_writer import FIRST, KEY, LATER_KEY, VALUE, TurnWriter
 

@@ -30,6 +30,9 @@ from server.templates.reply_place import OpenReasoningError, reply_place
 # A prompt's most. A longer one would be refused for `MAX_PENDING_TOKENS` all the same.
 _MAX_CHARS = 16 * 1024 * 1024
 
+PROBING_S = 1.0
+"""Of processor time for probing. Anything later counts as written."""
+
 # All names under which published templates look for earlier reasoning.
 _REASONING_NAMES = ("reasoning_content", "reasoning", "thinking", "thought", "tool_plan")
 
@@ -43,7 +46,7 @@ class LoadedTemplate:
         self.source = template.source
         self.response_template = template.response_template
         self._compiled = _compile(template.source)
-        self.manners = self._probed({})
+        self.manners = self.manners_with({})
 
     def prompt(self, conversation: Conversation) -> str:
         """The prompt of a client's messages. Raises LeftOutError, TemplateError for a refusal, and
@@ -51,10 +54,11 @@ class LoadedTemplate:
         try:
             messages = self.manners.checked(conversation.messages)
         except LeftOutError:
-            if not conversation.variables:
+            if not (conversation.variables or conversation.tools):
                 raise
-            # A variable may have the template write what it otherwise leaves out.
-            messages = self._probed(conversation.variables).checked(conversation.messages)
+            # These may have the template write what it otherwise leaves out.
+            manners = self.manners_with(conversation.variables, (conversation.tools or [])[:1])
+            messages = manners.checked(conversation.messages)
         shaped = replace(conversation, messages=messages)
         return self._to_reply(shaped) if conversation.question else self.render(shaped)
 
@@ -77,16 +81,20 @@ class LoadedTemplate:
             what = f"the end of the reasoning that it begins with {error}"
             raise LeftOutError("model", what) from None
 
-    def manners_with(self, tools: list[dict[str, Any]]) -> ProbedManners:
-        """The template's manners in conversations with tools."""
-        return ProbedManners(
-            lambda messages: self.render(Conversation(messages=messages, tools=tools))
-        )
+    def manners_with(
+        self,
+        variables: dict[str, Any],
+        tools: Sequence[dict[str, Any]] = (),
+        seconds: float = PROBING_S,
+    ) -> ProbedManners:
+        """The template's manners in conversations with these, found in so much time."""
 
-    def _probed(self, variables: dict[str, Any]) -> ProbedManners:
-        return ProbedManners(
-            lambda messages: self.render(Conversation(messages=messages, variables=variables))
-        )
+        def render(messages: list[Message]) -> str:
+            return self.render(
+                Conversation(messages=messages, tools=[*tools] or None, variables=variables)
+            )
+
+        return ProbedManners(render, seconds)
 
     def render(self, conversation: Conversation) -> str:
         """The prompt of messages as they are. Raises whatever the template does."""
@@ -132,12 +140,19 @@ class LoadedTemplate:
         return text[:end].rstrip() if stripped else text[:end]
 
 
-class LeftOutError(Exception):
-    """The template leaves out `field` of a message."""
+class UnfitFieldError(Exception):
+    """The template does not fit a `field` of the request, for the reason in the message."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(reason)
+        self.field = field
+
+
+class LeftOutError(UnfitFieldError):
+    """The template leaves out `field`."""
 
     def __init__(self, field: str, what: str) -> None:
-        super().__init__(f"this model's chat template leaves out {what}")
-        self.field = field
+        super().__init__(field, f"this model's chat template leaves out {what}")
 
 
 def _compile(source: str) -> Template:
@@ -352,8 +367,6 @@ _OF_CALLS: list[_Place] = [
     for after in ([], [_result("1")], _BOTH_RESULTS, [_result("1"), _ASSISTANT, _USER], [_USER])
 ]
 
-# Of processor time for probing. Anything later counts as written.
-_SECONDS = 1.0
 _UNUSUAL = 64
 """The most unusual kinds, and orders, that are remembered, and the most kinds of one talk."""
 _NAMED_BY_THEIR_CALLS = ("tool", "function")
@@ -387,10 +400,11 @@ class ProbedManners:
     """A template's manners. The usual ones are probed at once; unusual roles and orders of messages
     when they first come."""
 
-    def __init__(self, render: Callable[[list[Message]], str]) -> None:
-        """`render` renders messages as they are, and may raise anything."""
+    def __init__(self, render: Callable[[list[Message]], str], seconds: float) -> None:
+        """`render` renders messages as they are, and may raise anything. Probing takes at most
+        `seconds`, and little more."""
         self._render = render
-        self._until = time.process_time() + _SECONDS
+        self._until = time.process_time() + seconds
         self._usual = {kind: _Manner(kind.role) for kind in _USUAL}
         self._unusual = lru_cache(_UNUSUAL)(self._probed)
         self._calls = _CallManner()
@@ -401,6 +415,11 @@ class ProbedManners:
         self._loses_reasoning = self._writes_reasoning() is False
         self._until = math.inf
         self._lost_by_order = lru_cache(_UNUSUAL)(self._probed_order)
+
+    @property
+    def writes_system(self) -> bool:
+        """True if a system message may come first."""
+        return self._manner(_Kind("system", is_first=True)).is_written is True
 
     def checked(self, messages: Sequence[Message]) -> list[Message]:
         """Clients' messages in the forms that the template takes. Raises LeftOutError, and

@@ -84,6 +84,8 @@ class TemplateClient:
         self._has_compiled = False
         self._failures = 0  # in a row
         self._last_end = ""
+        self.found = protocol.FoundFormat()
+        """The format of the model's turns, once the template has been compiled."""
         self._template: protocol.ChatTemplate | NoChatTemplateError
         try:
             self._template = read_chat_template(folder)
@@ -126,6 +128,7 @@ class TemplateClient:
             raise
         if isinstance(outcome, protocol.NotRendered):
             raise _refusal(outcome)
+        assert isinstance(outcome, str), "a process tells its format only at its start"
         return outcome
 
     def check(self) -> None:
@@ -196,12 +199,19 @@ class TemplateClient:
                 return
             if self._is_down:
                 _log.warning("the chat template of model %s is rendered again", self._model)
+            self._take_format(answer)
             self._is_up = self._has_compiled = True
             while await self._serves_next(process):
                 pass
         finally:
             self._is_up = False
             await process.close()
+
+    def _take_format(self, answer: protocol.Answer) -> None:
+        assert isinstance(answer, protocol.FoundFormat)
+        self.found = answer
+        if answer.reason and not self._has_compiled:
+            _log.warning("model %s serves no tools: %s", self._model, answer.reason)
 
     def _give_up(self, template: protocol.ChatTemplate, reason: str) -> None:
         self._template = NoChatTemplateError(f"its chat template ({template.file}): {reason}")

@@ -1,9 +1,11 @@
 """Renders small turns of an assistant, to see what a template writes of them."""
 
 import json
+import math
+import time
 from typing import Any
 
-from server.templates.loaded_template import LoadedTemplate, kinds_of
+from server.templates.loaded_template import PROBING_S, LoadedTemplate, kinds_of
 from server.templates.protocol import Conversation, Message
 from server.turns.turn_parser import Call
 
@@ -18,11 +20,19 @@ NAMED_IDS = (f"functions.{FIRST}:0", f"functions.{SECOND}:1")
 FOREIGN_IDS = ("call_0123-abcdef", "call_0124-abcdef")
 
 
+class TooSlowError(Exception):
+    """A template takes too much time to be learnt from."""
+
+
 class TurnWriter:
     """Renders turns behind a question."""
 
-    def __init__(self, template: LoadedTemplate, tools: list[JSON] | None = None) -> None:
-        """The tools are those that are called."""
+    def __init__(
+        self, template: LoadedTemplate, tools: list[JSON] | None = None, seconds: float = math.inf
+    ) -> None:
+        """The tools are those that are called. After so many `seconds` of processor time its
+        methods raise TooSlowError."""
+        self._until = time.process_time() + seconds
         self.source = template.source
         self.ids: tuple[str, ...] = IDS
         self._template = template
@@ -31,7 +41,8 @@ class TurnWriter:
 
     def take_tools(self) -> None:
         """Find out anew how messages are written, now that there are tools."""
-        self._manners = self._template.manners_with(self._tools)
+        seconds = min(PROBING_S, self._until - time.process_time())
+        self._manners = self._template.manners_with({}, self._tools, seconds)
 
     def prompt(self, **variables: Any) -> str:
         """The text behind the question that leads to a turn. Empty if there is none."""
@@ -60,20 +71,29 @@ class TurnWriter:
         """The text behind the question with one call."""
         return self.calls(Call(FIRST, arguments))
 
+    def leaves_out_tools(self) -> bool:
+        """True if the prompt of a question, if there is one, has no tools."""
+        text = self._text([], {})
+        return text is not None and FIRST not in text
+
     def _behind(self, turn: list[Message], variables: JSON | None = None) -> str | None:
+        _, found, behind = (self._text(turn, variables or {}) or "").rpartition(ASK)
+        return behind if found else None
+
+    def _text(self, turn: list[Message], variables: JSON) -> str | None:
+        if time.process_time() > self._until:
+            raise TooSlowError("its chat template is too slow to learn calls of tools from")
         messages = [{"role": "user", "content": ASK}, *turn]
         conversation = Conversation(
             messages=self._manners.shaped(messages, kinds_of(messages)),
             tools=self._tools,
             add_generation_prompt=not turn,
-            variables=variables or {},
+            variables=variables,
         )
         try:
-            text = self._template.render(conversation)
+            return self._template.render(conversation)
         except Exception:  # a template is a program, and may raise anything
             return None
-        _, found, behind = text.rpartition(ASK)
-        return behind if found else None
 
 
 def _thought(reasoning: str) -> JSON:

@@ -4,8 +4,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from engine_core.structured.turn_format import Members, Value
-from server.turns.literals import LiteralReader, NotALiteralError, types_of, value_of
+from engine_core.structured.schema_types import types_of
+from engine_core.turn_format import Members, Value
+from server.turns.literals import LiteralReader, NotALiteralError, value_of
 from server.turns.text_source import TextSource, Waiting
 
 Say = Callable[[str], None]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from engine_core.structured.turn_format import CallFormat, Slot
+from engine_core.turn_format import CallFormat, Slot
 from server.turns.arguments import MemberReader, copy_json, is_object, read_json
 from server.turns.text_source import TextSource, Waiting
 

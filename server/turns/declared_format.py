@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from engine_core.structured.turn_format import (
+from engine_core.turn_format import (
     JSON_TYPES,
     CallFormat,
     Members,

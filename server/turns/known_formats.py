@@ -2,7 +2,9 @@
 
 from itertools import product
 
-from engine_core.structured.turn_format import (
+from msgspec.structs import replace
+
+from engine_core.turn_format import (
     JSON_TYPES,
     CallFormat,
     Members,
@@ -95,7 +97,14 @@ _BY_WORDS = (
 def known_format(source: str) -> TurnFormat | None:
     """The format of the turns of a template, by its source. One that knows no tools gets a common
     form, which a prompt has to describe to the model."""
-    for words, form in _BY_WORDS:
-        if all(word in source for word in words):
-            return form
-    return None if "tool" in source else HERMES
+    known = (form for words, form in _BY_WORDS if all(word in source for word in words))
+    found = next(known, None if knows_tools(source) else HERMES)
+    if found is None or found.reasoning is None or found.reasoning.close in source:
+        return found
+    # Else the text of a model without reasoning need not begin by the format that is asked of it.
+    return replace(found, reasoning=None)
+
+
+def knows_tools(source: str) -> bool:
+    """True if a template of this source may write tools and their calls."""
+    return "tool" in source

@@ -2,10 +2,9 @@
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-from engine_core.structured.turn_format import JSON_TYPES
+from engine_core.structured.schema_types import type_of_value, types_of
 from server.turns.text_source import TextSource, Waiting
 
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
@@ -133,31 +132,5 @@ def value_of(text: str, schema: object) -> Any:
         value = literal_of(text)
     except NotALiteralError:
         return text
-    fits = not isinstance(value, str) and _type_of(value) & types
+    fits = not isinstance(value, str) and type_of_value(value) & types
     return value if fits else text
-
-
-def types_of(schema: object) -> set[str]:
-    """The JSON types that a schema allows, all if it does not say."""
-    if not isinstance(schema, Mapping):
-        return set(JSON_TYPES)
-    known = cast(Mapping[str, Any], schema)
-    if "const" in known or isinstance(known.get("enum"), list):
-        values: list[Any] = known["enum"] if "enum" in known else [known["const"]]
-        return {name for value in values for name in _type_of(value)}
-    if declared := known.get("type"):
-        types = {declared} if isinstance(declared, str) else set(declared)
-        return types | ({"null"} if known.get("nullable") else set())
-    for word in ("anyOf", "oneOf"):
-        if isinstance(known.get(word), list):
-            return {name for choice in known[word] for name in types_of(choice)}
-    return set(JSON_TYPES)
-
-
-def _type_of(value: Any) -> set[str]:
-    if isinstance(value, bool):
-        return {"boolean"}
-    if isinstance(value, float) and value.is_integer():
-        return {"number", "integer"}
-    names = {str: {"string"}, int: {"integer", "number"}, float: {"number"}, dict: {"object"}}
-    return names.get(cast(type, type(value)), {"array"} if isinstance(value, list) else {"null"})

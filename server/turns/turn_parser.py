@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from engine_core.structured.turn_format import TurnFormat
+from engine_core.turn_format import TurnFormat
 from server.turns.call_reader import CallReader
 from server.turns.text_source import TextSource, Waiting
 
@@ -55,8 +55,10 @@ Event = TextDelta | ReasoningDelta | CallBegin | ArgumentsDelta | CallEnd
 
 
 class TurnParser:
-    """Reads one turn. Its events depend on the text alone, but for the places where deltas are
-    cut."""
+    """Reads one turn. Its events depend on the text alone, but for the places where deltas are cut.
+
+    It is `in_reasoning` from an opening marker that it has read to the closing one, or to a call.
+    """
 
     def __init__(
         self, form: TurnFormat, tools: Mapping[str, Mapping[str, Any]], prompt: str = ""
@@ -75,8 +77,8 @@ class TurnParser:
             reader = CallReader(self._source, calls, tools)
             self._readers.setdefault(calls.marker, []).append(reader)
         reasoning = form.reasoning
-        inside = reasoning is not None and prompt.rstrip().endswith(reasoning.open.strip())
-        self._steps = self._turn(inside)
+        self.in_reasoning = reasoning is not None and reasoning.is_open_at_end_of(prompt)
+        self._steps = self._turn()
 
     def feed(self, text: str) -> list[Event]:
         """The events that `text` completes."""
@@ -91,10 +93,10 @@ class TurnParser:
     def _advance(self) -> list[Event]:
         next(self._steps, None)
         events, self._events = self._events, []
-        return _merged(events)
+        return events
 
-    def _turn(self, inside_reasoning: bool) -> Waiting[None]:
-        if inside_reasoning:
+    def _turn(self) -> Waiting[None]:
+        if self.in_reasoning:
             yield from self._reasoning()
         opening, closing = "", ""
         if self._form.reasoning:
@@ -117,18 +119,20 @@ class TurnParser:
             elif found == closing or not (yield from self._calls(found)):
                 self._say(found)
         if self._space and not self._drops_space:
-            self._events.append(TextDelta(self._space))
+            add_event(self._events, TextDelta(self._space))
 
     def _reasoning(self) -> Waiting[None]:
         """Read reasoning up to its end, or to the opening of a call."""
         assert self._form.reasoning is not None
         close = self._form.reasoning.close.strip()
         markers = [close, *filter(None, self._readers)]
+        self.in_reasoning = True
         self._pass_marker()
         while found := (yield from self._source.until(markers, self._think)):
             if found == close or (yield from self._calls(found)):
                 break
             self._think(found)
+        self.in_reasoning = False
         self._pass_marker()
 
     def _calls(self, marker: str) -> Waiting[bool]:
@@ -145,13 +149,14 @@ class TurnParser:
         return True
 
     def _begin(self, name: str, call_id: str) -> None:
-        self._events.append(CallBegin(self._count, name, call_id))
+        self.in_reasoning = False
+        add_event(self._events, CallBegin(self._count, name, call_id))
 
     def _argue(self, text: str) -> None:
-        self._events.append(ArgumentsDelta(self._count, text))
+        add_event(self._events, ArgumentsDelta(self._count, text))
 
     def _end(self, is_whole: bool) -> None:
-        self._events.append(CallEnd(self._count, is_whole))
+        add_event(self._events, CallEnd(self._count, is_whole))
         self._count += 1
 
     def _pass_marker(self) -> None:
@@ -161,11 +166,11 @@ class TurnParser:
     def _say(self, text: str) -> None:
         if body := self._body(text):
             self._has_said = True
-            self._events.append(TextDelta(body))
+            add_event(self._events, TextDelta(body))
 
     def _think(self, text: str) -> None:
         if body := self._body(text):
-            self._events.append(ReasoningDelta(body))
+            add_event(self._events, ReasoningDelta(body))
 
     def _body(self, text: str) -> str:
         """The text without white space that may yet be dropped, and with what was held back."""
@@ -179,28 +184,30 @@ class TurnParser:
         return held + body
 
 
-def calls_of(events: Sequence[Event]) -> list[Call]:
-    """The whole calls of a turn's events."""
-    names = {event.number: event.name for event in events if isinstance(event, CallBegin)}
-    texts = dict.fromkeys(names, "")
+def add_event(events: list[Event], event: Event) -> None:
+    """Append an event. A delta is joined with one of its kind before it."""
+    last = events[-1] if events else None
+    if isinstance(last, ArgumentsDelta) and isinstance(event, ArgumentsDelta):
+        events[-1] = last._replace(text=last.text + event.text)
+    elif isinstance(last, TextDelta) and isinstance(event, TextDelta):
+        events[-1] = TextDelta(last.text + event.text)
+    elif isinstance(last, ReasoningDelta) and isinstance(event, ReasoningDelta):
+        events[-1] = ReasoningDelta(last.text + event.text)
+    else:
+        events.append(event)
+
+
+def whole_calls(events: Sequence[Event]) -> list[tuple[CallBegin, str]]:
+    """The whole calls of a turn's events, with the JSON of their arguments."""
+    begun = {event.number: event for event in events if isinstance(event, CallBegin)}
+    texts = dict.fromkeys(begun, "")
     for event in events:
         if isinstance(event, ArgumentsDelta):
             texts[event.number] += event.text
     whole = [event.number for event in events if isinstance(event, CallEnd) and event.is_whole]
-    return [Call(names[number], json.loads(texts[number])) for number in whole]
+    return [(begun[number], texts[number]) for number in whole]
 
 
-def _merged(events: list[Event]) -> list[Event]:
-    """With deltas joined."""
-    merged: list[Event] = []
-    for event in events:
-        last = merged[-1] if merged else None
-        if isinstance(last, ArgumentsDelta) and isinstance(event, ArgumentsDelta):
-            merged[-1] = last._replace(text=last.text + event.text)
-        elif isinstance(last, TextDelta) and isinstance(event, TextDelta):
-            merged[-1] = TextDelta(last.text + event.text)
-        elif isinstance(last, ReasoningDelta) and isinstance(event, ReasoningDelta):
-            merged[-1] = ReasoningDelta(last.text + event.text)
-        else:
-            merged.append(event)
-    return merged
+def calls_of(events: Sequence[Event]) -> list[Call]:
+    """The whole calls of a turn's events."""
+    return [Call(begin.name, json.loads(text)) for begin, text in whole_calls(events)]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from engine_core.messages import Grammar, GrammarKind, SamplingParams
-from engine_core.structured.grammar import compiler_for
+from engine_core.structured.compiler import compiler_for
 from engine_core.structured.matcher import Matcher
 from engine_core.structured.schema_tree import GrammarError
 from engine_core.tokenization.tokenizer import Tokenizer

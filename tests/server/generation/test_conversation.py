@@ -69,7 +69,7 @@ def test_an_earlier_refusal_is_text(deployment, answer, said):
     [
         ({"role": "assistant", "content": "Hi"}, "messages[1].role"),
         ({"role": "critic", "content": "Hi"}, "messages[1].role"),
-        ({"role": "assistant", "tool_calls": [CALL]}, "messages[1].tool_calls"),
+        ({"role": "assistant", "tool_calls": [CALL]}, "messages[1].role"),
         ({"role": "user", "content": "Hi", "name": "Ada"}, "messages[1].name"),
         ({"role": "user", "content": "Hi", "reasoning": "Hm"}, "messages[1].reasoning"),
     ],

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine_core.structured.turn_format import (
+from engine_core.turn_format import (
     JSON_TYPES,
     CallFormat,
     Members,
@@ -336,8 +336,9 @@ def test_a_declaration_counts_if_it_reads_what_the_template_writes(
     ("source", "form"),
     [
         (template() + "{# <|channel|> <|message|> <|call|> in tools #}", HARMONY),
-        (template() + "{# tools: <tool_call>\\n{'arguments' #}", HERMES),
-        (template(), HERMES),
+        (template() + "{# tools: <tool_call>\\n{'arguments' #}", HERMES_FORM),
+        (template(), HERMES_FORM),
+        (template() + "{# </think> #}", HERMES),
     ],
 )
 def test_a_table_has_what_templates_do_not_show(source: str, form: TurnFormat) -> None:

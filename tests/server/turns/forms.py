@@ -1,6 +1,6 @@
 """Small formats of turns, one a feature."""
 
-from engine_core.structured.turn_format import (
+from engine_core.turn_format import (
     JSON_TYPES,
     CallFormat,
     Members,

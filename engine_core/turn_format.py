@@ -81,6 +81,10 @@ class Reasoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     open: str
     close: str
 
+    def is_open_at_end_of(self, prompt: str) -> bool:
+        """True if a turn behind this prompt begins inside reasoning."""
+        return prompt.rstrip().endswith(self.open.strip())
+
 
 class TurnFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The parts of a turn. `text_markers` stand around text, and are no part of it. A history's
