@@ -1,21 +1,27 @@
 """The daemon that the frameworks' loops run against, and their tool. tests/e2e/users/test_agents.py
 starts it."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
 from scripts import ARGUMENTS, FORECAST
 
+# Else litellm, which dspy uses too, tries for seconds to fetch its list of models.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+
 Weather = Callable[[str, int], str]
 
 
 class Daemon(NamedTuple):
-    """The address under which chat is served, the key, and the model's name."""
+    """The daemon's address and key, and the model's names: its own, and one of OpenAI's, by which
+    a client looks up what the model is able to do."""
 
     url: str
     key: str
     model: str = "scripted"
+    known_model: str = "gpt-4o"
 
     @property
     def v1(self) -> str:

@@ -2,14 +2,18 @@
 
 import dspy
 import pytest
-from scripts import ANSWER, ARGUMENTS, question
+from scripts import ARGUMENTS, FORECAST, question
 
 
 @pytest.fixture(autouse=True)
 def model(daemon):
     """A model that is asked anew each time."""
     lm = dspy.LM(
-        f"openai/{daemon.model}", api_base=daemon.v1, api_key=daemon.key, cache=False, num_retries=0
+        f"openai/{daemon.known_model}",
+        api_base=daemon.v1,
+        api_key=daemon.key,
+        cache=False,
+        num_retries=0,
     )
     with dspy.context(lm=lm):
         yield lm
@@ -17,7 +21,7 @@ def model(daemon):
 
 def test_react(get_weather):
     react = dspy.ReAct("question -> answer", tools=[get_weather])
-    assert react(question=question("fields")).answer == ANSWER
+    assert react(question=question("fields")).answer == FORECAST
 
 
 class Ask(dspy.Signature):

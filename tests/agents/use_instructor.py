@@ -29,4 +29,4 @@ def test_a_corrected_answer(daemon, mode, script):
     answer = client.chat.completions.create(
         model=daemon.model, messages=messages, response_model=Weather, max_retries=1
     )
-    assert answer == Weather(**ARGUMENTS)
+    assert answer.model_dump() == ARGUMENTS

@@ -55,7 +55,9 @@ def proxy(daemon, tmp_path):
     }  # fmt: skip
     listed = [{"model_name": daemon.model, "litellm_params": parameters}]
     configuration = tmp_path / "config.yaml"
-    configuration.write_text(yaml.safe_dump({"model_list": listed}))
+    configuration.write_text(
+        yaml.safe_dump({"model_list": listed, "general_settings": {"master_key": "sk-proxy"}})
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -71,7 +73,7 @@ def proxy(daemon, tmp_path):
 
 
 def wait_ready(process, url):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         assert process.poll() is None, "the proxy has ended"
         try:
@@ -83,7 +85,7 @@ def wait_ready(process, url):
 
 
 def test_proxy(daemon, get_weather, tools, proxy):
-    with openai.OpenAI(base_url=proxy, api_key="any", max_retries=0) as client:
+    with openai.OpenAI(base_url=proxy, api_key="sk-proxy", max_retries=0) as client:
 
         def ask(**request):
             return client.chat.completions.create(model=daemon.model, tools=tools, **request)

@@ -1,7 +1,7 @@
 """smolagents: a ToolCallingAgent, which answers by a call of its own."""
 
 import pytest
-from scripts import ANSWER, question
+from scripts import FORECAST, question
 from smolagents import OpenAIModel, Tool, ToolCallingAgent
 
 
@@ -25,4 +25,4 @@ def test_agent(daemon, get_weather, streamed):
     tool.called_by = get_weather
     model = OpenAIModel(daemon.model, api_base=daemon.v1, api_key=daemon.key)
     agent = ToolCallingAgent(tools=[tool], model=model, stream_outputs=streamed, max_steps=2)
-    assert agent.run(question("answer-by-a-call")) == ANSWER
+    assert agent.run(question("answer-by-a-call")) == FORECAST

@@ -1,18 +1,19 @@
-"""A checkpoint that recites: each turn of a script, by a Llama whose head maps a token to the next.
+"""A checkpoint that recites the turns of scripts: a Llama whose head maps a token to the next.
 
-Attention and MLP are zero, so a token's embedding alone reaches the head. The chat template ends a
-prompt with a token for the script that the conversation names, and for the number of the turn.
+Attention and MLP are zero, so that nothing but a token's embedding reaches the head. The chat
+template ends a prompt with a token for the script that the conversation names and the number of the
+turn. A token is a word and what stands behind it, which makes most of a script's tokens differ.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 Script = Sequence[str]
 
@@ -55,65 +56,53 @@ _TEMPLATE = """\
 
 def write_scripted_model(folder: Path, scripts: Mapping[str, Script]) -> Path:
     """The folder, with a model that recites a script's turns where a message names the script. It
-    ends every other turn at once."""
-    vocabulary = _Vocabulary()
+    ends every other turn at once. Raises ValueError where a token would have two successors."""
+    words = _words()
     marks = [END, "<|im_start|>"]
-    following: dict[str, str] = {}
+    successors: dict[str, str] = {}
     for name, turns in scripts.items():
         for number, turn in enumerate(turns, 1):
-            mark = f"<|{name} {number}|>"
-            marks.append(mark)
-            chain = [mark, *vocabulary.cut(turn), END]
-            following.update(pairwise(chain))
-    tokenizer = vocabulary.tokenizer(marks)
+            marks.append(f"<|{name} {number}|>")
+            pieces = [piece for piece, _ in words.pre_tokenize_str(turn)]
+            for token, successor in pairwise([marks[-1], *pieces, END]):
+                if successors.setdefault(token, successor) != successor:
+                    raise ValueError(f"{token!r} has two successors, one in turn {marks[-1]}")
+    tokenizer = _tokenizer(words, [token for token in successors if token not in marks], marks)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     ids: dict[str, int] = tokenizer.get_vocab()
-    size = len(ids) + -len(ids) % 8
-    ending = ids[END]
-    head = np.full(size, ending)
-    for token, then in following.items():
-        head[ids[token]] = ids[then]
+    head = np.full(len(ids), ids[END])
+    for token, successor in successors.items():
+        head[ids[token]] = ids[successor]
     save_file(_tensors(head), folder / "model.safetensors")
-    _write(folder / "config.json", _config(size, ending))
+    _write(folder / "config.json", _config(len(ids), ids[END]))
     template = _TEMPLATE.replace("SCRIPTS", json.dumps(list(scripts)))
     _write(folder / "tokenizer_config.json", {"chat_template": template, "eos_token": END})
     return folder
 
 
-class _Vocabulary:
-    """Bytes, and pieces of text of which each is cut out once."""
+def _words() -> Any:
+    """It cuts a text into words with what stands behind each, in the letters for bytes."""
+    split = pre_tokenizers.Split(Regex(r"(</?)?\w+[^\w<]*|[^\w<]+|<"), "isolated")
+    return pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
 
-    def __init__(self) -> None:
-        self._bytes = sorted(pre_tokenizers.ByteLevel.alphabet())
-        self._pieces: dict[str, None] = {}
 
-    def cut(self, text: str) -> list[str]:
-        """The text in the shortest pieces that nothing has been cut into yet. They end anywhere:
-        within a character or a marker."""
-        whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        rest = "".join(word for word, _ in whole.pre_tokenize_str(text))
-        pieces: list[str] = []
-        while rest:
-            prefixes = (rest[:size] for size in range(1, len(rest) + 1))
-            piece = next((each for each in prefixes if each not in self._pieces), None)
-            if piece is None:  # a longer one before it leaves another rest
-                rest = pieces.pop() + rest
-            else:
-                self._pieces[piece] = None
-                pieces.append(piece)
-                rest = rest[len(piece) :]
-        return pieces
+def _tokenizer(words: Any, pieces: Iterable[str], marks: Sequence[str]) -> Tokenizer:
+    """It reads marks, pieces and the beginnings of pieces as one token each, other words as bytes.
 
-    def tokenizer(self, marks: Sequence[str]) -> Tokenizer:
-        """It reads a text as bytes and marks. The pieces are for the model to write only."""
-        tokens = dict.fromkeys([*self._bytes, *self._pieces])
-        vocabulary = {token: number for number, token in enumerate(tokens)}
-        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
-        tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
-        tokenizer.add_special_tokens([AddedToken(mark, normalized=False) for mark in marks])
-        return tokenizer
+    A grammar that forces text lets the model write that text's own tokens only, or one that begins
+    with the last few of them: a piece of which the beginning is forced.
+    """
+    beginnings = (piece[:size] for piece in pieces for size in range(2, len(piece) + 1))
+    tokens = dict.fromkeys([*sorted(pre_tokenizers.ByteLevel.alphabet()), *beginnings])
+    ids = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = words
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.add_special_tokens([AddedToken(mark, normalized=False) for mark in marks])
+    return tokenizer
 
 
 def _config(size: int, ending: int) -> dict[str, Any]:

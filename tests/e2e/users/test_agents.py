@@ -25,7 +25,7 @@ AGENTS = ClientSuites(
 @pytest.fixture(scope="module")
 def scripted_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = write_scripted_model(tmp_path_factory.mktemp("scripted"), SCRIPTS)
-    with running(*guarded_arguments({"scripted": folder})) as daemon:
+    with running(*guarded_arguments({"scripted,gpt-4o": folder})) as daemon:
         yield daemon
 
 
