@@ -44,7 +44,7 @@ help:
 	@echo
 	@echo "What is missing is first installed into $(VENV), with \$$PYTHON ($(PYTHON)). To run, that is"
 	@echo "0.3 GB to download, or 2.7 GB where the package index has torch for CUDA; TORCH_INDEX=URL"
-	@echo "names an index with torch for CPUs (README.md). To test, it is 0.6 GB more."
+	@echo "names an index with torch for CPUs (README.md). To test, it is 0.7 GB more."
 
 run: $(RUN_READY)
 	@exec $(BIN)/penstock serve $(ARGS)
@@ -112,7 +112,7 @@ $(RUN_READY): $(TORCH_READY) pyproject.toml
 	@touch $@
 
 $(TEST_READY): $(RUN_READY)
-	$(STEP) "what tests need, 0.4 GB" $(PIP) --editable '.[dev]'
+	$(STEP) "what tests need, 0.5 GB" $(PIP) --editable '.[dev]'
 	@touch $@
 
 $(CLIENTS_READY): tests/clients/requirements.txt

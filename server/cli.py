@@ -12,6 +12,7 @@ import msgspec
 from server import __version__
 from server.batches.batch_flags import add_batch
 from server.cluster.node import add_join
+from server.cluster.ray_executor import assumed_ray_cluster, serve_on_ray
 from server.cluster.serving import Master, serve_on_nodes
 from server.daemon.credentials import Credentials
 from server.daemon.daemon import START_ERRORS, build_config, serve
@@ -69,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     hangup = Hangup()
     command = serve_command(parser, vars(options))
+    if command.settings.executor == "ray":
+        return serve_on_ray(command, hangup)
     if master := Master.of(command):
         return serve_on_nodes(command, master, hangup)
     return serve(command, hangup)
@@ -79,8 +82,12 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     command = serve_command(parser, vars(options))
     private = Path(tempfile.gettempdir()) / "penstock-????????"
     credentials = Credentials(command)
-    port, master = command.settings.port, Master.of(command)
-    cluster = master and master.assumed_cluster()
+    if command.settings.executor == "ray":
+        cluster = assumed_ray_cluster(command)
+    else:
+        master = Master.of(command)
+        cluster = master and master.assumed_cluster()
+    port = command.settings.port
     config = build_config(command, credentials, port=port, folder=private, cluster=cluster)
     if options.check:
         print("\n".join(map(describe, config.models)))
@@ -92,8 +99,8 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 _SHOWN = (
     "host port default_model api_workers api_keys share_prefixes metrics_key tls cors_origins "
     "strict_fields startup_timeout drain_timeout stall_timeout log_level metrics_alias access_log "
-    "otlp_traces_endpoint nodes master cluster_secret_file interface count_files "
-    "process_file batch_file limits state models"
+    "otlp_traces_endpoint executor ray_address nodes master cluster_secret_file interface "
+    "count_files process_file batch_file limits state models"
 ).split()
 
 

@@ -112,8 +112,8 @@ class TurnCompiler:
                 raise GrammarError(str(error), rules.text.param) from None
             self._ignored += ignored
         sections = rules.form.calls if tools else ()
-        may_reason = None if rules.in_reasoning else rules.form.reasoning
-        return self._compiler.start_of(grammars.of_turn(sections, text, may_reason))
+        lark = grammars.of_turn(sections, text, behind_reasoning=rules.in_reasoning)
+        return self._compiler.start_of(lark)
 
     def _sections(self, grammars: SectionGrammar, form: TurnFormat) -> Sequence[Section]:
         """The sections by their openings. A special token that nothing else begins with is one."""

@@ -14,7 +14,6 @@ from engine_core.turn_format import (
     CallFormat,
     IdForm,
     Members,
-    Reasoning,
     Slot,
     TurnFormat,
     Value,
@@ -59,10 +58,9 @@ class SectionGrammar:
         self._rules = LarkRules(self._special)
         return self._rules.grammar(self._one_of(sections))
 
-    def of_turn(
-        self, sections: Sequence[CallFormat], text: str, reasoning: Reasoning | None
-    ) -> str:
-        """A whole turn: perhaps reasoning, then calls, or `text`, the body of a rule."""
+    def of_turn(self, sections: Sequence[CallFormat], text: str, *, behind_reasoning: bool) -> str:
+        """A turn of calls, or of `text`, the body of a rule. Reasoning may come first, unless the
+        turn stands behind it."""
         self._rules = LarkRules(self._special)
         ways: list[str] = []
         if sections:
@@ -71,12 +69,14 @@ class SectionGrammar:
             ways.append(f"{one} (space {one})*" if repeats else one)
         if text:
             ways.append(self._rules.rule(text))
-        turn = f"space ({' | '.join(ways)})"
-        if reasoning is None:
+        turn = f"({' | '.join(ways)})"
+        if behind_reasoning:
+            return self._rules.grammar(f"space {turn}")
+        if (markers := self._form.reasoning) is None:
             return self._rules.grammar(turn)
-        opened = self._rules.literal(reasoning.open.strip())
+        opened = self._rules.literal(markers.open.strip())
         return self._rules.grammar(
-            f"({opened} {self._rules.until(reasoning.close.strip())})? {turn}"
+            f"({opened} {self._rules.until(markers.close.strip())} space)? {turn}"
         )
 
     def _one_of(self, sections: Sequence[CallFormat]) -> str:

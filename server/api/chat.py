@@ -115,19 +115,12 @@ class ChatForm(TextForm):
     """One answer of `/v1/chat/completions`."""
 
     def __init__(
-        self,
-        body: ChatRequest,
-        model: Model,
-        answer_id: str,
-        plan: GenerationPlan,
-        *,
-        as_function: bool = False,
+        self, body: ChatRequest, model: Model, answer_id: str, plan: GenerationPlan
     ) -> None:
-        """`as_function` as in `ChatTurn`."""
         super().__init__(body, model, answer_id, ChatChunk)
         self._top_logprobs = plan.logprobs
-        ids = CallIds(answer_id, "any" if plan.turn is None else plan.turn.form.ids)
-        self._turn = ChatTurn(ids, as_function=as_function)
+        ids = CallIds(answer_id, plan.turn)
+        self._turn = ChatTurn(ids, as_function=bool(body.functions))
         self._bytes = model.token_bytes
         as_ids = bool(body.return_tokens_as_token_ids)
         self._text = TokenIds() if as_ids else TokenText(model.token_bytes, mark="")

@@ -1,11 +1,15 @@
 """The master's address, `HOST:PORT`, by number: the first of three ports that follow each other."""
 
+import random
 import socket
+from contextlib import ExitStack, suppress
 
 import msgspec
 
 _PORTS = 3
 _LAST_PORT = 65_535
+_UNASKED = range(20_000, 32_000)
+"""Ports that neither the kernel nor Ray gives to anybody by itself."""
 
 
 class AddressError(ValueError):
@@ -32,6 +36,16 @@ class Address(msgspec.Struct, frozen=True):
             reason = getattr(error, "strerror", None) or error
             raise AddressError(f"{text} cannot be looked up: {reason}") from None
         return cls(str(found[0][4][0]), int(port))
+
+    @classmethod
+    def free(cls, host: str) -> "Address":
+        """Three ports of this host that nobody has."""
+        while True:
+            address = cls(host, random.choice(_UNASKED))  # noqa: S311 (no secret)
+            with ExitStack() as stack, suppress(OSError):
+                for port in range(address.port, address.port + _PORTS):
+                    stack.enter_context(socket.socket(address.family)).bind((host, port))
+                return address
 
     def endpoint(self, port: int = 0) -> str:
         """For ZMQ, of the first port or of one behind it."""

@@ -38,13 +38,10 @@ _log = logging.getLogger("penstock")
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags of `penstock join`."""
+    """How a node finds its master, and what it is there."""
 
     master: Annotated[
         ClusterAddress, FlagGroup.HOSTS("the address that --master of `penstock serve` has; needed")
-    ]
-    cluster_secret_file: Annotated[
-        Text, FlagGroup.HOSTS("file with the master's secret; needed", "FILE")
     ]
     node_rank: Annotated[
         Positive | None,
@@ -69,20 +66,28 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
+class JoinSettings(NodeSettings, frozen=True, kw_only=True):
+    """The flags of `penstock join`."""
+
+    cluster_secret_file: Annotated[
+        Text, FlagGroup.HOSTS("file with the master's secret; needed", "FILE")
+    ]
+
+
 def add_join(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_join, parser=parser)
-    for field, flag in declared_flags(NodeSettings):
+    for field, flag in declared_flags(JoinSettings):
         add_flag(parser, field, flag)
 
 
 def _join(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     given = {
-        key: each for key, each in vars(options).items() if key in NodeSettings.__struct_fields__
+        key: each for key, each in vars(options).items() if key in JoinSettings.__struct_fields__
     }
-    needed = [each.name for each in msgspec.structs.fields(NodeSettings) if each.required]
+    needed = [each.name for each in msgspec.structs.fields(JoinSettings) if each.required]
     if missing := [flag_name(key) for key in needed if key not in given]:
         parser.error(f"{' and '.join(missing)} must be given")
-    settings = NodeSettings(**given)
+    settings = JoinSettings(**given)
     log_to_stderr(settings.log_level)
     keys = read_cluster_keys(settings.cluster_secret_file, flag_name("cluster_secret_file"))
     asyncio.run(Node(settings, keys).run())

@@ -5,6 +5,7 @@ import logging
 import signal
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -25,8 +26,23 @@ from workers.contract.curve import ClusterKeys
 _log = logging.getLogger("penstock")
 
 
+class Gang(Protocol):
+    """How the nodes of one daemon come together."""
+
+    async def master(self) -> "Master":
+        """What this host is as the master. Raises StartError."""
+        ...
+
+    async def others(self, master: "Master") -> None:
+        """Run while the other nodes have not joined, unless one fails. Raises StartError."""
+        ...
+
+
 class Master(msgspec.Struct, frozen=True):
-    """The settings of this host as the master of `nodes` nodes."""
+    """The settings of this host as the master of `nodes` nodes.
+
+    As a `Gang` it waits: others are started by whoever runs `penstock join`.
+    """
 
     address: Address
     interface: str
@@ -38,6 +54,9 @@ class Master(msgspec.Struct, frozen=True):
         """None for one host. Raises SettingsError."""
         settings, names = command.settings, command.setting_names
         of_hosts = ("master", "cluster_secret_file", "interface")
+        if settings.ray_address is not None:
+            executor = names.inside("executor")
+            raise SettingsError(f"{names.of('ray_address')}: is for {executor} ray")
         given = {key: getattr(settings, key) for key in of_hosts}
         if settings.nodes == 1:
             if idle := [names.of(key) for key in of_hosts if given[key] is not None]:
@@ -48,22 +67,21 @@ class Master(msgspec.Struct, frozen=True):
         if missing := [key for key in of_hosts[:2] if given[key] is None]:
             needed = " and ".join(names.inside(key) for key in missing)
             raise SettingsError(f"{names.of('nodes')}: {settings.nodes} nodes need {needed}")
-        if len(settings.models) > 1:
-            raise SettingsError(
-                f"{names.of('nodes')}: {settings.nodes} nodes serve one model, not "
-                f"{len(settings.models)}"
-            )
+        check_one_model(command)
         keys = read_cluster_keys(given["cluster_secret_file"], names.of("cluster_secret_file"))
         try:
             address = Address.of(given["master"])
             interface = given["interface"] or interface_of(own_address(address))
         except AddressError as error:
             raise SettingsError(f"{names.of('master')}: {error}") from None
-        try:
-            check_interface(interface)
-        except AddressError as error:
-            raise SettingsError(f"{names.of('interface')}: {error}") from None
+        check_interface_setting(command)
         return cls(address, interface, keys, settings.nodes)
+
+    async def master(self) -> "Master":
+        return self
+
+    async def others(self, master: "Master") -> None:
+        await asyncio.get_running_loop().create_future()
 
     def cluster(self, others: tuple[Host, ...]) -> Cluster:
         return Cluster(
@@ -78,22 +96,47 @@ class Master(msgspec.Struct, frozen=True):
         return self.cluster(tuple(Host.this_one(f"node {n}") for n in range(1, self.nodes)))
 
 
-def serve_on_nodes(command: ServeCommand, master: Master, hangup: Hangup) -> int:
+def check_one_model(command: ServeCommand) -> None:
+    """Raises SettingsError for several models."""
+    settings, names = command.settings, command.setting_names
+    if len(settings.models) > 1:
+        raise SettingsError(
+            f"{names.of('nodes')}: {settings.nodes} nodes serve one model, not "
+            f"{len(settings.models)}"
+        )
+
+
+def check_interface_setting(command: ServeCommand) -> None:
+    """Raises SettingsError for an interface that this host does not have."""
+    if command.settings.interface is not None:
+        try:
+            check_interface(command.settings.interface)
+        except AddressError as error:
+            where = command.setting_names.of("interface")
+            raise SettingsError(f"{where}: {error}") from None
+
+
+def serve_on_nodes(command: ServeCommand, gang: Gang, hangup: Hangup) -> int:
     """Wait for the other nodes, and serve until stopped. Returns the exit code. Raises one of
     START_ERRORS before any process is started."""
     with launching(command) as launch:
-        return finished(asyncio.run(_serve(launch, master, hangup)))
+        return finished(asyncio.run(_serve(launch, gang, hangup)))
 
 
-async def _serve(launch: Launch, master: Master, hangup: Hangup) -> int:
+async def _serve(launch: Launch, gang: Gang, hangup: Hangup) -> int:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    finding = asyncio.ensure_future(gang.master())
+    await until_first(finding, stop.wait())
+    if stop.is_set():
+        return 0
+    master = finding.result()
     host, interface = master.address.host, master.interface
     _log.info("the master's interface between the nodes is %s (%s)", interface, host)
     async with ClusterPort(master.address, master.keys, master.nodes) as port:
         preparing = asyncio.ensure_future(_prepare(launch, master, port))
-        await until_first(preparing, stop.wait())
+        await until_first(preparing, stop.wait(), gang.others(master))
         if stop.is_set():
             return 0
         return await launch.supervise(preparing.result(), hangup, port.nodes, interface)

@@ -1,12 +1,14 @@
 """A turn that has been read, in the shapes of a chat's answer: its message, or deltas of one."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from engine_core.turn_format import IdForm
 from server.generation.choice import TextPiece
+from server.generation.plan import TurnReading
 from server.schemas.chat import (
     AssistantMessage,
     CalledFunction,
@@ -18,6 +20,7 @@ from server.turns.turn_parser import (
     ArgumentsDelta,
     CallBegin,
     CallEnd,
+    Event,
     ReasoningDelta,
     TextDelta,
     whole_calls,
@@ -25,15 +28,25 @@ from server.turns.turn_parser import (
 
 
 class CallIds:
-    """Ids of calls in the form that a model's history takes. One that the model wrote stays."""
+    """The calls of an answer, with ids in the form that the model's history takes. An id that the
+    model wrote stays."""
 
-    def __init__(self, answer_id: str, form: IdForm) -> None:
+    def __init__(self, answer_id: str, turn: TurnReading | None) -> None:
         """Other ids than the model's are unique because `answer_id` is."""
         self._answer = answer_id.rpartition("-")[2]
-        self._form: IdForm = form
+        self._form: IdForm = "any" if turn is None else turn.form.ids
 
-    def of(self, begin: CallBegin, choice: int) -> str:
-        """The id of a call in the choice of this number."""
+    def calls(self, piece: TextPiece) -> list[CalledTool]:
+        """The whole calls of a choice in one piece."""
+        whole = whole_calls(piece.events)
+        return [self.call(begin, piece.index, arguments) for begin, arguments in whole]
+
+    def call(self, begin: CallBegin, choice: int, arguments: str) -> CalledTool:
+        """A call of the choice of this number, as far as it is known."""
+        function = CalledFunction(name=begin.name, arguments=arguments)
+        return CalledTool(id=self._id(begin, choice), type="function", function=function)
+
+    def _id(self, begin: CallBegin, choice: int) -> str:
         if self._form == "functions.name:index":
             return f"functions.{begin.name}:{begin.id or begin.number}"
         # A number alone would come again in the next turn.
@@ -63,16 +76,8 @@ class ChatTurn:
         text = echo + piece.text
         if not piece.events:
             return AssistantMessage(content=text)
-        calls = [
-            CalledTool(
-                id=self._ids.of(begin, piece.index),
-                type="function",
-                function=CalledFunction(name=begin.name, arguments=arguments),
-            )
-            for begin, arguments in whole_calls(piece.events)
-        ]
-        thoughts = [event.text for event in piece.events if isinstance(event, ReasoningDelta)]
-        reasoning = "".join(thoughts) or UNSET
+        calls = self._ids.calls(piece)
+        reasoning = reasoning_of(piece.events) or UNSET
         return AssistantMessage(
             content=None if calls and not text else text,
             reasoning_content=reasoning,
@@ -92,14 +97,9 @@ class ChatTurn:
                     yield Delta(content=text)
                 case ReasoningDelta(text):
                     yield Delta(reasoning_content=text, reasoning=text)
-                case CallBegin(number, name):
-                    call = CalledTool(
-                        index=number,
-                        id=self._ids.of(event, piece.index),
-                        type="function",
-                        function=CalledFunction(name=name, arguments=""),
-                    )
-                    yield from self._call(call, number)
+                case CallBegin(number):
+                    call = self._ids.call(event, piece.index, "")
+                    yield from self._call(replace(call, index=number), number)
                 case ArgumentsDelta(number, text):
                     added = CalledTool(index=number, function=CalledFunction(arguments=text))
                     yield from self._call(added, number)
@@ -111,3 +111,8 @@ class ChatTurn:
             yield Delta(tool_calls=[call])
         elif number == 0:
             yield Delta(function_call=call.function)
+
+
+def reasoning_of(events: Sequence[Event]) -> str:
+    """The reasoning of a turn."""
+    return "".join(event.text for event in events if isinstance(event, ReasoningDelta))

@@ -52,17 +52,10 @@ def place_stages(device: str, stages: int, cluster: Cluster | None) -> Placement
     many as each other, the first hosts one more. Raises SetupError."""
     if cluster is None:
         return Placement(resolve_devices(device, stages))
-    if device not in ("auto", "cpu", "cuda"):
-        reason = f"{device} is on one host; with --nodes all CUDA devices of each are used"
-        raise SetupError("device", reason)
+    evenly = stages_by_node(device, stages, len(cluster.hosts))
     gpus = [len(host.gpu_memory) for host in cluster.hosts]
     if device == "cpu" or (device == "auto" and not any(gpus)):
-        if stages < len(gpus):
-            reason = f"{_amount(stages, 'stage')} for {len(gpus)} nodes: each needs one"
-            raise SetupError("pipeline_stages", reason)
-        each, left_over = divmod(stages, len(gpus))
-        counts = [each + (rank < left_over) for rank in range(len(gpus))]
-        return Placement(("cpu",) * stages, _ranks(counts))
+        return Placement(("cpu",) * stages, _ranks(evenly))
     if stages != sum(gpus) or 0 in gpus:
         each = ", ".join(
             f"{count} on node {rank} ({host.address})"
@@ -71,6 +64,19 @@ def place_stages(device: str, stages: int, cluster: Cluster | None) -> Placement
         reason = f"{_amount(stages, 'stage')}, and each CUDA device of the nodes needs one: {each}"
         raise SetupError("pipeline_stages", reason)
     return Placement(tuple(f"cuda:{own}" for count in gpus for own in range(count)), _ranks(gpus))
+
+
+def stages_by_node(device: str, stages: int, nodes: int) -> list[int]:
+    """The number of stages of each node where all have as many as each other, the first ones one
+    more. Raises SetupError for fewer stages than nodes, and for a device that is on one host."""
+    if device not in ("auto", "cpu", "cuda"):
+        reason = f"{device} is on one host; with --nodes all CUDA devices of each are used"
+        raise SetupError("device", reason)
+    if stages < nodes:
+        reason = f"{_amount(stages, 'stage')} for {nodes} nodes: each needs one"
+        raise SetupError("pipeline_stages", reason)
+    each, left_over = divmod(stages, nodes)
+    return [each + (rank < left_over) for rank in range(nodes)]
 
 
 def _ranks(counts: Sequence[int]) -> tuple[int, ...]:

@@ -421,11 +421,26 @@ class DaemonSettings(Limits, frozen=True, kw_only=True):
             "cache and everything else"
         ),
     ] = defaults.MEMORY_SHARE
+    executor: Annotated[
+        Literal["processes", "ray"],
+        FlagGroup.HOSTS(
+            "who starts the other nodes: processes that run `penstock join`, or ray, actors of a "
+            "Ray cluster (default: processes; ray needs penstock[ray])",
+            "NAME",
+        ),
+    ] = "processes"
+    ray_address: Annotated[
+        ClusterAddress | None,
+        FlagGroup.HOSTS(
+            "the Ray cluster that this host belongs to (default: $RAY_ADDRESS, or the one that "
+            "runs on this host)"
+        ),
+    ] = None
     nodes: Annotated[
         Positive,
         FlagGroup.HOSTS(
             "hosts that divide the stages of one model: this one, and those on which `penstock "
-            "join` runs"
+            "join` or Ray runs"
         ),
     ] = 1
     master: Annotated[

@@ -7,7 +7,7 @@ from engine_core.turn_format import TurnFormat
 from server.templates.learnt_format import NotLearntError, check, learn
 from server.templates.loaded_template import LoadedTemplate
 from server.templates.protocol import FormatSource, FoundFormat
-from server.templates.turn_writer import TurnWriter
+from server.templates.turn_writer import TooSlowError, TurnWriter
 from server.turns.declared_format import NotDeclaredError, declared_format
 from server.turns.known_formats import known_format
 
@@ -19,8 +19,10 @@ def find_format(template: LoadedTemplate) -> FoundFormat:
     """The format of a template's turns, or why there is none."""
     try:
         form, source = format_of(template, _LEARNING_S)
-    except Exception as error:  # a template is a program: what it writes may be anything
+    except (NotLearntError, TooSlowError) as error:
         return FoundFormat(reason=str(error))
+    except Exception as error:  # a template is a program: what it writes may be anything
+        return FoundFormat(reason=f"its calls cannot be learnt: {type(error).__name__}")
     return FoundFormat(form, source)
 
 

@@ -75,14 +75,12 @@ def _one_call(writer: TurnWriter) -> tuple[str, IdForm]:
     if one is None or not _has_call(one):
         writer.take_tools()
         one = writer.call(**_SAMPLE)
-    if one is not None and FIRST not in one and IDS[0] in one:
-        writer.ids = NAMED_IDS
-        one = writer.call(**_SAMPLE)
     if one is None:
         raise NotLearntError("its chat template refuses calls of tools")
     if not _has_call(one):
         raise NotLearntError("its chat template leaves out calls of tools, or parts of them")
-    if writer.ids == NAMED_IDS:
+    if NAMED_IDS[0] in one:
+        writer.ids = NAMED_IDS
         return one, "functions.name:index"
     foreign = writer.calls(Call(FIRST, _SAMPLE), ids=FOREIGN_IDS)
     return one, "any" if foreign is not None else "nine letters"

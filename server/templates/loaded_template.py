@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
+from itertools import product
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -242,10 +244,11 @@ class _Manner(NamedTuple):
 
 class _CallManner(NamedTuple):
     """The way in which a template writes tool calls. `no_content` stands for an assistant's
-    missing text."""
+    missing text. Names may be written as a part of ids only."""
 
     arguments_are_text: bool = False
     no_content: Message = {}  # noqa: RUF012 -- nothing changes it
+    names_in_ids: bool = False
     is_written: bool | None = None
     loses_second: bool = False
 
@@ -258,9 +261,11 @@ class _CallManner(NamedTuple):
         return shaped
 
     def _call(self, call: Message) -> Message:
+        function = call["function"]
+        if self.names_in_ids and function["name"] not in call["id"]:
+            call = {**call, "id": f"functions.{function['name']}:0"}
         if self.arguments_are_text:
             return call
-        function = call["function"]
         return {
             **call,
             "function": {**function, "arguments": msgspec.json.decode(function["arguments"])},
@@ -343,6 +348,7 @@ def _id(number: int) -> str:
 # With words for its name, and a key and a value of its arguments.
 _TELLING_CALL = _calling(_TOOL, arguments=f'{{"{_KEY}": "{_VALUE}"}}')
 _TELLING_CALLS = _calling(_TOOL, _MORE)
+_NO_CONTENTS: list[Message] = [{}, {"content": ""}, {"content": None}]
 
 
 def _message_of(kind: _Kind, text: str, number: int = 1) -> Message:
@@ -417,9 +423,14 @@ class ProbedManners:
         self._lost_by_order = lru_cache(_UNUSUAL)(self._probed_order)
 
     @property
-    def writes_system(self) -> bool:
-        """True if a system message may come first."""
-        return self._manner(_Kind("system", is_first=True)).is_written is True
+    def leave_out_calls(self) -> bool:
+        """True if calls of tools are left out."""
+        return self._calls.is_written is False
+
+    def leave_out(self, role: str, *, is_first: bool = False) -> bool | None:
+        """True if messages of a role are left out. None if they are refused."""
+        written = self._manner(_Kind(role, is_first)).is_written
+        return None if written is None else not written
 
     def checked(self, messages: Sequence[Message]) -> list[Message]:
         """Clients' messages in the forms that the template takes. Raises LeftOutError, and
@@ -528,16 +539,22 @@ class ProbedManners:
         return False
 
     def _probed_calls(self) -> _CallManner:
-        """The first manner that writes calls, else the most common one."""
-        trials: list[_Trial] = []
-        for arguments_are_text in (False, True):
-            for no_content in ({}, {"content": ""}, {"content": None}):
-                manner = _CallManner(arguments_are_text, no_content)
-                trials.append(self._trial(manner.shaped(_TELLING_CALL), _OF_CALLS))
-                if trials[-1].written:
-                    two = self._trial(manner.shaped(_TELLING_CALLS), _OF_CALLS)
-                    return manner._replace(is_written=True, loses_second=two.written is False)
-        return _CallManner(is_written=_summary(trials))
+        """The manner that writes calls in most places, else the most common one."""
+        found: list[tuple[int, _CallManner]] = []
+        outcomes: set[bool | None] = set()
+        for in_ids, are_text, content in product((False, True), (False, True), _NO_CONTENTS):
+            manner = _CallManner(are_text, content, in_ids)
+            message = manner.shaped(_TELLING_CALL)
+            written = [self._writes(message, place) for place in _OF_CALLS]
+            outcomes |= {*written}
+            found.append((written.count(True), manner))
+            if all(written):
+                break
+        places, best = max(found, key=itemgetter(0))
+        if not places:
+            return _CallManner(is_written=False if False in outcomes else None)
+        two = self._trial(best.shaped(_TELLING_CALLS), _OF_CALLS)
+        return best._replace(is_written=True, loses_second=two.written is False)
 
     def _writes_reasoning(self) -> bool | None:
         """True if the template writes reasoning anywhere. Many leave out that of earlier turns."""

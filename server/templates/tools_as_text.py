@@ -1,13 +1,18 @@
-"""Tools, calls and results as text, for templates that know of none."""
+"""Tools, calls and results as text, for templates that leave them out."""
 
 import json
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from msgspec.structs import replace
-
-from server.templates.protocol import Conversation, Message
+from engine_core.turn_format import CallFormat
+from server.templates.protocol import Message
+from server.turns.written_calls import (
+    WrittenCall,
+    example_call,
+    written_arguments,
+    written_calls,
+)
 
 _TOOLS = """\
 # Tools
@@ -19,51 +24,56 @@ You are provided with function signatures within <tools></tools> XML tags:
 {tools}
 </tools>
 
-For each function call, return a json object with function name and arguments within \
-<tool_call></tool_call> XML tags:
-<tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
-</tool_call>"""
+For each function call, return the name of the function and its arguments in this form:
+{example}"""
 
 
-def as_text(conversation: Conversation, *, has_system: bool) -> Conversation:
-    """The conversation in roles and texts alone. Calls are written as the common format of
-    `known_formats.py` has them. Tools are described in the system message if the template
-    `has_system`, else in the first message."""
-    messages: list[Message] = []
-    for are_results, group in groupby(conversation.messages, lambda each: each["role"] == "tool"):
-        if are_results:
-            results = (f"<tool_response>\n{_text(each)}\n</tool_response>" for each in group)
-            messages.append({"role": "user", "content": "\n".join(results)})
-        else:
-            messages += map(_with_calls, group)
-    if conversation.tools:
-        tools = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in conversation.tools)
-        messages = _describing(_TOOLS.format(tools=tools), messages, has_system=has_system)
-    return replace(conversation, messages=messages, tools=None)
-
-
-def _with_calls(message: Message) -> Message:
-    """The message with its calls behind its text."""
-    calls: list[dict[str, Any]] = message.get("tool_calls") or []
-    if not calls:
-        return message
-    written = (
-        f'<tool_call>\n{{"name": {json.dumps(each["function"]["name"])}, '
-        f'"arguments": {each["function"]["arguments"]}}}\n</tool_call>'
-        for each in calls
-    )
-    rest = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**rest, "content": "\n".join(filter(None, (_text(message), *written)))}
-
-
-def _describing(text: str, messages: Sequence[Message], *, has_system: bool) -> list[Message]:
+def with_tools_as_text(
+    messages: Sequence[Message],
+    tools: Sequence[dict[str, Any]],
+    form: CallFormat,
+    *,
+    has_system: bool,
+) -> list[Message]:
+    """The messages with the tools, and how they are called, behind the text of the system message.
+    Without one, they come in front: as one if the template `has_system`."""
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    text = _TOOLS.format(tools=lines, example=example_call(form))
     first, *others = messages
     if first["role"] in ("system", "developer"):
         return [{**first, "content": f"{_text(first)}\n\n{text}"}, *others]
     if has_system:
         return [{"role": "system", "content": text}, *messages]
     return [{**first, "content": f"{text}\n\n{_text(first)}"}, *others]
+
+
+def with_calls_as_text(messages: Sequence[Message], form: CallFormat) -> list[Message]:
+    """The messages with their calls behind their texts."""
+    return [_with_calls(message, form) if message.get("tool_calls") else message
+            for message in messages]  # fmt: skip
+
+
+def _with_calls(message: Message, form: CallFormat) -> Message:
+    calls: list[WrittenCall] = []
+    for call in message["tool_calls"]:
+        function = call["function"]
+        arguments = written_arguments(form, json.loads(function["arguments"]))
+        calls.append(WrittenCall(function["name"], arguments, call["id"]))
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    texts = _text(message), written_calls(form, calls)
+    return {**rest, "content": "\n".join(filter(None, texts))}
+
+
+def with_results_as_text(messages: Sequence[Message]) -> list[Message]:
+    """The messages with results of tools in a user's."""
+    found: list[Message] = []
+    for are_results, group in groupby(messages, lambda message: message["role"] == "tool"):
+        if are_results:
+            results = (f"<tool_response>\n{_text(each)}\n</tool_response>" for each in group)
+            found.append({"role": "user", "content": "\n".join(results)})
+        else:
+            found += group
+    return found
 
 
 def _text(message: Message) -> str:

@@ -17,7 +17,7 @@ FIRST, SECOND = "zqfirstvx", "zqsecondvx"
 KEY, LATER_KEY, VALUE = "zqkeyvx", "zqlatervx", "zqvaluevx"
 IDS = ("call00001", "call00002")
 NAMED_IDS = (f"functions.{FIRST}:0", f"functions.{SECOND}:1")
-FOREIGN_IDS = ("call_0123-abcdef", "call_0124-abcdef")
+FOREIGN_IDS = ("call_a", "call_b")
 
 
 class TooSlowError(Exception):
@@ -36,7 +36,7 @@ class TurnWriter:
         self.source = template.source
         self.ids: tuple[str, ...] = IDS
         self._template = template
-        self._tools = tools or [_tool(FIRST), _tool(SECOND)]
+        self._tools = tools or SAMPLE_TOOLS
         self._manners = template.manners
 
     def take_tools(self) -> None:
@@ -109,3 +109,6 @@ def _tool(name: str) -> JSON:
     schema = {"type": "object", "properties": properties, "required": [KEY]}
     function = {"name": name, "description": "A tool.", "parameters": schema}
     return {"type": "function", "function": function}
+
+
+SAMPLE_TOOLS = [_tool(FIRST), _tool(SECOND)]

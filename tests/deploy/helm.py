@@ -108,7 +108,7 @@ class Helm4:
         self, values: Values, *, release: str = "demo", namespace: str = "models"
     ) -> dict[str, str]:
         """The text of each template by its file's name, NOTES.txt too. Raises HelmError."""
-        rendered = self._ask("template", values, release, namespace)
+        rendered = self._ask("template", values, release=release, namespace=namespace)
         return {name.partition("/templates/")[2]: text for name, text in rendered.items()}
 
     def template(
@@ -118,15 +118,20 @@ class Helm4:
         return objects("\n---\n".join(text for name, text in files.items() if name[-4:] == "yaml"))
 
     def lint(self, values: Values) -> list[str]:
-        return self._ask("lint", values, "demo", "models")
+        return self._ask("lint", values)
 
-    def _ask(self, action: str, values: Values, release: str, namespace: str) -> Any:
+    def install(self, values: Values, server: str) -> list[Manifest]:
+        """What a dry run in the cluster of this API server would create."""
+        return objects(self._ask("install", values, server=server))
+
+    def _ask(self, action: str, values: Values, **more: str) -> Any:
         question = {
             "do": action,
             "chart": str(CHART),
             "values": values,
-            "release": release,
-            "namespace": namespace,
+            "release": "demo",
+            "namespace": "models",
+            **more,
         }
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -27,7 +27,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServeCommand]]:
     """What `serve` would have been asked for."""
     asked: list[ServeCommand] = []
     before = signal.getsignal(signal.SIGHUP)
-    monkeypatch.setattr(cli, "serve", lambda command, _: asked.append(command) or 0)
+    for serve in ("serve", "serve_on_ray"):
+        monkeypatch.setattr(cli, serve, lambda command, _: asked.append(command) or 0)
     monkeypatch.setattr(cli.Master, "of", lambda _: None)
     monkeypatch.setattr(flags, "api_key_from", lambda: "from-the-environment")
     yield asked
@@ -78,7 +79,8 @@ EVERY_FLAG = (
     "--max-unread-size 6MiB --max-unread-seconds 9 --max-inputs 30 --max-documents 40 --max-n 50 "
     "--max-queue-seconds 60 --state-dir /home/me/state --max-file-size 1GiB --max-file-lines 70 "
     "--max-stored-size 2GiB --priority-range=-5:6 --max-priority-wait 4 --max-request-seconds 80 "
-    "--memory-share 0.8 --nodes 2 --master [fd00::1]:7000 --cluster-secret-file {folder}/secret "
+    "--memory-share 0.8 --executor ray --ray-address 10.0.0.1:6379 "
+    "--nodes 2 --master [fd00::1]:7000 --cluster-secret-file {folder}/secret "
     "--interface eth1 --startup-timeout 60 --drain-timeout 1.5 --stall-timeout 45 "
     "--log-level debug"
 )

@@ -1,4 +1,4 @@
-"""A rendered Deployment's pod, run by podman in the part of a kubelet."""
+"""A rendered pod, run by podman in the part of a kubelet."""
 
 import time
 from collections.abc import Sequence
@@ -12,6 +12,17 @@ import yaml
 from tests.deploy.helm import Manifest
 from tests.deploy.podman import Podman
 from tests.deploy.running_container import RunningContainer
+
+
+def add_host(spec: dict[str, Any], folder: Path, name: str, address: str) -> None:
+    """Tell a pod a name by /etc/hosts, in place of the cluster's DNS."""
+    (container,) = spec["containers"]
+    file = folder / f"hosts-{name}"
+    file.write_text(f"{address} {name}\n")
+    volume = {"name": "hosts", "hostPath": {"path": str(file), "type": "File"}}
+    mount = {"name": "hosts", "mountPath": "/etc/hosts", "readOnly": True}
+    spec["volumes"] = [*spec.get("volumes", ()), volume]
+    container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
 
 
 @dataclass(frozen=True)
@@ -47,25 +58,40 @@ class Probe:
 
 
 class PlayedPod(RunningContainer):
-    """Of the one Deployment among `manifests`, without mapped ports, in the host's network."""
+    """A pod of a template among `manifests`, asked at `address`.
 
-    def __init__(self, podman: Podman, manifests: Sequence[Manifest], folder: Path) -> None:
-        (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
-        self.spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    No port is mapped: it is in the network namespace in which it is started."""
+
+    def __init__(
+        self,
+        podman: Podman,
+        template: Manifest,
+        manifests: Sequence[Manifest],
+        folder: Path,
+        *,
+        name: str = "played",
+        address: str = "127.0.0.1",
+    ) -> None:
+        self.spec: dict[str, Any] = template["spec"]
         (self.container,) = self.spec["containers"]
-        (port,) = self.container.pop("ports")
+        self._ports = {port["name"]: port for port in self.container.pop("ports", ())}
         self.spec["restartPolicy"] = "Never"  # so that its end can be seen
-        self.url = f"http://127.0.0.1:{port['containerPort']}"
-        self._port_name = port["name"]
-        self._pod = f"{deployment['metadata']['name']}-pod-0"
+        self._address, self._pod = address, f"{name}-pod-0"
         super().__init__(podman, f"{self._pod}-{self.container['name']}")
-        self._file = folder / "pod.yaml"
+        self._file = folder / f"{name}.yaml"
         configuration = [each for each in manifests if each["kind"] == "ConfigMap"]
         claims = [each for each in manifests if each["kind"] == "PersistentVolumeClaim"]
         self._volumes = [each["metadata"]["name"] for each in claims]
         for each in claims:  # a kubelet gives a volume to the pod's fsGroup
             group = {"volume.podman.io/uid": str(self.spec["securityContext"]["fsGroup"])}
             each["metadata"]["annotations"] = group
+        # Of a Pod, podman refuses annotations of more than 63 characters.
+        deployment = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": name},
+            "spec": {"template": template},
+        }
         self._file.write_text(yaml.safe_dump_all([*configuration, *claims, deployment]))
 
     def __enter__(self) -> Self:
@@ -80,13 +106,18 @@ class PlayedPod(RunningContainer):
     def __exit__(self, *error: object) -> None:
         print(self.log())  # pytest shows it where a test fails
         self._podman.run("pod", "rm", "--force", "--time", "5", self._pod)
-        self._podman.run("volume", "rm", "--force", *self._volumes)
+        if self._volumes:
+            self._podman.run("volume", "rm", "--force", *self._volumes)
         self._podman.run("volume", "prune", "--force")
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._address}:{self._ports['http']['containerPort']}"
 
     def probe(self, kind: str) -> Probe:
         """`startupProbe`, `livenessProbe` or `readinessProbe`."""
         found = self.container[kind]
-        assert found["httpGet"]["port"] == self._port_name
+        assert found["httpGet"]["port"] in self._ports
         return Probe(
             self.url + found["httpGet"]["path"],
             found["periodSeconds"],

@@ -59,6 +59,16 @@ GOOD = [
             "endpointPickerRef": {"name": "picker", "port": {"number": 9002}},
         },
     ),
+    manifest(
+        "leaderworkerset.x-k8s.io/v1",
+        "LeaderWorkerSet",
+        {"leaderWorkerTemplate": {"size": 2, "workerTemplate": {"spec": {}}}},
+    ),
+    manifest(
+        "ray.io/v1",
+        "RayJob",
+        {"entrypoint": "true", "rayClusterSpec": {"headGroupSpec": {"template": {"spec": {}}}}},
+    ),
 ]
 # For each kind, where in the spec a bad value stands, and which.
 WRONG_VALUES = {
@@ -68,6 +78,8 @@ WRONG_VALUES = {
     "PrometheusRule": (("groups", 0, "rules", 0, "expr"), {"up": 0}),
     "HTTPRoute": (("rules", 0, "timeouts", "request"), "one hour"),
     "InferencePool": (("endpointPickerRef", "failureMode"), "FailClosed"),
+    "LeaderWorkerSet": (("leaderWorkerTemplate", "restartPolicy"), "Always"),
+    "RayJob": (("backoffLimit",), "often"),
 }
 MISTYPED_FIELDS = {
     "ScaledObject": ("triggers", 0, "metricTypes"),
@@ -76,6 +88,13 @@ MISTYPED_FIELDS = {
     "PrometheusRule": ("groups", 0, "rules", 0, "expression"),
     "HTTPRoute": ("rules", 0, "timeouts", "connection"),
     "InferencePool": ("endpointPickerRef", "portNumber"),
+    "LeaderWorkerSet": ("leaderWorkerTemplate", "sizes"),
+    "RayJob": ("rayClusterSpec", "headGroupSpec", "rayStartParameters"),
+}
+# Where a field stands that must be there; of all other kinds it is the spec.
+NEEDED_FIELDS = {
+    "LeaderWorkerSet": ("spec", "leaderWorkerTemplate"),
+    "RayJob": ("spec", "rayClusterSpec", "headGroupSpec"),
 }
 
 
@@ -89,6 +108,16 @@ def changed(manifest: Manifest, path: tuple[str | int, ...], value: Any) -> Mani
     return result
 
 
+def without(manifest: Manifest, path: tuple[str, ...]) -> Manifest:
+    """A copy that has nothing at `path`."""
+    result = copy.deepcopy(manifest)
+    place = result
+    for key in path[:-1]:
+        place = place[key]
+    del place[path[-1]]
+    return result
+
+
 @pytest.fixture(scope="module")
 def found() -> dict[tuple[str, str], list[str]]:
     """What is said of every manifest, asked at once, by its kind and what was done to it."""
@@ -98,7 +127,7 @@ def found() -> dict[tuple[str, str], list[str]]:
         manifests[kind, "good"] = good
         manifests[kind, "wrong value"] = changed(good, *WRONG_VALUES[kind])
         manifests[kind, "mistyped field"] = changed(good, MISTYPED_FIELDS[kind], "1s")
-        manifests[kind, "no spec"] = {key: good[key] for key in good if key != "spec"}
+        manifests[kind, "missing field"] = without(good, NEEDED_FIELDS.get(kind, ("spec",)))
     return dict(zip(manifests, custom_resources.errors([*manifests.values()]), strict=True))
 
 
@@ -108,4 +137,5 @@ def test_a_bad_one_is_refused(kind: str, found: dict[tuple[str, str], list[str]]
     value, field = WRONG_VALUES[kind][0][-1], MISTYPED_FIELDS[kind][-1]
     assert any(str(value) in error for error in found[kind, "wrong value"])
     assert any(str(field) in error for error in found[kind, "mistyped field"])
-    assert any("spec" in error for error in found[kind, "no spec"])
+    needed = NEEDED_FIELDS.get(kind, ("spec",))[-1]
+    assert any(needed in error for error in found[kind, "missing field"])

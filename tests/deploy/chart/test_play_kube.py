@@ -11,9 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 
 from tests.deploy.chart.played_pod import PlayedPod
+from tests.deploy.chart.release_test import helm_test
+from tests.deploy.chart.selection import templates
 from tests.deploy.helm import Helm3, Manifest
 from tests.deploy.podman import Podman
 from tests.deploy.stream import Stream
@@ -45,7 +46,8 @@ def manifests(helm3: Helm3, cpu_image: str) -> list[Manifest]:
 @pytest.fixture
 def pod(podman: Podman, manifests: list[Manifest], tmp_path: Path) -> Iterator[PlayedPod]:
     """Started: its startup probe has passed."""
-    with PlayedPod(podman, manifests, tmp_path) as played:
+    (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
+    with PlayedPod(podman, *templates(deployment), manifests, tmp_path) as played:
         assert played.probe("startupProbe").passes_in_time()
         yield played
 
@@ -71,23 +73,8 @@ def test_files_are_kept_on_the_claim(pod: PlayedPod) -> None:
 def test_helm_test_passes(
     pod: PlayedPod, podman: Podman, manifests: list[Manifest], tmp_path: Path
 ) -> None:
-    """Its pod, with the name of the Service in /etc/hosts in place of the cluster's DNS."""
-    (test,) = (each for each in manifests if each["kind"] == "Pod")
-    (container,) = test["spec"]["containers"]
-    (service,) = (each["metadata"]["name"] for each in manifests if each["kind"] == "Service")
-    hosts = tmp_path / "hosts"
-    hosts.write_text(f"127.0.0.1 {service}\n")
-    test["spec"]["volumes"] = [{"name": "hosts", "hostPath": {"path": str(hosts), "type": "File"}}]
-    container["volumeMounts"] = [{"name": "hosts", "mountPath": "/etc/hosts", "readOnly": True}]
-    file, name = tmp_path / "test.yaml", test["metadata"]["name"]
-    file.write_text(yaml.safe_dump(test))
-    podman.run("play", "kube", "--network", "host", str(file))
-    try:
-        code = podman.run("wait", f"{name}-{container['name']}").strip()
-        log = podman.run("logs", f"{name}-{container['name']}")
-    finally:
-        podman.run("pod", "rm", "--force", name)
-    assert code == "0", log
+    code, log = helm_test(podman, manifests, tmp_path)
+    assert code == 0, log
     assert "/v1/completions of penstock-demo: fine" in log
     assert "/v1/embeddings of all-MiniLM-L6-v2: fine" in log
 

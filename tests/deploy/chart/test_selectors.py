@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.deploy.chart.ci_values import NAMES, ci_values
-from tests.deploy.chart.selection import Pod, matches, pods
+from tests.deploy.chart.selection import DAEMONS, Pod, matches, pods
 from tests.deploy.helm import Helm3, Manifest
 
 Release = list[Manifest]
@@ -42,36 +42,54 @@ def test_a_deployment_selects_its_own_pods(releases: dict[str, Release]) -> None
         assert pod.workload == deployment["metadata"]["name"]
 
 
-def test_a_service_selects_the_pods_of_one_deployment(releases: dict[str, Release]) -> None:
+def test_a_service_selects_the_pods_of_one_workload_that_speak_http(
+    releases: dict[str, Release],
+) -> None:
     for release, found in objects(releases, "Service"):
         (pod,) = selected(release, {"matchLabels": found["spec"]["selector"]})
-        assert pod.kind == "Deployment"
+        assert pod.kind in DAEMONS
         assert {port["targetPort"] for port in found["spec"]["ports"]} <= pod.ports
 
 
-def test_a_disruption_budget_is_for_the_pods_of_one_deployment(
+def test_a_disruption_budget_is_for_all_pods_of_one_workload(
     releases: dict[str, Release],
 ) -> None:
     for release, budget in objects(releases, "PodDisruptionBudget"):
-        (pod,) = selected(release, budget["spec"]["selector"])
-        assert pod.kind == "Deployment"
+        chosen = selected(release, budget["spec"]["selector"])
+        assert chosen == [pod for pod in pods(release) if pod.workload == chosen[0].workload]
+        assert chosen[0].kind in DAEMONS
+
+
+def test_the_pods_of_a_gang_reach_each_other_by_all_ports(releases: dict[str, Release]) -> None:
+    for release, gang in objects(releases, "LeaderWorkerSet", "RayJob"):
+        members = [pod for pod in pods(release) if pod.workload == gang["metadata"]["name"]]
+        (policy,) = [
+            each["spec"]
+            for each in of_kind(release, "NetworkPolicy")
+            if selected(release, each["spec"]["podSelector"]) == members
+        ]
+        for direction, peers in (("ingress", "from"), ("egress", "to")):
+            (rule,) = [
+                each for each in policy[direction] if each.get("ports") == [{"protocol": "TCP"}]
+            ]
+            (peer,) = rule[peers]
+            assert selected(release, peer["podSelector"]) == members
 
 
 def test_a_network_policy_is_for_pods_of_the_release(releases: dict[str, Release]) -> None:
     for release, policy in objects(releases, "NetworkPolicy"):
         chosen = selected(release, policy["spec"]["podSelector"])
         assert chosen
-        ports = {
-            port["port"] for rule in policy["spec"].get("ingress", ()) for port in rule["ports"]
-        }
-        assert all(ports <= pod.ports for pod in chosen)
+        rules = policy["spec"].get("ingress", ())
+        named = {port["port"] for rule in rules for port in rule["ports"] if "port" in port}
+        assert named <= chosen[0].ports
 
 
 def test_every_daemon_has_a_network_policy(releases: dict[str, Release]) -> None:
     for name, release in releases.items():
         policies = of_kind(release, "NetworkPolicy")
         wanted = ci_values(name).get("networkPolicy", {}).get("enabled", True)
-        for pod in pods(of_kind(release, "Deployment")):
+        for pod in pods(of_kind(release, *DAEMONS)):
             taken = [each for each in policies if matches(each["spec"]["podSelector"], pod.labels)]
             assert bool(taken) == wanted
 
@@ -100,11 +118,12 @@ def test_a_service_monitor_finds_every_service(releases: dict[str, Release]) -> 
 
 def test_a_pod_monitor_finds_every_daemon(releases: dict[str, Release]) -> None:
     for release, monitor in objects(releases, "PodMonitor"):
-        deployments = of_kind(release, "Deployment")
-        found = selected(deployments, monitor["spec"]["selector"])
-        assert len(found) == len(deployments)
+        daemons = of_kind(release, *DAEMONS)
         scraped = {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]}
-        assert all(scraped <= pod.ports for pod in found)
+        found = [
+            pod for pod in selected(daemons, monitor["spec"]["selector"]) if scraped <= pod.ports
+        ]
+        assert len(found) == len(daemons)
         assert monitor["spec"]["namespaceSelector"]["matchNames"] == ["models"]
 
 
@@ -134,13 +153,13 @@ def backends(route: Manifest) -> Iterator[tuple[str, object]]:
                 yield found["name"], found["port"].get("number", found["port"].get("name"))
 
 
-def test_a_route_leads_to_a_pool_which_has_the_pods_of_one_deployment(
+def test_a_route_leads_to_a_pool_which_has_the_pods_of_one_workload(
     releases: dict[str, Release],
 ) -> None:
     for release, pool in objects(releases, "InferencePool"):
         (pod,) = selected(release, pool["spec"]["selector"])
         (container,) = pod.spec["containers"]
-        assert pod.kind == "Deployment"
+        assert pod.kind in DAEMONS
         assert [port["number"] for port in pool["spec"]["targetPorts"]] == [
             port["containerPort"] for port in container["ports"]
         ]

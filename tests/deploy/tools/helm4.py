@@ -1,7 +1,8 @@
 """Helm 4, asked by lines of JSON on stdin, each answered by one on stdout.
 
-A request is {"do": "template" | "lint", "chart": path, "values": {...}, "release": name,
-"namespace": name}; an answer is {"result": ...} or {"error": sentence}. It runs in .venv-deploy.
+A request is {"do": "template" | "lint" | "install", "chart": path, "values": {...},
+"release": name, "namespace": name}; to install, also the "server" of a cluster's API. An answer
+is {"result": ...} or {"error": sentence}. It runs in .venv-deploy.
 """
 
 import json
@@ -19,6 +20,21 @@ def template(request: dict[str, Any]) -> dict[str, str]:
         )
 
 
+def install(request: dict[str, Any]) -> str:
+    """All that a dry run would create, rendered with what the cluster has already."""
+    with helm_python.Config(
+        kube_apiserver=request["server"], namespace=request["namespace"], storage_driver="memory"
+    ) as cluster:
+        release = cluster.install(
+            request["chart"],
+            request["release"],
+            request["values"],
+            namespace=request["namespace"],
+            dry_run="server",
+        )
+    return release["manifest"]
+
+
 def lint(request: dict[str, Any]) -> list[str]:
     """What `helm lint --strict` finds wrong."""
     report = helm_python.lint(request["chart"], request["values"], strict=True)
@@ -29,8 +45,9 @@ def lint(request: dict[str, Any]) -> list[str]:
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """The result of one request, or its error."""
+    actions = {"template": template, "lint": lint, "install": install}
     try:
-        return {"result": {"template": template, "lint": lint}[request["do"]](request)}
+        return {"result": actions[request["do"]](request)}
     except helm_python.HelmError as error:
         return {"error": str(error)}
 

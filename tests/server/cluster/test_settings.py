@@ -1,11 +1,14 @@
 """What the settings of several hosts may be, and what `penstock config` and `join` make of them."""
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from server import cli
+from server.cluster import ray_executor
 from server.models.placement import Host
 from tests.server.checkpoint_folders import LLAMA, write_checkpoint
 from tests.server.conftest import Ended, Refused
@@ -65,12 +68,48 @@ def test_threads_are_for_the_host_with_the_fewest_cores_a_stage(
     assert json.loads(capsys.readouterr().out)["models"][0]["engine"]["threads"] == 4
 
 
+RAY = ["--executor", "ray", "--nodes", "2", "--pipeline-stages", "3"]
+
+
+def test_config_shows_how_ray_would_serve_and_asks_none(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = (80 << 30,) * 8
+    monkeypatch.setattr(Host, "this_one", lambda address="": Host(address, 8, gpus))
+    words = [*RAY, "--ray-address", "10.0.0.1:6379", "--load-format", "dummy"]
+    assert cli.main(["config", model, *words]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [shown[key] for key in ("executor", "ray_address")] == ["ray", "10.0.0.1:6379"]
+    engine = shown["models"][0]["engine"]
+    assert [engine["devices"], engine["nodes"]] == [["cuda:0", "cuda:1", "cuda:0"], [0, 0, 1]]
+
+
+def test_ray_that_is_not_installed(
+    model: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> NoReturn:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(ray_executor, "distribution", missing)
+    for command in ("config", "serve"):
+        said = refused(command, model, *RAY, "--load-format", "dummy")
+        assert "--executor: pip install 'penstock[ray]' for ray" in said
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["--nodes", "2"], "--nodes: 2 nodes need --master and --cluster-secret-file"),
         (["--nodes", "2", *NEEDED[:2]], "--nodes: 2 nodes need --cluster-secret-file"),
         (NEEDED[:2], "--master: is for several hosts, and --nodes is 1"),
+        (["--executor", "ray"], "--executor: ray is for several hosts, and --nodes is 1"),
+        ([*RAY, *NEEDED[:2]], "--master: with --executor ray the master and the secret are found"),
+        ([*RAY, *NEEDED[2:]], "--cluster-secret-file: with --executor ray the master and the"),
+        ([*RAY, "--pipeline-stages", "1"], "--pipeline-stages: 1 stage for 2 nodes: each needs"),
+        ([*RAY, "--interface", "ib9"], "--interface: this host has no interface ib9"),
+        ([*RAY, "--device", "cuda:1"], "--device: cuda:1 is on one host"),
+        (["{model}", *RAY], "--nodes: 2 nodes serve one model, not 2"),
+        ([*TWO, "--ray-address", "10.0.0.1:6379"], "--ray-address: is for --executor ray"),
         (["--interface", "lo"], "--interface: is for several hosts, and --nodes is 1"),
         (["{model}", *TWO], "--nodes: 2 nodes serve one model, not 2"),
         ([*TWO, "--interface", "ib9"], "--interface: this host has no interface ib9"),

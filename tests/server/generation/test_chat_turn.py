@@ -10,31 +10,31 @@ import pytest
 
 from engine_core.messages import Finish
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.turn_format import IdForm
+from engine_core.turn_format import IdForm, TurnFormat
 from server.api.chat import ChatForm
 from server.generation.chat_turn import CallIds
 from server.generation.plan import GenerationPlan
-from server.schemas.chat import ChatMessage, ChatRequest
+from server.schemas.chat import ChatMessage, ChatRequest, Function
 from server.turns.turn_parser import CallBegin
 from tests.server.conftest import joined
-from tests.server.generation.read_turns import CALL, END, Row, turn_plan
+from tests.server.generation.read_turns import CALL, END, Row, reading, turn_plan
 
 THOUGHT = "<think>\nHm.\n</think>\n\n"
 TWO = f"{CALL}\n{CALL.replace('get', 'get_all')}"
 BODY: dict[str, Any] = {"messages": [ChatMessage(role="user", content="x")]}
+FUNCTIONS = [Function(name="get"), Function(name="get_all")]
 
 
 class Answer:
     """The choices of an answer to BODY as its client gets them."""
 
     def __init__(self, tokenizer: Tokenizer, plan: GenerationPlan, **fields: Any) -> None:
-        as_function = fields.pop("as_function", False)
         self._row = Row(tokenizer, plan)
         self._model: Any = SimpleNamespace(
             name="m", fingerprint="f", token_text=None, token_bytes=self._row.tokenizer.token_bytes
         )
         body = ChatRequest(**BODY | fields)
-        self._form = ChatForm(body, self._model, "chatcmpl-0a1b", plan, as_function=as_function)
+        self._form = ChatForm(body, self._model, "chatcmpl-0a1b", plan)
 
     async def whole(self, text: str, finish: Finish = "stop") -> dict[str, Any]:
         choice = await self._form.choice(self._row.whole(text, finish))
@@ -132,11 +132,11 @@ async def test_the_deltas_of_a_call(tokenizer: Tokenizer) -> None:
 async def test_a_request_with_functions_gets_one_call(
     tokenizer: Tokenizer, text: str, finish: Finish, called_as: dict[str, str] | None, reason: str
 ) -> None:
-    whole = await Answer(tokenizer, turn_plan(), as_function=True).whole(text, finish)
+    whole = await Answer(tokenizer, turn_plan(), functions=FUNCTIONS).whole(text, finish)
     assert whole["message"].get("function_call") == called_as
     assert "tool_calls" not in whole["message"]
     assert whole["finish_reason"] == reason
-    answer = Answer(tokenizer, turn_plan(), as_function=True)
+    answer = Answer(tokenizer, turn_plan(), functions=FUNCTIONS)
     streamed = put_together(await answer.streamed(text, finish))
     assert "tool_calls" not in streamed["message"]
     assert streamed["finish_reason"] == reason
@@ -175,6 +175,12 @@ async def test_an_echoed_message_stands_before_the_turns_text(tokenizer: Tokeniz
     assert put_together(await answer.streamed(f"do.{END}"))["message"]["content"] == "I do."
 
 
+def call_id(answer: str, form: IdForm, choice: int, begin: CallBegin) -> str:
+    call = CallIds(answer, reading(TurnFormat(ids=form))).call(begin, choice, "{}")
+    assert isinstance(call.id, str)
+    return call.id
+
+
 @pytest.mark.parametrize(
     ("form", "own", "expected"),
     [
@@ -190,14 +196,14 @@ async def test_an_echoed_message_stands_before_the_turns_text(tokenizer: Tokeniz
 def test_ids_of_calls_have_the_form_that_the_history_takes(
     form: IdForm, own: str, expected: str
 ) -> None:
-    assert re.fullmatch(expected, CallIds("chatcmpl-0a1b", form).of(CallBegin(1, "get", own), 2))
+    assert re.fullmatch(expected, call_id("chatcmpl-0a1b", form, 2, CallBegin(1, "get", own)))
 
 
 def test_ids_of_calls_differ() -> None:
     forms: list[IdForm] = ["any", "nine letters"]
     for form in forms:
         ids = [
-            CallIds(answer, form).of(CallBegin(number, "get", ""), choice)
+            call_id(answer, form, choice, CallBegin(number, "get", ""))
             for answer in ("chatcmpl-0a1b", "chatcmpl-0a1c")
             for number in range(20)
             for choice in range(20)

@@ -41,7 +41,7 @@ EACH = "each CUDA device of the nodes needs one"
     [
         ("auto", 2, (1, 2), "pipeline_stages", f"2 stages, and {EACH}: 1 on node 0 (10.0.0.1), "),
         ("auto", 4, (1, 2), "pipeline_stages", f"4 stages, and {EACH}: 1 on node 0 (10.0.0.1), "),
-        ("auto", 1, (1, 0), "pipeline_stages", f"{EACH}: 1 on node 0 (10.0.0.1), 0 on node 1 ("),
+        ("auto", 2, (2, 0), "pipeline_stages", f"{EACH}: 2 on node 0 (10.0.0.1), 0 on node 1 ("),
         ("cuda", 2, (0, 0), "pipeline_stages", f"{EACH}: 0 on node 0"),
         ("cpu", 1, (0, 0), "pipeline_stages", "1 stage for 2 nodes: each needs one"),
         ("cuda:1", 2, (1, 1), "device", "cuda:1 is on one host"),

@@ -38,6 +38,8 @@ priority_range: "-5:6"
 max_priority_wait: 4
 max_request_seconds: 80
 memory_share: 0.8
+executor: ray
+ray_address: 10.0.0.1:6379
 nodes: 2
 master: "[fd00::1]:7000"
 cluster_secret_file: secret

@@ -22,13 +22,17 @@
 {{- regexReplaceAll "[^a-z0-9]+" (lower .) "-" | trimAll "-" -}}
 {{- end -}}
 
-{{/* A name of at most 63 characters; what is cut off a longer one is told apart by a digest. */}}
-{{- define "penstock.label" -}}
-{{- if gt (len .) 63 -}}
-{{- printf "%s-%s" (trunc 54 . | trimSuffix "-") (sha256sum . | trunc 8) -}}
+{{/* A name of at most so many characters: (dict "name" name "most" 63). A digest tells apart what is cut off. */}}
+{{- define "penstock.shortened" -}}
+{{- if gt (len .name) (int .most) -}}
+{{- printf "%s-%s" (trunc (sub .most 9 | int) .name | trimSuffix "-") (sha256sum .name | trunc 8) -}}
 {{- else -}}
-{{- . -}}
+{{- .name -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "penstock.label" -}}
+{{- include "penstock.shortened" (dict "name" . "most" 63) -}}
 {{- end -}}
 
 {{/* Labels of every object of the release. */}}
@@ -49,6 +53,19 @@ app.kubernetes.io/part-of: penstock
 app.kubernetes.io/name: {{ include "penstock.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .part.component }}
+{{- end -}}
+
+{{/* Labels of a part's pods that have one role: (dict "root" $ "part" part "role" role). */}}
+{{- define "penstock.roleLabels" -}}
+{{ include "penstock.selectorLabels" . }}
+{{- if ne .role "server" }}
+penstock-role: {{ .role }}
+{{- end }}
+{{- end -}}
+
+{{/* What selects the pods of a part that speak HTTP: (dict "root" $ "part" part). */}}
+{{- define "penstock.servingLabels" -}}
+{{- include "penstock.roleLabels" (merge (dict "role" (ternary "master" "server" (eq (include "penstock.isGang" .root) "true"))) .) -}}
 {{- end -}}
 
 {{/* Labels of an object of one part: (dict "root" $ "part" part). */}}

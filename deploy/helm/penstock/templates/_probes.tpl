@@ -21,25 +21,32 @@
 {{- end -}}
 
 {{/*
-The probes of the daemon's container. A daemon that hangs or has lost an engine ends by itself, after
+The probes of a container, by its role. A daemon that hangs or has lost an engine ends by itself, after
 `stall_timeout`, or after it has drained for the requests of its other models: the live probe is for
-one that does not, and waits longer.
+one that does not, and waits longer. A node speaks no HTTP, but where Ray starts it, its raylet does; KubeRay's own
+probes ask by wget, which the image lacks.
 */}}
 {{- define "penstock.probes" -}}
-{{- $probes := .Values.probes -}}
-{{- $live := addf (max .Values.server.stallSeconds .Values.server.drainSeconds) $probes.live.marginSeconds -}}
+{{- $values := .root.Values -}}
+{{- $probes := $values.probes -}}
+{{- $live := addf (max $values.server.stallSeconds $values.server.drainSeconds) $probes.live.marginSeconds -}}
+{{- $asked := dict "live" "/health/live" "ready" "/health/ready" "port" "http" "scheme" (include "penstock.scheme" .root | upper) -}}
+{{- if eq .role "node" -}}
+{{- $raylet := "/api/local_raylet_healthz" -}}
+{{- $asked = dict "live" $raylet "ready" $raylet "port" 52365 "scheme" "HTTP" -}}
+{{- end -}}
 startupProbe:
-  httpGet: {path: /health/ready, port: http, scheme: {{ include "penstock.scheme" . | upper }}}
+  httpGet: {path: {{ $asked.ready }}, port: {{ $asked.port }}, scheme: {{ $asked.scheme }}}
   periodSeconds: {{ $probes.startup.periodSeconds }}
   timeoutSeconds: {{ $probes.startup.timeoutSeconds }}
-  failureThreshold: {{ divf (include "penstock.startupBudget" .) $probes.startup.periodSeconds | ceil | int }}
+  failureThreshold: {{ divf (include "penstock.startupBudget" .root) $probes.startup.periodSeconds | ceil | int }}
 livenessProbe:
-  httpGet: {path: /health/live, port: http, scheme: {{ include "penstock.scheme" . | upper }}}
+  httpGet: {path: {{ $asked.live }}, port: {{ $asked.port }}, scheme: {{ $asked.scheme }}}
   periodSeconds: {{ $probes.live.periodSeconds }}
   timeoutSeconds: {{ $probes.live.timeoutSeconds }}
   failureThreshold: {{ divf $live $probes.live.periodSeconds | ceil | int }}
 readinessProbe:
-  httpGet: {path: /health/ready, port: http, scheme: {{ include "penstock.scheme" . | upper }}}
+  httpGet: {path: {{ $asked.ready }}, port: {{ $asked.port }}, scheme: {{ $asked.scheme }}}
   periodSeconds: {{ $probes.ready.periodSeconds }}
   timeoutSeconds: {{ $probes.ready.timeoutSeconds }}
   failureThreshold: {{ $probes.ready.failureThreshold }}

@@ -7,6 +7,7 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- include "penstock.refuseModels" . -}}
 {{- include "penstock.refuseDefaultModel" . -}}
 {{- include "penstock.refuseGpus" . -}}
+{{- include "penstock.refuseMultinode" . -}}
 {{- include "penstock.refuseTimes" . -}}
 {{- include "penstock.refuseReplicas" . -}}
 {{- include "penstock.refuseState" . -}}
@@ -89,7 +90,7 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- fail (printf "options.device of the model %s is %s, but device is cpu: its pod has no GPU." .name $device) -}}
 {{- end -}}
 {{- $needed := add (trimPrefix "cuda:" $device | atoi) ($options.pipeline_stages | default 1) -}}
-{{- if gt $needed (int64 $part.gpus) -}}
+{{- if and (gt $needed (int64 $part.gpus)) (not (include "penstock.isGang" $)) -}}
 {{- fail (printf "gpus is %d, but the model %s needs %d: options.device and options.pipeline_stages say so." (int $part.gpus) .name $needed) -}}
 {{- end -}}
 {{- end -}}
@@ -196,6 +197,9 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- $other := "use a claim that is ReadWriteMany or ReadOnlyMany." -}}
 {{- if gt (len .parts) 1 -}}
 {{- fail (printf "%s but layout is perModel with %d models, each with pods of its own: %s" $modes (len .parts) $other) -}}
+{{- end -}}
+{{- if include "penstock.isGang" .root -}}
+{{- fail (printf "%s but multinode.nodes is %d: %s" $modes (int .root.Values.multinode.nodes) $other) -}}
 {{- end -}}
 {{- $part := first .parts -}}
 {{- if include "penstock.autoscaled" .root -}}

@@ -25,7 +25,8 @@ where a Deployment has one pod, which is then replaced in place.
 
 {{/* How a part's pods are replaced. */}}
 {{- define "penstock.strategyType" -}}
-{{- default (ternary "Recreate" "RollingUpdate" (eq (include "penstock.hasState" .) "true")) .root.Values.strategy.type -}}
+{{- $inPlace := or (include "penstock.hasState" .) (eq .root.Values.multinode.mode "raycluster") -}}
+{{- default (ternary "Recreate" "RollingUpdate" (not (empty $inPlace))) .root.Values.strategy.type -}}
 {{- end -}}
 
 {{/* Whether an upgrade starts a part's new pod before it ends the old one: "true" or nothing. */}}

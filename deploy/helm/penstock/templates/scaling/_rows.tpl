@@ -15,10 +15,16 @@
 sum(penstock_engine_running_rows{ {{- $series -}} }) + sum(penstock_engine_waiting_rows{ {{- $series -}} })
 {{- end -}}
 
-{{/* The Deployment that is scaled: (dict "root" $ "part" part). */}}
+{{/* What is scaled, a Deployment or gangs: (dict "root" $ "part" part). */}}
 {{- define "penstock.scaleTarget" -}}
 scaleTargetRef:
+  {{- if include "penstock.isGang" .root }}
+  apiVersion: leaderworkerset.x-k8s.io/v1
+  kind: LeaderWorkerSet
+  name: {{ include "penstock.gangName" .part }}
+  {{- else }}
   apiVersion: apps/v1
   kind: Deployment
   name: {{ .part.name }}
+  {{- end }}
 {{- end -}}
