@@ -1,0 +1,47 @@
+"""Frameworks for agents, in environments of their own: each runs a loop with a tool.
+
+A scripted model calls the tool and answers from its result, so that a framework's part and the
+daemon's are real, and the answer is known.
+"""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.agents.scripts import SCRIPTS
+from tests.e2e.daemon import Daemon, running
+from tests.e2e.full_daemon import HEADERS, KEY, guarded_arguments
+from tests.e2e.scripted_model import write_scripted_model
+from tests.e2e.users.client_suites import ClientSuites, Run
+
+AGENTS = ClientSuites(
+    "agents",
+    {".venv-agents": "requirements.txt", ".venv-agents-openai-2": "requirements-openai-2.txt"},
+    "test-agents",
+)
+
+
+@pytest.fixture(scope="module")
+def scripted_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder = write_scripted_model(tmp_path_factory.mktemp("scripted"), SCRIPTS)
+    with running(*guarded_arguments({"scripted,gpt-4o": folder})) as daemon:
+        yield daemon
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_script_is_recited(script: str, temperature: float, scripted_daemon: Daemon) -> None:
+    for number, turn in enumerate(SCRIPTS[script], 1):
+        body = {"prompt": f"<|{script} {number}|>", "temperature": temperature, "max_tokens": 500}
+        answer = httpx.post(f"{scripted_daemon.url}/v1/completions", json=body, headers=HEADERS)
+        assert answer.json()["choices"][0]["text"] == turn
+
+
+@pytest.mark.parametrize("run", AGENTS.cases(pytest.mark.agents))
+def test_agent(run: Run, scripted_daemon: Daemon) -> None:
+    AGENTS.check(run, scripted_daemon.url, KEY)
+
+
+def test_every_script_is_run() -> None:
+    assert not AGENTS.unused()
