@@ -24,8 +24,8 @@ def with_ids_of(form: IdForm, messages: Sequence[Message]) -> list[Message]:
             ids |= {call["id"]: _id(form, call, n) for n, call in enumerate(calls, count)}
             count += len(calls)
             own["tool_calls"] = [{**call, "id": ids[call["id"]]} for call in calls]
-        if called := message.get("tool_call_id"):
-            own["tool_call_id"] = ids[called]
+        if message["role"] == "tool":
+            own["tool_call_id"] = ids[message["tool_call_id"]]
         shaped.append(own)
     return shaped
 
