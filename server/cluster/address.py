@@ -1,8 +1,9 @@
 """The master's address, `HOST:PORT`, by number: the first of three ports that follow each other."""
 
+import errno
 import random
 import socket
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import msgspec
 
@@ -39,12 +40,17 @@ class Address(msgspec.Struct, frozen=True):
 
     @classmethod
     def free(cls, host: str) -> "Address":
-        """Three ports of this host that nobody has."""
+        """Three ports of this host that nobody has. Raises AddressError for another host's."""
         while True:
             address = cls(host, random.choice(_UNASKED))  # noqa: S311 (no secret)
-            with ExitStack() as stack, suppress(OSError):
-                for port in range(address.port, address.port + _PORTS):
-                    stack.enter_context(socket.socket(address.family)).bind((host, port))
+            try:
+                with ExitStack() as stack:
+                    for port in range(address.port, address.port + _PORTS):
+                        stack.enter_context(socket.socket(address.family)).bind((host, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise AddressError(f"cannot listen on {host}: {error.strerror}") from None
+            else:
                 return address
 
     def endpoint(self, port: int = 0) -> str:

@@ -121,10 +121,11 @@ class RayNodes:
         host = self._hosts[0]
         try:
             interface = self._settings.interface or interface_of(host)
+            address = Address.free(host)
         except AddressError as error:
             raise StartError(str(error)) from None
         keys = await in_thread(lambda: ClusterKeys.of(secrets.token_bytes()))
-        return Master(Address.free(host), interface, keys, self._settings.nodes)
+        return Master(address, interface, keys, self._settings.nodes)
 
     async def others(self, master: Master) -> None:
         """Run the other nodes. Raises StartError when the first one ends."""
@@ -203,7 +204,7 @@ class RayNodes:
         return group
 
     def _lack(self, kind: str, own: str) -> str:
-        """What is needed, and what is there."""
+        """The needed part of the cluster, and what there is."""
         nodes = [node for node in self._ray.nodes() if node["Alive"]]
         there = ", ".join(
             f"{node['Resources'].get(kind, 0):g} on {node['NodeManagerAddress']}"

@@ -1,7 +1,6 @@
 """A real daemon in a test: started by its command line, watched, and ended by pid."""
 
 import os
-import random
 import re
 import signal
 import socket
@@ -10,7 +9,7 @@ import sys
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -202,16 +201,6 @@ def free_port() -> int:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return bound.getsockname()[1]
-
-
-def free_ports(count: int) -> range:
-    """Ports of loopback that follow each other, which the kernel gives to nobody by itself."""
-    while True:
-        first = random.randrange(20_000, 32_000)
-        with ExitStack() as stack, suppress(OSError):
-            for port in range(first, first + count):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return range(first, first + count)
 
 
 def metric(url: str, name: str, **labels: str) -> float:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from server.cluster.address import Address
 from server.demo import GENERATOR_NAME, demo_models
-from tests.e2e.daemon import Asking, Daemon, Program, free_ports, is_alive, metric
+from tests.e2e.daemon import Asking, Daemon, Program, is_alive, metric
 from tests.e2e.life.test_life import LONG
 from tests.e2e.life.test_stages import texts
 from tests.patience import wait_until
@@ -30,12 +31,8 @@ class Pair:
         secret = folder / "secret"
         secret.touch(0o600)
         secret.write_text("0123456789abcdef")
-        self._place = (
-            "--master",
-            f"127.0.0.1:{free_ports(3)[0]}",
-            "--cluster-secret-file",
-            str(secret),
-        )
+        master = str(Address.free("127.0.0.1"))
+        self._place = ("--master", master, "--cluster-secret-file", str(secret))
         self.programs: list[Program] = []
 
     def serve(self) -> Daemon:

@@ -59,6 +59,15 @@ def test_an_address_of_another_host() -> None:
         interface_of("192.0.2.99")
 
 
+def test_free_ports_are_of_this_host_alone() -> None:
+    address = Address.free("127.0.0.1")
+    for port in range(address.port, address.port + 3):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+    with pytest.raises(AddressError, match=r"cannot listen on 192\.0\.2\.1: "):
+        Address.free("192.0.2.1")
+
+
 def test_an_interface_that_is_not_there() -> None:
     check_interface("lo")
     with pytest.raises(AddressError, match=r"this host has no interface ib7 \(.*lo"):
