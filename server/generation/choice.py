@@ -190,7 +190,10 @@ class Choice:
         """End the choice, and release the text that was held back."""
         if self.finish_reason is not None:
             return
-        self._text += self._reader.flush()
+        if self._turn is None:
+            self._text += self._stops.flush()
+        else:
+            self._text += self._turn.flush(is_cut=reason != "stop")
         # What a turn held back may end in a stop string.
         self.finish_reason = "stop" if self._stops.found else reason
 

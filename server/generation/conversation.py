@@ -1,7 +1,7 @@
 """From a request's messages to the prompt, by the model's chat template."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +23,11 @@ _OWN_NAMES = {
     "continue_final_message",
 }
 _OF_ASSISTANTS = ("refusal", "tool_calls", "function_call", "reasoning_content", "reasoning")
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "assistant": ("text", "refusal", "thinking"),
+    "tool": ("text", "document"),
+}
+"""The types of parts that a role's content may have. Those of others are texts."""
 _AT_ONCE = 1024
 """Messages to parse before others have a turn: half a millisecond's. A body may hold 100,000s."""
 
@@ -97,7 +102,7 @@ def _num_characters(messages: Sequence[ChatMessage]) -> int:
 def _length(content: str | list[ContentPart] | None) -> int:
     if content is None or isinstance(content, str):
         return len(content or "")
-    return sum(len(part.text or part.refusal or "") for part in content)
+    return sum(len(_text(part)) for part in content)
 
 
 def last_answer(messages: Sequence[ChatMessage]) -> str:
@@ -108,7 +113,7 @@ def last_answer(messages: Sequence[ChatMessage]) -> str:
         return ""
     if isinstance(last.content, str):
         return last.content
-    return "\n".join(_texts(last.content, f"messages[{len(others)}].content", refuses=True))
+    return "\n".join(_texts(last.content, f"messages[{len(others)}].content", last.role))
 
 
 def _check_variables(variables: dict[str, Any], template: ChatTemplate) -> None:
@@ -131,7 +136,7 @@ def _template_message(message: ChatMessage, field: str, calls: EarlierCalls) -> 
     is_assistant = message.role == "assistant"
     found: dict[str, Any] = {"role": message.role}
     if message.content is not None:
-        found["content"] = _content(message.content, f"{field}.content", refuses=is_assistant)
+        found |= _content(message.content, f"{field}.content", message.role)
     elif not is_assistant:
         raise invalid(f"{field}.content", "is required")
     for name in () if is_assistant else _OF_ASSISTANTS:
@@ -149,12 +154,16 @@ def _template_message(message: ChatMessage, field: str, calls: EarlierCalls) -> 
     return found
 
 
-def _content(
-    content: str | list[ContentPart], field: str, *, refuses: bool
-) -> str | list[dict[str, str]]:
+def _content(content: str | list[ContentPart], field: str, role: str) -> dict[str, Any]:
+    """The content, and the reasoning that its parts hold."""
     if isinstance(content, str):
-        return content
-    return [text_part(text) for text in _texts(content, field, refuses=refuses)]
+        return {"content": content}
+    found: dict[str, Any] = {"content": [text_part(text) for text in _texts(content, field, role)]}
+    if thoughts := "".join(part.thinking or "" for part in content if part.type == "thinking"):
+        found["reasoning_content"] = thoughts
+        if not found["content"]:
+            del found["content"]
+    return found
 
 
 def _with_refusal(
@@ -165,12 +174,21 @@ def _with_refusal(
     return "\n".join(text for text in (content, refusal) if text)
 
 
-def _texts(content: list[ContentPart], field: str, *, refuses: bool) -> Iterator[str]:
+def _texts(content: list[ContentPart], field: str, role: str) -> Iterator[str]:
+    """Yield the texts of parts but for reasoning. Raises RefusalError for a part at fault."""
+    served = _PARTS.get(role, ("text",))
     for number, part in enumerate(content):
         name, kind = f"{field}[{number}]", part.type
-        if kind != "text" and not (refuses and kind == "refusal"):
-            raise invalid(name, f"parts of type {quoted(kind)} are not served here, only 'text'")
-        text = part.text if kind == "text" else part.refusal
-        if text is None:
+        if kind not in served:
+            only = ", ".join(map(repr, served))
+            raise invalid(name, f"parts of type {quoted(kind)} are not served here, only {only}")
+        if getattr(part, kind) is None:
             raise invalid(f"{name}.{kind}", "is required")
-        yield text
+        if kind != "thinking":
+            yield _text(part)
+
+
+def _text(part: ContentPart) -> str:
+    if part.type == "document" and part.document is not None:
+        return part.document.text
+    return (part.refusal if part.type == "refusal" else part.text) or ""

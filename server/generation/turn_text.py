@@ -24,9 +24,9 @@ class TurnText:
         self.reasoning_tokens += self._parser.in_reasoning
         return self._read(self._parser.feed(added), may_end=may_end)
 
-    def flush(self) -> str:
-        """The rest of the turn's text, once nothing can follow it."""
-        text = self._read(self._parser.finish(), may_end=True)
+    def flush(self, *, is_cut: bool) -> str:
+        """The rest of the turn's text, once nothing can follow it. `is_cut` as in `TurnParser`."""
+        text = self._read(self._parser.finish(is_cut=is_cut), may_end=True)
         return text + self._say(self._stops.flush())
 
     def events(self) -> list[Event]:

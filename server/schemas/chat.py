@@ -10,15 +10,34 @@ from server.schemas.sampling import SamplingOptions
 
 
 # `gc=False`: what comes from JSON has no cycles, and a conversation may have very many of these.
+class ResultDocument(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A result of a tool, as Cohere has it."""
+
+    data: str | dict[str, Any]
+    """The text that the template gets, or an object, whose JSON it gets."""
+    id: str | None = None
+    """Name of the call; a document's is ignored: nothing is cited."""
+
+    @property
+    def text(self) -> str:
+        """What the template gets."""
+        return self.data if isinstance(self.data, str) else msgspec.json.encode(self.data).decode()
+
+
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A part of a message's content."""
 
     type: str
-    """`text` of a part, or `refusal` of an assistant's; `function` of a tool call."""
+    """`text` of a part, `refusal` or `thinking` of an assistant's, or `document` of a tool's;
+    `function` of a tool call."""
     text: str | None = None
     """The text of a part of type `text`."""
     refusal: str | None = None
     """The text of a part of type `refusal`, which the template gets as content."""
+    thinking: str | None = None
+    """The text of a part of type `thinking`, which is read as `reasoning_content`."""
+    document: ResultDocument | None = None
+    """What a part of type `document` holds, which the template gets as content."""
     cache_control: dict[str, Any] | None = None
     prompt_cache_breakpoint: dict[str, Any] | None = None
     """Ignored: prefixes are cached without them."""
@@ -39,9 +58,10 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     function: FunctionCall
     """The function that was called."""
     id: str | None = None
-    """Name of the call."""
+    """Name of the call; a document's is ignored: nothing is cited."""
     type: Literal["function"] | None = None
-    """`text` of a part, or `refusal` of an assistant's; `function` of a tool call."""
+    """`text` of a part, `refusal` or `thinking` of an assistant's, or `document` of a tool's;
+    `function` of a tool call."""
     index: int | None = None
     """Place of the call in a stream, ignored."""
 

@@ -23,6 +23,7 @@ class TextSource:
         self._at = 0
         self._mark: int | None = None
         self._ended = False
+        self.ran_out = False  # something was looked for that the end of the text cut
 
     def add(self, text: str) -> None:
         """Append text, and forget what has been read."""
@@ -72,8 +73,11 @@ class TextSource:
         """True if exactly this text comes next, unread."""
         while True:
             there = self._text[self._at + offset : self._at + offset + len(literal)]
-            if len(there) == len(literal) or self._ended or not literal.startswith(there):
+            if len(there) == len(literal) or not literal.startswith(there):
                 return there == literal
+            if self._ended:
+                self.ran_out = True
+                return False
             yield
 
     def takes(self, literal: str) -> Waiting[bool]:
@@ -101,6 +105,7 @@ class TextSource:
                 self._at += len(marker)
                 return marker
             if self._ended:
+                self.ran_out = True
                 return ""
             yield
 
@@ -111,6 +116,7 @@ class TextSource:
             if marker and not waits:
                 return self.take(place - self._at)
             if self._ended:
+                self.ran_out = True
                 return None
             yield
 
@@ -138,7 +144,10 @@ class TextSource:
             offset += 1
 
     def _await(self, offset: int) -> Waiting[None]:
-        while self._at + offset >= len(self._text) and not self._ended:
+        while self._at + offset >= len(self._text):
+            if self._ended:
+                self.ran_out = True
+                return
             yield
 
 

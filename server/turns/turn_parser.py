@@ -71,6 +71,7 @@ class TurnParser:
         self._space = ""  # held back, because it is dropped before a marker
         self._drops_space = False  # behind a marker
         self._has_said = False
+        self._is_cut = False
         self._count = 0
         self._readers: dict[str, list[CallReader]] = {}
         for calls in form.calls if tools else ():
@@ -85,8 +86,10 @@ class TurnParser:
         self._source.add(text)
         return self._advance()
 
-    def finish(self) -> list[Event]:
-        """The events that remain at the end of the turn."""
+    def finish(self, *, is_cut: bool = False) -> list[Event]:
+        """The events that remain at the end of the turn. If it `is_cut`, what may have become a
+        call is no text."""
+        self._is_cut = is_cut
         self._source.end()
         return self._advance()
 
@@ -143,7 +146,9 @@ class TurnParser:
             if self._count > first:
                 break
         if self._count == first:
-            return False
+            if not (marker and self._is_cut and self._source.ran_out):
+                return False
+            self._source.take(len(self._source.rest))
         self._has_said = True
         self._pass_marker()
         return True

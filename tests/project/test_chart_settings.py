@@ -16,8 +16,8 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 OWN = {
     "models", "host", "port", "api_workers", "startup_timeout", "drain_timeout", "stall_timeout",
     "api_key_files", "tls_cert", "tls_key", "model", "names",
-    # What a gang's pods are told by multinode.
-    "nodes", "master", "cluster_secret_file", "interface", "executor", "ray_address",
+    # A pod is one host.
+    "executor", "ray_address", "nodes", "master", "cluster_secret_file", "interface",
 }  # fmt: skip
 
 options = pytest.mark.parametrize(

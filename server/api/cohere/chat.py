@@ -1,17 +1,19 @@
 """`/v2/chat`: a conversation's next message, as Cohere answers."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 from fastapi import Request, Response
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from engine_core.refusal import RefusalError
 from server.api.chat import chat_error, chat_plan, create_chat_completion
 from server.api.cohere.chat_answer import CohereChat, CohereChatEvent, CohereForm
 from server.api.declaration import answers
 from server.generation.generation import answer
-from server.schemas.chat import ChatRequest, Messages
+from server.schemas.chat import ChatRequest, Messages, Tool
 from server.schemas.common import Count, Int64, renamed
 from server.schemas.sampling import JsonObject, Penalty, PlainText, SchemaText, StopString
 from server.service.endpoint import operation
@@ -31,8 +33,8 @@ class CitationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CohereChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of `/v2/chat`, without tools and documents. `p`, `k` and `stop_sequences` are
-    `top_p`, `top_k` and `stop` of `/v1/chat/completions`."""
+    """A request of `/v2/chat`, without documents. `p`, `k` and `stop_sequences` are `top_p`,
+    `top_k` and `stop` of `/v1/chat/completions`."""
 
     """Example: {"max_tokens": 12, "messages": [{"content": "What does it return?", "role":
     "user"}], "model": "penstock-demo", "temperature": 0}"""
@@ -66,6 +68,12 @@ class CohereChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     response_format: PlainText | CohereJson | None = None
     """Also `{"type": "json_object"}`, optionally with a `json_schema`: see [structured
     output](#structured-output). Default: `{"type": "text"}`."""
+    tools: list[Tool] | None = None
+    """As in [chat](#tools). Default: `[]`."""
+    tool_choice: Literal["REQUIRED", "NONE"] | None = None
+    """Whether the model must call a tool, or calls none; only with `tools`. Default: it may."""
+    strict_tools: bool | None = None
+    """True: as `strict` of every function. Default: false."""
     priority: Int64 | None = None
     """Within [the server's range](#priorities): the lowest waiting is computed first. Default:
     0."""
@@ -91,6 +99,19 @@ async def chat(request: Request, body: CohereChatRequest, model: Model) -> Respo
         raise renamed(chat_error(error, asked), _SCHEMA, _COHERE_SCHEMA) from None
 
 
+_CHOICES: Mapping[str | None, Literal["required", "none"]] = {
+    "REQUIRED": "required",
+    "NONE": "none",
+}
+
+
+def _tools(body: CohereChatRequest) -> list[Tool] | None:
+    """The tools, all of them strict by `strict_tools`."""
+    if not body.tools or not body.strict_tools:
+        return body.tools
+    return [replace(tool, function=replace(tool.function, strict=True)) for tool in body.tools]
+
+
 def _as_chat_request(body: CohereChatRequest) -> ChatRequest:
     """`body` as a request of `/v1/chat/completions`, without `max_tokens`."""
     form = body.response_format
@@ -107,5 +128,7 @@ def _as_chat_request(body: CohereChatRequest) -> ChatRequest:
         top_p=body.p,
         logprobs=body.logprobs,
         response_format=JsonObject(form.json_schema) if isinstance(form, CohereJson) else form,
+        tools=_tools(body),
+        tool_choice=_CHOICES.get(body.tool_choice),
         priority=body.priority,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.chart.selection import DAEMONS
 from tests.deploy.helm import (
     CHART,
     HELM3,
@@ -46,7 +47,7 @@ def test_a_command_renders(command: str, tmp_path: Path) -> None:
         check=False,
     )
     assert not done.returncode, done.stderr
-    assert "Deployment" in {found["kind"] for found in objects(done.stdout)}
+    assert {found["kind"] for found in objects(done.stdout)} & set(DAEMONS)
 
 
 def test_every_file_is_used() -> None:
@@ -60,6 +61,12 @@ def test_every_file_is_used() -> None:
         {
             "device": "cuda",
             "models": [{"name": "chat", "model": "/m", "options": {"pipeline_stages": 2}}],
+        },
+        {
+            "multinode": {"mode": "lws"},
+            "device": "cuda",
+            "gpus": 4,
+            "models": [{"name": "chat", "model": "/m", "options": {"pipeline_stages": 4}}],
         },
         {"terminationGracePeriodSeconds": 20},
         {"state": {"claim": True}, "replicas": 2},

@@ -47,7 +47,8 @@ def manifests(helm3: Helm3, cpu_image: str) -> list[Manifest]:
 def pod(podman: Podman, manifests: list[Manifest], tmp_path: Path) -> Iterator[PlayedPod]:
     """Started: its startup probe has passed."""
     (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
-    with PlayedPod(podman, *templates(deployment), manifests, tmp_path) as played:
+    (template,) = templates(deployment)
+    with PlayedPod(podman, template, manifests, tmp_path) as played:
         assert played.probe("startupProbe").passes_in_time()
         yield played
 

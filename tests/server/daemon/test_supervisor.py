@@ -62,7 +62,7 @@ async def test_a_second_signal_ends_everything_at_once(
 
     def stop_twice() -> None:
         stop()
-        later(0.3, stop, number)
+        later(1.0, stop, number)
 
     started = time.monotonic()
     assert await daemon.run(stop_twice, drain=60) == 128 + number

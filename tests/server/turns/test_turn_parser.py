@@ -159,6 +159,26 @@ def test_cut_and_malformed_arguments_are_no_whole_call(
     assert calls_of(events) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("hermes", 'So.\n<tool_call>\n{"name": "ge', "So."),
+        ("hermes", "<think>Hm.\n<tool_call>", ""),
+        ("hermes", "<tool_call>\n[1", "<tool_call>\n[1"),
+        ("hermes", '<tool_call>\n{"name": "put", "arg', '<tool_call>\n{"name": "put", "arg'),
+        ("tags", "So.<call>\n<function=get", "So."),
+        # It may be any JSON.
+        ("bare", '{"name": "ge', '{"name": "ge'),
+    ],
+)
+def test_what_is_cut_and_may_have_become_a_call_is_no_text(name: str, text: str, said: str) -> None:
+    for pieces in ([text], [*text]):
+        parser = TurnParser(FORMS[name], SCHEMAS)
+        events = [event for piece in pieces for event in parser.feed(piece)]
+        turn = turn_of([*events, *parser.finish(is_cut=True)])
+        assert (turn.text, turn.calls) == (said, ())
+
+
 def test_the_name_comes_first_and_arguments_as_they_arrive() -> None:
     parser = TurnParser(FORMS["tags"], SCHEMAS)
     assert parser.feed("<call>\n<function=get") == []

@@ -34,4 +34,7 @@ rayClusterSpec:
 {{/* Ray's object store carries nothing of ours: it leaves /dev/shm to the stages. */}}
 {{- define "penstock.rayStartParams" -}}
 object-store-memory: "100000000"
+{{- if eq .part.device "cuda" }}
+num-gpus: {{ int .part.gpus | quote }}
+{{- end }}
 {{- end -}}

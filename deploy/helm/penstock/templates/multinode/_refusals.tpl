@@ -15,14 +15,22 @@
 {{- fail (printf "podDisruptionBudget.minAvailable is %v, but %s: each pod that is moved ends a whole gang; set podDisruptionBudget.maxUnavailable." .minAvailable $mode) -}}
 {{- end -}}
 {{- end -}}
-{{- $first := include "penstock.clusterPort" . | int -}}
-{{- $port := int .Values.server.port -}}
-{{- $others := ternary (list 8265 6379 8080 10001 52365) (list $first (add1 $first | int) (add $first 2 | int)) (eq .Values.multinode.mode "raycluster") -}}
-{{- if has $port $others -}}
-{{- fail (printf "server.port is %d, but %s: the gang itself listens there; set another one." $port $mode) -}}
-{{- end -}}
+{{- include "penstock.refuseGangPort" . -}}
 {{- end -}}
 {{- if eq .Values.multinode.mode "raycluster" -}}{{- include "penstock.refuseRay" . -}}{{- end -}}
+{{- end -}}
+
+{{/* A port of the master's, or of Ray's: by KubeRay's defaults, and Ray's own for its workers. */}}
+{{- define "penstock.refuseGangPort" -}}
+{{- $port := int .Values.server.port -}}
+{{- $first := include "penstock.clusterPort" . | int -}}
+{{- $taken := and (ge $port $first) (lt $port (add $first 3 | int)) -}}
+{{- if eq .Values.multinode.mode "raycluster" -}}
+{{- $taken = or (has $port (list 6379 8080 8265 52365)) (and (gt $port 10000) (lt $port 20000)) -}}
+{{- end -}}
+{{- if $taken -}}
+{{- fail (printf "server.port is %d, but multinode.mode is %s: the gang itself listens there." $port .Values.multinode.mode) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Stages that are not one a GPU, or not one a node: (dict "root" $ "part" part "model" model). */}}
